@@ -1,0 +1,118 @@
+"""What an operation is: one declaration from which its REST route, OpenAPI entry, CLI command and `svc ops` row follow.
+
+Invariants:
+
+- a request model is frozen and forbids unknown fields; path, query and body parameters are fields of that one model, and
+  a path parameter wins over a member of the body with the same name;
+- the order of checks is authentication, scope, role, support-session rule, body, then the handler's own;
+- an operation that mutates leaves exactly one audit row: written by the handler (or the actor below it) in the transaction
+  that changes the state, or by the registry when the operation was refused or failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from svc.registry.principal import Access, Principal, Scope
+from svc_actors.store import Caller
+
+RequestT = TypeVar("RequestT", bound="Request")
+ResponseT = TypeVar("ResponseT")
+ServicesT = TypeVar("ServicesT")
+
+
+class Model(BaseModel):
+    """Base of every model of the API: frozen, unknown fields refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Request(Model):
+    """Base of request models: parameters of path, query and body together."""
+
+
+class Empty(Request):
+    """No parameters."""
+
+
+class Method(StrEnum):
+    GET = "GET"
+    POST = "POST"
+    PUT = "PUT"
+    PATCH = "PATCH"
+    DELETE = "DELETE"
+
+
+@dataclass(frozen=True)
+class Route:
+    """`path` is below `/api/v1`, its parameters in braces: `/vms/{id}/start`. `status` is the code of a success."""
+
+    method: Method
+    path: str
+    status: int = 200
+
+
+@dataclass(frozen=True)
+class Command:
+    """`words` are the command below `svc`; `positional` names the request's fields given without a flag, in order."""
+
+    words: tuple[str, ...]
+    positional: tuple[str, ...] = ()
+
+
+class Presentation(StrEnum):
+    """How a result is put on the wire. Everything but JSON is rendered by svc_http by itself."""
+
+    JSON = "json"
+    SHELL_SCRIPT = "shell_script"
+    REDIRECT = "redirect"
+    EVENT_STREAM = "event_stream"
+    FILE = "file"
+
+
+@dataclass
+class Effects:
+    """What an operation asks of the connection that carried it, beside its result."""
+
+    set_session: str | None = None
+    clear_session: bool = False
+    status: int | None = None
+
+
+@dataclass(frozen=True)
+class Context(Generic[ServicesT]):
+    """What a handler gets: who asks, how it is written in the audit, and the services of the controller or the panel."""
+
+    principal: Principal
+    caller: Caller
+    services: ServicesT
+    effects: Effects = field(default_factory=Effects)
+
+
+@dataclass(frozen=True)
+class Operation(Generic[ServicesT, RequestT, ResponseT]):
+    """One thing the service can do.
+
+    `response` is a model, a `list[Model]`, a `Page[Model]` or None. `secret`: the result reveals a secret, so the read is
+    audited as well. `in_support_session`: allowed to a support session although it mutates.
+    """
+
+    name: str
+    summary: str
+    request: type[RequestT]
+    response: Any
+    handler: Callable[[Context[ServicesT], RequestT], Awaitable[ResponseT]]
+    route: Route
+    command: Command
+    access: Access
+    scope: Scope
+    mutates: bool
+    secret: bool = False
+    in_support_session: bool = False
+    presentation: Presentation = Presentation.JSON
+    kind: Literal["operation"] = "operation"
