@@ -1,0 +1,27 @@
+"""The services a controller operation can use: what `Context.services` is for every handler of the controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from svc.controller.config import ControllerConfig
+from svc.controller.passwords import Passwords
+from svc_actors.controller.authority import Authority
+from svc_actors.controller.gateway import Gateway
+from svc_actors.controller.tasks import TaskRunner
+from svc_actors.runtime import ActorSystem
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database, EventLog
+
+
+@dataclass(frozen=True)
+class Controller:
+    config: ControllerConfig
+    database: Database
+    events: EventLog
+    actors: ActorSystem
+    authority: Authority
+    gateway: Gateway
+    tasks: TaskRunner
+    sealer: Sealer
+    passwords: Passwords
