@@ -1,5 +1,35 @@
 """The actor runtime: typed messages to supervised Trio tasks. It knows Trio, and nothing of ours."""
 
+from svc_actors.runtime.actor import Actor, Ref, deadline
+from svc_actors.runtime.errors import (
+    ActorCrashed,
+    ActorUnavailable,
+    AskCycle,
+    DeliveryError,
+    DomainError,
+    Draining,
+    HandlerOverdue,
+    MailboxFull,
+)
+from svc_actors.runtime.supervision import ActorAlert, AlertKind, RestartPolicy
+from svc_actors.runtime.system import ActorSystem, KindStatistics, SystemStatistics
 
-class DomainError(Exception):
-    """An error that is an answer: the asker gets it, and the actor lives on."""
+__all__ = [
+    "Actor",
+    "ActorAlert",
+    "ActorCrashed",
+    "ActorSystem",
+    "ActorUnavailable",
+    "AlertKind",
+    "AskCycle",
+    "DeliveryError",
+    "DomainError",
+    "Draining",
+    "HandlerOverdue",
+    "KindStatistics",
+    "MailboxFull",
+    "Ref",
+    "RestartPolicy",
+    "SystemStatistics",
+    "deadline",
+]

@@ -1,0 +1,79 @@
+"""What an asker can be told instead of a result.
+
+A `DomainError` is raised by a handler and is an answer: the asker gets it, the actor lives on. A `DeliveryError` is
+raised by the runtime about one message. It is a `DomainError` too, so an actor whose ask to another actor fails passes
+that on as its own answer instead of crashing along with it.
+
+Every `DeliveryError` but `ActorCrashed` promises that the message was not begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class DomainError(Exception):
+    """An error that is an answer: the asker gets it, and the actor lives on."""
+
+
+class DeliveryError(DomainError):
+    """A message that was not answered by its actor. `actor` is the type's name and the key, as `Machine:m1`."""
+
+    def __init__(self, actor: str, text: str) -> None:
+        super().__init__(text)
+        self.actor = actor
+
+
+class MailboxFull(DeliveryError):  # noqa: N818 - named for what it says
+    """The actor has as many messages waiting as it may have. Nothing was queued; ask again later."""
+
+    def __init__(self, actor: str, limit: int) -> None:
+        super().__init__(
+            actor, f"{actor} already has {limit} messages waiting; this one was not taken, try again later"
+        )
+
+
+class ActorUnavailable(DeliveryError):  # noqa: N818 - named for what it says
+    """The actor crashed too often and rests for a cool-down; it is tried again in `retry_after` seconds."""
+
+    def __init__(self, actor: str, retry_after: float) -> None:
+        super().__init__(
+            actor, f"{actor} failed repeatedly; this message was not begun, try again in {retry_after:.0f} seconds"
+        )
+        self.retry_after = retry_after
+
+
+class Draining(DeliveryError):  # noqa: N818 - named for what it says
+    """The system is shutting down. The message was not begun; ask again once it runs."""
+
+    def __init__(self, actor: str) -> None:
+        super().__init__(actor, f"{actor} takes no more messages, the service is shutting down; this one was not begun")
+
+
+class AskCycle(DeliveryError):  # noqa: N818 - named for what it says
+    """The actor asked waits, directly or through others, for the actor that asks: neither could ever answer."""
+
+    def __init__(self, actor: str, path: Sequence[str]) -> None:
+        super().__init__(
+            actor,
+            f"{actor} cannot be asked here, because each of these waits for the next: {' -> '.join(path)};"
+            " this message was not sent, use tell or let the other side report back",
+        )
+        self.path = tuple(path)
+
+
+class ActorCrashed(DeliveryError):  # noqa: N818 - named for what it says
+    """The handler failed with something that is no answer (`__cause__`), or was ended by the shutdown.
+
+    The change asked for may or may not have been made. The actor is loaded again before its next message.
+    """
+
+    def __init__(self, actor: str, method: str) -> None:
+        super().__init__(actor, f"{actor} failed in {method}; whether the change was made must be looked up")
+
+
+class HandlerOverdue(Exception):  # noqa: N818 - named for what it says
+    """A handler ran past its deadline, in seconds, and was cancelled. Counts as a crash of its actor."""
+
+    def __init__(self, actor: str, method: str, deadline: float) -> None:
+        super().__init__(f"{actor} was still in {method} after its deadline of {deadline:g} seconds")
