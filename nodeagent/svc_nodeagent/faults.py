@@ -1,0 +1,26 @@
+"""Fault points: names for the instants between two steps at which a test may kill the agent.
+
+`SVC_FAULT_POINT=name` kills the process with SIGKILL at the first pass of that point, `name:3` at the third. Unset, a fault
+point does nothing. The points of the agent are the calls of `fault_point` in its sources.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+_VARIABLE = "SVC_FAULT_POINT"
+_passes: dict[str, int] = {}
+
+
+def fault_point(name: str) -> None:
+    """Kill this process here if the environment names this point; no finalizer, no flush, as a power cut would."""
+    wanted = os.environ.get(_VARIABLE)
+    if wanted is None:
+        return
+    point, _, nth = wanted.partition(":")
+    if point != name:
+        return
+    _passes[name] = _passes.get(name, 0) + 1
+    if _passes[name] == int(nth or 1):
+        os.kill(os.getpid(), signal.SIGKILL)
