@@ -1,0 +1,47 @@
+"""How a command ends: one exit code for each error code of the API, and a few of the command line's own.
+
+The numbers are promised: scripts branch on them.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import IO, Any
+
+import asyncclick as click
+
+from svc_actors.errors import ErrorCode
+
+
+class Exit(IntEnum):
+    OK = 0
+    FAILED = 1
+    INVALID = 2
+    UNAUTHENTICATED = 3
+    FORBIDDEN = 4
+    NOT_FOUND = 5
+    CONFLICT = 6
+    NOT_READY = 7
+    CAPACITY = 8
+    RATE_LIMITED = 9
+    UNAVAILABLE = 10
+    INTERNAL = 11
+    TASK_FAILED = 20
+    WAIT_TIMED_OUT = 21
+
+
+EXIT_BY_CODE = {code: Exit[code.name] for code in ErrorCode}
+
+
+class Failure(click.ClickException):
+    """An error for the person at the terminal: the message, and what to do about it. Written to stderr."""
+
+    def __init__(self, exit_code: Exit, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = int(exit_code)
+        self.hint = hint
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"svc: {self.message}", err=True)
+        if self.hint:
+            click.echo(f"     {self.hint}", err=True)
