@@ -71,6 +71,8 @@ CREATE TABLE pools (
     nameservers      inet[] NOT NULL DEFAULT '{}',
     node_ids         uuid[] NOT NULL DEFAULT '{}',
     enabled          boolean NOT NULL DEFAULT true,
+    -- Where the search for a free address begins: past the one given last, so that a freed address rests.
+    next_ip          inet,
     created_at       timestamptz NOT NULL DEFAULT now(),
     CHECK (family(cidr) = family),
     CHECK (range_start <<= cidr AND range_end <<= cidr AND range_start <= range_end),
@@ -97,11 +99,17 @@ CREATE TABLE vms (
     ssh_keys       text[] NOT NULL DEFAULT '{}',
     -- SHA-512 crypt of the chosen password, sealed, only until the first boot was prepared.
     sealed_seed    bytea,
+    -- When the host said that the machine was made; a machine that failed without it never was.
+    built_at       timestamptz,
     rate_mbps      integer,
+    -- The creator's key, as long as it counts: what finds the machine when its answer was lost in a crash.
+    idempotency_owner text,
+    idempotency_key   text,
     created_by     uuid REFERENCES users,
     created_at     timestamptz NOT NULL DEFAULT now(),
     deleted_at     timestamptz
 );
+CREATE UNIQUE INDEX vms_idempotency ON vms (idempotency_owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE UNIQUE INDEX vms_name ON vms (project_id, name) WHERE deleted_at IS NULL;
 CREATE INDEX vms_node ON vms (node_id) WHERE deleted_at IS NULL;
 CREATE INDEX vms_listed ON vms (created_at DESC, id) WHERE deleted_at IS NULL;
@@ -159,6 +167,9 @@ CREATE TABLE tasks (
 CREATE INDEX tasks_resource ON tasks (resource_id, created_at DESC);
 CREATE INDEX tasks_node ON tasks (node_id, created_at DESC);
 CREATE INDEX tasks_open ON tasks (resource_kind, resource_id) WHERE status IN ('queued', 'running');
+-- A machine does one thing at a time.
+CREATE UNIQUE INDEX tasks_one_a_machine ON tasks (resource_id)
+    WHERE resource_kind = 'vm' AND status IN ('queued', 'running');
 CREATE INDEX tasks_listed ON tasks (created_at DESC, id);
 
 -- Positions of one task are contiguous: taken from tasks.last_position under its row lock.
