@@ -1,0 +1,40 @@
+"""The close codes of a console's websocket: what the page or program at the other end is told, and what it can do.
+
+Codes 4000 to 4999 are left to applications (RFC 6455, section 7.4.2); the last three digits follow HTTP's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from svc_actors.controller.consoles import Standing
+from svc_console.relay import Ending
+
+
+@dataclass(frozen=True)
+class Close:
+    """`reason` is at most 123 bytes, the most that a close frame carries."""
+
+    code: int
+    reason: str
+
+
+NOT_BINARY = Close(1003, "a console takes binary messages only")
+TICKET_REFUSED = Close(4401, "this ticket is spent, expired or not yours: ask for a new one")
+SIGNED_OUT = Close(4403, "the session or token this console was opened with has ended")
+MACHINE_GONE = Close(4404, "the machine was deleted")
+GUEST_ENDED = Close(4409, "the machine's console has ended: it was stopped or restarted")
+NODE_UNAVAILABLE = Close(4503, "the machine's node cannot be reached: try again with a new ticket")
+INPUT_STALLED = Close(4504, "the machine took no input for a minute: open the console again with a new ticket")
+
+ENDINGS: dict[Ending, Close] = {
+    Ending.GUEST_ENDED: GUEST_ENDED,
+    Ending.INPUT_STALLED: INPUT_STALLED,
+    Ending.NOT_BINARY: NOT_BINARY,
+}
+
+STANDINGS: dict[Standing, Close] = {
+    Standing.SIGNED_OUT: SIGNED_OUT,
+    Standing.MACHINE_GONE: MACHINE_GONE,
+    Standing.MACHINE_STOPPED: GUEST_ENDED,
+}

@@ -1,0 +1,87 @@
+"""The relay: a browser's websocket joined with a guest's console, both ways, until one side ends.
+
+Invariants:
+
+- nothing is queued: a chunk is read from one side only after the one before was taken by the other, so a reader that stops
+  reading stops the writer, and a relay holds at most one chunk each way;
+- bytes arrive unchanged and in order; where one chunk ends and the next begins carries no meaning;
+- a relay that has ended has closed the guest's stream, whatever the browser does.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+import trio
+
+CHUNK_BYTES = 256 * 1024
+"""Bytes taken from the guest at a time: enough that the cost of a websocket message does not count."""
+
+INPUT_SECONDS = 60.0
+"""A guest that takes no input for so long holds a vanished browser unnoticed (its end stays queued behind the input)."""
+
+_CLOSE_SECONDS = 2.0
+
+
+class Browser(Protocol):
+    """A websocket that was accepted. Its going is the cancellation of the task that relays."""
+
+    async def receive(self) -> bytes | str: ...
+
+    async def send(self, data: bytes) -> None: ...
+
+
+class Ending(Enum):
+    """What ended a relay by itself."""
+
+    GUEST_ENDED = "guest_ended"
+    INPUT_STALLED = "input_stalled"
+    NOT_BINARY = "not_binary"
+
+
+async def relay(browser: Browser, guest: trio.abc.Stream) -> Ending:
+    """Join the two until the guest's stream ends or the browser breaks the rules; closes the guest's stream."""
+    endings: list[Ending] = []
+    try:
+        async with trio.open_nursery() as nursery:
+
+            async def until_ended(direction: _Direction) -> None:
+                endings.append(await direction(browser, guest))
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until_ended, _guest_to_browser)
+            nursery.start_soon(until_ended, _browser_to_guest)
+        return endings[0]
+    finally:
+        with trio.move_on_after(_CLOSE_SECONDS, shield=True):
+            await guest.aclose()
+
+
+class _Direction(Protocol):
+    async def __call__(self, browser: Browser, guest: trio.abc.Stream, /) -> Ending: ...
+
+
+async def _guest_to_browser(browser: Browser, guest: trio.abc.Stream) -> Ending:
+    while True:
+        try:
+            data = await guest.receive_some(CHUNK_BYTES)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return Ending.GUEST_ENDED
+        if not data:
+            return Ending.GUEST_ENDED
+        await browser.send(data)
+
+
+async def _browser_to_guest(browser: Browser, guest: trio.abc.Stream) -> Ending:
+    while True:
+        data = await browser.receive()
+        if isinstance(data, str):
+            return Ending.NOT_BINARY
+        try:
+            with trio.fail_after(INPUT_SECONDS):
+                await guest.send_all(data)
+        except trio.TooSlowError:
+            return Ending.INPUT_STALLED
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return Ending.GUEST_ENDED
