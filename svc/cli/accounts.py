@@ -1,7 +1,7 @@
 """Signing in from a terminal, and the profiles that remember it.
 
-`svc login` trades a password for an API token of one's own; the password is not kept. A certificate that no authority of
-this system vouches for is shown by its fingerprint, and trusted only when the person says so or gave the fingerprint.
+`svc login` trades a password for an API token of one's own; the password is not kept. A certificate that no authority
+of this system vouches for is shown by its fingerprint, and trusted only when the person says so or gave it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,15 @@ from svc.cli.session import Session, narrow, session_options
 @session_options
 @click.pass_obj
 async def login(
-    session: Session, url: str, email: str, password: str | None, name: str, fingerprint: str | None, days: int, **given: Any
+    session: Session,
+    /,
+    url: str,
+    email: str,
+    password: str | None,
+    name: str,
+    fingerprint: str | None,
+    days: int,
+    **given: Any,
 ) -> None:
     """Sign in to a service and remember it as a profile."""
     session = narrow(session, given)
@@ -86,9 +94,11 @@ async def _trust(url: str, fingerprint: str | None) -> str | None:
             raise Failure(Exit.FORBIDDEN, f"the server's certificate has the fingerprint {seen}, not the one given")
         return pem
     if not sys.stdin.isatty():
-        raise Failure(Exit.FORBIDDEN, "the server's certificate is not known here", f"give --fingerprint {seen} if it is right")
+        raise Failure(
+            Exit.FORBIDDEN, "the server's certificate is not known here", f"give --fingerprint {seen} if it is right"
+        )
     MESSAGES.print(f"The certificate of {url} is not vouched for by this system.\nSHA-256: {seen}")
-    if not await click.confirm("Is that the fingerprint your installer printed?", err=True):
+    if not click.confirm("Is that the fingerprint your installer printed?", err=True):
         raise Failure(Exit.FORBIDDEN, "not trusted; nothing was sent")
     return pem
 
@@ -101,7 +111,7 @@ def profile_group() -> None:
 @profile_group.command("list")
 @session_options
 @click.pass_obj
-async def list_profiles(session: Session, **given: Any) -> None:
+async def list_profiles(session: Session, /, **given: Any) -> None:
     """Show the profiles; the current one is marked."""
     session = narrow(session, given)
     stored = profiles.load(session.choice.environment)
@@ -112,7 +122,7 @@ async def list_profiles(session: Session, **given: Any) -> None:
 @profile_group.command("use")
 @click.argument("name")
 @click.pass_obj
-async def use_profile(session: Session, name: str) -> None:
+async def use_profile(session: Session, /, name: str) -> None:
     """Make a profile the current one."""
     stored = profiles.load(session.choice.environment)
     if name not in stored.profiles:
@@ -123,7 +133,7 @@ async def use_profile(session: Session, name: str) -> None:
 @profile_group.command("remove")
 @click.argument("name")
 @click.pass_obj
-async def remove_profile(session: Session, name: str) -> None:
+async def remove_profile(session: Session, /, name: str) -> None:
     """Forget a profile. The token itself lives on until it is deleted at the service."""
     stored = profiles.load(session.choice.environment)
     if name not in stored.profiles:
@@ -131,5 +141,3 @@ async def remove_profile(session: Session, name: str) -> None:
     left = {known: profile for known, profile in stored.profiles.items() if known != name}
     current = None if stored.current == name else stored.current
     profiles.save(session.choice.environment, ProfileFile(current=current, profiles=left))
-
-

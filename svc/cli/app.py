@@ -24,7 +24,7 @@ from svc.registry.openapi import document
 @click.version_option(package_name="svc")
 @session_options
 @click.pass_context
-async def root(context: click.Context, **given: Any) -> None:
+async def root(context: click.Context, /, **given: Any) -> None:
     """Virtual machines for hosting providers."""
     context.obj = narrow(Session(), given)
 
@@ -32,7 +32,7 @@ async def root(context: click.Context, **given: Any) -> None:
 @root.command()
 @session_options
 @click.pass_obj
-async def ops(session: Session, **given: Any) -> None:
+async def ops(session: Session, /, **given: Any) -> None:
     """Print the operation registry."""
     session = narrow(session, given)
     rows = [
@@ -61,7 +61,7 @@ def openapi(service: str) -> None:
 @click.option("--after", metavar="POSITION", help="Resume behind this event.")
 @session_options
 @click.pass_obj
-async def events(session: Session, after: str | None, **given: Any) -> None:
+async def events(session: Session, /, after: str | None, **given: Any) -> None:
     """Print what changes, as it changes."""
     session = narrow(session, given)
     async with session.client() as client, client.events(after) as stream:
@@ -77,7 +77,7 @@ async def events(session: Session, after: str | None, **given: Any) -> None:
 @click.option("--wait-timeout", type=float, metavar="SECONDS", help="Give up waiting then.")
 @session_options
 @click.pass_obj
-async def watch(session: Session, task: str, wait_timeout: float | None, **given: Any) -> None:
+async def watch(session: Session, /, task: str, wait_timeout: float | None, **given: Any) -> None:
     """Follow a task's log to its end."""
     session = narrow(session, given)
     async with session.client() as client:

@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 import trio
+from svc_actors.errors import ErrorCode
 
 from svc.cli.failures import EXIT_BY_CODE, Exit, Failure
 from svc.cli.profiles import Profile, tls_context
-from svc_actors.errors import ErrorCode
 
 API_PREFIX = "/api/v1"
 _ATTEMPTS = 4
@@ -93,7 +93,9 @@ class Client:
             error = response.json()["error"]
             code = ErrorCode(error["code"])
         except (ValueError, KeyError, TypeError):
-            raise Failure(Exit.INTERNAL, f"{self.profile.url} answered {response.status_code} without saying why") from None
+            raise Failure(
+                Exit.INTERNAL, f"{self.profile.url} answered {response.status_code} without saying why"
+            ) from None
         hint = error.get("hint")
         if code is ErrorCode.UNAUTHENTICATED and not hint:
             hint = "sign in with `svc login`"
@@ -106,7 +108,7 @@ class Client:
 
 
 def _pause(attempt: int) -> float:
-    return min(0.25 * 2**attempt, 4.0)
+    return min(0.25 * 2.0**attempt, 4.0)
 
 
 def _with_details(error: Mapping[str, Any]) -> str:

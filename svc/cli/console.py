@@ -32,7 +32,7 @@ _CHUNK = 4096
 @click.argument("name")
 @session_options
 @click.pass_obj
-async def console(session: Session, name: str, **given: object) -> None:
+async def console(session: Session, /, name: str, **given: object) -> None:
     """Open a machine's serial console. Ctrl-] leaves."""
     session = narrow(session, dict(given))
     async with session.client() as client:

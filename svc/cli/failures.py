@@ -9,7 +9,6 @@ from enum import IntEnum
 from typing import IO, Any
 
 import asyncclick as click
-
 from svc_actors.errors import ErrorCode
 
 
@@ -38,7 +37,7 @@ class Failure(click.ClickException):
 
     def __init__(self, exit_code: Exit, message: str, hint: str | None = None) -> None:
         super().__init__(message)
-        self.exit_code = int(exit_code)
+        self.exit_code = int(exit_code)  # type: ignore[misc] # click reads it from the instance
         self.hint = hint
 
     def show(self, file: IO[Any] | None = None) -> None:

@@ -1,12 +1,13 @@
 """Commands made from the registry: one for each operation, its flags from the request model.
 
-A field that holds an id takes a name as well. An operation that answers with a task can be waited for. A destructive one,
-known by its `confirm` field, asks first, unless `--yes` or the confirmation itself is given.
+A field that holds an id takes a name as well. An operation that answers with a task can be waited for. A destructive
+one, known by its `confirm` field, asks first, unless `--yes` or the confirmation itself is given.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import types
 import typing
@@ -54,7 +55,7 @@ def add_commands(root: click.Group, operations: Iterable[AnyOperation]) -> None:
 
 def _command(name: str, operation: AnyOperation) -> click.Command:
     @click.pass_obj
-    async def run(session: Session, **given: Any) -> None:
+    async def run(session: Session, /, **given: Any) -> None:
         waits = given.pop("wait", False)
         timeout = given.pop("wait_timeout", None)
         session = narrow(session, given)
@@ -98,7 +99,7 @@ def _option(field_name: str, field: FieldInfo) -> click.Option:
     return click.Option([flag, field_name], multiple=many, help=help_text)
 
 
-class _Json(click.ParamType):
+class _Json(click.ParamType[Any]):
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -109,7 +110,7 @@ class _Json(click.ParamType):
 
 
 def _kind(annotation: Any) -> tuple[Any, bool]:
-    """What a flag of this annotation takes, and whether it may be repeated. Anything with members of its own is JSON."""
+    """What a flag of this annotation takes, and whether it may be repeated. What has members of its own is JSON."""
     origin = typing.get_origin(annotation)
     arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
     if origin in (typing.Union, types.UnionType):
@@ -133,7 +134,9 @@ async def _carry_out(
         path = operation.route.path
         collection = path.split("/{")[0]
         for name, value in list(values.items()):
-            where = COLLECTIONS.get(name) or (collection if name == "id" and path.startswith(collection + "/{id}") else None)
+            where = COLLECTIONS.get(name) or (
+                collection if name == "id" and path.startswith(collection + "/{id}") else None
+            )
             if where is not None and isinstance(value, str) and _has_list(where):
                 values[name] = await resolve(client, where, value)
         if "confirm" in operation.request.model_fields and "confirm" not in values:
@@ -148,7 +151,7 @@ async def _carry_out(
             body=None if reads else values,
         )
         if waits and (task_id := task_of(answer)):
-            answer = await tasks.wait(client, task_id, **({"timeout": timeout} if timeout is not None else {}))
+            answer = await tasks.wait(client, task_id, timeout=math.inf if timeout is None else timeout)
     show(answer, session.style, columns=COLUMNS.get(path, ()))
 
 
@@ -164,7 +167,12 @@ def task_of(answer: Any) -> str | None:
 
 
 async def _confirmation(
-    client: Any, operation: AnyOperation, collection: str, values: dict[str, Any], given: dict[str, Any], confirmed: bool
+    client: Any,
+    operation: AnyOperation,
+    collection: str,
+    values: dict[str, Any],
+    given: dict[str, Any],
+    confirmed: bool,
 ) -> str:
     """The name that the API wants repeated: typed by the person, or filled in for `--yes`."""
     thing = await client.call("GET", f"{collection}/{values['id']}")
@@ -173,7 +181,9 @@ async def _confirmation(
         return name
     if not sys.stdin.isatty():
         raise Failure(Exit.INVALID, f"{' '.join(operation.command.words)} needs a confirmation", "give --yes")
-    typed: str = await click.prompt(f"This cannot be undone. Type {name} to go on", err=True, default="", show_default=False)
+    typed: str = await click.prompt(
+        f"This cannot be undone. Type {name} to go on", err=True, default="", show_default=False
+    )
     if typed != name:
         raise Failure(Exit.INVALID, "the name did not match; nothing was done")
     return name

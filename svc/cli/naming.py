@@ -40,7 +40,9 @@ async def resolve(client: Client, collection: str, given: str) -> str:
     if not found:
         raise Failure(Exit.NOT_FOUND, f"nothing is named {given!r} in {collection[1:]}")
     ids = ", ".join(str(row["id"]) for row in found)
-    raise Failure(Exit.CONFLICT, f"{given!r} names {len(found)} things in {collection[1:]}", f"give one of the ids: {ids}")
+    raise Failure(
+        Exit.CONFLICT, f"{given!r} names {len(found)} things in {collection[1:]}", f"give one of the ids: {ids}"
+    )
 
 
 def _paged(collection: str) -> bool:

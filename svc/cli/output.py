@@ -72,7 +72,9 @@ def _show_fields(row: Mapping[str, Any], style: Style) -> None:
 def _print(table: Table) -> None:
     console = Console(highlight=False)
     # Into a pipe, a column is as wide as its longest value: a line is a row there.
-    console.print(table) if console.is_terminal else Console(highlight=False, width=100_000, soft_wrap=True).print(table)
+    console.print(table) if console.is_terminal else Console(highlight=False, width=100_000, soft_wrap=True).print(
+        table
+    )
 
 
 def _known(columns: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

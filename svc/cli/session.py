@@ -43,7 +43,9 @@ _OPTIONS = (
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="PEM certificate to trust [env: SVC_CA].",
     ),
-    click.option("--output", "-o", "format_", type=click.Choice([f.value for f in Format]), help="How to print results."),
+    click.option(
+        "--output", "-o", "format_", type=click.Choice([f.value for f in Format]), help="How to print results."
+    ),
     click.option("--columns", metavar="A,B,...", help="The columns of a table; dots reach inside."),
     click.option("--no-header", is_flag=True, help="Print a table without its first line."),
 )

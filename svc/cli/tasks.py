@@ -19,7 +19,12 @@ _POLL_SECONDS = 0.5
 async def wait(client: Client, task_id: str, *, timeout: float = math.inf, after: int = 0) -> dict[str, Any]:
     """Follow a task to its end and return it. A failed or cancelled task is a `Failure`; so is running out of time,
     with an exit code of its own: the task itself goes on."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+    )
     with trio.move_on_after(timeout), Progress(*columns, console=MESSAGES, transient=True) as progress:
         bar = progress.add_task("waiting", total=100)
         while True:
@@ -29,7 +34,9 @@ async def wait(client: Client, task_id: str, *, timeout: float = math.inf, after
             if task["status"] in _ENDED:
                 return _ended(task)
             await trio.sleep(_POLL_SECONDS)
-    raise Failure(Exit.WAIT_TIMED_OUT, f"the task has not ended within {timeout:g} s; it goes on", f"svc task watch {task_id}")
+    raise Failure(
+        Exit.WAIT_TIMED_OUT, f"the task has not ended within {timeout:g} s; it goes on", f"svc task watch {task_id}"
+    )
 
 
 async def _print_log(client: Client, task_id: str, after: int) -> int:
@@ -44,4 +51,6 @@ def _ended(task: dict[str, Any]) -> dict[str, Any]:
         return task
     error = task.get("error") or {}
     why = error.get("message") or task.get("message") or "no reason was given"
-    raise Failure(Exit.TASK_FAILED, f"{task['op']} of {task['resource_name']} {task['status']}: {why}", error.get("hint"))
+    raise Failure(
+        Exit.TASK_FAILED, f"{task['op']} of {task['resource_name']} {task['status']}: {why}", error.get("hint")
+    )
