@@ -33,7 +33,7 @@ class RestartPolicy:
         recent = (*(then for then in crashes if now - then < self.window), now)[-self.intensity - 1 :]
         if len(recent) > self.intensity:
             return Verdict(recent, refuse=True, pause=self.cool_down)
-        pause = min(self.first_pause * 2.0 ** (len(recent) - 1), self.longest_pause)
+        pause = min(self.first_pause * 2.0 ** min(len(recent) - 1, 64), self.longest_pause)
         return Verdict(recent, refuse=False, pause=pause)
 
 

@@ -96,7 +96,8 @@ class ActorSystem:
         async with trio.open_nursery() as around:
             opened = trio.Event()
             around.start_soon(system._host, opened, name="actor system")
-            await opened.wait()
+            with trio.CancelScope(shield=True):  # One turn of the scheduler; closing needs the host to be there.
+                await opened.wait()
             try:
                 yield system
             finally:

@@ -1,0 +1,296 @@
+"""What happens when a handler, an activation or spawned work fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+from svc_actors.runtime import (
+    Actor,
+    ActorAlert,
+    ActorCrashed,
+    ActorSystem,
+    ActorUnavailable,
+    AlertKind,
+    DomainError,
+    RestartPolicy,
+)
+from trio.testing import wait_all_tasks_blocked
+
+
+class Teller(Actor):
+    """Its balance lasts (`balances`), what it has counted in memory does not."""
+
+    balances: dict[str, int]
+    broken: set[str]
+
+    async def activate(self) -> None:
+        if self.key in self.broken:
+            raise OSError("the store cannot be read")
+        if self.key.startswith("missing"):
+            raise DomainError("there is no such account")
+        self.balance = self.balances.get(self.key, 0)
+        self.counted = 0
+
+    async def deposit(self, amount: int) -> int:
+        self.counted += 1
+        self.balance += amount
+        if amount < 0:
+            raise ValueError(f"cannot deposit {amount}")
+        self.balances[self.key] = self.balance
+        return self.balance
+
+    async def count(self) -> int:
+        return self.counted
+
+    async def deposit_later(self, amount: int, after: float) -> None:
+        async def later() -> None:
+            await trio.sleep(after)
+            self.ref().tell(Teller.deposit, amount)
+
+        self.spawn(later)
+
+    async def work(self, job: Callable[[], object]) -> None:
+        async def run() -> None:
+            await trio.lowlevel.checkpoint()
+            job()
+
+        self.spawn(run, name="job")
+
+
+@pytest.fixture
+def tellers(system: ActorSystem) -> type[Teller]:
+    Teller.balances, Teller.broken = {}, set()
+    system.register(Teller, lambda key: Teller())
+    return Teller
+
+
+def fail_with(error: Exception) -> Callable[[], object]:
+    def job() -> object:
+        raise error
+
+    return job
+
+
+async def test_a_crash_fails_its_ask_with_the_cause(system: ActorSystem, tellers: type[Teller]) -> None:
+    with pytest.raises(ActorCrashed, match=r"Teller:a failed in deposit") as failure:
+        await system.ref(Teller, "a").ask(Teller.deposit, -1)
+    assert isinstance(failure.value.__cause__, ValueError)
+
+
+async def test_after_a_crash_only_what_was_stored_is_known(system: ActorSystem, tellers: type[Teller]) -> None:
+    ref = system.ref(Teller, "a")
+    await ref.ask(Teller.deposit, 5)
+    with pytest.raises(ActorCrashed):
+        await ref.ask(Teller.deposit, -3)
+    assert await ref.ask(Teller.count) == 0
+    assert await ref.ask(Teller.deposit, 1) == 6
+
+
+async def test_messages_waiting_at_a_crash_survive_it_in_order(system: ActorSystem, tellers: type[Teller]) -> None:
+    answers: list[int | str] = []
+
+    async def ask(amount: int) -> None:
+        try:
+            answers.append(await system.ref(Teller, "a").ask(Teller.deposit, amount))
+        except ActorCrashed:
+            answers.append("crashed")
+
+    async with trio.open_nursery() as nursery:
+        for amount in (1, -1, 10, 100):
+            nursery.start_soon(ask, amount)
+            await wait_all_tasks_blocked()
+        assert answers == [1, "crashed"], "the others wait while the actor rests"
+    assert answers == [1, "crashed", 11, 111]
+
+
+async def test_each_crash_in_the_window_doubles_the_pause(system: ActorSystem, tellers: type[Teller]) -> None:
+    ref = system.ref(Teller, "a")
+    pauses = []
+    for _ in range(2):
+        with pytest.raises(ActorCrashed):
+            await ref.ask(Teller.deposit, -1)
+        before = trio.current_time()
+        await ref.ask(Teller.count)
+        pauses.append(trio.current_time() - before)
+    assert pauses == pytest.approx([1.0, 2.0])
+
+
+def test_a_crash_outside_the_window_is_forgotten() -> None:
+    policy = RestartPolicy(intensity=1, window=10.0, first_pause=1.0, longest_pause=4.0, cool_down=60.0)
+    assert policy.judge((0.0,), 9.0).refuse
+    assert not policy.judge((0.0,), 10.0).refuse
+    assert policy.judge((0.0,), 10.0).pause == 1.0
+
+
+def test_the_pause_never_passes_its_limit() -> None:
+    policy = RestartPolicy(intensity=2000, window=10.0, first_pause=1.0, longest_pause=4.0)
+    assert policy.judge(tuple([0.0] * 1500), 1.0).pause == 4.0
+
+
+async def crash(system: ActorSystem, times: int) -> None:
+    for _ in range(times):
+        with pytest.raises(ActorCrashed):
+            await system.ref(Teller, "a").ask(Teller.deposit, -1)
+    await wait_all_tasks_blocked()
+
+
+async def test_past_the_restart_intensity_an_actor_alerts_and_refuses_until_it_has_cooled_down(
+    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
+) -> None:
+    await crash(system, 3)
+    assert [alert.kind for alert in alerts] == [AlertKind.CRASHED, AlertKind.CRASHED, AlertKind.REFUSING]
+    assert alerts[-1].retry_after == 60.0
+    began = trio.current_time()
+    with pytest.raises(ActorUnavailable) as refusal:
+        await system.ref(Teller, "a").ask(Teller.deposit, 1)
+    assert refusal.value.retry_after == pytest.approx(60.0)
+    assert trio.current_time() == began
+    assert await system.ref(Teller, "b").ask(Teller.deposit, 7) == 7
+    await trio.sleep(60.1)
+    assert await system.ref(Teller, "a").ask(Teller.deposit, 1) == 1
+
+
+async def test_when_an_actor_begins_to_refuse_its_askers_are_told_and_told_messages_wait(
+    system: ActorSystem, tellers: type[Teller]
+) -> None:
+    await crash(system, 2)
+    ref = system.ref(Teller, "a")
+    refused: list[str] = []
+
+    async def ask() -> None:
+        with pytest.raises(ActorUnavailable):
+            await ref.ask(Teller.deposit, 10)
+        refused.append("asked")
+
+    async with trio.open_nursery() as nursery:
+        ref.tell(Teller.deposit, -1)
+        nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        ref.tell(Teller.deposit, 5)
+    assert refused == ["asked"]
+    await trio.sleep(61)
+    assert tellers.balances == {"a": 5}
+
+
+async def test_an_actor_that_cannot_be_loaded_is_tried_again_and_its_message_waits(
+    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
+) -> None:
+    tellers.broken.add("a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(system.ref(Teller, "a").ask, Teller.deposit, 3)
+        await wait_all_tasks_blocked()
+        tellers.broken.clear()
+    assert tellers.balances == {"a": 3}
+    assert [(alert.kind, alert.during) for alert in alerts] == [(AlertKind.CRASHED, "activate")]
+
+
+async def test_an_actor_that_cannot_be_loaded_at_all_leaves_no_asker_waiting(
+    system: ActorSystem, tellers: type[Teller]
+) -> None:
+    tellers.broken.add("a")
+    with pytest.raises(ActorUnavailable):
+        await system.ref(Teller, "a").ask(Teller.deposit, 3)
+    await trio.sleep(120)
+    assert system.statistics().live == 0
+
+
+async def test_what_does_not_exist_answers_with_a_domain_error_and_leaves_nothing_behind(
+    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
+) -> None:
+    with pytest.raises(DomainError, match="no such account"):
+        await system.ref(Teller, "missing").ask(Teller.count)
+    await wait_all_tasks_blocked()
+    assert system.statistics().live == 0
+    assert alerts == []
+
+
+async def test_a_failing_actor_does_not_take_its_asker_with_it(
+    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
+) -> None:
+    class Branch(Actor):
+        async def forward(self, amount: int) -> int:
+            return await self.system.ref(Teller, "a").ask(Teller.deposit, amount)
+
+    system.register(Branch, lambda key: Branch())
+    with pytest.raises(ActorCrashed, match="Teller:a"):
+        await system.ref(Branch, "b").ask(Branch.forward, -1)
+    assert [alert.actor for alert in alerts] == ["Teller:a"]
+
+
+async def test_work_reports_back_by_message(system: ActorSystem, tellers: type[Teller]) -> None:
+    ref = system.ref(Teller, "a")
+    await ref.ask(Teller.deposit_later, 4, 5.0)
+    assert await ref.ask(Teller.deposit, 1) == 1
+    await trio.sleep(6)
+    assert tellers.balances == {"a": 5}
+
+
+async def test_a_crash_of_work_is_the_actors_and_loads_it_again_without_waiting_for_a_message(
+    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
+) -> None:
+    ref = system.ref(Teller, "a")
+    await ref.ask(Teller.work, fail_with(OSError("no route to the node")))
+    await trio.sleep(2)
+    assert [(alert.kind, alert.during) for alert in alerts] == [(AlertKind.CRASHED, "job")]
+    assert system.statistics().kinds["Teller"].activations == 2
+
+
+async def test_a_domain_error_of_work_is_an_alert_and_not_a_crash(
+    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
+) -> None:
+    await system.ref(Teller, "a").ask(Teller.work, fail_with(DomainError("the node said no")))
+    await trio.sleep(2)
+    assert [alert.kind for alert in alerts] == [AlertKind.UNHEARD]
+    assert system.statistics().kinds["Teller"].activations == 1
+
+
+async def test_the_work_of_a_crashed_instance_has_ended_before_the_next_is_loaded(system: ActorSystem) -> None:
+    trace: list[str] = []
+
+    class Worker(Actor):
+        async def activate(self) -> None:
+            trace.append("loaded")
+
+        async def begin(self) -> None:
+            self.spawn(self.labour)
+
+        async def labour(self) -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(7)
+                trace.append("work ended")
+
+        async def fail(self) -> None:
+            raise ValueError("crash")
+
+        async def ping(self) -> None: ...
+
+    system.register(Worker, lambda key: Worker())
+    ref = system.ref(Worker, "x")
+    await ref.ask(Worker.begin)
+    with pytest.raises(ActorCrashed):
+        await ref.ask(Worker.fail)
+    await ref.ask(Worker.ping)
+    assert trace == ["loaded", "work ended", "loaded"]
+
+
+async def test_work_can_be_cancelled_by_its_actor(system: ActorSystem, alerts: list[ActorAlert]) -> None:
+    class Worker(Actor):
+        async def begin(self) -> None:
+            self.scope = self.spawn(trio.sleep_forever)
+
+        async def end(self) -> None:
+            self.scope.cancel()
+
+    system.register(Worker, lambda key: Worker())
+    ref = system.ref(Worker, "x")
+    await ref.ask(Worker.begin)
+    assert system.statistics().kinds["Worker"].work == 1
+    await ref.ask(Worker.end)
+    await wait_all_tasks_blocked()
+    assert system.statistics().kinds["Worker"].work == 0
+    assert alerts == []
