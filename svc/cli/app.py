@@ -16,6 +16,7 @@ from svc.cli.generated import add_commands
 from svc.cli.output import MESSAGES, Format, show
 from svc.cli.serve import serve
 from svc.cli.session import Session, narrow, session_options
+from svc.cli.vnc import vnc
 from svc.controller.catalogue import controller_registry
 from svc.registry.openapi import document
 
@@ -110,6 +111,7 @@ def build() -> click.Group:
     root.add_command(profile_group)
     add_commands(root, controller_registry())
     _group("vm").add_command(console)
+    _group("vm").add_command(vnc)
     _group("task").add_command(watch)
     return root
 
