@@ -1,0 +1,84 @@
+"""The state of the service: PostgreSQL driven by Trio, its migrations, the event log and the audit trail."""
+
+from asyncpg import (
+    CheckViolationError,
+    DeadlockDetectedError,
+    ExclusionViolationError,
+    ForeignKeyViolationError,
+    IntegrityConstraintViolationError,
+    LockNotAvailableError,
+    NotNullViolationError,
+    SerializationError,
+    UniqueViolationError,
+)
+
+from svc_actors.store.audit import Caller, Outcome, Via, record
+from svc_actors.store.database import (
+    Database,
+    DatabaseStatistics,
+    Isolation,
+    Queryable,
+    Session,
+    Transaction,
+    retry_serialization,
+)
+from svc_actors.store.driver import Record
+from svc_actors.store.embedded import DatabaseInUseError, DatabaseStartError, database_url, embedded
+from svc_actors.store.events import (
+    Event,
+    EventKind,
+    EventLog,
+    EventLogStatistics,
+    Gone,
+    NewEvent,
+    Retention,
+    SlowReader,
+    Subscription,
+    append,
+)
+from svc_actors.store.listening import Notification, NotificationKind
+from svc_actors.store.migrate import Migration, MigrationError, known_migrations, migrate
+
+__all__ = [
+    "Caller",
+    "CheckViolationError",
+    "Database",
+    "DatabaseInUseError",
+    "DatabaseStartError",
+    "DatabaseStatistics",
+    "DeadlockDetectedError",
+    "Event",
+    "EventKind",
+    "EventLog",
+    "EventLogStatistics",
+    "ExclusionViolationError",
+    "ForeignKeyViolationError",
+    "Gone",
+    "IntegrityConstraintViolationError",
+    "Isolation",
+    "LockNotAvailableError",
+    "Migration",
+    "MigrationError",
+    "NewEvent",
+    "NotNullViolationError",
+    "Notification",
+    "NotificationKind",
+    "Outcome",
+    "Queryable",
+    "Record",
+    "Retention",
+    "SerializationError",
+    "Session",
+    "SlowReader",
+    "Subscription",
+    "Transaction",
+    "UniqueViolationError",
+    "Via",
+    "append",
+    "database_url",
+    "embedded",
+    "known_migrations",
+    "migrate",
+    "record",
+    "retry_serialization",
+]

@@ -1,0 +1,117 @@
+"""The audit trail: who did what to what, written in the transaction that does it, and never changed afterwards.
+
+The table refuses UPDATE, DELETE and TRUNCATE, from the service's own role too. Each row is announced by an `activity`
+event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from svc_actors.store.database import Transaction
+from svc_actors.store.events import EventKind, NewEvent, append
+
+
+class Via(StrEnum):
+    """How the caller came to act."""
+
+    SESSION = "session"
+    TOKEN = "token"  # noqa: S105
+    IMPERSONATION = "impersonation"
+    SYSTEM = "system"
+    NODE = "node"
+    SETUP = "setup"
+    PROVISION = "provision"
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    DENIED = "denied"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whose request it is.
+
+    `actor` is for people to read: an email, "system", "node:<name>". In a support session `actor_id` is the customer,
+    so that the row shows in the customer's own activity, and `impersonator_id` the operator (specification, support
+    sessions).
+    """
+
+    actor_id: UUID | None
+    actor: str
+    role: str
+    via: Via
+    impersonation_id: UUID | None
+    impersonator_id: UUID | None
+    token_id: UUID | None
+    address: str | None
+    request_id: str
+    operation: str
+
+
+async def record(
+    transaction: Transaction,
+    caller: Caller,
+    *,
+    target_kind: str,
+    target_id: str | None,
+    target_name: str | None,
+    project_id: UUID | None,
+    outcome: Outcome = Outcome.OK,
+    error_code: str | None = None,
+    details: dict[str, Any] | None = None,
+) -> None:
+    """Record what `caller` did to a target. `details` must hold no secret: they are kept, and shown."""
+    row = await transaction.fetchrow(
+        """
+        INSERT INTO audit (
+            actor_id, actor, role, via, impersonation_id, impersonator_id, token_id, address, request_id, operation,
+            target_kind, target_id, target_name, project_id, outcome, error_code, details
+        )
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+        RETURNING id
+        """,
+        caller.actor_id,
+        caller.actor,
+        caller.role,
+        caller.via.value,
+        caller.impersonation_id,
+        caller.impersonator_id,
+        caller.token_id,
+        caller.address,
+        caller.request_id,
+        caller.operation,
+        target_kind,
+        target_id,
+        target_name,
+        project_id,
+        outcome.value,
+        error_code,
+        details,
+    )
+    await append(
+        transaction,
+        NewEvent(
+            kind=EventKind.ACTIVITY,
+            subject=target_id,
+            project_id=project_id,
+            administrators_only=project_id is None,
+            payload={
+                "id": row["id"] if row is not None else None,
+                "actor": caller.actor,
+                "actor_id": str(caller.actor_id) if caller.actor_id else None,
+                "via": caller.via.value,
+                "operation": caller.operation,
+                "target_kind": target_kind,
+                "target_id": target_id,
+                "target_name": target_name,
+                "outcome": outcome.value,
+                "error_code": error_code,
+            },
+        ),
+    )
