@@ -44,8 +44,8 @@ class PlainWSStream(WSStream):
 
 def install() -> None:
     """Have Hypercorn use this stream for every websocket of the process. Repeating it changes nothing."""
-    hypercorn.protocol.h11.WSStream = PlainWSStream  # type: ignore[misc]
-    hypercorn.protocol.h2.WSStream = PlainWSStream  # type: ignore[misc]
+    hypercorn.protocol.h11.WSStream = PlainWSStream  # type: ignore[attr-defined]
+    hypercorn.protocol.h2.WSStream = PlainWSStream  # type: ignore[attr-defined]
 
 
 def _header(length: int) -> bytes:

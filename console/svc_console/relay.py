@@ -2,8 +2,8 @@
 
 Invariants:
 
-- nothing is queued: a chunk is read from one side only after the one before was taken by the other, so a reader that stops
-  reading stops the writer, and a relay holds at most one chunk each way;
+- nothing is queued: a chunk is read from one side only after the one before was taken by the other, so a reader that
+  stops reading stops the writer, and a relay holds at most one chunk each way;
 - bytes arrive unchanged and in order; where one chunk ends and the next begins carries no meaning;
 - a relay that has ended has closed the guest's stream, whatever the browser does.
 """
@@ -19,7 +19,7 @@ CHUNK_BYTES = 256 * 1024
 """Bytes taken from the guest at a time: enough that the cost of a websocket message does not count."""
 
 INPUT_SECONDS = 60.0
-"""A guest that takes no input for so long holds a vanished browser unnoticed (its end stays queued behind the input)."""
+"""A guest may take no input for so long. Beyond, the end of a vanished browser would wait behind that input unseen."""
 
 _CLOSE_SECONDS = 2.0
 
@@ -54,7 +54,8 @@ async def relay(browser: Browser, guest: trio.abc.Stream) -> Ending:
             nursery.start_soon(until_ended, _browser_to_guest)
         return endings[0]
     finally:
-        with trio.move_on_after(_CLOSE_SECONDS, shield=True):
+        with trio.move_on_after(_CLOSE_SECONDS) as closing:
+            closing.shield = True
             await guest.aclose()
 
 

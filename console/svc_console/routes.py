@@ -1,7 +1,7 @@
 """WS /api/v1/console/ws/{ticket}: binary RFB for vnc, raw bytes for serial.
 
-A console is open from the moment its ticket was redeemed until the guest's stream ends, the browser goes, or its standing
-is lost: the session or token ended, the person suspended, the machine deleted. Silence alone never ends one.
+A console is open from the moment its ticket was redeemed until the guest's stream ends, the browser goes, or its
+standing is lost: the session or token ended, the person suspended, the machine deleted. Silence alone never ends one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import structlog
 import trio
 from quart import Response, websocket
 from quart_trio import QuartTrio
-
 from svc_actors.controller.consoles import ConsoleKind, ConsoleOpen, Grant, Standing, redeem, standing
 from svc_actors.errors import ServiceError
 from svc_actors.store import Database
+
 from svc_console import closing, frames
 from svc_console.closing import Close
 from svc_console.relay import relay
@@ -130,7 +130,7 @@ async def _join(services: ConsoleServices, grant: Grant, node_id: UUID, guest: t
         async def watch() -> None:
             outcome.append(await _until_standing_lost(services, grant, node_id))
             nursery.cancel_scope.cancel()
-            # The browser may hold the relay in a send that cannot be cancelled; the guest is let go at once all the same.
+            # A browser that does not read holds the relay in a send that cannot be cancelled: let the guest go at once.
             await trio.aclose_forcefully(guest)
 
         nursery.start_soon(watch)

@@ -5,8 +5,8 @@ Invariants:
 - a ticket is redeemed by deleting its row, so of any number of concurrent redeems one succeeds;
 - a ticket issued to a browser session is honoured only beside that session's cookie; one issued to an API token may be
   handed on (a provider's own page shows its customer's console with it);
-- an open console is worth no more than what its ticket was issued for: `standing` tells whether the session or token, the
-  person and the machine still allow it.
+- an open console is worth no more than what its ticket was issued for: `standing` tells whether the session or token,
+  the person and the machine still allow it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from svc_actors.store import Queryable
 from svc_nodeagent.protocol import ConsoleKind, ConsoleOpen
+
+from svc_actors.store import Queryable
 
 __all__ = [
     "TICKET_SECONDS",
