@@ -1,0 +1,103 @@
+"""PostgreSQL for the tests: one server a test process, and a fresh, migrated database a test.
+
+`database` and `database_url` cost a few tens of milliseconds; a test that asks for neither starts no server. Tests that use
+them run on the real clock: Trio's autojump clock takes a task that waits for a socket for an idle one and would let every
+timeout pass. Where a test needs both, `MockClock(rate=1)` without autojump, moved by hand with `jump`, is safe.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import shutil
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+import trio
+
+from svc_actors.store import Database, embedded, migrate
+
+_TEMPLATE = "svc_template"
+_SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "max_connections": "300",
+    "autovacuum": "off",
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The PostgreSQL of this test process. `template_url` names a migrated database that is copied, never used."""
+
+    url: str
+
+    def url_of(self, database: str) -> str:
+        return urlunsplit(urlsplit(self.url)._replace(path=f"/{database}"))
+
+
+@pytest.fixture(scope="session")
+def database_cluster() -> Iterator[Cluster]:
+    """Started by the first test that needs it, in a thread with a Trio of its own, and stopped with the test process."""
+    # Not pytest's own temporary folders: the server's user cannot reach them when the tests run as root.
+    folder = Path(tempfile.mkdtemp(prefix="svc-tests-"))
+    started: queue.Queue[Cluster | BaseException] = queue.Queue()
+    stop: list[tuple[trio.lowlevel.TrioToken, trio.Event]] = []
+
+    async def serve() -> None:
+        async with embedded(folder / "postgresql", settings=_SETTINGS) as url:
+            cluster = Cluster(url)
+            async with Database.open(url, size=1) as database:
+                await database.execute(f"CREATE DATABASE {_TEMPLATE}")
+            async with Database.open(cluster.url_of(_TEMPLATE), size=1) as template:
+                await migrate(template)
+            asked = trio.Event()
+            stop.append((trio.lowlevel.current_trio_token(), asked))
+            started.put(cluster)
+            await asked.wait()
+
+    def run() -> None:
+        try:
+            trio.run(serve)
+        except BaseException as error:  # noqa: BLE001  # handed to the thread that waits for it
+            started.put(error)
+
+    thread = threading.Thread(target=run, name="database-cluster")
+    thread.start()
+    try:
+        outcome = started.get()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        yield outcome
+    finally:
+        for token, asked in stop:
+            token.run_sync_soon(asked.set)
+        thread.join()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+async def database_url(database_cluster: Cluster) -> AsyncIterator[str]:
+    """The URL of a fresh database with every migration applied, dropped after the test."""
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    async with Database.open(database_cluster.url, size=1) as administration:
+        await administration.execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE} STRATEGY file_copy")
+        yield database_cluster.url_of(name)
+        await administration.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """A pool on a fresh database with every migration applied."""
+    async with Database.open(database_url) as pool:
+        yield pool
