@@ -1,7 +1,7 @@
 """A controller and node agents as their own processes, driven as an operator drives them: over HTTPS and by `svc`.
 
-The data folder is outside the clone, since QEMU runs as a user of its own. Whatever a test leaves on the host is removed
-at the end, also after a failure.
+The data folder is outside the clone, since QEMU runs as a user of its own. Whatever a test leaves on the host is
+removed at the end, also after a failure.
 """
 
 from __future__ import annotations
@@ -142,9 +142,6 @@ class Stack:
                 "/setup",
                 body={"token": token, "email": self.email, "name": "Root", "password": self.password},
                 headers=guard,
-            )
-            await client.call(
-                "POST", "/auth/login", body={"email": self.email, "password": self.password}, headers=guard
             )
             created = await client.call(
                 "POST", "/tokens", body={"name": "system tests", "scopes": ["admin"], "days": 1}, headers=guard
