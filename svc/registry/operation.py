@@ -1,12 +1,13 @@
-"""What an operation is: one declaration from which its REST route, OpenAPI entry, CLI command and `svc ops` row follow.
+"""What an operation is: one declaration from which its REST route, OpenAPI entry, CLI command and `svc ops` row
+follow.
 
 Invariants:
 
-- a request model is frozen and forbids unknown fields; path, query and body parameters are fields of that one model, and
-  a path parameter wins over a member of the body with the same name;
+- a request model is frozen and forbids unknown fields; path, query and body parameters are fields of that one model,
+  and a path parameter wins over a member of the body with the same name;
 - the order of checks is authentication, scope, role, support-session rule, body, then the handler's own;
-- an operation that mutates leaves exactly one audit row: written by the handler (or the actor below it) in the transaction
-  that changes the state, or by the registry when the operation was refused or failed.
+- an operation that mutates leaves exactly one audit row: written by the handler (or the actor below it) in the
+  transaction that changes the state, or by the registry when the operation was refused or failed.
 """
 
 from __future__ import annotations
@@ -14,16 +15,28 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from svc.registry.principal import Access, Principal, Scope
-from svc_actors.store import Caller
+from svc_actors.sealing import Sealer
+from svc_actors.store import Caller, Database
+
+
+class Services(Protocol):
+    """What the registry itself needs of the services that handlers get."""
+
+    @property
+    def database(self) -> Database: ...
+
+    @property
+    def sealer(self) -> Sealer: ...
+
 
 RequestT = TypeVar("RequestT", bound="Request")
 ResponseT = TypeVar("ResponseT")
-ServicesT = TypeVar("ServicesT")
+ServicesT = TypeVar("ServicesT", bound=Services)
 
 
 class Model(BaseModel):
@@ -50,7 +63,8 @@ class Method(StrEnum):
 
 @dataclass(frozen=True)
 class Route:
-    """`path` is below `/api/v1`, its parameters in braces: `/vms/{id}/start`. `status` is the code of a success."""
+    """`path` is below `/api/v1`, its parameters in braces: `/vms/{id}/start`. `status` is the code of a success.
+    Parameters that are not in the path are the query's for GET, the body's for every other method."""
 
     method: Method
     path: str
@@ -66,7 +80,11 @@ class Command:
 
 
 class Presentation(StrEnum):
-    """How a result is put on the wire. Everything but JSON is rendered by svc_http by itself."""
+    """How a result is put on the wire by svc_http.
+
+    JSON: the response model. SHELL_SCRIPT and FILE: the handler returns `str` or `bytes`. REDIRECT: the handler
+    returns a path of this service. EVENT_STREAM: the handler returns an `svc.registry.streaming.EventStream`.
+    """
 
     JSON = "json"
     SHELL_SCRIPT = "shell_script"
@@ -77,7 +95,8 @@ class Presentation(StrEnum):
 
 @dataclass
 class Effects:
-    """What an operation asks of the connection that carried it, beside its result."""
+    """What an operation asks of the connection that carried it, beside its result. `status` replaces the route's code
+    of a success (200 in place of 201 when an answer is a replay)."""
 
     set_session: str | None = None
     clear_session: bool = False
@@ -86,20 +105,25 @@ class Effects:
 
 @dataclass(frozen=True)
 class Context(Generic[ServicesT]):
-    """What a handler gets: who asks, how it is written in the audit, and the services of the controller or the panel."""
+    """What a handler gets: who asks, how it is written in the audit, and the services of the controller or the panel.
+
+    `response` is the operation's declared response, by which an idempotent answer is read back."""
 
     principal: Principal
     caller: Caller
     services: ServicesT
     effects: Effects = field(default_factory=Effects)
+    response: Any = None
+    user_agent: str | None = None
 
 
 @dataclass(frozen=True)
 class Operation(Generic[ServicesT, RequestT, ResponseT]):
     """One thing the service can do.
 
-    `response` is a model, a `list[Model]`, a `Page[Model]` or None. `secret`: the result reveals a secret, so the read is
-    audited as well. `in_support_session`: allowed to a support session although it mutates.
+    `response` is a model, a `list[Model]`, a `Page[Model]` or None. `secret`: the result reveals a secret, so the
+    read is audited as well. `in_support_session`: allowed to a support session although it mutates. `statuses`:
+    further codes of a success that the handler may choose.
     """
 
     name: str
@@ -115,4 +139,10 @@ class Operation(Generic[ServicesT, RequestT, ResponseT]):
     secret: bool = False
     in_support_session: bool = False
     presentation: Presentation = Presentation.JSON
+    statuses: tuple[int, ...] = ()
     kind: Literal["operation"] = "operation"
+
+    @property
+    def subject(self) -> str:
+        """What the operation is about: the first word of its name."""
+        return self.name.partition(".")[0]

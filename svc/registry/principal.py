@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
@@ -14,13 +15,16 @@ class Role(StrEnum):
 
 
 class Scope(StrEnum):
-    """What a token may do. A cookie session has every scope its role allows. `ADMIN` contains the others; `WRITE`
-    contains `READ`. `PROVISION` opens /provision and nothing else."""
+    """What a token may do. A cookie session has every scope: its role alone bounds it. `ADMIN` contains the others;
+    `WRITE` contains `READ`. `PROVISION` opens /provision and nothing else."""
 
     READ = "read"
     WRITE = "write"
     PROVISION = "provision"
     ADMIN = "admin"
+
+
+EVERY_SCOPE = frozenset(Scope)
 
 
 class Access(StrEnum):
@@ -32,10 +36,19 @@ class Access(StrEnum):
     ADMINISTRATOR = "administrator"
 
 
+_ROLES: dict[Access, frozenset[Role]] = {
+    Access.PUBLIC: frozenset(Role),
+    Access.SIGNED_IN: frozenset(Role),
+    Access.STAFF: frozenset({Role.STAFF, Role.ADMINISTRATOR}),
+    Access.ADMINISTRATOR: frozenset({Role.ADMINISTRATOR}),
+}
+
+
 @dataclass(frozen=True)
 class Principal:
-    """`user_id` is None for the anonymous caller of a public operation. During a support session this is the customer,
-    and `impersonator_id` the administrator behind it."""
+    """`user_id` is None for the anonymous caller of a public operation. During a support session this is the
+    customer, and `impersonator_id` the administrator behind it.
+    `scopes` is closed under containment (see `with_contained`)."""
 
     user_id: UUID | None
     email: str | None
@@ -45,11 +58,30 @@ class Principal:
     token_id: UUID | None = None
     impersonation_id: UUID | None = None
     impersonator_id: UUID | None = None
+    impersonator_email: str | None = None
 
     @property
     def sees_everything(self) -> bool:
         """Administrators and staff see every project; a customer sees their own."""
         return self.role in (Role.ADMINISTRATOR, Role.STAFF)
 
+    @property
+    def display(self) -> str:
+        """The actor as the audit names it."""
+        if self.impersonator_email is not None:
+            return f"{self.impersonator_email} as {self.email}"
+        return self.email or "anonymous"
+
+    def has_access(self, access: Access) -> bool:
+        return access is Access.PUBLIC or self.role in _ROLES[access]
+
 
 ANONYMOUS = Principal(user_id=None, email=None, role=None, scopes=frozenset())
+
+
+def with_contained(scopes: Iterable[Scope]) -> frozenset[Scope]:
+    """The scopes with those that they contain."""
+    given = frozenset(scopes)
+    if Scope.ADMIN in given:
+        return EVERY_SCOPE
+    return given | {Scope.READ} if Scope.WRITE in given else given

@@ -24,8 +24,11 @@ CREATE TABLE impersonations (
     reason        text NOT NULL,
     started_at    timestamptz NOT NULL DEFAULT now(),
     expires_at    timestamptz NOT NULL,
-    ended_at      timestamptz
+    ended_at      timestamptz,
+    -- When the operator's own session, to which they return, would have ended.
+    return_until  timestamptz NOT NULL
 );
+CREATE INDEX impersonations_customer ON impersonations (customer_id, started_at DESC);
 
 -- The cookie's value is never stored: only its SHA-256.
 CREATE TABLE sessions (
@@ -54,12 +57,15 @@ CREATE TABLE api_tokens (
 );
 CREATE INDEX api_tokens_user ON api_tokens (user_id);
 
--- Failed sign-ins, counted by account and by address, for the throttle.
+-- Failed sign-ins, counted by account, by address and by both together, for the throttle. The account is hashed: a mistyped
+-- address may be a password. A row is forgotten after `forget_at`.
 CREATE TABLE sign_in_attempts (
-    subject    text PRIMARY KEY,
-    failures   integer NOT NULL,
-    window_end timestamptz NOT NULL
+    subject       text PRIMARY KEY,
+    failures      integer NOT NULL,
+    blocked_until timestamptz NOT NULL,
+    forget_at     timestamptz NOT NULL
 );
+CREATE INDEX sign_in_attempts_forget ON sign_in_attempts (forget_at);
 
 CREATE TABLE projects (
     id         uuid PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -98,14 +104,17 @@ CREATE TABLE setup_tokens (
     used_at    timestamptz
 );
 
--- A claimed key and, once the work has ended, the answer (sealed: it may hold a one-time password).
+-- A claimed key and, once the work has ended, the answer (sealed: it may hold a one-time password). While the work goes on
+-- its claimant renews the lease; a claim without an answer whose lease has run out belongs to a process that died.
 CREATE TABLE idempotency_keys (
-    owner       text NOT NULL,
-    key         text NOT NULL,
-    operation   text NOT NULL,
-    fingerprint bytea NOT NULL,
-    status      integer,
-    answer      bytea,
-    created_at  timestamptz NOT NULL DEFAULT now(),
+    owner        text NOT NULL,
+    key          text NOT NULL,
+    operation    text NOT NULL,
+    fingerprint  bytea NOT NULL,
+    claim        uuid NOT NULL,
+    leased_until timestamptz NOT NULL,
+    answer       bytea,
+    created_at   timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (owner, key)
 );
+CREATE INDEX idempotency_keys_created ON idempotency_keys (created_at);

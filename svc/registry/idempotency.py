@@ -1,0 +1,205 @@
+"""Idempotency keys: however often and however concurrently an order comes, its work is done once and its answer is
+the same.
+
+Invariants:
+
+- a key belongs to the calling token, or to the person of a session, and is claimed in a transaction of its own
+  before the work starts; the same key with another request is a conflict, and nothing happens;
+- a key is freed when the work was refused or broke, so the order can be tried again; it is kept, with the answer
+  sealed, for 24 hours when the work succeeded;
+- a claim is a lease that its process renews. When the process dies the lease runs out and the next caller takes the
+  claim over; the work itself must then find what was already made (by a unique column of its own).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import structlog
+import trio
+from pydantic import TypeAdapter
+from pydantic_core import to_json
+
+from svc.registry.operation import Context, Model, Services
+from svc_actors.errors import ServiceError, conflict, unauthenticated, unavailable
+from svc_actors.store import Database
+
+T = TypeVar("T")
+
+KEY_FIELD = "idempotency_key"
+LEASE = 15.0
+PATIENCE = 120.0
+_FIRST_POLL, _SLOWEST_POLL = 0.02, 0.5
+_RELEASE_DEADLINE = 5.0
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
+
+
+async def once(
+    ctx: Context[Any], *, key: str | None, request: Model, run: Callable[[], Awaitable[T]]
+) -> tuple[T, bool]:
+    """The answer of `run`, and whether it is a replay of an earlier one. Without a key `run` is simply run.
+
+    Raises `conflict` when the key was used for a different request, `unavailable` when an earlier caller with this
+    key is still at work after two minutes, and whatever `run` raises.
+    """
+    if key is None:
+        return await run(), False
+    answers: TypeAdapter[T] = TypeAdapter(ctx.response)
+    order = _Order(ctx, key, request)
+    deadline = trio.current_time() + PATIENCE
+    pause = _FIRST_POLL
+    while not await order.claim():
+        sealed = await order.earlier_answer()
+        if sealed is not None:
+            return answers.validate_json(order.unseal(sealed)), True
+        if trio.current_time() >= deadline:
+            raise unavailable(
+                "an earlier call with this idempotency key is still at work",
+                hint="ask again with the same key, or look at the tasks",
+            )
+        await trio.sleep(pause)
+        pause = min(pause * 2, _SLOWEST_POLL)
+    answer = await _do(order, run)
+    try:
+        await order.keep(answers.dump_json(answer))
+    except ServiceError as error:
+        log.warning("answer not kept under its idempotency key", operation=order.operation, error=error.message)
+    return answer, False
+
+
+async def forget_expired(database: Database) -> int:
+    """Remove the answers past their 24 hours; returns how many. For the composer to run from time to time."""
+    tag = await database.execute("DELETE FROM idempotency_keys WHERE created_at < now() - interval '24 hours'")
+    return int(tag.split()[-1])
+
+
+async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
+    """Run while renewing the lease; a claim whose work did not succeed is given up."""
+    succeeded = False
+    refusal: ServiceError | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(order.renew_for_ever)
+            try:
+                answer = await run()
+                succeeded = True
+            except ServiceError as error:
+                # Taken out of the nursery by hand, which would wrap it in a group.
+                refusal = error
+            nursery.cancel_scope.cancel()
+    finally:
+        if not succeeded:
+            with trio.CancelScope(shield=True, relative_deadline=_RELEASE_DEADLINE):
+                await order.release()
+    if refusal is not None:
+        raise refusal
+    return answer
+
+
+class _Order:
+    """One call: a key of an owner, the request it stands for, and this caller's claim on it."""
+
+    def __init__(self, ctx: Context[Any], key: str, request: Model) -> None:
+        principal = ctx.principal
+        if principal.token_id is None and principal.user_id is None:
+            raise unauthenticated("an idempotency key belongs to a token or a person: sign in first")
+        services: Services = ctx.services
+        self._database = services.database
+        self._sealer = services.sealer
+        self._owner = f"token:{principal.token_id}" if principal.token_id else f"user:{principal.user_id}"
+        self._key = key
+        self._claim = uuid.uuid4()
+        self.operation = ctx.caller.operation
+        body = request.model_dump(mode="json", exclude={KEY_FIELD})
+        self._fingerprint = hashlib.sha256(self.operation.encode() + b"\0" + to_json(_ordered(body))).digest()
+
+    async def claim(self) -> bool:
+        claimed = await self._database.fetchval(
+            """
+            INSERT INTO idempotency_keys AS held (owner, key, operation, fingerprint, claim, leased_until)
+            VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6))
+            ON CONFLICT (owner, key) DO UPDATE
+            SET operation = excluded.operation, fingerprint = excluded.fingerprint, claim = excluded.claim,
+                leased_until = excluded.leased_until, answer = NULL, created_at = now()
+            WHERE held.created_at < now() - interval '24 hours' AND held.leased_until < now()
+               OR held.answer IS NULL AND held.leased_until < now() AND held.fingerprint = excluded.fingerprint
+            RETURNING claim
+            """,
+            self._owner,
+            self._key,
+            self.operation,
+            self._fingerprint,
+            self._claim,
+            LEASE,
+        )
+        return bool(claimed == self._claim)
+
+    async def earlier_answer(self) -> bytes | None:
+        """The sealed answer, or None while it is being worked on. Raises `conflict` for another request."""
+        row = await self._database.fetchrow(
+            "SELECT fingerprint, answer FROM idempotency_keys WHERE owner = $1 AND key = $2", self._owner, self._key
+        )
+        if row is None:
+            return None
+        if row["fingerprint"] != self._fingerprint:
+            raise conflict(
+                "this idempotency key was used for a different request; nothing was done",
+                hint="use a new key for a new order",
+            )
+        answer: bytes | None = row["answer"]
+        return answer
+
+    async def keep(self, answer: bytes) -> None:
+        await self._database.execute(
+            "UPDATE idempotency_keys SET answer = $4 WHERE owner = $1 AND key = $2 AND claim = $3",
+            self._owner,
+            self._key,
+            self._claim,
+            self._sealer.seal(answer, self._purpose),
+        )
+
+    def unseal(self, answer: bytes) -> bytes:
+        return self._sealer.unseal(answer, self._purpose)
+
+    async def release(self) -> None:
+        """Free the key; when even that fails, the lease frees it."""
+        try:
+            await self._database.execute(
+                "DELETE FROM idempotency_keys WHERE owner = $1 AND key = $2 AND claim = $3",
+                self._owner,
+                self._key,
+                self._claim,
+            )
+        except ServiceError as error:
+            log.warning("idempotency key not freed", operation=self.operation, error=error.message)
+
+    async def renew_for_ever(self) -> None:
+        while True:
+            await trio.sleep(LEASE / 3)
+            try:
+                await self._database.execute(
+                    """
+                    UPDATE idempotency_keys SET leased_until = now() + make_interval(secs => $4)
+                    WHERE owner = $1 AND key = $2 AND claim = $3
+                    """,
+                    self._owner,
+                    self._key,
+                    self._claim,
+                    LEASE,
+                )
+            except ServiceError as error:
+                log.warning("lease of an idempotency key not renewed", operation=self.operation, error=error.message)
+
+    @property
+    def _purpose(self) -> str:
+        return f"idempotency:{self._owner}:{self._key}"
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _ordered(value[name]) for name in sorted(value)}
+    return [_ordered(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,157 @@
+"""The parameters of a request, as they came in, and how they become the operation's request model.
+
+Invariants: values in path and query are text and are read as such; a JSON body is read strictly (a number is not a
+text); a path parameter wins over a member of the body; what is wrong is named field by field and never echoed, since
+it may be a password; no text holds a NUL, which PostgreSQL cannot keep.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
+
+from svc.registry.operation import Method, Operation
+from svc_actors.errors import ServiceError, invalid
+
+MAX_DEPTH = 32
+_PLACEHOLDER = re.compile(r"{(\w+)}")
+_MAX_PROBLEMS = 20
+_BODY_ARTICLE = "the body of the request"
+
+
+async def no_body() -> bytes:
+    return b""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """`body` is awaited only after the caller was found to be allowed the operation. `defaults` are fields carried by
+    headers (`Idempotency-Key`, `Last-Event-ID`); the same field given otherwise must be equal."""
+
+    path: Mapping[str, str]
+    query: Sequence[tuple[str, str]] = ()
+    body: Callable[[], Awaitable[bytes]] = no_body
+    defaults: Mapping[str, str] | None = None
+
+
+class ParameterReader:
+    """Reads the parameters of one operation; made once, when the registry is."""
+
+    def __init__(self, operation: Operation[Any, Any, Any]) -> None:
+        fields = operation.request.model_fields
+        self.in_path = path_parameters(operation.route.path)
+        self.in_query = operation.route.method is Method.GET
+        self.others = tuple(name for name in fields if name not in self.in_path)
+        self._repeated = frozenset(name for name in self.others if _is_list(fields[name].annotation))
+        self._adapter: TypeAdapter[Any] = TypeAdapter(operation.request)
+        self._nothing_to_read = not fields
+
+    async def read(self, parameters: Parameters) -> Any:
+        """The request model. Raises `invalid` with `details.fields`."""
+        defaults = {name: value for name, value in (parameters.defaults or {}).items() if name in self.others}
+        try:
+            if self.in_query:
+                return self._adapter.validate_strings(self._from_query(parameters, defaults), strict=True)
+            members = _object(await parameters.body())
+            for name, value in defaults.items():
+                if members.setdefault(name, value) != value:
+                    raise invalid(f"the field {name} of the body differs from the header that carries it")
+            if not members and not self.in_path:
+                return self._adapter.validate_python({})
+            _refuse_nul(parameters.path.items())
+            return self._adapter.validate_json(to_json({**members, **parameters.path}), strict=True)
+        except ValidationError as error:
+            raise _explained(error) from None
+
+    def _from_query(self, parameters: Parameters, defaults: Mapping[str, str]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, value in parameters.query:
+            if name in self._repeated:
+                values.setdefault(name, []).append(value)
+            elif name in values:
+                raise _wrong(name, "given more than once")
+            else:
+                values[name] = value
+        _refuse_nul(parameters.query)
+        _refuse_nul(parameters.path.items())
+        for name in self.in_path:
+            if name in values:
+                raise _wrong(name, "this parameter belongs to the path")
+        return {**values, **defaults, **parameters.path}
+
+
+def path_parameters(path: str) -> tuple[str, ...]:
+    """The names in braces, in order."""
+    return tuple(_PLACEHOLDER.findall(path))
+
+
+def _is_list(annotation: Any) -> bool:
+    if get_origin(annotation) in (list, tuple, set, frozenset):
+        return True
+    return any(_is_list(argument) for argument in get_args(annotation))
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """The members of a JSON object; no body at all is an empty object."""
+    if not body.strip():
+        return {}
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise invalid(f"{_BODY_ARTICLE} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise invalid(f"{_BODY_ARTICLE} must be a JSON object")
+    _check_shape(value, has_nul=b"\\u0000" in body)
+    return value
+
+
+def _check_shape(value: dict[str, Any], *, has_nul: bool) -> None:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                if has_nul:
+                    _refuse_nul((name, "") for name in item)
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+            elif has_nul and isinstance(item, str):
+                _refuse_nul([("", item)])
+        if not below:
+            return
+        level = below
+    raise invalid(f"{_BODY_ARTICLE} is nested deeper than {MAX_DEPTH} levels")
+
+
+def _refuse_nul(pairs: Iterable[tuple[str, str]]) -> None:
+    for name, value in pairs:
+        if "\0" in name or "\0" in value:
+            raise invalid("a text may not hold the character NUL")
+
+
+def _wrong(field: str, problem: str) -> ServiceError:
+    return invalid(f"{field}: {problem}", details={"fields": [{"field": field, "problem": problem}]})
+
+
+def _explained(error: ValidationError) -> ServiceError:
+    problems = [
+        {"field": ".".join(str(part) for part in entry["loc"]), "problem": _problem(entry["type"], entry["msg"])}
+        for entry in error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_PROBLEMS]
+    ]
+    first = problems[0]
+    message = f"{first['field']}: {first['problem']}" if first["field"] else first["problem"]
+    return invalid(message, details={"fields": problems})
+
+
+def _problem(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return "unknown field"
+    if kind == "missing":
+        return "required"
+    return message.removeprefix("Value error, ")

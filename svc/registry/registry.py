@@ -1,0 +1,199 @@
+"""The closed set of operations, and the one way to run one.
+
+Invariants:
+
+- names, routes and commands are unique, and a declaration that contradicts itself is refused when the registry is
+  made;
+- every run passes the same checks in the same order: authentication, scope, role, support-session rule, body,
+  handler;
+- a mutating (or secret-revealing) operation that was refused or failed leaves its audit row here, one that succeeded
+  leaves it in the handler's own transaction. Callers who did not sign in, and sign-ins turned away by the throttle,
+  leave none: nobody could be named, and anybody could fill the table.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, get_args, get_origin
+
+import structlog
+import trio
+from pydantic import BaseModel, TypeAdapter
+
+from svc.registry.operation import Context, Method, Operation, Presentation, ServicesT
+from svc.registry.parameters import ParameterReader, Parameters, path_parameters
+from svc.registry.principal import Access, Principal
+from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated
+from svc_actors.store import Outcome, audit
+
+SUPPORT_SESSION_REFUSAL = "a support session can look, not act"
+_AUDIT_DEADLINE = 5.0
+_MAX_TARGET = 200
+_NAME = re.compile(r"[a-z][a-z_]*(\.[a-z][a-z_-]*)+")
+_SEGMENT = re.compile(r"[a-z0-9.-]+|{\w+}")
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
+
+
+class InconsistentRegistryError(Exception):
+    """A declaration contradicts itself or another one; a mistake of whoever wrote it."""
+
+
+@dataclass(frozen=True)
+class Entry(Generic[ServicesT]):
+    """An operation with what is worked out from it once."""
+
+    operation: Operation[ServicesT, Any, Any]
+    reader: ParameterReader
+    response: TypeAdapter[Any] = field(repr=False)
+
+
+class Registry(Generic[ServicesT]):
+    def __init__(self, operations: Iterable[Operation[ServicesT, Any, Any]]) -> None:
+        self._entries: dict[str, Entry[ServicesT]] = {}
+        routes: dict[tuple[Method, str], str] = {}
+        commands: dict[tuple[str, ...], str] = {}
+        for operation in operations:
+            _check(operation)
+            shape = re.sub(r"{\w+}", "{}", operation.route.path)
+            _claim(self._entries, operation.name, operation, "name")
+            _claim(routes, (operation.route.method, shape), operation, "route")
+            _claim(commands, operation.command.words, operation, "command")
+            routes[(operation.route.method, shape)] = operation.name
+            commands[operation.command.words] = operation.name
+            self._entries[operation.name] = Entry(
+                operation, ParameterReader(operation), TypeAdapter(operation.response)
+            )
+        for words in commands:
+            for length in range(1, len(words)):
+                if words[:length] in commands:
+                    raise InconsistentRegistryError(
+                        f"the command {' '.join(words[:length])} is also a group of commands"
+                    )
+
+    def __iter__(self) -> Iterator[Operation[ServicesT, Any, Any]]:
+        return (entry.operation for entry in self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, name: str) -> Operation[ServicesT, Any, Any]:
+        return self._entries[name].operation
+
+    def entries(self) -> Iterator[Entry[ServicesT]]:
+        return iter(self._entries.values())
+
+    def entry(self, name: str) -> Entry[ServicesT]:
+        return self._entries[name]
+
+    async def execute(self, name: str, context: Context[ServicesT], parameters: Parameters) -> Any:
+        """Run an operation for `context.principal` and return its result.
+
+        Raises `ServiceError`, whatever the handler raises besides (a defect: `internal` to the caller), and KeyError
+        for a name that is not of this registry.
+        """
+        entry = self._entries[name]
+        try:
+            authorise(entry.operation, context.principal)
+            request = await entry.reader.read(parameters)
+            return await entry.operation.handler(context, request)
+        except ServiceError as error:
+            if _leaves_a_trace(entry.operation, context.principal, error):
+                await _record_refusal(entry.operation, context, parameters, error.code)
+            raise
+        except Exception:
+            if entry.operation.mutates or entry.operation.secret:
+                await _record_refusal(entry.operation, context, parameters, ErrorCode.INTERNAL)
+            raise
+
+
+def authorise(operation: Operation[Any, Any, Any], principal: Principal) -> None:
+    """Authentication, scope, role, support-session rule. Raises `unauthenticated` or `forbidden`."""
+    if operation.access is not Access.PUBLIC:
+        if principal.user_id is None:
+            raise unauthenticated("sign in first", hint="send a session cookie, or Authorization: Bearer <token>")
+        if operation.scope not in principal.scopes:
+            raise forbidden(
+                f"this token does not have the scope {operation.scope.value}",
+                details={"scope": operation.scope.value},
+            )
+        if not principal.has_access(operation.access):
+            raise forbidden(f"this is for the role {operation.access.value} only")
+    acts = operation.mutates or operation.route.method is not Method.GET
+    if principal.impersonation_id is not None and acts and not operation.in_support_session:
+        raise forbidden(SUPPORT_SESSION_REFUSAL)
+
+
+def _leaves_a_trace(operation: Operation[Any, Any, Any], principal: Principal, error: ServiceError) -> bool:
+    if not (operation.mutates or operation.secret) or error.code is ErrorCode.RATE_LIMITED:
+        return False
+    return principal.user_id is not None or operation.access is Access.PUBLIC
+
+
+async def _record_refusal(
+    operation: Operation[Any, Any, Any], context: Context[ServicesT], parameters: Parameters, code: ErrorCode
+) -> None:
+    """The refusal itself is the caller's answer: a database that cannot take the row is logged, and hides nothing."""
+    outcome = Outcome.FAILED if code in (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE) else Outcome.DENIED
+    target = next(iter(parameters.path.values()), None)
+    with trio.move_on_after(_AUDIT_DEADLINE) as deadline:
+        try:
+            async with context.services.database.transaction() as tx:
+                await audit.record(
+                    tx,
+                    context.caller,
+                    target_kind=operation.subject,
+                    target_id=target[:_MAX_TARGET].replace("\0", "") if target is not None else None,
+                    target_name=None,
+                    project_id=None,
+                    outcome=outcome,
+                    error_code=code.value,
+                )
+        except ServiceError as error:
+            log.warning("audit row lost", operation=operation.name, outcome=outcome.value, error=error.message)
+    if deadline.cancelled_caught:
+        log.warning("audit row lost", operation=operation.name, outcome=outcome.value, error="the database is too slow")
+
+
+def _claim(taken: dict[Any, Any], key: object, operation: Operation[Any, Any, Any], what: str) -> None:
+    if key in taken:
+        raise InconsistentRegistryError(f"{operation.name}: the {what} {key!r} is declared twice")
+
+
+def _check(operation: Operation[Any, Any, Any]) -> None:
+    def refuse(why: str) -> InconsistentRegistryError:
+        return InconsistentRegistryError(f"{operation.name}: {why}")
+
+    route, fields = operation.route, operation.request.model_fields
+    if not _NAME.fullmatch(operation.name):
+        raise refuse("a name reads subject.verb in small letters")
+    if not operation.summary:
+        raise refuse("a summary is missing")
+    if not route.path.startswith("/") or not all(_SEGMENT.fullmatch(part) for part in route.path[1:].split("/")):
+        raise refuse(f"the path {route.path} is malformed")
+    in_path = path_parameters(route.path)
+    if len(set(in_path)) < len(in_path) or not set(in_path) <= set(fields):
+        raise refuse(f"the parameters of the path {route.path} are not distinct fields of {operation.request.__name__}")
+    if any(not fields[name].is_required() for name in in_path):
+        raise refuse("a parameter of the path is always there, so its field has no default")
+    if not operation.command.words or not set(operation.command.positional) <= set(fields):
+        raise refuse("the command has no words, or a positional that is not a field of the request")
+    if operation.request.model_config.get("extra") != "forbid" or not operation.request.model_config.get("frozen"):
+        raise refuse("the request model must be frozen and forbid unknown fields")
+    if route.method is Method.GET and (operation.mutates and operation.presentation is not Presentation.REDIRECT):
+        raise refuse("a GET does not change anything, save a single-use link that redirects")
+    if not math.floor(route.status / 100) == 2 and operation.presentation is not Presentation.REDIRECT:
+        raise refuse(f"{route.status} is not a code of success")
+    if operation.presentation is Presentation.JSON and not _is_answer(operation.response):
+        raise refuse("the response is a model, a list or a page of models, or None")
+
+
+def _is_answer(response: Any) -> bool:
+    if response is None:
+        return True
+    if get_origin(response) is list:
+        return all(_is_answer(argument) and argument is not None for argument in get_args(response))
+    return isinstance(response, type) and issubclass(response, BaseModel)
