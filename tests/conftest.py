@@ -1,8 +1,8 @@
 """PostgreSQL for the tests: one server a test process, and a fresh, migrated database a test.
 
-`database` and `database_url` cost a few tens of milliseconds; a test that asks for neither starts no server. Tests that use
-them run on the real clock: Trio's autojump clock takes a task that waits for a socket for an idle one and would let every
-timeout pass. Where a test needs both, `MockClock(rate=1)` without autojump, moved by hand with `jump`, is safe.
+`database` and `database_url` cost a few tens of milliseconds; a test that asks for neither starts no server. Tests that
+use them run on the real clock: Trio's autojump clock takes a task that waits for a socket for an idle one and would let
+every timeout pass. Where a test needs both, `MockClock(rate=1)` without autojump, moved by hand with `jump`, is safe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -23,6 +23,7 @@ import trio
 
 from svc_actors.store import Database, embedded, migrate
 
+_MEMORY = "/dev/shm"
 _TEMPLATE = "svc_template"
 _SETTINGS = {
     "fsync": "off",
@@ -35,9 +36,10 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """The PostgreSQL of this test process. `template_url` names a migrated database that is copied, never used."""
+    """The PostgreSQL of this test process, and the databases that earlier tests are done with."""
 
     url: str
+    finished: list[str] = field(default_factory=list)
 
     def url_of(self, database: str) -> str:
         return urlunsplit(urlsplit(self.url)._replace(path=f"/{database}"))
@@ -45,9 +47,10 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def database_cluster() -> Iterator[Cluster]:
-    """Started by the first test that needs it, in a thread with a Trio of its own, and stopped with the test process."""
+    """Started by the first test that needs it, in a thread with its own Trio; stopped with the test process."""
     # Not pytest's own temporary folders: the server's user cannot reach them when the tests run as root.
-    folder = Path(tempfile.mkdtemp(prefix="svc-tests-"))
+    # And in memory where there is some, since a database is copied for every test.
+    folder = Path(tempfile.mkdtemp(prefix="svc-tests-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
     started: queue.Queue[Cluster | BaseException] = queue.Queue()
     stop: list[tuple[trio.lowlevel.TrioToken, trio.Event]] = []
 
@@ -88,12 +91,16 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 async def database_url(database_cluster: Cluster) -> AsyncIterator[str]:
-    """The URL of a fresh database with every migration applied, dropped after the test."""
+    """The URL of a fresh database with every migration applied."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
+    finished = database_cluster.finished
     async with Database.open(database_cluster.url, size=1) as administration:
+        # The last test's database waits for one more test: PostgreSQL would wait for its sessions to end.
+        while len(finished) > 1:
+            await administration.execute(f"DROP DATABASE {finished.pop(0)} WITH (FORCE)")
         await administration.execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE} STRATEGY file_copy")
-        yield database_cluster.url_of(name)
-        await administration.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    finished.append(name)
+    yield database_cluster.url_of(name)
 
 
 @pytest.fixture
