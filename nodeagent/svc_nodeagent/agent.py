@@ -1,0 +1,253 @@
+"""The agent: a host, a journal, and for ever a connection to the controller.
+
+Invariants:
+
+- it reconnects without end, with jittered exponential back-off; only an operator stops it;
+- the certificate is renewed at two thirds of its lifetime over the open channel; the new one replaces the old file only
+  once a connection made with it has been welcomed, and until then the old connection goes on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+import structlog
+import trio
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from svc_nodeagent.checks import complete
+from svc_nodeagent.config import AgentFolder, Identity
+from svc_nodeagent.connection import Connection, NotConnected, dial_stream
+from svc_nodeagent.dispatch import Dispatcher
+from svc_nodeagent.enrol import new_key, private_pem, signing_request
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import Host, OpenStream
+from svc_nodeagent.journal import Journal
+from svc_nodeagent.protocol import (
+    PROTOCOL_VERSION,
+    Acknowledge,
+    Cancel,
+    ConsoleOpen,
+    DownFrame,
+    Hello,
+    NodePreflight,
+    OperationResult,
+    Renewal,
+    Renewed,
+    Request,
+    Welcome,
+)
+from svc_nodeagent.relay import relay
+
+AGENT_VERSION = "0.1.0"
+_RENEWAL_RETRY = 600.0
+_RENEWAL_POLL = 60.0
+log = structlog.get_logger(__name__)
+
+OpenHost = Callable[[OpenStream], AbstractAsyncContextManager[Host]]
+"""Opens the hypervisor; it is given the way to read the files that the controller keeps."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds. A pause is drawn evenly from the half to the whole of the current back-off, which doubles up to
+    `longest_pause` and starts again after a connection that held for `settled_after`."""
+
+    first_pause: float = 0.5
+    longest_pause: float = 15.0
+    settled_after: float = 20.0
+    stopping: float = 10.0
+
+
+class Agent:
+    def __init__(
+        self, folder: AgentFolder, journal: Journal, *, patience: Patience | None = None, seed: int | None = None
+    ) -> None:
+        self.folder = folder
+        self.enrolment = folder.read_enrolment()
+        self.identity = Identity.load(folder.identity, folder.authority)
+        # Left by a process that died while a renewal was being proven: the controller may already insist on it.
+        self._unproven = (
+            Identity.load(folder.next_identity, folder.authority) if folder.next_identity.exists() else None
+        )
+        self.boot_id = str(uuid4())
+        self._journal = journal
+        self._patience = patience or Patience()
+        self._random = random.Random(seed)  # noqa: S311 - jitter
+        self._live: Connection | None = None
+        self._candidate: Connection | None = None
+        self._renewal_key: ec.EllipticCurvePrivateKey | None = None
+        self._renew = trio.Event()
+        self._stop = trio.Event()
+        self._interrupted = tuple(journal.begun)
+        self._log = log.bind(node_id=str(self.enrolment.node_id))
+        self._host: Host
+        self._dispatcher: Dispatcher
+        self._nursery: trio.Nursery
+
+    @property
+    def node_id(self) -> UUID:
+        return self.enrolment.node_id
+
+    @property
+    def connected(self) -> bool:
+        return self._live is not None
+
+    def stop(self) -> None:
+        """Stop in order: nothing new, what runs may end, then the connection is closed."""
+        self._stop.set()
+
+    def renew_certificate(self) -> None:
+        self._renew.set()
+
+    async def open_stream(self, token: str) -> trio.SSLStream[trio.SocketStream]:
+        return await dial_stream(self.enrolment, self.identity, token)
+
+    async def run(self, open_host: OpenHost, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `stop`."""
+        async with open_host(self.open_stream) as self._host:
+            self._dispatcher = Dispatcher(self._host, self._journal, self)
+            async with trio.open_nursery() as self._nursery:
+                await self._nursery.start(self._dispatcher.run)
+                self._nursery.start_soon(self._watch_domains)
+                self._nursery.start_soon(self._keep_connected)
+                self._nursery.start_soon(self._keep_certificate)
+                task_status.started()
+                await self._stop.wait()
+                self._log.info("agent.stopping")
+                await self._dispatcher.stop(self._patience.stopping)
+                await self._journal.flush()
+                if self._live is not None:
+                    self._live.close()
+                    await self._live.ended.wait()
+                self._nursery.cancel_scope.cancel()
+
+    async def open_console(self, operation: ConsoleOpen) -> None:
+        """Join the guest's console to a stream the controller waits for; the relay outlives the operation."""
+        console = await self._host.open_console(operation.vm_id, operation.kind)
+        try:
+            stream = await self.open_stream(operation.stream_token)
+        except BaseException:
+            await trio.aclose_forcefully(console)
+            raise
+        self._nursery.start_soon(relay, console, stream)
+
+    async def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult:
+        await trio.lowlevel.checkpoint()
+        return complete(result, controller_time=operation.controller_time, identity=self.identity)
+
+    async def _keep_connected(self) -> None:
+        pause, attempt = self._patience.first_pause, 0
+        while not self._stop.is_set():
+            if self._live is not None:  # A renewed certificate has taken over.
+                await self._live.ended.wait()
+                continue
+            started = trio.current_time()
+            attempt += 1
+            await self._serve(self._connection(self._unproven if self._unproven and attempt % 2 else self.identity))
+            if self._live is not None:
+                continue
+            if trio.current_time() - started >= self._patience.settled_after:
+                pause = self._patience.first_pause
+            await trio.sleep(pause * self._random.uniform(0.5, 1.0))
+            pause = min(pause * 2, self._patience.longest_pause)
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            await connection.run()
+        except NotConnected as ended:
+            self._log.info("connection.ended", reason=str(ended))
+        finally:
+            self._dispatcher.detach(connection.outbox)
+            if self._live is connection:
+                self._live = None
+
+    def _connection(self, identity: Identity) -> Connection:
+        return Connection(
+            self.enrolment,
+            identity,
+            self._host,
+            hello=self._hello,
+            welcomed=self._welcomed,
+            received=self._received,
+        )
+
+    def _hello(self) -> Hello:
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            agent_version=AGENT_VERSION,
+            boot_id=self.boot_id,
+            unacknowledged=self._dispatcher.unacknowledged,
+        )
+
+    def _welcomed(self, connection: Connection, welcome: Welcome) -> None:
+        self._log.info("connection.welcomed", heartbeat_seconds=welcome.heartbeat_seconds)
+        if connection.identity is not self.identity:
+            self._adopt(connection)
+        self._live = connection
+        self._dispatcher.attach(connection.outbox)
+        if self._interrupted:
+            self._nursery.start_soon(self._dispatcher.give_up_unclaimed, self._interrupted)
+            self._interrupted = ()
+
+    def _received(self, frame: DownFrame) -> None:
+        match frame:
+            case Request():
+                fault_point("agent.requested")
+                self._dispatcher.request(frame)
+            case Cancel():
+                self._dispatcher.cancel(frame.id)
+            case Acknowledge():
+                fault_point("agent.acknowledged")
+                self._dispatcher.acknowledge(frame.ids)
+            case Renewed():
+                self._renewed(frame)
+            case Welcome():
+                raise NotConnected("the controller welcomed twice")
+
+    async def _watch_domains(self) -> None:
+        async for change in self._host.domain_changes():
+            self._dispatcher.domain_changed(change)
+
+    async def _keep_certificate(self) -> None:
+        """Ask for a new certificate when it is time, and again until there is one. Time is read from the wall clock in
+        short steps, so a clock that jumps delays a renewal by a minute at most."""
+        while True:
+            while not self._renew.is_set() and datetime.now(UTC) < self.identity.renew_at:
+                with trio.move_on_after(_RENEWAL_POLL):
+                    await self._renew.wait()
+            self._renew = trio.Event()
+            before = self.identity
+            if self._live is not None:
+                self._renewal_key = new_key()
+                self._live.outbox.put(Renewal(csr=signing_request(self._renewal_key)))
+            with trio.move_on_after(_RENEWAL_RETRY if self._live is not None else _RENEWAL_POLL):
+                while self.identity is before and not self._renew.is_set():
+                    await self._renew.wait()
+
+    def _renewed(self, frame: Renewed) -> None:
+        if self._renewal_key is None:
+            raise NotConnected("the controller sent a certificate that was not asked for")
+        key, self._renewal_key = self._renewal_key, None
+        self.folder.write(self.folder.next_identity, private_pem(key) + frame.certificate.encode())
+        fault_point("agent.renewal_written")
+        self._candidate = self._connection(Identity.load(self.folder.next_identity, self.folder.authority))
+        self._nursery.start_soon(self._prove, self._candidate)
+
+    async def _prove(self, candidate: Connection) -> None:
+        await self._serve(candidate)
+        if self._candidate is candidate:
+            self._candidate = None
+            self._log.warning("certificate.not_proven", hint="The old certificate stays in use; it is tried again.")
+
+    def _adopt(self, connection: Connection) -> None:
+        self._candidate = self._unproven = None
+        self.folder.next_identity.rename(self.folder.identity)
+        fault_point("agent.renewal_adopted")
+        self.identity = connection.identity
+        self._log.info("certificate.renewed", not_after=self.identity.not_after.isoformat())

@@ -1,0 +1,117 @@
+"""Where an agent keeps what it is: its data folder, its enrolment, and the certificate it shows to the controller.
+
+identity.pem     private key and certificate in one file, so that a renewal replaces both by one rename (0600)
+authority.pem    the controller's certificate authority, the only one trusted
+enrolment.json   node id, and where the gateway is
+journal          see journal.py
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from uuid import UUID
+
+from cryptography import x509
+
+from svc_nodeagent.journal import sync_folder
+from svc_nodeagent.protocol import STREAM_ALPN, Wire
+
+
+class NotEnrolled(Exception):
+    """The data folder holds no enrolment, or an incomplete one."""
+
+
+class Enrolment(Wire):
+    node_id: UUID
+    gateway_host: str
+    gateway_port: int
+
+
+@dataclass(frozen=True)
+class AgentFolder:
+    path: Path
+
+    @property
+    def identity(self) -> Path:
+        return self.path / "identity.pem"
+
+    @property
+    def next_identity(self) -> Path:
+        """A renewed identity that has not yet opened a connection."""
+        return self.path / "identity.next.pem"
+
+    @property
+    def enrolment_key(self) -> Path:
+        """The key of an enrolment under way: asked again with the same key, the controller repeats its answer."""
+        return self.path / "enrolment-key.pem"
+
+    @property
+    def authority(self) -> Path:
+        return self.path / "authority.pem"
+
+    @property
+    def enrolment(self) -> Path:
+        return self.path / "enrolment.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    def read_enrolment(self) -> Enrolment:
+        try:
+            return Enrolment.model_validate_json(self.enrolment.read_bytes())
+        except FileNotFoundError as error:
+            raise NotEnrolled(
+                f"{self.path} holds no enrolment; run the command that the controller shows for a new node"
+            ) from error
+
+    def write(self, file: Path, data: bytes) -> None:
+        """Replace a file as a whole: after a crash it is the old one or the new one. Readable by the owner alone."""
+        new = file.with_name(file.name + ".writing")
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(data)
+            opened.flush()
+            os.fsync(opened.fileno())
+        new.rename(file)
+        sync_folder(self.path)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A certificate ready for use: one TLS context for the control connection, one for streams."""
+
+    control: ssl.SSLContext
+    stream: ssl.SSLContext
+    not_before: datetime
+    not_after: datetime
+
+    @classmethod
+    def load(cls, file: Path, authority: Path) -> Identity:
+        try:
+            certificate = x509.load_pem_x509_certificate(file.read_bytes())
+            contexts = [_context(file, authority, protocol) for protocol in ("http/1.1", STREAM_ALPN)]
+        except FileNotFoundError as error:
+            raise NotEnrolled(f"{file} is missing; enrol this node again") from error
+        return cls(contexts[0], contexts[1], certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+
+    @property
+    def renew_at(self) -> datetime:
+        """Two thirds of the lifetime."""
+        return self.not_before + (self.not_after - self.not_before) * 2 / 3
+
+
+def _context(identity: Path, authority: Path, protocol: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(authority))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(identity)
+    context.set_alpn_protocols([protocol])
+    return context

@@ -1,0 +1,250 @@
+"""One connection to the controller's gateway: dial, say hello, then frames both ways until either side is gone.
+
+Invariants:
+
+- a connection counts as made when `Welcome` has arrived, and everything before has a deadline;
+- it is held dead when a ping is not answered within three heartbeats, whatever TCP believes;
+- a frame that is not understood ends the connection, and the log says which.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NoReturn
+
+import structlog
+import trio
+from pydantic import ValidationError
+from trio_websocket import ConnectionClosed, HandshakeError, WebSocketConnection, wrap_client_stream
+
+from svc_nodeagent.config import Enrolment, Identity
+from svc_nodeagent.dispatch import Outbox
+from svc_nodeagent.host import Host, HostError
+from svc_nodeagent.protocol import (
+    AGENT_PATH,
+    DOWN,
+    MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
+    Capacity,
+    DownFrame,
+    Heartbeat,
+    Hello,
+    Welcome,
+)
+
+HANDSHAKE_SECONDS = 15.0
+HEARTBEATS_UNTIL_DEAD = 3
+_CLOSING_SECONDS = 2.0
+log = structlog.get_logger(__name__)
+
+
+class NotConnected(Exception):
+    """The connection could not be made, or has ended; why, for the log."""
+
+
+async def dial(enrolment: Enrolment, context: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:
+    """A TLS stream to the gateway, both sides proven. Raises `NotConnected`."""
+    try:
+        tcp = await trio.open_tcp_stream(enrolment.gateway_host, enrolment.gateway_port)
+    except OSError as error:
+        raise NotConnected(f"the gateway cannot be reached: {error}") from error
+    stream = trio.SSLStream(tcp, context, server_hostname=enrolment.gateway_host, https_compatible=True)
+    try:
+        await stream.do_handshake()
+    except trio.BrokenResourceError as error:
+        await trio.aclose_forcefully(stream)
+        raise NotConnected(f"no TLS with the gateway: {error.__cause__ or error}") from error
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return stream
+
+
+async def dial_stream(enrolment: Enrolment, identity: Identity, token: str) -> trio.SSLStream[trio.SocketStream]:
+    """A raw stream for a console or a file. Raises `OSError` when the gateway cannot be reached."""
+    try:
+        with trio.fail_after(HANDSHAKE_SECONDS):
+            stream = await dial(enrolment, identity.stream)
+    except (NotConnected, trio.TooSlowError) as error:
+        raise ConnectionError(f"no stream to the controller: {error}") from error
+    try:
+        with trio.fail_after(HANDSHAKE_SECONDS):
+            await stream.send_all(token.encode() + b"\n")
+    except (trio.BrokenResourceError, trio.TooSlowError) as error:
+        await trio.aclose_forcefully(stream)
+        raise ConnectionError("the controller did not take the stream") from error
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return stream
+
+
+class Connection:
+    """`run` returns never: it raises `NotConnected` when the connection is over. `welcomed` is called once it stands,
+    `received` for every frame after that; neither may block."""
+
+    def __init__(
+        self,
+        enrolment: Enrolment,
+        identity: Identity,
+        host: Host,
+        *,
+        hello: Callable[[], Hello],
+        welcomed: Callable[[Connection, Welcome], None],
+        received: Callable[[DownFrame], None],
+    ) -> None:
+        self.outbox = Outbox()
+        self.identity = identity
+        self.ended = trio.Event()
+        self._enrolment = enrolment
+        self._host = host
+        self._hello = hello
+        self._welcomed = welcomed
+        self._received = received
+        self._scope = trio.CancelScope()
+        self._closing = False
+
+    def close(self) -> None:
+        """End it from this side, in order."""
+        self._closing = True
+        self._scope.cancel()
+
+    async def run(self) -> NoReturn:
+        try:
+            with self._scope:
+                await self._run()
+        except* (ConnectionClosed, HandshakeError) as errors:
+            raise NotConnected(_reason(errors.exceptions[0])) from errors
+        except* NotConnected as errors:
+            raise NotConnected(_reason(errors.exceptions[0])) from errors
+        finally:
+            self.ended.set()
+        raise NotConnected("closed by this agent")
+
+    async def _run(self) -> None:
+        try:
+            with trio.fail_after(HANDSHAKE_SECONDS):
+                tls = await dial(self._enrolment, self.identity.control)
+        except trio.TooSlowError:
+            raise NotConnected(f"the gateway did not answer within {HANDSHAKE_SECONDS:g} seconds") from None
+        stream = _Watched(tls)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._fail_with, stream)
+                socket, welcome = await self._greet(nursery, stream)
+                try:
+                    self._welcomed(self, welcome)
+                    nursery.start_soon(self._write, socket)
+                    nursery.start_soon(self._beat, welcome.heartbeat_seconds)
+                    nursery.start_soon(self._ping, socket, welcome.heartbeat_seconds)
+                    while True:
+                        self._received(_parse(await socket.get_message()))
+                finally:
+                    if self._closing:
+                        with trio.move_on_after(_CLOSING_SECONDS, shield=True):
+                            await socket.aclose()
+        finally:
+            await trio.aclose_forcefully(tls)
+
+    async def _greet(self, nursery: trio.Nursery, stream: _Watched) -> tuple[WebSocketConnection, Welcome]:
+        try:
+            with trio.fail_after(HANDSHAKE_SECONDS):
+                socket = await wrap_client_stream(
+                    nursery,
+                    stream,  # type: ignore[arg-type]  # any trio stream does
+                    self._enrolment.gateway_host,
+                    AGENT_PATH,
+                    message_queue_size=64,
+                    max_message_size=MAX_FRAME_BYTES,
+                    receive_buffer_size=None,
+                )
+                await socket.send_message(self._hello().model_dump_json())
+                first = _parse(await socket.get_message())
+        except trio.TooSlowError:
+            raise NotConnected(f"the controller did not welcome within {HANDSHAKE_SECONDS:g} seconds") from None
+        if not isinstance(first, Welcome):
+            raise NotConnected(f"the controller's first frame was {first.frame!r} instead of a welcome")
+        if first.protocol != PROTOCOL_VERSION or first.node_id != self._enrolment.node_id:
+            raise NotConnected(f"the controller speaks protocol {first.protocol} and takes us for {first.node_id}")
+        return socket, first
+
+    async def _fail_with(self, stream: _Watched) -> None:
+        """The websocket library does not notice a stream that ends before its handshake; this does."""
+        await stream.over.wait()
+        await trio.sleep(0.1)  # Frames already read, a reason for the closing among them, come first.
+        raise NotConnected("the controller ended the connection")
+
+    async def _write(self, socket: WebSocketConnection) -> None:
+        while True:
+            for frame in await self.outbox.take():
+                await socket.send_message(frame.model_dump_json())
+
+    async def _beat(self, seconds: float) -> None:
+        """A host that hangs does not silence the agent: the last known capacity is repeated."""
+        capacity: Capacity | None = None
+        while True:
+            try:
+                with trio.move_on_after(seconds / 2):
+                    capacity = await self._host.capacity()
+            except HostError as error:
+                log.warning("capacity.unknown", error=error.message)
+            if capacity is not None:
+                self.outbox.put(Heartbeat(at=datetime.now(UTC), capacity=capacity))
+            await trio.sleep(seconds / 2)
+
+    async def _ping(self, socket: WebSocketConnection, seconds: float) -> None:
+        while True:
+            await trio.sleep(seconds)
+            try:
+                with trio.fail_after(seconds * HEARTBEATS_UNTIL_DEAD):
+                    await socket.ping()
+            except trio.TooSlowError:
+                raise NotConnected(f"no answer for {seconds * HEARTBEATS_UNTIL_DEAD:g} seconds") from None
+
+
+class _Watched(trio.abc.Stream):
+    """A stream that tells when its other side is gone."""
+
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        self._stream = stream
+        self.over = trio.Event()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        try:
+            data = await self._stream.receive_some(max_bytes)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.over.set()
+            raise
+        if not data:
+            self.over.set()
+        return data
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _parse(message: str | bytes) -> DownFrame:
+    try:
+        return DOWN.validate_json(message)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False)]
+        log.error("connection.frame_not_understood", problems=problems[:5])
+        raise NotConnected(
+            "the controller sent a frame this agent does not understand; are the versions alike?"
+        ) from None
+
+
+def _reason(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, ConnectionClosed) and error.reason is not None:
+        return f"closed by the controller: {error.reason.reason or error.reason.name}"
+    return str(error) or type(error).__name__

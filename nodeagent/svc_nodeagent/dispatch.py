@@ -1,0 +1,272 @@
+"""Runs what the controller asks for: each operation once, its outcome journalled before it is told.
+
+Invariants:
+
+- a request that is running is joined, one that has ended is answered from the journal; neither is executed again;
+- work belongs to the dispatcher's nursery, not to a connection: it goes on while disconnected, and every outcome that is
+  not acknowledged is told again on the next connection;
+- an operation begun by an earlier process is run again when the controller asks for it (operations are idempotent), and
+  answered `interrupted` if it does not ask within a while of being connected.
+
+Queries (see `QUERIES`) change nothing, so they are not written to the disk: after a restart they are simply run again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+import trio
+
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import Host, HostError, Report
+from svc_nodeagent.journal import Journal
+from svc_nodeagent.protocol import (
+    CertificateRenew,
+    ConsoleOpen,
+    DomainChanged,
+    Done,
+    Failed,
+    FailureCode,
+    NodeInventory,
+    NodeNetProbe,
+    NodeOperation,
+    NodePreflight,
+    OperationId,
+    OperationResult,
+    Outcome,
+    Progress,
+    Request,
+    Result,
+    Succeeded,
+    UpFrame,
+    VmMetrics,
+)
+
+QUERIES = (VmMetrics, NodeInventory, NodeNetProbe, NodePreflight, ConsoleOpen, CertificateRenew)
+UNCLAIMED_AFTER = 60.0
+_MOST_PROGRESS = 1_000
+_JOURNAL_RETRY = 5.0
+log = structlog.get_logger(__name__)
+
+
+class Core(Protocol):
+    """The operations that are the agent's own rather than the hypervisor's."""
+
+    async def open_console(self, operation: ConsoleOpen) -> None: ...
+
+    def renew_certificate(self) -> None: ...
+
+    async def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult: ...
+
+
+class Outbox:
+    """What one connection has still to send. Results and changes are bounded by what exists; of progress, the newest."""
+
+    def __init__(self) -> None:
+        self._frames: deque[UpFrame] = deque()
+        self._progress: deque[Progress] = deque(maxlen=_MOST_PROGRESS)
+        self._ready = trio.Event()
+
+    def put(self, frame: UpFrame) -> None:
+        if isinstance(frame, Progress):
+            self._progress.append(frame)
+        else:
+            self._frames.append(frame)
+        self._ready.set()
+
+    async def take(self) -> list[UpFrame]:
+        """Everything to be sent, progress before the results that end it. Waits for at least one frame."""
+        await self._ready.wait()
+        frames = [*self._progress, *self._frames]
+        self._progress.clear()
+        self._frames.clear()
+        self._ready = trio.Event()
+        return frames
+
+
+@dataclass
+class _Run:
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    cancelled: bool = False
+
+
+class Dispatcher:
+    def __init__(self, host: Host, journal: Journal, core: Core) -> None:
+        self._host = host
+        self._journal = journal
+        self._core = core
+        self._runs: dict[OperationId, _Run] = {}
+        self._outbox: Outbox | None = None
+        self._changes: dict[str, DomainChanged] = {}
+        self._nursery: trio.Nursery | None = None
+        self._idle = trio.Event()
+        self._stopping = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Host the operations until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    @property
+    def unacknowledged(self) -> tuple[OperationId, ...]:
+        return tuple(dict.fromkeys([*self._runs, *self._journal.unacknowledged]))
+
+    def attach(self, outbox: Outbox) -> None:
+        """Tell this connection from now on, beginning with everything that is not acknowledged."""
+        self._outbox = outbox
+        for operation_id, outcome in self._journal.outcomes.items():
+            outbox.put(Result(id=operation_id, outcome=outcome))
+        for change in self._changes.values():
+            outbox.put(change)
+        self._changes.clear()
+
+    def detach(self, outbox: Outbox) -> None:
+        if self._outbox is outbox:
+            self._outbox = None
+
+    def request(self, request: Request) -> None:
+        if request.id in self._runs or self._stopping:
+            return
+        outcome = self._journal.outcomes.get(request.id)
+        if outcome is not None:
+            self._tell(Result(id=request.id, outcome=outcome))
+            return
+        self._start(request.id, request)
+
+    def cancel(self, operation_id: OperationId) -> None:
+        run = self._runs.get(operation_id)
+        if run is not None:
+            run.cancelled = True
+            run.scope.cancel()
+        elif operation_id not in self._journal.outcomes and not self._stopping:
+            self._start(operation_id, None)
+
+    def acknowledge(self, operation_ids: Iterable[OperationId]) -> None:
+        self._journal.acknowledge(operation_ids)
+
+    def domain_changed(self, change: DomainChanged) -> None:
+        if self._outbox is not None:
+            self._outbox.put(change)
+        else:
+            self._changes[str(change.vm_id)] = change
+
+    async def give_up_unclaimed(self, since_start: Iterable[OperationId]) -> None:
+        """Run once the controller is connected: what an earlier process began and nobody asks for was interrupted."""
+        await trio.sleep(UNCLAIMED_AFTER)
+        for operation_id in since_start:
+            if operation_id in self._journal.begun and operation_id not in self._runs:
+                self._start(operation_id, None)
+
+    async def stop(self, patience: float) -> None:
+        """Take nothing new, and wait for what runs; the rest stays journalled as begun, to be asked for again."""
+        self._stopping = True
+        if self._runs:
+            with trio.move_on_after(patience):
+                await self._idle.wait()
+
+    def _start(self, operation_id: OperationId, request: Request | None) -> None:
+        if self._nursery is None:
+            raise RuntimeError("the dispatcher is not running")
+        run = self._runs[operation_id] = _Run()
+        if request is None:
+            self._nursery.start_soon(self._refuse_unseen, operation_id)
+        else:
+            self._nursery.start_soon(self._execute, request, run)
+
+    async def _execute(self, request: Request, run: _Run) -> None:
+        durable = not isinstance(request.operation, QUERIES)
+        try:
+            if durable and request.id not in self._journal.begun:
+                try:
+                    await self._journal.begin(request.id)
+                except OSError as error:
+                    # Nothing was begun and nothing is on the disk: the controller may ask again under another id.
+                    outcome: Outcome = Failed(code=FailureCode.HOST, message=str(error), hint="Free space on the node.")
+                    await self._end(request.id, outcome, durable=False)
+                    return
+            fault_point("agent.begun")
+            outcome = await self._perform(request, run)
+            fault_point("agent.performed")
+            await self._end(request.id, outcome, durable=durable)
+        finally:
+            self._runs.pop(request.id, None)
+            if not self._runs:
+                self._idle.set()
+                self._idle = trio.Event()
+
+    async def _perform(self, request: Request, run: _Run) -> Outcome:
+        async def report(percent: int, message: str) -> None:
+            await trio.lowlevel.checkpoint()
+            self._tell(Progress(id=request.id, percent=max(0, min(100, percent)), message=message))
+
+        seconds = request.timeout_seconds if math.isfinite(request.timeout_seconds) else 86_400.0
+        try:
+            with run.scope, trio.fail_after(max(seconds, 0.0)):
+                return Succeeded(result=await self._route(request.operation, report))
+        except HostError as error:
+            return Failed(code=error.code, message=error.message, hint=error.hint)
+        except trio.TooSlowError:
+            return Failed(
+                code=FailureCode.TIMED_OUT,
+                message=f"{request.operation.op} was given up after {seconds:.0f} seconds",
+                hint="The host may hang; run the node's preflight.",
+            )
+        except Exception as error:  # noqa: BLE001 - whatever a host raises is this operation's outcome, not the agent's end
+            log.exception("operation.crashed", id=request.id, op=request.operation.op)
+            return Failed(
+                code=FailureCode.HOST,
+                message=f"{request.operation.op} failed unexpectedly: {type(error).__name__}",
+                hint="The agent's log has the details.",
+            )
+        return Failed(code=FailureCode.CANCELLED, message=f"{request.operation.op} was cancelled")
+
+    async def _route(self, operation: NodeOperation, report: Report) -> OperationResult:
+        match operation:
+            case ConsoleOpen():
+                await self._core.open_console(operation)
+                return Done()
+            case CertificateRenew():
+                self._core.renew_certificate()
+                return Done()
+            case NodePreflight():
+                return await self._core.complete_preflight(operation, await self._host.perform(operation, report))
+            case _:
+                return await self._host.perform(operation, report)
+
+    async def _refuse_unseen(self, operation_id: OperationId) -> None:
+        """A cancellation that came without its request: write it down, so that the request cannot run later."""
+        try:
+            begun = operation_id in self._journal.begun
+            await self._end(operation_id, _INTERRUPTED if begun else _NEVER_BEGUN, durable=True)
+        finally:
+            self._runs.pop(operation_id, None)
+
+    async def _end(self, operation_id: OperationId, outcome: Outcome, *, durable: bool) -> None:
+        """Journal first, then tell. A full disk only delays: the outcome is kept until it can be written."""
+        while True:
+            try:
+                await self._journal.finish(operation_id, outcome, durable=durable)
+                break
+            except OSError as error:
+                log.error("journal.not_written", error=str(error), id=operation_id)
+                await trio.sleep(_JOURNAL_RETRY)
+        fault_point("agent.journalled")
+        self._tell(Result(id=operation_id, outcome=outcome))
+
+    def _tell(self, frame: UpFrame) -> None:
+        if self._outbox is not None:
+            self._outbox.put(frame)
+
+
+_INTERRUPTED = Failed(
+    code=FailureCode.INTERRUPTED,
+    message="the agent was restarted while this ran, and it was not asked for again",
+    hint="The next inventory shows what the host has.",
+)
+_NEVER_BEGUN = Failed(code=FailureCode.CANCELLED, message="cancelled before the node had begun")

@@ -1,0 +1,229 @@
+"""The agent's journal: which operations were begun and how they ended, so that none is executed twice.
+
+An append-only file of lines, each a CRC-32 and a JSON record. Invariants:
+
+- `begin` and `finish` return once their record is on the disk; several at once share one fsync;
+- a file cut at any byte reads as a prefix of what was written: a line that does not match its checksum is passed over;
+- the file is rewritten (new file, fsync, rename) when most of it has been acknowledged, so it stays small.
+
+What was begun and has no outcome when the journal is opened was interrupted: the controller asks for it again, or it is
+answered as such.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import structlog
+import trio
+from pydantic import Field, TypeAdapter, ValidationError
+
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.protocol import OperationId, Outcome, Wire
+
+_MOST_DEAD_LINES = 2_000
+_CHECKSUM_LENGTH = 8
+log = structlog.get_logger(__name__)
+
+
+class Begun(Wire):
+    record: Literal["begun"] = "begun"
+    id: OperationId
+
+
+class Ended(Wire):
+    record: Literal["ended"] = "ended"
+    id: OperationId
+    outcome: Outcome
+
+
+class Acknowledged(Wire):
+    record: Literal["acknowledged"] = "acknowledged"
+    ids: tuple[OperationId, ...]
+
+
+Record = Annotated[Begun | Ended | Acknowledged, Field(discriminator="record")]
+_RECORD: TypeAdapter[Record] = TypeAdapter(Record)
+
+
+@dataclass
+class _Entry:
+    line: bytes
+    written: bool = False
+    error: OSError | None = None
+
+
+@dataclass
+class Journal:
+    """Opened by `Journal.open`. `begun` has no outcome yet; `outcomes` wait to be acknowledged."""
+
+    path: Path | None
+    begun: set[OperationId] = field(default_factory=set)
+    outcomes: dict[OperationId, Outcome] = field(default_factory=dict)
+    _descriptor: int = -1
+    _length: int = 0
+    _lines: int = 0
+    _waiting: list[_Entry] = field(default_factory=list)
+    _turn: trio.Lock = field(default_factory=trio.Lock)
+    _limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
+
+    @classmethod
+    def open(cls, path: Path | None) -> Self:
+        """Read the file, or begin one. With no path nothing outlives the process: for simulated hosts only."""
+        journal = cls(path)
+        if path is not None:
+            journal._load(path)
+            journal._rewrite(path)
+        return journal
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    @property
+    def unacknowledged(self) -> tuple[OperationId, ...]:
+        return tuple(self.begun) + tuple(self.outcomes)
+
+    async def begin(self, operation_id: OperationId, *, durable: bool = True) -> None:
+        """Write down that the operation is about to run. Raises `OSError`: nothing was written, nothing may run."""
+        if durable:
+            await self._commit(Begun(id=operation_id))
+        self.begun.add(operation_id)
+
+    async def finish(self, operation_id: OperationId, outcome: Outcome, *, durable: bool = True) -> None:
+        """Write down how it ended. Raises `OSError`: it is still only begun as far as the disk knows."""
+        if durable:
+            await self._commit(Ended(id=operation_id, outcome=outcome))
+        self.begun.discard(operation_id)
+        self.outcomes[operation_id] = outcome
+
+    def acknowledge(self, operation_ids: Iterable[OperationId]) -> None:
+        """Forget these outcomes. Written with the next record: an acknowledgement that is lost is given again."""
+        known = tuple(id_ for id_ in operation_ids if self.outcomes.pop(id_, None) is not None)
+        if known and self.path is not None:
+            self._waiting.append(_Entry(_line(Acknowledged(ids=known))))
+
+    async def flush(self) -> None:
+        """Put on the disk what waits for the next record."""
+        if self._waiting:
+            await self._write_waiting(self._waiting[-1])
+
+    async def _commit(self, record: Record) -> None:
+        if self.path is None:
+            return
+        entry = _Entry(_line(record))
+        self._waiting.append(entry)
+        await self._write_waiting(entry)
+
+    async def _write_waiting(self, entry: _Entry) -> None:
+        """Whoever has the turn writes for everybody who waits, so a burst of operations costs one fsync."""
+        async with self._turn:
+            if not entry.written and entry.error is None:
+                batch, self._waiting = self._waiting, []
+                try:
+                    await trio.to_thread.run_sync(self._append, batch, limiter=self._limiter)
+                except OSError as error:
+                    for each in batch:
+                        each.error = error
+                else:
+                    for each in batch:
+                        each.written = True
+        if entry.error is not None:
+            raise OSError(entry.error.errno, f"the journal cannot be written: {entry.error.strerror}", str(self.path))
+
+    def _append(self, batch: list[_Entry]) -> None:
+        data = b"".join(entry.line for entry in batch)
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+            fault_point("journal.written")
+            os.fsync(self._descriptor)
+        except OSError:
+            os.ftruncate(self._descriptor, self._length)
+            raise
+        self._length += len(data)
+        self._lines += len(batch)
+        if self.path is not None and self._lines > _MOST_DEAD_LINES + 4 * (len(self.begun) + len(self.outcomes)):
+            self._compact(self.path, batch)
+
+    def _compact(self, path: Path, batch: list[_Entry]) -> None:
+        """Rewrite with what is live; the batch just written is not yet in memory, so it goes along as it is."""
+        try:
+            self._rewrite(path, batch)
+        except OSError as error:
+            # The old file is whole and stays in use; the next record tries again.
+            log.warning("journal.not_compacted", error=str(error))
+
+    def _load(self, path: Path) -> None:
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return
+        damaged = 0
+        for line in data.split(b"\n"):
+            record = _parse(line)
+            match record:
+                case Begun():
+                    self.begun.add(record.id)
+                case Ended():
+                    self.begun.discard(record.id)
+                    self.outcomes[record.id] = record.outcome
+                case Acknowledged():
+                    for id_ in record.ids:
+                        self.outcomes.pop(id_, None)
+                case None:
+                    damaged += bool(line)
+        if damaged:
+            log.warning("journal.damaged_lines", path=str(path), lines=damaged)
+
+    def _rewrite(self, path: Path, batch: Iterable[_Entry] = ()) -> None:
+        lines = [_line(Begun(id=id_)) for id_ in list(self.begun)]
+        lines += [_line(Ended(id=id_, outcome=outcome)) for id_, outcome in list(self.outcomes.items())]
+        lines += [entry.line for entry in batch]
+        new = path.with_suffix(".new")
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        try:
+            data = b"".join(lines)
+            written = 0
+            while written < len(data):
+                written += os.write(descriptor, data[written:])
+            os.fsync(descriptor)
+            fault_point("journal.rewritten")
+            new.rename(path)
+            sync_folder(path.parent)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self.close()
+        self._descriptor, self._length, self._lines = descriptor, len(data), len(lines)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in this folder outlive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _line(record: Record) -> bytes:
+    body = record.model_dump_json().encode()
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def _parse(line: bytes) -> Record | None:
+    checksum, body = line[:_CHECKSUM_LENGTH], line[_CHECKSUM_LENGTH + 1 :]
+    if checksum != b"%08x" % zlib.crc32(body):
+        return None
+    try:
+        return _RECORD.validate_json(body)
+    except ValidationError:
+        return None
