@@ -208,16 +208,22 @@ class Stack:
         task = answer.get("task", answer)
         return await tasks.wait(client, task["id"], timeout=timeout)
 
-    async def svc(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
-        """The command line, as this stack's administrator, by environment alone."""
-        environment = dict(os.environ) | {
+    def cli_environment(self) -> dict[str, str]:
+        """What makes `svc` talk to this stack as its administrator, with no profile."""
+        return dict(os.environ) | {
             "SVC_URL": self.url,
             "SVC_TOKEN": self.token or "",
             "SVC_CA": str(self.controller_data / "tls" / "authority.pem"),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
         }
+
+    async def svc(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
         return await trio.run_process(
-            [str(BIN / "svc"), *arguments], capture_stdout=True, capture_stderr=True, check=check, env=environment
+            [str(BIN / "svc"), *arguments],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=check,
+            env=self.cli_environment(),
         )
 
     async def svc_json(self, *arguments: str) -> Any:

@@ -1,0 +1,65 @@
+"""A person at a serial console: types, and waits for what the guest writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import trio
+from trio_websocket import WebSocketConnection, open_websocket_url
+
+from svc.cli.client import API_PREFIX, Client
+from svc.cli.profiles import tls_context
+
+_ESCAPES = re.compile(rb"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])")
+
+
+class Terminal:
+    def __init__(self, socket: WebSocketConnection) -> None:
+        self._socket = socket
+        self._unread = b""
+        self.transcript = b""
+
+    async def expect(self, text: str, timeout: float = 60.0) -> str:
+        """Wait until the guest has written `text`, and return what came before it."""
+        wanted = text.encode()
+        try:
+            with trio.fail_after(timeout):
+                while wanted not in self._unread:
+                    message = await self._socket.get_message()
+                    data = message if isinstance(message, bytes) else message.encode()
+                    self.transcript += data
+                    self._unread = _ESCAPES.sub(b"", self._unread + data)
+        except trio.TooSlowError:
+            seen = self.transcript[-2000:].decode(errors="replace")
+            raise AssertionError(f"the guest did not write {text!r} within {timeout:g} s; it wrote:\n{seen}") from None
+        before, _, self._unread = self._unread.partition(wanted)
+        return before.decode(errors="replace")
+
+    async def send(self, text: str) -> None:
+        await self._socket.send_message(text.encode())
+
+    async def log_in(self, user: str, password: str) -> None:
+        await self.send("\r")
+        await self.expect("login: ")
+        await self.send(user + "\r")
+        await self.expect("assword: ")
+        await self.send(password + "\r")
+
+    async def run(self, command: str, timeout: float = 30.0) -> str:
+        """What a command printed, and its exit status on the last line."""
+        await self.send(f"{command}; echo ended-$?\r")
+        await self.expect("echo ended-$?")
+        output = await self.expect("ended-", timeout)
+        status = await self.expect("\n")
+        return output.replace("\r", "").strip() + "\n" + status.strip()
+
+
+@asynccontextmanager
+async def serial_console(client: Client, vm_id: str) -> AsyncIterator[Terminal]:
+    ticket = await client.call("POST", f"/vms/{vm_id}/console", body={"kind": "serial"})
+    url = f"wss://{urlsplit(client.profile.url).netloc}{API_PREFIX}/console/ws/{ticket['ticket']}"
+    async with open_websocket_url(url, ssl_context=tls_context(client.profile), max_message_size=1 << 20) as socket:
+        yield Terminal(socket)
