@@ -21,7 +21,7 @@ from svc_nodeagent.journal import sync_folder
 from svc_nodeagent.protocol import STREAM_ALPN, Wire
 
 
-class NotEnrolled(Exception):
+class NotEnrolled(Exception):  # noqa: N818 - named for what it says
     """The data folder holds no enrolment, or an incomplete one."""
 
 

@@ -40,7 +40,7 @@ _CLOSING_SECONDS = 2.0
 log = structlog.get_logger(__name__)
 
 
-class NotConnected(Exception):
+class NotConnected(Exception):  # noqa: N818 - named for what it says
     """The connection could not be made, or has ended; why, for the log."""
 
 

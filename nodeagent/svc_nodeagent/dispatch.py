@@ -3,8 +3,8 @@
 Invariants:
 
 - a request that is running is joined, one that has ended is answered from the journal; neither is executed again;
-- work belongs to the dispatcher's nursery, not to a connection: it goes on while disconnected, and every outcome that is
-  not acknowledged is told again on the next connection;
+- work belongs to the dispatcher's nursery, not to a connection: it goes on while disconnected, and every outcome that
+  is not acknowledged is told again on the next connection;
 - an operation begun by an earlier process is run again when the controller asks for it (operations are idempotent), and
   answered `interrupted` if it does not ask within a while of being connected.
 
@@ -65,7 +65,7 @@ class Core(Protocol):
 
 
 class Outbox:
-    """What one connection has still to send. Results and changes are bounded by what exists; of progress, the newest."""
+    """What one connection has still to send. Results and changes are as many as there are; of progress, the newest."""
 
     def __init__(self) -> None:
         self._frames: deque[UpFrame] = deque()
@@ -217,7 +217,7 @@ class Dispatcher:
                 message=f"{request.operation.op} was given up after {seconds:.0f} seconds",
                 hint="The host may hang; run the node's preflight.",
             )
-        except Exception as error:  # noqa: BLE001 - whatever a host raises is this operation's outcome, not the agent's end
+        except Exception as error:
             log.exception("operation.crashed", id=request.id, op=request.operation.op)
             return Failed(
                 code=FailureCode.HOST,

@@ -1,7 +1,7 @@
 """Joining a controller: the key is made here and stays here; a one-time token and a signing request buy a certificate.
 
-The controller's authority is fetched first, without trust, and accepted only if its SHA-256 is the fingerprint that came
-with the token; everything after that is verified against it. Repeating an enrolment whose answer was lost is safe: the
+The controller's authority is fetched first, without trust, and accepted only if its SHA-256 is the fingerprint that
+came with the token; everything after that is verified against it. Repeating an enrolment whose answer was lost is safe: the
 key is kept until then, and the controller gives the same node again for the same token and key.
 """
 
@@ -25,7 +25,7 @@ _TIMEOUT = httpx.Timeout(30.0)
 _HOST_NAMESPACE = UUID("5d1f8e0a-2b0e-4d0c-9a57-3c1b7a0f6e11")
 
 
-class EnrolmentRefused(Exception):
+class EnrolmentRefused(Exception):  # noqa: N818 - named for what it says
     """The controller was not who it should be, or did not take the token. Nothing was changed on this host."""
 
 

@@ -1,7 +1,7 @@
 """Fault points: names for the instants between two steps at which a test may kill the agent.
 
-`SVC_FAULT_POINT=name` kills the process with SIGKILL at the first pass of that point, `name:3` at the third. Unset, a fault
-point does nothing. The points of the agent are the calls of `fault_point` in its sources.
+`SVC_FAULT_POINT=name` kills the process with SIGKILL at the first pass of that point, `name:3` at the third. Unset, a
+fault point does nothing. The points of the agent are the calls of `fault_point` in its sources.
 """
 
 from __future__ import annotations

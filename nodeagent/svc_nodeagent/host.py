@@ -3,8 +3,8 @@
 Invariants a host keeps:
 
 - an operation states what shall be: performing it again after it was interrupted at any point ends in the same state;
-- operations on different machines run side by side; the host itself serialises what must not overlap on one machine, and
-  a forced stop never waits for the orderly shutdown it supersedes;
+- operations on different machines run side by side; the host itself serialises what must not overlap on one machine,
+  and a forced stop never waits for the orderly shutdown it supersedes;
 - cancelling `perform` gives the operation up where that is possible and leaves nothing half made that a repeat would
   trip over.
 """
@@ -30,13 +30,13 @@ from svc_nodeagent.protocol import (
 Report = Callable[[int, str], Awaitable[None]]
 """`await report(percent, message)`: progress of one operation as a whole. Never blocks for long."""
 
-OpenStream = Callable[[str], Awaitable[trio.abc.HalfCloseableStream]]
+OpenStream = Callable[[str], Awaitable[trio.abc.Stream]]
 """Dials the controller with a stream token (`ControllerSource.token`). A file's stream ends where the file ends; its
 length and digest are for the reader to check. Raises `OSError` when the controller cannot be reached."""
 
 
 class HostError(Exception):
-    """An operation failed on the host: why, for a program (`code`) and for people (`message`, and what to do: `hint`)."""
+    """An operation failed on the host: `code` says why to a program, `message` to people, `hint` what to do about it."""
 
     def __init__(self, code: FailureCode, message: str, hint: str | None = None) -> None:
         super().__init__(message)
