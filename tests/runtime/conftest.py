@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from svc_actors.runtime import ActorAlert, ActorSystem, RestartPolicy
 from trio.testing import MockClock
+
+from svc_actors.runtime import ActorAlert, ActorSystem, RestartPolicy
 
 
 def run_on_a_virtual_clock(

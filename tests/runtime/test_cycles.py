@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from svc_actors.runtime import Actor, ActorSystem, AskCycle
 from trio.testing import wait_all_tasks_blocked
+
+from svc_actors.runtime import Actor, ActorSystem, AskCycle
 
 
 class Peer(Actor):

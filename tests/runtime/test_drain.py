@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import trio
-from svc_actors.runtime import Actor, ActorAlert, ActorCrashed, ActorSystem, Draining
 from trio.testing import wait_all_tasks_blocked
+
+from svc_actors.runtime import Actor, ActorAlert, ActorCrashed, ActorSystem, Draining
 
 
 class Porter(Actor):
@@ -25,6 +26,13 @@ class Porter(Actor):
 
     async def haul(self, what: str, seconds: float, endless: bool = False) -> None:
         self.spawn(self.carry, what, seconds, until_drain=endless)
+
+    async def haul_and_report(self, seconds: float) -> None:
+        async def work() -> None:
+            await trio.sleep(seconds)
+            self.ref().tell(Porter.carry, "report")
+
+        self.spawn(work)
 
     async def stumble(self) -> None:
         raise ValueError("dropped it")
@@ -72,6 +80,12 @@ async def test_a_drain_waits_for_work_but_ends_the_endless(system: ActorSystem, 
     await system.drain(30)
     assert trace == ["b left", "piano", "a left"]
     assert trio.current_time() == began + 20.0
+
+
+async def test_work_may_report_back_while_the_system_drains(system: ActorSystem, trace: list[str]) -> None:
+    await system.ref(Porter, "a").ask(Porter.haul_and_report, 20.0)
+    await system.drain(30)
+    assert trace == ["report", "a left"]
 
 
 async def test_what_a_drain_cannot_finish_in_time_is_cancelled_and_its_askers_are_told(

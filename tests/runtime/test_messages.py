@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
+
 from svc_actors.runtime import (
     Actor,
     ActorAlert,
@@ -14,7 +16,6 @@ from svc_actors.runtime import (
     MailboxFull,
     deadline,
 )
-from trio.testing import wait_all_tasks_blocked
 
 
 class NotTodayError(DomainError):

@@ -7,8 +7,9 @@ import weakref
 
 import pytest
 import trio
-from svc_actors.runtime import Actor, ActorAlert, ActorSystem, AlertKind
 from trio.testing import wait_all_tasks_blocked
+
+from svc_actors.runtime import Actor, ActorAlert, ActorSystem, AlertKind
 
 
 class Lamp(Actor):

@@ -1,0 +1,236 @@
+"""Messages to one actor are handled one at a time, in order, none lost, across crashes and passivation.
+
+Programs of several clients are drawn at random and run under the virtual clock with a drawn seed for Trio's scheduler.
+A `World` outside the actors remembers what was sent, what was begun and who was busy, and is the judge.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+
+import pytest
+import trio
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from svc_actors.runtime import (
+    Actor,
+    ActorAlert,
+    ActorCrashed,
+    ActorSystem,
+    ActorUnavailable,
+    DomainError,
+    MailboxFull,
+    RestartPolicy,
+)
+
+scheduler = importlib.import_module("trio._core._run")
+
+
+class How(StrEnum):
+    TELL = "tell"
+    ASK = "ask"
+    ASK_BRIEFLY = "ask briefly"
+
+
+class Does(StrEnum):
+    ANSWER = "answer"
+    REFUSE = "refuse"
+    CRASH = "crash"
+    CRASH_IN_WORK = "crash in work"
+
+
+@dataclass(frozen=True)
+class Step:
+    """After a pause, one message to the actor `key`, whose handler takes `lasts` seconds."""
+
+    pause: float
+    key: str
+    how: How
+    does: Does
+    lasts: float
+
+
+@dataclass(frozen=True)
+class Program:
+    clients: Sequence[Sequence[Step]]
+    failing_activations: frozenset[int]
+
+
+@dataclass
+class World:
+    failing_activations: frozenset[int]
+    sent: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    begun: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    refused: set[int] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
+    trace: list[tuple[float, str]] = field(default_factory=list)
+    busy: set[str] = field(default_factory=set)
+    messages: int = 0
+    activations: int = 0
+    began: float = field(default_factory=trio.current_time)
+
+    def note(self, event: str) -> None:
+        self.trace.append((round(trio.current_time() - self.began, 3), event))
+
+    @contextmanager
+    def alone(self, key: str, what: str) -> Iterator[None]:
+        if key in self.busy:
+            self.wrong.append(f"{key} began {what} while it was busy")
+        self.busy.add(key)
+        self.note(f"{key} begins {what}")
+        try:
+            yield
+        finally:
+            self.busy.discard(key)
+            self.note(f"{key} ends {what}")
+
+
+class Ledger(Actor):
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.active = False
+
+    async def activate(self) -> None:
+        with self.world.alone(self.key, "activation"):
+            self.world.activations += 1
+            fails = self.world.activations in self.world.failing_activations
+            await trio.sleep(0.2)
+            if fails:
+                raise OSError("cannot be loaded")
+            self.active = True
+
+    async def passivate(self) -> None:
+        with self.world.alone(self.key, "passivation"):
+            await trio.sleep(0.7)
+            self.active = False
+
+    async def record(self, number: int, does: Does, lasts: float) -> int:
+        with self.world.alone(self.key, str(number)):
+            if not self.active:
+                self.world.wrong.append(f"{self.key} handled {number} without having been activated")
+            self.world.begun[self.key].append(number)
+            await trio.sleep(lasts)
+            match does:
+                case Does.ANSWER:
+                    return number
+                case Does.REFUSE:
+                    raise DomainError(str(number))
+                case Does.CRASH:
+                    raise ValueError(number)
+                case Does.CRASH_IN_WORK:
+                    self.spawn(self.fail_soon)
+                    return number
+
+    async def fail_soon(self) -> None:
+        await trio.sleep(0.3)
+        raise ValueError("work failed")
+
+
+async def send(world: World, system: ActorSystem, step: Step) -> None:
+    await trio.sleep(step.pause)
+    world.messages += 1
+    number = world.messages
+    ref = system.ref(Ledger, step.key)
+    world.sent[step.key].append(number)
+    try:
+        match step.how:
+            case How.TELL:
+                ref.tell(Ledger.record, number, step.does, step.lasts)
+                return
+            case How.ASK:
+                answer = await ref.ask(Ledger.record, number, step.does, step.lasts)
+            case How.ASK_BRIEFLY:
+                answer = number
+                with trio.move_on_after(0.4):
+                    answer = await ref.ask(Ledger.record, number, step.does, step.lasts)
+        outcome = Does.ANSWER if answer == number else "the answer to another message"
+    except (MailboxFull, ActorUnavailable):
+        world.refused.add(number)
+        return
+    except ActorCrashed:
+        outcome = Does.CRASH
+    except DomainError as error:
+        outcome = Does.REFUSE if str(error) == str(number) else "the error of another message"
+    world.note(f"{number}: {outcome}")
+    expected = {Does.CRASH_IN_WORK: Does.ANSWER}.get(step.does, step.does)
+    if outcome != expected and not (step.how is How.ASK_BRIEFLY and outcome == Does.ANSWER):
+        world.wrong.append(f"{number} should have led to {expected}, but led to {outcome}")
+
+
+async def run_program(program: Program) -> World:
+    world = World(program.failing_activations)
+
+    async def run_client(steps: Sequence[Step]) -> None:
+        for step in steps:
+            await send(world, system, step)
+
+    def note_alert(alert: ActorAlert) -> None:
+        world.note(f"{alert.actor} {alert.kind} in {alert.during}")
+
+    policy = RestartPolicy(intensity=3, window=10.0, first_pause=0.1, longest_pause=1.0, cool_down=15.0)
+    async with ActorSystem.open(mailbox_limit=3, idle_after=5.0, restart=policy, on_alert=note_alert) as system:
+        system.register(Ledger, lambda key: Ledger(world))
+        async with trio.open_nursery() as nursery:
+            for steps in program.clients:
+                nursery.start_soon(run_client, steps)
+        await system.drain(100_000.0)
+        if system.statistics().live:
+            world.wrong.append("the drain left actors behind")
+    return world
+
+
+def run(program: Program, seed: int) -> World:
+    scheduler._r.seed(seed)
+    return trio.run(partial(run_program, program), clock=MockClock(autojump_threshold=0))
+
+
+steps = st.builds(
+    Step,
+    pause=st.sampled_from([0.0, 0.0, 0.0, 0.2, 5.0, 5.5, 12.0]),
+    key=st.sampled_from("ab"),
+    how=st.sampled_from(How),
+    does=st.sampled_from([Does.ANSWER, Does.ANSWER, *Does]),
+    lasts=st.sampled_from([0.0, 0.0, 0.4, 3.0]),
+)
+programs = st.builds(
+    Program,
+    clients=st.lists(st.lists(steps, max_size=12), min_size=1, max_size=4),
+    failing_activations=st.frozensets(st.integers(1, 12), max_size=6),
+)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def told(does: Does, *, pause: float = 0.0) -> Step:
+    return Step(pause, "a", How.TELL, does, 0.4)
+
+
+@given(programs, seeds)
+@example(Program([[told(Does.CRASH), told(Does.ANSWER), told(Does.CRASH)] * 3], frozenset()), 1)
+@example(Program([[told(Does.ANSWER, pause=5.0)] * 8, [told(Does.ANSWER, pause=5.5)] * 8], frozenset({2})), 2)
+@settings(max_examples=200, deadline=None)
+def test_messages_are_handled_one_at_a_time_in_order_and_none_is_lost(program: Program, seed: int) -> None:
+    world = run(program, seed)
+    assert world.wrong == []
+    for key, numbers in world.sent.items():
+        assert world.begun[key] == [number for number in numbers if number not in world.refused]
+
+
+@given(programs, seeds)
+@settings(max_examples=40, deadline=None)
+def test_the_same_seed_gives_the_same_trace(program: Program, seed: int) -> None:
+    assert run(program, seed).trace == run(program, seed).trace
+
+
+def test_another_seed_gives_another_interleaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
+    program = Program([[told(Does.ANSWER)], [told(Does.CRASH)], [told(Does.REFUSE)]], frozenset())
+    traces = {tuple(run(program, seed).trace) for seed in range(20)}
+    assert len(traces) > 1
