@@ -1,0 +1,70 @@
+"""Alerts: what an operator must look at, raised once while it lasts.
+
+Invariant: of one key at most one alert is open; raising it again changes nothing but its words.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from uuid import UUID
+
+from svc_actors.store import EventKind, NewEvent, Record, Transaction, events
+
+
+class Severity(StrEnum):
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+async def raise_alert(
+    tx: Transaction,
+    key: str,
+    message: str,
+    *,
+    severity: Severity = Severity.WARNING,
+    resource_kind: str | None = None,
+    resource_id: UUID | str | None = None,
+) -> None:
+    """Open the alert of this key, or keep it open. The event is sent when it opens or its words change."""
+    row = await tx.fetchrow(
+        """INSERT INTO alerts (key, severity, message, resource_kind, resource_id) VALUES ($1, $2, $3, $4, $5)
+           ON CONFLICT (key) WHERE closed_at IS NULL
+           DO UPDATE SET message = excluded.message, severity = excluded.severity
+           WHERE (alerts.message, alerts.severity) IS DISTINCT FROM (excluded.message, excluded.severity)
+           RETURNING *""",
+        key,
+        severity.value,
+        message,
+        resource_kind,
+        str(resource_id) if resource_id is not None else None,
+    )
+    if row is not None:
+        await announce_alert(tx, row)
+
+
+async def close_alert(tx: Transaction, key: str) -> None:
+    """What the alert was about is over. Nothing happens when none is open."""
+    row = await tx.fetchrow("UPDATE alerts SET closed_at = now() WHERE key = $1 AND closed_at IS NULL RETURNING *", key)
+    if row is not None:
+        await announce_alert(tx, row)
+
+
+async def announce_alert(tx: Transaction, row: Record) -> None:
+    await events.append(
+        tx,
+        NewEvent(
+            kind=EventKind.ALERT,
+            subject=str(row["id"]),
+            administrators_only=True,
+            payload={
+                "id": str(row["id"]),
+                "key": row["key"],
+                "severity": row["severity"],
+                "message": row["message"],
+                "resource_kind": row["resource_kind"],
+                "resource_id": row["resource_id"],
+                "open": row["closed_at"] is None,
+                "acknowledged": row["acknowledged_at"] is not None,
+            },
+        ),
+    )

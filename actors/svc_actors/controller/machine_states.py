@@ -1,0 +1,183 @@
+"""The statuses of a machine and every move between them. Nothing else decides a status.
+
+Theory of operation. A machine has one status in the record. Two kinds of event move it:
+
+1. *Orders*: what a caller wants. An order is taken only where the table has a move for it; it puts the machine into a
+   transient status (`starting`, `stopping`, `rebooting`, `deleting`) and makes a task. One task at a time: while one
+   is open every other order is refused as `not_ready`, but for `force_stop`, which supersedes a start, a shutdown, a
+   reboot or a reset that is under way.
+2. *The host's word*: what the node said that the guest is. Only the host's word leads to `running` and `stopped`; the
+   record never claims more than was seen. While a task is open the word is noted beside the status and applied when the
+   task ends (a guest that is being rebooted is briefly off, and nobody should see it `stopped`).
+
+Rule one: a task's end moves the machine by the host's last word, whether the task succeeded or not. A shutdown that the
+guest ignored leads back to `running`, because that is what the host says.
+Rule two: where the host has never spoken of the machine, a task that fails leads to `failed`, with the cause.
+
+`failed` means that the creation failed or that the host lost the machine, always with `status_reason`. A machine that
+was built and comes back on its host leaves `failed` by the host's word; one that was never built can only be deleted.
+`unknown` is shown, never stored: the machine's node is not online, so what it is now is not known.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from svc_nodeagent.protocol import DomainState
+
+
+class MachineStatus(StrEnum):
+    CREATING = "creating"
+    STOPPED = "stopped"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    REBOOTING = "rebooting"
+    DELETING = "deleting"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
+class Order(StrEnum):
+    """What a caller may want of a machine that exists."""
+
+    START = "start"
+    SHUTDOWN = "shutdown"
+    REBOOT = "reboot"
+    FORCE_STOP = "force_stop"
+    RESET = "reset"
+    DELETE = "delete"
+
+
+class Word(StrEnum):
+    """What the host said, or that it has nothing to say (`UNBUILT`: the task failed before there was a machine)."""
+
+    RUNNING = "host_running"
+    STOPPED = "host_stopped"
+    LOST = "host_lost"
+    DELETED = "host_deleted"
+    UNBUILT = "unbuilt"
+
+
+Event = Order | Word
+
+_S = MachineStatus
+
+MOVES: Final[dict[MachineStatus, dict[Event, MachineStatus]]] = {
+    _S.CREATING: {
+        Word.RUNNING: _S.RUNNING,
+        Word.STOPPED: _S.STOPPED,
+        Word.LOST: _S.FAILED,
+        Word.UNBUILT: _S.FAILED,
+    },
+    _S.STOPPED: {
+        Order.START: _S.STARTING,
+        Order.DELETE: _S.DELETING,
+        Word.RUNNING: _S.RUNNING,
+        Word.STOPPED: _S.STOPPED,
+        Word.LOST: _S.FAILED,
+    },
+    _S.STARTING: {
+        Order.FORCE_STOP: _S.STOPPING,
+        Word.RUNNING: _S.RUNNING,
+        Word.STOPPED: _S.STOPPED,
+        Word.LOST: _S.FAILED,
+    },
+    _S.RUNNING: {
+        Order.SHUTDOWN: _S.STOPPING,
+        Order.REBOOT: _S.REBOOTING,
+        Order.FORCE_STOP: _S.STOPPING,
+        Order.RESET: _S.REBOOTING,
+        Order.DELETE: _S.DELETING,
+        Word.RUNNING: _S.RUNNING,
+        Word.STOPPED: _S.STOPPED,
+        Word.LOST: _S.FAILED,
+    },
+    _S.STOPPING: {
+        Order.FORCE_STOP: _S.STOPPING,
+        Word.RUNNING: _S.RUNNING,
+        Word.STOPPED: _S.STOPPED,
+        Word.LOST: _S.FAILED,
+    },
+    _S.REBOOTING: {
+        Order.FORCE_STOP: _S.STOPPING,
+        Word.RUNNING: _S.RUNNING,
+        Word.STOPPED: _S.STOPPED,
+        Word.LOST: _S.FAILED,
+    },
+    _S.DELETING: {
+        Word.DELETED: _S.DELETED,
+        Word.RUNNING: _S.RUNNING,
+        Word.STOPPED: _S.STOPPED,
+        Word.LOST: _S.FAILED,
+        Word.UNBUILT: _S.FAILED,
+    },
+    _S.FAILED: {
+        Order.DELETE: _S.DELETING,
+        Word.RUNNING: _S.RUNNING,
+        Word.STOPPED: _S.STOPPED,
+        Word.LOST: _S.FAILED,
+    },
+    _S.DELETED: {},
+}
+
+SUPERSEDED_BY_FORCE_STOP: Final = frozenset({"vm.start", "vm.shutdown", "vm.reboot", "vm.reset"})
+
+_PARTICIPLES: Final = {
+    Order.START: "started",
+    Order.SHUTDOWN: "shut down",
+    Order.REBOOT: "rebooted",
+    Order.FORCE_STOP: "forced to stop",
+    Order.RESET: "reset",
+    Order.DELETE: "deleted",
+}
+
+
+class IllegalMove(Exception):  # noqa: N818 - named for what it says
+    """There is no such move; the machine stays what it was."""
+
+    def __init__(self, status: MachineStatus, event: Event) -> None:
+        super().__init__(f"{event.value} has no move from {status.value}")
+        self.status = status
+        self.event = event
+
+
+def move(status: MachineStatus, event: Event) -> MachineStatus:
+    """Where `event` leads from `status`. Raises `IllegalMove`."""
+    try:
+        return MOVES[status][event]
+    except KeyError:
+        raise IllegalMove(status, event) from None
+
+
+def word_of(state: DomainState) -> Word | None:
+    """The word that a host's observation is; None for a guest on its way somewhere, which says nothing final."""
+    match state:
+        case DomainState.RUNNING | DomainState.PAUSED:
+            return Word.RUNNING
+        case DomainState.STOPPED | DomainState.CRASHED:
+            return Word.STOPPED
+        case DomainState.ABSENT:
+            return Word.LOST
+        case DomainState.SHUTTING_DOWN:
+            return None
+
+
+def participle(order: Order) -> str:
+    """`started`, `forced to stop`, ...: for a sentence that refuses the order."""
+    return _PARTICIPLES[order]
+
+
+def diagram() -> str:
+    """The table as a mermaid state diagram; docs/machine-states.md holds exactly this."""
+    lines = ["stateDiagram-v2", "    [*] --> creating"]
+    for status, moves in MOVES.items():
+        by_target: dict[MachineStatus, list[str]] = {}
+        for event, target in moves.items():
+            if target is not status or isinstance(event, Order):
+                by_target.setdefault(target, []).append(event.value)
+        for target, names in by_target.items():
+            end = "[*]" if target is MachineStatus.DELETED else target.value
+            lines.append(f"    {status.value} --> {end}: {', '.join(names)}")
+    return "\n".join(lines)
