@@ -13,15 +13,7 @@ from asyncpg import (
 )
 
 from svc_actors.store.audit import Caller, Outcome, Via, record
-from svc_actors.store.database import (
-    Database,
-    DatabaseStatistics,
-    Isolation,
-    Queryable,
-    Session,
-    Transaction,
-    retry_serialization,
-)
+from svc_actors.store.database import Database, DatabaseStatistics
 from svc_actors.store.driver import Record
 from svc_actors.store.embedded import DatabaseInUseError, DatabaseStartError, database_url, embedded
 from svc_actors.store.events import (
@@ -31,13 +23,14 @@ from svc_actors.store.events import (
     EventLogStatistics,
     Gone,
     NewEvent,
-    Retention,
     SlowReader,
     Subscription,
     append,
 )
 from svc_actors.store.listening import Notification, NotificationKind
 from svc_actors.store.migrate import Migration, MigrationError, known_migrations, migrate
+from svc_actors.store.sequencing import Retention
+from svc_actors.store.transactions import Isolation, Queryable, Session, Transaction, retry_serialization
 
 __all__ = [
     "Caller",

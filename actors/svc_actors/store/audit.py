@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from svc_actors.store.database import Transaction
 from svc_actors.store.events import EventKind, NewEvent, append
+from svc_actors.store.transactions import Transaction
 
 
 class Via(StrEnum):

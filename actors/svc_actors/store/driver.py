@@ -1,22 +1,14 @@
 """asyncpg on Trio, natively: asyncpg's own protocol and `Connection`, over a socket that the awaiting task pumps.
 
-asyncpg asks an event loop for futures and transports and for nothing else that matters here. Each connection gets a
-`_Loop` of its own whose futures, when awaited, wait for the socket to be readable and feed the protocol until they are
-done. So no task stands between a query and its reply, and Trio's cancellation and deadlines reach the socket directly.
-
 Invariants:
 - asyncpg's timeouts and its own cancellation are never used (they need asyncio): callers use Trio's cancel scopes.
-- A wait that is abandoned, for whatever reason, closes the connection before anybody else can use it. A reply can
-  therefore only reach the query that it answers.
+- A reply can only reach the query that it answers: see `svc_actors.store.transport`.
 """
 
 from __future__ import annotations
 
 import json
-import socket
-import ssl
-from collections.abc import Callable, Generator, ItemsView, Iterator, KeysView, ValuesView
-from contextlib import suppress
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import asyncpg
@@ -24,8 +16,8 @@ import trio
 from asyncpg import connect_utils
 from asyncpg.connection import Connection as _AsyncpgConnection
 
-_RECEIVE_SIZE = 65536
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
+from svc_actors.store.transport import Link, Loop
+
 _CANCEL_TIMEOUT = 2.0
 
 NotificationSink = Callable[[str, str], None]
@@ -140,7 +132,7 @@ class Connector:
             Connection,
             await connect_utils._connect_addr(
                 addr=address,
-                loop=_Loop(),
+                loop=Loop(),
                 params=self._params,
                 config=self._config,
                 connection_class=Connection,
@@ -172,7 +164,7 @@ class Connector:
             with trio.move_on_after(_CANCEL_TIMEOUT, shield=True):
                 try:
                     await connect_utils._cancel(
-                        loop=_Loop(), addr=address, params=self._params, backend_pid=pid, backend_secret=secret
+                        loop=Loop(), addr=address, params=self._params, backend_pid=pid, backend_secret=secret
                     )
                 except OSError:
                     return
@@ -183,332 +175,3 @@ class Connector:
 def encode_json(value: object) -> str:
     """The text that json and jsonb columns are sent as: compact, and strict about what JSON cannot say."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-class _WireProtocol(Protocol):
-    """What a transport calls of an asyncio protocol."""
-
-    def connection_made(self, transport: Any) -> None: ...
-    def data_received(self, data: bytes) -> None: ...
-    def connection_lost(self, exc: Exception | None) -> None: ...
-
-
-class Link:
-    """asyncpg's transport: a non-blocking socket, read by whoever awaits a reply. Writes are sent at once, and what
-    the kernel does not take is sent while the reply is awaited."""
-
-    __slots__ = ("_backlog", "_closed", "_descriptor", "_protocol", "_socket", "interrupted")
-
-    def __init__(self, sock: socket.socket, protocol: _WireProtocol) -> None:
-        self._socket = sock
-        self._descriptor = sock.fileno()
-        self._protocol = protocol
-        self._backlog = bytearray()
-        self._closed = False
-        self.interrupted = False
-
-    @property
-    def backend(self) -> tuple[int, int]:
-        """The server process behind this link, and the secret that allows to cancel its query."""
-        protocol = cast(Any, self._protocol)
-        return protocol.backend_pid, protocol.backend_secret
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._send(data)
-
-    def writelines(self, buffers: list[memoryview]) -> None:
-        self.write(b"".join(buffers))
-
-    def get_extra_info(self, name: str, default: object = None) -> object:
-        return self._socket if name == "socket" else default
-
-    def is_closing(self) -> bool:
-        return self._closed
-
-    def pause_reading(self) -> None:
-        raise NotImplementedError("COPY is not offered over this transport")
-
-    resume_reading = pause_reading
-
-    def set_protocol(self, protocol: _WireProtocol) -> None:
-        self._protocol = protocol
-
-    def abort(self) -> None:
-        """Close the socket; tasks that wait for it are woken."""
-        if not self._closed:
-            self._closed = True
-            trio.lowlevel.notify_closing(self._descriptor)
-            self._socket.close()
-
-    close = abort
-
-    def hand_over(self) -> socket.socket:
-        """Give the socket to another link; this one is closed without closing it."""
-        self._closed = True
-        return self._socket
-
-    async def wait_readable(self) -> None:
-        if self._closed:
-            raise ConnectionResetError("the connection is closed")
-        await trio.lowlevel.wait_readable(self._descriptor)
-
-    def receive(self) -> None:
-        """Feed the protocol with what has arrived, if anything has; the end of the stream loses the connection."""
-        if self._closed:
-            return
-        try:
-            data = self._socket.recv(_RECEIVE_SIZE)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._lose(error)
-            return
-        if data:
-            self._deliver(data)
-        else:
-            self._lose(None)
-
-    async def pump(self, future: _Future) -> None:
-        """Read, and send what is left to send, until `future` is done. Giving up in between breaks the connection,
-        since the reply that is then on its way belongs to nobody."""
-        wait_readable = trio.lowlevel.wait_readable
-        descriptor = self._descriptor
-        try:
-            while not future.finished:
-                if self._closed:
-                    raise ConnectionResetError("the connection is closed")
-                if self._backlog:
-                    await self._send_backlog_while_receiving()
-                else:
-                    await wait_readable(descriptor)
-                    self.receive()
-        except trio.ClosedResourceError:
-            if not future.finished:
-                raise ConnectionResetError("the connection was closed") from None
-        except BaseException:
-            if not self._closed:
-                self.interrupted = True
-                self._lose(ConnectionAbortedError("the wait for a reply was given up"))
-            raise
-
-    async def _send_backlog_while_receiving(self) -> None:
-        # The server stops reading when its own replies are not read, so both directions go on together.
-        async with trio.open_nursery() as nursery:
-
-            async def receive() -> None:
-                with suppress(trio.ClosedResourceError):
-                    while not self._closed:
-                        await trio.lowlevel.wait_readable(self._descriptor)
-                        self.receive()
-
-            nursery.start_soon(receive)
-            with suppress(trio.ClosedResourceError):
-                while self._backlog and not self._closed:
-                    await trio.lowlevel.wait_writable(self._descriptor)
-                    pending = bytes(self._backlog)
-                    self._backlog.clear()
-                    self._send(pending)
-            nursery.cancel_scope.cancel()
-
-    def _send(self, data: bytes | bytearray | memoryview) -> None:
-        if self._closed:
-            return
-        if self._backlog:
-            self._backlog += data
-            return
-        try:
-            sent = self._socket.send(data)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:
-            # The reader reports it, after the server's last words, which may still be in the socket.
-            self._shut_down()
-            return
-        if sent < len(data):
-            self._backlog += memoryview(data)[sent:]
-
-    def _shut_down(self) -> None:
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            # Not connected any more: the next read says so.
-            return
-
-    def _deliver(self, data: bytes) -> None:
-        self._protocol.data_received(data)
-
-    def _lose(self, error: Exception | None) -> None:
-        if not self._closed:
-            self.abort()
-            self._protocol.connection_lost(error)
-
-
-class _TLSLink(Link):
-    """A `Link` whose bytes pass through an `ssl.SSLObject` in memory."""
-
-    __slots__ = ("_incoming", "_outgoing", "_tls")
-
-    def __init__(
-        self, sock: socket.socket, protocol: _WireProtocol, context: ssl.SSLContext, server_hostname: str | None
-    ) -> None:
-        super().__init__(sock, protocol)
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
-
-    async def handshake(self) -> None:
-        try:
-            while True:
-                try:
-                    self._tls.do_handshake()
-                except ssl.SSLWantReadError:
-                    self._send(self._outgoing.read())
-                    await trio.lowlevel.wait_readable(self._descriptor)
-                    data = self._socket.recv(_RECEIVE_SIZE)
-                    if not data:
-                        raise ConnectionResetError("the database closed the connection in the TLS handshake") from None
-                    self._incoming.write(data)
-                else:
-                    self._send(self._outgoing.read())
-                    return
-        except BaseException:
-            self.abort()
-            raise
-
-    def get_extra_info(self, name: str, default: object = None) -> object:
-        return self._tls if name == "ssl_object" else super().get_extra_info(name, default)
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if len(data) and not self._closed:
-            self._tls.write(data)
-            self._send(self._outgoing.read())
-
-    def _deliver(self, data: bytes) -> None:
-        self._incoming.write(data)
-        try:
-            while not self._closed:
-                plain = self._tls.read(_RECEIVE_SIZE)
-                if not plain:
-                    self._lose(None)
-                    return
-                self._protocol.data_received(plain)
-        except ssl.SSLWantReadError:
-            if self._outgoing.pending:
-                self._send(self._outgoing.read())
-        except ssl.SSLError as error:
-            self._lose(error)
-
-
-class _Future:
-    """A promised reply. Awaiting it pumps the connection of the loop that made it."""
-
-    __slots__ = ("_callbacks", "_error", "_loop", "_result", "finished")
-
-    def __init__(self, loop: _Loop) -> None:
-        self._loop = loop
-        self._result: object = None
-        self._error: BaseException | None = None
-        self._callbacks: list[Callable[[_Future], object]] = []
-        self.finished = False
-
-    def __await__(self) -> Generator[Any, Any, object]:
-        if not self.finished:
-            link = self._loop.link
-            if link is None:
-                raise ConnectionResetError("the connection is closed")
-            yield from link.pump(self).__await__()
-        return self.result()
-
-    def done(self) -> bool:
-        return self.finished
-
-    def cancelled(self) -> bool:
-        return False
-
-    def result(self) -> object:
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def exception(self) -> BaseException | None:
-        return self._error
-
-    def set_result(self, result: object) -> None:
-        self._result = result
-        self._finish()
-
-    def set_exception(self, error: BaseException) -> None:
-        self._error = error
-        self._finish()
-
-    def cancel(self) -> bool:
-        if not self.finished:
-            self.set_exception(ConnectionAbortedError("the connection was given up"))
-        return True
-
-    def add_done_callback(self, callback: Callable[[_Future], object]) -> None:
-        if self.finished:
-            callback(self)
-        else:
-            self._callbacks.append(callback)
-
-    def _finish(self) -> None:
-        self.finished = True
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback(self)
-
-
-class _Loop:
-    """As much of an asyncio event loop as asyncpg uses, for one connection."""
-
-    __slots__ = ("link",)
-
-    def __init__(self) -> None:
-        self.link: Link | None = None
-
-    def create_future(self) -> _Future:
-        return _Future(self)
-
-    def time(self) -> float:
-        return trio.current_time()
-
-    def get_debug(self) -> bool:
-        return False
-
-    def is_closed(self) -> bool:
-        return False
-
-    async def create_unix_connection(self, factory: Callable[[], Any], path: str) -> tuple[Link, Any]:
-        stream = await trio.open_unix_socket(path)
-        return await self._adopt(stream.socket, factory, None, None)
-
-    async def create_connection(
-        self, factory: Callable[[], Any], host: str, port: int, *, ssl: ssl.SSLContext | None = None
-    ) -> tuple[Link, Any]:
-        stream = await trio.open_tcp_stream(host, port)
-        sock = stream.socket
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        return await self._adopt(sock, factory, ssl, host)
-
-    async def start_tls(self, link: Link, protocol: Any, context: ssl.SSLContext, *, server_hostname: str) -> Link:
-        secured = _TLSLink(link.hand_over(), protocol, context, server_hostname)
-        self.link = secured
-        await secured.handshake()
-        return secured
-
-    async def _adopt(
-        self, sock: trio.socket.SocketType, factory: Callable[[], Any], context: ssl.SSLContext | None, host: str | None
-    ) -> tuple[Link, Any]:
-        plain = socket.socket(fileno=sock.detach())
-        plain.setblocking(False)
-        protocol = factory()
-        if context is None:
-            self.link = Link(plain, protocol)
-        else:
-            secured = _TLSLink(plain, protocol, context, host)
-            self.link = secured
-            await secured.handshake()
-        protocol.connection_made(self.link)
-        return self.link, protocol

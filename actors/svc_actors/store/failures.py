@@ -11,6 +11,9 @@ import asyncpg
 
 from svc_actors.errors import ServiceError, unavailable
 
+DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""Everything that a statement or a connection attempt can fail with, apart from being cancelled."""
+
 _HINT = "Try again; the service reconnects by itself."
 _SERVER_CANNOT = (
     asyncpg.PostgresConnectionError,
@@ -47,6 +50,10 @@ def pool_exhausted(size: int, seconds: float) -> ServiceError:
 
 def timed_out(seconds: float) -> ServiceError:
     return unavailable(f"The database did not answer within {seconds:g} s; the statement was cancelled.", hint=_HINT)
+
+
+def lost_before_commit() -> ServiceError:
+    return unavailable("The connection to the database was lost; nothing was changed.", hint=_HINT)
 
 
 def outcome_unknown() -> ServiceError:

@@ -12,23 +12,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-import asyncpg
 import trio
 
 from svc_actors.errors import ServiceError
 from svc_actors.store.driver import Connection
+from svc_actors.store.failures import DRIVER_ERRORS, cannot_connect
 from svc_actors.store.nurseries import background_nursery
 
 _BUFFER = 1024
 _SUBSCRIBE_TIMEOUT = 10.0
-_LOST = (
-    ServiceError,
-    OSError,
-    trio.ClosedResourceError,
-    trio.TooSlowError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-)
+_LOST = (ServiceError, trio.ClosedResourceError, trio.TooSlowError, *DRIVER_ERRORS)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
@@ -83,9 +76,9 @@ async def _keep_listening(
                         await connection.pump_notifications()
                 finally:
                     discard(connection)
-            except _LOST:
+            except _LOST as error:
                 if not started:
-                    raise
+                    raise error if isinstance(error, ServiceError) else cannot_connect(error) from error
                 await trio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from svc_actors.store.database import Database, Transaction
+from svc_actors.store.database import Database
+from svc_actors.store.transactions import Transaction
 
 _LOCK = 0x5356_4301
 _FILE_NAME = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.sql")

@@ -1,0 +1,234 @@
+"""What runs statements on one connection: transactions, savepoints, sessions of one's own.
+
+Invariants:
+- Every statement has a deadline. One that is given up closes its connection, so nobody is ever answered by its reply.
+- A commit that was not acknowledged is never reported as done, nor as undone when that is not known.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+import asyncpg
+import trio
+
+from svc_actors.store.driver import Connection, Record
+from svc_actors.store.failures import DRIVER_ERRORS, lost_before_commit, outcome_unknown, timed_out, translated
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+STATEMENT_TIMEOUT = 30.0
+_COMMIT_TIMEOUT = 30.0
+_ROLLBACK_TIMEOUT = 5.0
+_MANY_BYTES = 65536
+
+
+class Isolation(StrEnum):
+    """Isolation levels, in SQL's words."""
+
+    READ_COMMITTED = "READ COMMITTED"
+    REPEATABLE_READ = "REPEATABLE READ"
+    SERIALIZABLE = "SERIALIZABLE"
+
+
+class Queryable(Protocol):
+    """What can run a statement: the pool, a transaction, a session. `timeout` is in seconds."""
+
+    async def fetch(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> list[Record]: ...
+    async def fetchrow(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Record | None: ...
+    async def fetchval(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Any: ...
+    async def execute(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> str: ...
+
+
+class Statements(ABC):
+    """The four ways to run one statement, over whatever supplies the connection."""
+
+    @abstractmethod
+    async def _perform(self, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T: ...
+
+    async def fetch(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> list[Record]:
+        """All rows."""
+        return await self._perform(lambda connection: connection.fetch(sql, *args), timeout)
+
+    async def fetchrow(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Record | None:
+        """The first row, or None."""
+        return await self._perform(lambda connection: connection.fetchrow(sql, *args), timeout)
+
+    async def fetchval(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Any:
+        """The first column of the first row, or None."""
+        return await self._perform(lambda connection: connection.fetchval(sql, *args), timeout)
+
+    async def execute(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> str:
+        """Run it; the answer is the server's command tag, such as `UPDATE 1`."""
+        return await self._perform(lambda connection: connection.execute(sql, *args), timeout)
+
+
+class LastWords(Protocol[T_contra]):
+    """What writes `items` as the last thing that a transaction does before its COMMIT."""
+
+    async def __call__(self, transaction: Transaction, items: Sequence[T_contra]) -> None: ...
+
+
+class Transaction(Statements):
+    """An open transaction. Errors of a statement leave it failed: only rolling back (leaving the block by the
+    exception, or the block of a `savepoint`) goes on from there."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._savepoints = 0
+        self._last_words: list[tuple[LastWords[Any], object]] = []
+
+    async def _perform(self, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
+        return await bounded(self._connection, call, timeout)
+
+    async def executemany(
+        self, sql: str, rows: Iterable[Sequence[object]], *, timeout: float = STATEMENT_TIMEOUT
+    ) -> None:
+        """Run one statement for each row of arguments, many to a round trip."""
+        for batch in _batches(rows):
+            await self._perform(lambda connection, batch=batch: connection.executemany(sql, batch), timeout)  # type: ignore[misc]
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """A block that is undone alone when it is left by an exception."""
+        self._savepoints += 1
+        name = f"savepoint_{self._savepoints}"
+        registered = len(self._last_words)
+        await self.execute(f"SAVEPOINT {name}")
+        try:
+            yield
+        except BaseException:
+            del self._last_words[registered:]
+            if not self._connection.is_closed():
+                with trio.CancelScope(shield=True):
+                    await self.execute(f"ROLLBACK TO SAVEPOINT {name}", timeout=_ROLLBACK_TIMEOUT)
+            raise
+        await self.execute(f"RELEASE SAVEPOINT {name}")
+
+    def before_commit(self, last_words: LastWords[T], item: T) -> None:
+        """Have `last_words` called with all its items just before COMMIT, when every lock that the transaction needed
+        is already held. An item is forgotten when the savepoint that it was registered in is rolled back."""
+        self._last_words.append((last_words, item))
+
+    async def _say_last_words(self) -> None:
+        items: dict[LastWords[Any], list[Any]] = {}
+        for last_words, item in self._last_words:
+            items.setdefault(last_words, []).append(item)
+        for last_words, its_items in items.items():
+            await last_words(self, its_items)
+
+
+class Session(Statements):
+    """A connection of one's own, for what lives as long as a session: advisory locks, above all.
+
+    When it is lost every later call raises `unavailable`, and what it held is no longer held.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def _perform(self, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
+        return await bounded(self._connection, call, timeout)
+
+    @asynccontextmanager
+    async def transaction(self, *, isolation: Isolation = Isolation.READ_COMMITTED) -> AsyncIterator[Transaction]:
+        async with transaction_on(self._connection, isolation) as transaction:
+            yield transaction
+
+
+async def retry_serialization(work: Callable[[], Awaitable[T]], *, attempts: int = 5) -> T:
+    """Run `work`, a whole transaction, again when PostgreSQL could not serialise it or broke a deadlock with it."""
+    for _ in range(attempts - 1):
+        try:
+            return await work()
+        except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
+            await trio.lowlevel.checkpoint()
+    return await work()
+
+
+async def bounded(connection: Connection, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
+    """`call(connection)` within `timeout` seconds, with failures of the database as `unavailable`."""
+    with trio.CancelScope(relative_deadline=timeout):
+        try:
+            return await call(connection)
+        except DRIVER_ERRORS as error:
+            unavailable = translated(error, connection_closed=connection.is_closed())
+            if unavailable is None:
+                raise
+            raise unavailable from error
+    raise timed_out(timeout)
+
+
+@asynccontextmanager
+async def transaction_on(connection: Connection, isolation: Isolation) -> AsyncIterator[Transaction]:
+    """A transaction on `connection` for the length of the block; see `Database.transaction`."""
+    await bounded(connection, lambda it: it.execute(f"BEGIN ISOLATION LEVEL {isolation.value}"), STATEMENT_TIMEOUT)
+    transaction = Transaction(connection)
+    try:
+        yield transaction
+        await transaction._say_last_words()
+    except BaseException:
+        await _roll_back(connection)
+        raise
+    await _commit(connection)
+
+
+async def _commit(connection: Connection) -> None:
+    if connection.is_closed():
+        raise lost_before_commit()
+    with trio.CancelScope(shield=True, relative_deadline=_COMMIT_TIMEOUT):
+        try:
+            tag = await connection.execute("COMMIT")
+        except DRIVER_ERRORS as error:
+            if connection.is_closed():
+                raise outcome_unknown() from error
+            unavailable = translated(error, connection_closed=False)
+            if unavailable is None:
+                raise
+            raise unavailable from error
+        if tag != "COMMIT":
+            raise asyncpg.InFailedSQLTransactionError(
+                "the transaction was rolled back, since the error of one of its statements was swallowed"
+            )
+        return
+    raise outcome_unknown()
+
+
+async def _roll_back(connection: Connection) -> None:
+    """Undo; a connection that cannot even do that is closed, which undoes it as well."""
+    if connection.is_closed():
+        return
+    with trio.CancelScope(shield=True, relative_deadline=_ROLLBACK_TIMEOUT):
+        try:
+            await connection.execute("ROLLBACK")
+        except DRIVER_ERRORS:
+            connection.terminate()
+
+
+def _batches(rows: Iterable[Sequence[object]]) -> Iterable[list[Sequence[object]]]:
+    """Batches that asyncpg sends in one go (three rows, or a little data): past that it would wait on asyncio."""
+    batch: list[Sequence[object]] = []
+    weight = 0
+    for row in rows:
+        row_weight = 64 + sum(_weight(value) for value in row)
+        if len(batch) >= 3 and weight + row_weight > _MANY_BYTES:
+            yield batch
+            batch, weight = [], 0
+        batch.append(row)
+        weight += row_weight
+    if batch:
+        yield batch
+
+
+def _weight(value: object) -> int:
+    """An upper bound of the bytes that an argument takes, or "too many" where that is not known."""
+    if value is None or isinstance(value, bool | int | float):
+        return 32
+    if isinstance(value, str | bytes):
+        return 4 * len(value) + 8
+    return _MANY_BYTES
