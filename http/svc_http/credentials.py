@@ -1,0 +1,75 @@
+"""Who sends a request: a bearer token, a session cookie, or nobody; and whether a browser was tricked into sending
+it.
+
+Invariants:
+
+- an Authorization header decides alone: a bad token is never made good by a cookie;
+- a state-changing request that a browser may have sent (it has a cookie, or an Origin) carries `X-Service-Request:
+  1` and an Origin that is this service's own. `null`, foreign and, with a cookie, missing origins are refused;
+- nothing is believed of forwarded headers: the address is the peer's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from quart import Request
+
+from svc.registry.operation import Method, Operation
+from svc.registry.principal import ANONYMOUS, Access, Principal
+from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated
+
+GUARD_HEADER = "X-Service-Request"
+
+
+class Authenticator(Protocol):
+    """Each raises `unauthenticated` for a credential that is unknown, ended or whose person is suspended."""
+
+    async def by_token(self, token: str) -> Principal: ...
+    async def by_session(self, cookie: str) -> Principal: ...
+
+
+class Credentials:
+    """`public_url` is the service's own origin, without a path."""
+
+    def __init__(self, authenticator: Authenticator, *, cookie: str, public_url: str) -> None:
+        self._authenticator = authenticator
+        self._cookie = cookie
+        self._origin = public_url.lower()
+
+    async def principal(self, request: Request, operation: Operation[Any, Any, Any]) -> Principal:
+        """Raises `unauthenticated`, or `forbidden` for a request that another site may have forged."""
+        acts = operation.mutates or operation.route.method is not Method.GET
+        public = operation.access is Access.PUBLIC
+        if public and not acts:
+            return ANONYMOUS
+        try:
+            return await self._identified(request, acts=operation.route.method is not Method.GET)
+        except ServiceError as error:
+            if public and error.code is ErrorCode.UNAUTHENTICATED:
+                return ANONYMOUS
+            raise
+
+    async def _identified(self, request: Request, *, acts: bool) -> Principal:
+        authorization = request.headers.get("Authorization")
+        if authorization is not None:
+            scheme, _, token = authorization.partition(" ")
+            if scheme.lower() != "bearer" or not token.strip():
+                raise unauthenticated("the Authorization header must read: Bearer <token>")
+            return await self._authenticator.by_token(token.strip())
+        cookie = request.cookies.get(self._cookie)
+        if acts and (cookie is not None or "Origin" in request.headers):
+            self._refuse_forgery(request)
+        if cookie is None:
+            return ANONYMOUS
+        return await self._authenticator.by_session(cookie)
+
+    def _refuse_forgery(self, request: Request) -> None:
+        origin = request.headers.get("Origin")
+        if origin is None or origin.lower() not in (self._origin, f"https://{request.host.lower()}"):
+            raise forbidden(
+                "the request does not come from this service's own pages: its Origin is missing or foreign",
+                hint="from a program, use a token: Authorization: Bearer <token>",
+            )
+        if request.headers.get(GUARD_HEADER) != "1":
+            raise forbidden(f"a request that changes something must carry the header {GUARD_HEADER}: 1")

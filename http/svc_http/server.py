@@ -1,0 +1,97 @@
+"""HTTPS: hypercorn on Trio, HTTP/1.1 and h2, websockets on both.
+
+Invariants: TLS 1.2 at least; no header names the server's software; when the service stops, event streams end first,
+then what is under way has `GRACE` seconds. A peer that takes nothing off its socket for `UNREAD_DEADLINE` is cut off
+by the kernel (TCP_USER_TIMEOUT, tcp(7)), also in the midst of a send that cannot be cancelled.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+from hypercorn.config import Config, Sockets
+from hypercorn.trio import serve
+from hypercorn.typing import ASGIFramework
+
+from svc.controller.config import ControllerConfig
+from svc_http.app import App
+
+GRACE = 5.0
+UNREAD_DEADLINE = 20.0
+PING_INTERVAL = 20.0
+KEEP_ALIVE = 65.0
+HANDSHAKE_DEADLINE = 10.0
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files: the certificate with its chain, and its private key."""
+
+    certificate: Path
+    key: Path
+
+
+async def serve_https(
+    app: App,
+    config: ControllerConfig,
+    tls: TlsFiles,
+    shutdown: trio.Event,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `shutdown` is set. Started with the URLs listened on (the port is real when 0 was asked for)."""
+    server = _ServerConfig()
+    server.bind = [f"{config.bind_host}:{config.api_port}"]
+    server.certfile, server.keyfile = str(tls.certificate), str(tls.key)
+
+    async def stopped() -> None:
+        await shutdown.wait()
+        app.streams.stop()
+
+    await serve(app, server, shutdown_trigger=stopped, task_status=task_status)
+
+
+async def serve_loopback(
+    app: ASGIFramework,
+    port: int,
+    shutdown: trio.Event,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve `app` over plain HTTP to this machine alone."""
+    server = _ServerConfig()
+    server.bind = [f"127.0.0.1:{port}"]
+    await serve(app, server, shutdown_trigger=shutdown.wait, task_status=task_status, mode="asgi")
+
+
+class _ServerConfig(Config):
+    include_server_header = False
+    accesslog = None
+    errorlog = logging.getLogger("hypercorn")
+    graceful_timeout = GRACE
+    shutdown_timeout = GRACE
+    keep_alive_timeout = KEEP_ALIVE
+    keep_alive_max_requests = 1_000_000
+    ssl_handshake_timeout = HANDSHAKE_DEADLINE
+    websocket_ping_interval = PING_INTERVAL
+    websocket_max_message_size = 1024 * 1024
+    backlog = 1024
+    ciphers = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+    def create_sockets(self) -> Sockets:
+        sockets = super().create_sockets()
+        for listener in (*sockets.secure_sockets, *sockets.insecure_sockets):
+            # Accepted connections inherit it.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_DEADLINE * 1000))
+            listener.set_inheritable(False)
+        return sockets
+
+    def create_ssl_context(self) -> ssl.SSLContext | None:
+        context = super().create_ssl_context()
+        if context is not None:
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        return context
