@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import asyncvnc
 import pytest
@@ -26,12 +27,12 @@ async def viewer_port(stack: Stack, name: str) -> AsyncIterator[int]:
     """`svc vm vnc`, as a person with a VNC viewer runs it."""
     async with trio.open_nursery() as nursery:
         process = await nursery.start(
-            lambda task_status: trio.run_process(
+            partial(
+                trio.run_process,
                 [str(BIN / "svc"), "vm", "vnc", name],
                 stdout=subprocess.PIPE,
                 env=stack.cli_environment(),
                 check=False,
-                task_status=task_status,
             )
         )
         line = await process.stdout.receive_some(200)
