@@ -1,0 +1,58 @@
+"""Run the benchmarks and print a row for each: ours, the peer's, the ratio, the goal, and whether it is met.
+
+A missed goal does not fail the run: the figure is what it is, and docs/performance.md says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from tools.benchmarks import Ratio
+
+MODULES = {
+    "store": ("B10", "B12"),
+    "runtime": ("B6", "B11"),
+    "http": ("B1", "B4", "B7"),
+    "machines": ("B2", "B3"),
+    "console": ("B5",),
+}
+
+
+def met(row: Ratio) -> bool:
+    return row.ratio >= row.goal if row.higher_is_better else row.ratio <= row.goal
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tools/bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="B1", help="only these; all when left out")
+    parser.add_argument("--json", action="store_true", help="rows as JSON on standard output")
+    arguments = parser.parse_args()
+    rows: list[Ratio] = []
+    messages = Console(stderr=True, highlight=False)
+    for module, names in MODULES.items():
+        if arguments.names and not set(arguments.names) & set(names):
+            continue
+        messages.print(f"measuring {', '.join(names)} ...", style="dim")
+        rows += importlib.import_module(f"tools.benchmarks.{module}").measure()
+    if arguments.json:
+        json.dump([asdict(row) | {"ratio": row.ratio, "met": met(row)} for row in rows], sys.stdout, indent=2)
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("benchmark", "ours", "peer", "unit", "ratio", "goal", ""):
+        table.add_column(heading, justify="right" if heading in ("ours", "peer", "ratio", "goal") else "left")
+    for row in rows:
+        goal = f"{'>=' if row.higher_is_better else '<='} {row.goal:g}"
+        verdict = "met" if met(row) else "missed"
+        table.add_row(row.name, f"{row.ours:,.4g}", f"{row.peer:,.4g}", row.unit, f"{row.ratio:.2f}", goal, verdict)
+    Console(highlight=False).print(table)
+
+
+if __name__ == "__main__":
+    main()
