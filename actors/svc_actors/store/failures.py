@@ -16,6 +16,8 @@ DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg
 
 _HINT = "Try again; the service reconnects by itself."
 _SERVER_CANNOT = (
+    OSError,
+    asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
@@ -29,7 +31,7 @@ _SERVER_CANNOT = (
 
 def translated(error: BaseException, *, connection_closed: bool) -> ServiceError | None:
     """The `unavailable` that `error` means to a caller, or None where it is the caller's own error."""
-    if isinstance(error, OSError | asyncpg.InternalClientError | _SERVER_CANNOT):
+    if isinstance(error, _SERVER_CANNOT):
         return unavailable(f"The database is not available: {_reason(error)}.", hint=_HINT)
     if connection_closed and isinstance(error, asyncpg.InterfaceError):
         return unavailable("The connection to the database was lost.", hint=_HINT)

@@ -1,0 +1,68 @@
+"""What tests of outages do to a server of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.store import embedded
+
+PATIENCE = 60.0
+T = TypeVar("T")
+
+
+@contextmanager
+def server_folder() -> Iterator[Path]:
+    """A new folder that a server can work in, removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="svc-server-"))
+    try:
+        yield folder / "postgresql"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def own_server() -> AsyncIterator[tuple[str, Path]]:
+    """A server for one test, with its URL and its folder."""
+    with server_folder() as folder:
+        async with embedded(folder) as url:
+            yield url, folder
+
+
+def postmaster(folder: Path) -> int:
+    return int((folder / "cluster" / "postmaster.pid").read_text().splitlines()[0])
+
+
+def kill_server(folder: Path) -> int:
+    """kill -9 of the postmaster; its pid."""
+    pid = postmaster(folder)
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until `condition` holds."""
+    with trio.fail_after(PATIENCE):
+        while not await condition():
+            await trio.sleep(0.01)
+
+
+async def answered(call: Callable[[], Awaitable[T]]) -> T:
+    """The answer of `call`, asked again while the database is unavailable."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            try:
+                return await call()
+            except ServiceError as error:
+                if error.code is not ErrorCode.UNAVAILABLE:
+                    raise
+                await trio.sleep(0.01)
