@@ -1,12 +1,14 @@
 """Bootable qcow2 disks made of plain files: no loop device, no mount, no kernel installed on the host.
 
-A disk is an MBR with two partitions: a FAT one that SeaBIOS and syslinux read (kernel, initrd, command line), and an ext4
-root, the last on the disk, so that a guest can grow it. Invariants: an output appears by rename, complete, with its
-`.sha256` beside it; an output whose recipe (the hash of everything that made it) is unchanged is not built again.
+A disk is an MBR with two partitions: a FAT one that syslinux reads (kernel, initrd, command line), and an ext4 root,
+the last on the disk, so that a guest can grow it. Invariants: an output appears by rename, complete, with its `.sha256`
+beside it; an output whose recipe (the hash of everything that made it) is unchanged is not built again; two builds of
+one output at the same time are one build, for which the other waits.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -23,7 +25,7 @@ from pathlib import Path
 SECTOR = 512
 MIB = 1024 * 1024
 BOOT_START = 1 * MIB
-FAT_LBA, LINUX = 0x0C, 0x83
+FAT16_LBA, LINUX = 0x0E, 0x83
 SYSLINUX_MBR = Path("/usr/lib/syslinux/mbr/mbr.bin")
 
 
@@ -92,15 +94,23 @@ def recipe_of(*sources: Path) -> str:
 
 
 def build(output: Path, recipe: str, steps: int, make: Callable[[Path, Progress], Layout], *, force: bool) -> None:
-    """Makes `output` unless it stands with this recipe. `make` fills a work directory and says what goes on the disk."""
+    """Makes `output` unless it stands with this recipe. `make` fills a work folder and says what goes on the disk."""
     output = output.absolute()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with output.with_name(f".{output.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        build_alone(output, recipe, steps, make, force=force)
+
+
+def build_alone(
+    output: Path, recipe: str, steps: int, make: Callable[[Path, Progress], Layout], *, force: bool
+) -> None:
     checksum, mark = output.with_name(output.name + ".sha256"), output.with_name(output.name + ".recipe")
     if not force and output.exists() and checksum.exists() and mark.exists() and mark.read_text().strip() == recipe:
         print(f"{output} is up to date", file=sys.stderr)
         return
     if os.geteuid() != 0:
         raise BuildError("run this as root: the files of the image belong to root; nothing was changed")
-    output.parent.mkdir(parents=True, exist_ok=True)
     progress = Progress(steps + 2)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as name:
         work = Path(name)
@@ -128,7 +138,7 @@ def write_raw(raw: Path, layout: Layout, work: Path) -> None:
         disk.truncate(root_start + layout.root_mib * MIB)
         disk.write(SYSLINUX_MBR.read_bytes().ljust(440, b"\0")[:440])
         disk.seek(446)
-        disk.write(partition(FAT_LBA, BOOT_START, layout.boot_mib, active=True))
+        disk.write(partition(FAT16_LBA, BOOT_START, layout.boot_mib, active=True))
         disk.write(partition(LINUX, root_start, layout.root_mib, active=False))
         disk.seek(510)
         disk.write(b"\x55\xaa")
@@ -137,7 +147,19 @@ def write_raw(raw: Path, layout: Layout, work: Path) -> None:
         f"SERIAL 0 115200\nDEFAULT linux\nLABEL linux\n LINUX vmlinuz\n INITRD initrd\n APPEND {layout.command_line}\n"
     )
     first = BOOT_START // SECTOR
-    run("mkfs.fat", "-n", "SVCBOOT", "-h", str(first), "--offset", str(first), raw, str(layout.boot_mib * 1024))
+    run(
+        "mkfs.fat",
+        "-F",
+        "16",
+        "-n",
+        "SVCBOOT",
+        "-h",
+        str(first),
+        "--offset",
+        str(first),
+        raw,
+        str(layout.boot_mib * 1024),
+    )
     for source, name in ((layout.kernel, "vmlinuz"), (layout.initrd, "initrd"), (configuration, "syslinux.cfg")):
         run("mcopy", "-i", f"{raw}@@{BOOT_START}", source, f"::{name}")
     run("syslinux", "--offset", str(BOOT_START), "--install", raw)
