@@ -71,7 +71,7 @@ async def _guest_to_browser(browser: Browser, guest: trio.abc.Stream) -> Ending:
             return Ending.GUEST_ENDED
         if not data:
             return Ending.GUEST_ENDED
-        await browser.send(data)
+        await browser.send(data if isinstance(data, bytes) else bytes(data))
 
 
 async def _browser_to_guest(browser: Browser, guest: trio.abc.Stream) -> Ending:

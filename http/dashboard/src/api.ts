@@ -1,0 +1,64 @@
+/** The API under /api/v1, called as everybody else calls it. An answer outside 2xx becomes an `ApiError`. */
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+    readonly hint: string | null,
+    readonly details: unknown,
+  ) {
+    super(message);
+  }
+}
+
+export interface Page<T> {
+  items: T[];
+  total: number;
+  page: number;
+  page_size: number;
+  pages: number;
+}
+
+type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+export type Parameters = Record<string, string | number | boolean | null | undefined>;
+
+async function call<T>(method: Method, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+  const headers: Record<string, string> = { Accept: "application/json", "X-Service-Request": "1" };
+  const request: RequestInit = { method, headers, credentials: "same-origin", cache: "no-store" };
+  if (body !== undefined) {
+    headers["Content-Type"] = "application/json";
+    request.body = JSON.stringify(body);
+  }
+  if (signal) request.signal = signal;
+  let response: Response;
+  try {
+    response = await fetch(`/api/v1${path}`, request);
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiError(0, "unavailable", "the controller cannot be reached", "It may be restarting.", null);
+  }
+  const text = await response.text();
+  const json = (response.headers.get("Content-Type") ?? "").includes("json") && text ? JSON.parse(text) : null;
+  if (response.ok) return json as T;
+  const failure = json?.error ?? {};
+  throw new ApiError(
+    response.status,
+    failure.code ?? "internal",
+    failure.message ?? `the controller answered ${response.status}`,
+    failure.hint ?? null,
+    failure.details ?? null,
+  );
+}
+
+export const api = {
+  get: <T>(path: string, query: Parameters = {}, signal?: AbortSignal) => call<T>("GET", path + search(query), undefined, signal),
+  post: <T>(path: string, body: unknown = {}) => call<T>("POST", path, body),
+  patch: <T>(path: string, body: unknown) => call<T>("PATCH", path, body),
+  delete: <T>(path: string, body?: unknown) => call<T>("DELETE", path, body),
+};
+
+function search(query: Parameters): string {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return given.length ? `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : "";
+}

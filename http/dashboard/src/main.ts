@@ -1,0 +1,160 @@
+/** The dashboard: who is signed in, the frame around every view, and which view the address names. */
+import { html, nothing, type TemplateResult } from "lit-html";
+import { api, ApiError } from "./api";
+import * as live from "./live";
+import type { Me, SetupStatus } from "./model";
+import { address, changed, go, mount, type View } from "./page";
+import { attempt, notesTemplate } from "./ui";
+import { searchBox } from "./search";
+import { activityView } from "./views/activity";
+import { alertsView } from "./views/alerts";
+import { imagesView } from "./views/images";
+import { machineView } from "./views/machine";
+import { machinesView } from "./views/machines";
+import { nodeView } from "./views/node";
+import { nodesView } from "./views/nodes";
+import { overviewView } from "./views/overview";
+import { peopleView } from "./views/people";
+import { setupView, signInView } from "./views/signin";
+import { taskView } from "./views/task";
+import { tasksView } from "./views/tasks";
+import { tokensView } from "./views/tokens";
+
+type Session = { is: "loading" } | { is: "unreachable"; why: string } | { is: "setup" } | { is: "out" } | { is: "in"; me: Me };
+
+interface Section {
+  path: string;
+  label: string;
+  roles: Me["role"][];
+  open: (me: Me, id: string | undefined) => View;
+}
+
+const EVERYBODY: Me["role"][] = ["administrator", "staff", "customer"];
+const SECTIONS: Section[] = [
+  { path: "", label: "Overview", roles: EVERYBODY, open: (me) => overviewView(me) },
+  { path: "machines", label: "Machines", roles: EVERYBODY, open: (me, id) => (id ? machineView(me, id) : machinesView(me)) },
+  { path: "tasks", label: "Tasks", roles: EVERYBODY, open: (_, id) => (id ? taskView(id) : tasksView()) },
+  { path: "nodes", label: "Nodes", roles: ["administrator"], open: (_, id) => (id ? nodeView(id) : nodesView()) },
+  { path: "images", label: "Images", roles: EVERYBODY, open: (me) => imagesView(me) },
+  { path: "people", label: "People", roles: ["administrator"], open: () => peopleView() },
+  { path: "tokens", label: "API tokens", roles: EVERYBODY, open: () => tokensView() },
+  { path: "alerts", label: "Alerts", roles: ["administrator", "staff"], open: () => alertsView() },
+  { path: "activity", label: "Activity", roles: EVERYBODY, open: () => activityView() },
+];
+
+let session: Session = { is: "loading" };
+let view: View | null = null;
+let opened = "";
+
+/** Learn who is signed in, and show what that means. */
+async function begin(): Promise<void> {
+  try {
+    session = { is: "in", me: await api.get<Me>("/me") };
+    live.start();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    live.stop();
+    session = error.status === 401 ? await signedOut() : { is: "unreachable", why: error.message };
+  }
+  reopen();
+}
+
+async function signedOut(): Promise<Session> {
+  try {
+    return { is: (await api.get<SetupStatus>("/setup/status")).required ? "setup" : "out" };
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    return { is: "unreachable", why: error.message };
+  }
+}
+
+/** Show the view that the address names. The same view keeps what it has loaded. */
+function reopen(): void {
+  const { parts } = address();
+  const name = session.is === "in" ? parts.join("/") : session.is;
+  if (!view || name !== opened) {
+    view?.dispose?.();
+    opened = name;
+    view = open(parts);
+    document.title = view ? `${view.title} · svc` : "svc";
+    document.querySelector("main")?.scrollTo(0, 0);
+  }
+  changed();
+}
+
+function open([path = "", id]: string[]): View | null {
+  switch (session.is) {
+    case "setup":
+      return setupView(() => void begin());
+    case "out":
+      return signInView(() => void begin());
+    case "in": {
+      const { me } = session;
+      const section = SECTIONS.find((candidate) => candidate.path === path && candidate.roles.includes(me.role));
+      return section ? section.open(me, id) : { title: "Not here", draw: () => html`<h1>There is no such page</h1>` };
+    }
+    default:
+      return null;
+  }
+}
+
+function draw(): TemplateResult {
+  switch (session.is) {
+    case "loading":
+      return html`<p class="alone quiet">Loading…</p>`;
+    case "unreachable":
+      return html`<div class="alone"><p>${session.why}</p><button @click=${() => void begin()}>Try again</button></div>`;
+    case "setup":
+    case "out":
+      return html`<div class="alone">${view?.draw()}</div>${notesTemplate()}`;
+    case "in":
+      return frame(session.me);
+  }
+}
+
+function frame(me: Me): TemplateResult {
+  const here = address().parts[0] ?? "";
+  return html`
+    <a class="skip" href="#content" @click=${skip}>To the content</a>
+    <nav aria-label="Sections">
+      <a class="brand" href="#/">svc</a>
+      ${SECTIONS.filter((section) => section.roles.includes(me.role)).map(
+        (section) => html`<a href="#/${section.path}" aria-current=${section.path === here ? "page" : nothing}>${section.label}</a>`,
+      )}
+    </nav>
+    <header>
+      ${searchBox()}
+      <span class="gap"></span>
+      <span class="live ${live.connection.live ? "on" : ""}" title=${live.connection.live ? "Changes appear as they happen" : "Reconnecting: what is shown may be old"}>
+        ${live.connection.live ? "live" : "reconnecting"}</span>
+      <span class="me" title=${me.role}>${me.email}</span>
+      <button class="plain" @click=${signOut}>Sign out</button>
+    </header>
+    ${me.impersonation ? html`<p class="banner">Support session inside this account: it can look, not act.
+      <button @click=${endImpersonation}>End it</button></p>` : nothing}
+    <main id="content" tabindex="-1">${view?.draw()}</main>
+    ${notesTemplate()}`;
+}
+
+function skip(event: Event): void {
+  event.preventDefault();
+  document.getElementById("content")?.focus();
+}
+
+async function signOut(): Promise<void> {
+  await attempt(() => api.post("/auth/logout"));
+  go("/");
+  await begin();
+}
+
+async function endImpersonation(): Promise<void> {
+  await attempt(() => api.post("/impersonation/end"));
+  await begin();
+}
+
+addEventListener("hashchange", reopen);
+addEventListener("signed-out", () => {
+  if (session.is === "in") void begin();
+});
+mount(document.getElementById("app") as HTMLElement, draw);
+void begin();

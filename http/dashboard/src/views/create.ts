@@ -1,0 +1,76 @@
+/** The form that creates a machine. The key makes a repeated submit the same order. */
+import { html } from "lit-html";
+import { api, ApiError, type Page } from "../api";
+import type { Image, Machine, Me, Named, Node, Plan } from "../model";
+import { go } from "../page";
+import { ask, note, secret, size, type Field } from "../ui";
+
+interface Created {
+  vm: Machine;
+  password?: string | null;
+}
+
+export async function createMachine(me: Me): Promise<void> {
+  try {
+    await form(me);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    note(error.message, true);
+  }
+}
+
+async function form(me: Me): Promise<void> {
+  const [images, plans, projects, nodes] = await Promise.all([
+    api.get<Image[]>("/images"),
+    all<Plan>("/plans"),
+    all<Named>("/projects"),
+    me.role === "customer" ? [] : all<Node>("/nodes"),
+  ]);
+  const key = crypto.randomUUID();
+  const fields: Field[] = [
+    { name: "name", label: "Name", required: true, placeholder: "web-1" },
+    { name: "image_id", label: "Image", kind: "select", options: images.filter((image) => image.enabled).map((image) => ({ value: image.id, label: image.name })) },
+    { name: "plan_id", label: "Plan", kind: "select", options: plans.map((plan) => ({ value: plan.id, label: `${plan.name}: ${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB` })) },
+    ...(projects.length ? [{ name: "project_id", label: "Project", kind: "select" as const, options: projects.map((project) => ({ value: project.id, label: project.name })) }] : []),
+    ...(nodes.length ? [{ name: "node_id", label: "Node", kind: "select" as const, options: [{ value: "", label: "where there is room" },
+      ...nodes.filter((node) => node.state === "online").map((node) => ({ value: node.id, label: node.name }))] }] : []),
+    { name: "access_mode", label: "Access", kind: "select", options: [
+      { value: "", label: "the image's own user, with sudo" },
+      { value: "root_password", label: "root, by password" },
+      { value: "root_key", label: "root, by SSH key" },
+    ] },
+    { name: "set_password", label: "Password", kind: "password", autocomplete: "new-password", hint: "left empty, one is generated and shown once" },
+    { name: "ssh_keys", label: "SSH keys", kind: "textarea", placeholder: "ssh-ed25519 AAAA… one a line" },
+  ];
+  ask({
+    title: "Create a machine",
+    fields,
+    action: "Create",
+    submit: async (values) => {
+      const keys = (values["ssh_keys"] ?? "").split("\n").map((line) => line.trim()).filter(Boolean);
+      const chosen = values["set_password"];
+      const created = await api.post<Created>("/vms", {
+        idempotency_key: key,
+        name: values["name"],
+        image_id: values["image_id"],
+        ...given(values, ["plan_id", "project_id", "node_id", "access_mode"]),
+        ...(keys.length ? { ssh_keys: keys } : {}),
+        ...(chosen ? { set_password: chosen } : keys.length ? {} : { password: true }),
+      });
+      go(`/machines/${created.vm.id}`);
+      return created.password
+        ? html`<p>The password of ${created.vm.name}. It is shown this once.</p>${secret(created.password)}`
+        : undefined;
+    },
+  });
+}
+
+/** Every item of a list, whether the list is paged or not. */
+async function all<T>(path: string): Promise<T[]> {
+  const answer = await api.get<Page<T> | T[]>(path, path === "/nodes" || path === "/projects" ? { page_size: 200 } : {});
+  return Array.isArray(answer) ? answer : answer.items;
+}
+
+function given(values: Record<string, string>, names: string[]): Record<string, string> {
+  return Object.fromEntries(names.map((name) => [name, values[name] ?? ""]).filter(([, value]) => value)) as Record<string, string>;
+}

@@ -1,0 +1,65 @@
+/** One machine: its facts, its addresses, its tasks, how busy it is. */
+import { html, nothing } from "lit-html";
+import { api, type Page } from "../api";
+import { charts } from "../charts";
+import type { Machine, Me, MetricSeries, Task } from "../model";
+import type { View } from "../page";
+import { Resource } from "../resource";
+import { ask, badge, facts, failure, secret, shown, size, table, when } from "../ui";
+import { powerButtons } from "./machines";
+import { tasksTable } from "./tasks";
+
+const METRICS_MILLISECONDS = 30_000;
+
+export function machineView(me: Me, id: string): View {
+  const machine = new Resource<Machine>((signal) => api.get(`/vms/${id}`, {}, signal), ["vm"]);
+  const tasks = new Resource<Page<Task>>((signal) => api.get(`/vms/${id}/tasks`, { page_size: 10 }, signal), ["task"]);
+  const metrics = new Resource<MetricSeries>((signal) => api.get(`/vms/${id}/metrics`, { hours: 1 }, signal));
+  const timer = setInterval(() => metrics.refresh(), METRICS_MILLISECONDS);
+  return {
+    title: "Machine",
+    draw: () => html`${shown(machine, (now) => html`
+      <div class="head"><h1>${now.name}</h1>${badge(now.status, now.status_reason)}<span class="gap"></span>
+        ${powerButtons(now)}
+        ${now.status === "running" ? html`<button @click=${() => resetPassword(now)}>Reset password</button>` : nothing}</div>
+      ${now.status_reason ? html`<p class="quiet">${now.status_reason}</p>` : nothing}
+      ${facts([
+        ["Size", `${now.vcpus} × ${size(now.memory_mib)}, ${now.disk_gib} GiB`],
+        ["Image", now.image_name],
+        ["Plan", now.plan_name ?? "—"],
+        ["Project", now.project_name],
+        ["Host name", now.hostname],
+        ["Node", me.role === "administrator" && now.node_id ? html`<a href="#/nodes/${now.node_id}">${now.node_name}</a>` : now.node_name ?? "—"],
+        ["Created", when(now.created_at)],
+      ])}
+      <h2>Addresses</h2>
+      ${table(["Address", "State", ""], now.addresses.map((address) => html`<tr>
+        <td class="mono">${address.ip}</td><td>${badge(address.state)}</td><td>${address.primary ? "primary" : ""}</td></tr>`), "No addresses.")}`)}
+      <h2>Last hour</h2>
+      ${metrics.value ? charts(metrics.value) : metrics.error ? failure(metrics.error) : html`<p class="quiet">Asking the node…</p>`}
+      <h2>Tasks</h2>
+      ${shown(tasks, (page) => tasksTable(page.items))}`,
+    dispose: () => {
+      clearInterval(timer);
+      machine.dispose();
+      tasks.dispose();
+      metrics.dispose();
+    },
+  };
+}
+
+function resetPassword(machine: Machine): void {
+  ask({
+    title: `Reset the password of ${machine.name}`,
+    text: "It is set inside the running machine, through its guest agent.",
+    fields: [{ name: "password", label: "New password", kind: "password", autocomplete: "new-password", hint: "left empty, one is generated and shown once" }],
+    action: "Reset password",
+    submit: async (values) => {
+      const answer = await api.post<{ user: string; password?: string | null }>(
+        `/vms/${machine.id}/reset-password`,
+        values["password"] ? { password: values["password"] } : {},
+      );
+      return answer.password ? html`<p>The new password of ${answer.user}. It is shown this once.</p>${secret(answer.password)}` : undefined;
+    },
+  });
+}

@@ -1,0 +1,67 @@
+/** One node: what it is, whether it is fit, what runs on it. */
+import { html, nothing } from "lit-html";
+import { api, type Page } from "../api";
+import type { Machine, Node, Task } from "../model";
+import { go, type View } from "../page";
+import { Resource } from "../resource";
+import { ask, attempt, badge, facts, shown, size, when, type Fragment } from "../ui";
+import { machinesTable } from "./machines";
+import { tasksTable } from "./tasks";
+
+export function nodeView(id: string): View {
+  const node = new Resource<Node>((signal) => api.get(`/nodes/${id}`, {}, signal), ["node"]);
+  const machines = new Resource<Page<Machine>>((signal) => api.get("/vms", { node: id, page_size: 200 }, signal), ["vm"]);
+  const tasks = new Resource<Page<Task>>((signal) => api.get(`/nodes/${id}/tasks`, { page_size: 10 }, signal), ["task"]);
+  return {
+    title: "Node",
+    draw: () => html`${shown(node, (now) => html`
+      <div class="head"><h1>${now.name}</h1>${badge(now.state)}<span class="gap"></span>
+        <button @click=${() => void attempt(() => api.post(`/nodes/${id}/preflight`), "Checking the node.")}>Check again</button>
+        <button @click=${() => void attempt(() => api.post(`/nodes/${id}/inventory`), "Asked for a fresh inventory.")}>Refresh inventory</button>
+        <button @click=${() => void attempt(async () => { await api.patch(`/nodes/${id}`, { maintenance: !now.maintenance }); await node.load(); })}>
+          ${now.maintenance ? "End maintenance" : "Maintenance"}</button>
+        <button class="danger" @click=${() => remove(now)}>Delete</button></div>
+      ${facts([["Mode", now.mode], ["Location", now.location], ["Seen", when(now.seen_at)], ...capacity(now), ...factPairs(now)])}
+      ${now.health?.checks?.length ? html`<h2>Readiness</h2>
+        <ul class="checks">${now.health.checks.map((check) => html`<li>${badge(check.status)} <b>${check.name}</b> <span class="quiet">${check.message}</span></li>`)}</ul>` : nothing}`)}
+      <h2>Machines</h2>
+      ${shown(machines, (page) => machinesTable(page.items, false))}
+      <h2>Tasks</h2>
+      ${shown(tasks, (page) => tasksTable(page.items))}`,
+    dispose: () => {
+      node.dispose();
+      machines.dispose();
+      tasks.dispose();
+    },
+  };
+}
+
+function capacity(node: Node): [string, Fragment][] {
+  const has = node.capacity;
+  if (!has) return [];
+  return [
+    ["Processors", `${has["cpus"]} (load ${has["load_1m"]?.toFixed(2)})`],
+    ["Memory", `${size(has["memory_free_mib"] ?? 0)} free of ${size(has["memory_mib"] ?? 0)}`],
+    ["Disk", `${size((has["disk_free_gib"] ?? 0) * 1024)} free of ${size((has["disk_gib"] ?? 0) * 1024)}`],
+  ];
+}
+
+function factPairs(node: Node): [string, Fragment][] {
+  const names: [string, string][] = [["Host name", "hostname"], ["System", "os"], ["Kernel", "kernel"], ["libvirt", "libvirt"],
+    ["Hypervisor", "hypervisor"], ["Processor", "cpu_model"], ["Accelerator", "accelerator"], ["Agent", "agent_version"]];
+  return names.flatMap(([label, name]) => (node.facts?.[name] ? [[label, String(node.facts[name])] as [string, Fragment]] : []));
+}
+
+function remove(node: Node): void {
+  ask({
+    title: `Delete ${node.name}`,
+    text: "Its certificate is revoked and its agent disconnected. Refused while machines are placed on it.",
+    action: "Delete",
+    dangerous: true,
+    typed: node.name,
+    submit: async () => {
+      await api.delete(`/nodes/${node.id}`);
+      go("/nodes");
+    },
+  });
+}

@@ -1,0 +1,49 @@
+/** The nodes, and adding one. */
+import { html, nothing } from "lit-html";
+import { api } from "../api";
+import type { Named, Node, NodeBootstrap } from "../model";
+import type { View } from "../page";
+import { ask, attempt, badge, secret, when } from "../ui";
+import { list } from "./list";
+
+export function nodesView(): View {
+  return list<Node>({
+    title: "Nodes",
+    path: "/nodes",
+    kinds: ["node"],
+    searchable: true,
+    filters: [
+      { name: "state", label: "State", options: ["pending", "online", "offline", "maintenance"] },
+      { name: "mode", label: "Mode", options: ["managed", "observe"] },
+    ],
+    buttons: () => html`<button class="primary" @click=${() => void attempt(addNode)}>Add a node</button>`,
+    rows: (nodes) =>
+      nodes.length
+        ? html`<div class="scroll"><table>
+            <thead><tr><th scope="col">Name</th><th scope="col">State</th><th scope="col">Mode</th><th scope="col">Location</th><th scope="col">Machines</th><th scope="col">Seen</th></tr></thead>
+            <tbody>${nodes.map((node) => html`<tr>
+              <td><a href="#/nodes/${node.id}">${node.name}</a></td>
+              <td>${badge(node.state)}${node.maintenance && node.state !== "maintenance" ? badge("maintenance") : nothing}</td>
+              <td>${node.mode}</td><td>${node.location}</td><td>${node.vms}</td><td>${when(node.seen_at)}</td></tr>`)}</tbody>
+          </table></div>`
+        : html`<p class="empty">No nodes yet. Add one: the command it gives is run on the node, as root.</p>`,
+  });
+}
+
+async function addNode(): Promise<void> {
+  const locations = await api.get<Named[] | { items: Named[] }>("/locations");
+  const places = Array.isArray(locations) ? locations : locations.items;
+  ask({
+    title: "Add a node",
+    fields: [
+      { name: "name", label: "Name", required: true, placeholder: "node-1" },
+      { name: "location_id", label: "Location", kind: "select", options: places.map((place) => ({ value: place.id, label: place.name })) },
+      { name: "mode", label: "Mode", kind: "select", options: [{ value: "managed", label: "managed" }, { value: "observe", label: "observe only" }] },
+    ],
+    action: "Make a token",
+    submit: async (values) => {
+      const made = await api.post<NodeBootstrap>("/nodes/bootstrap", values);
+      return html`<p>Run this on ${made.name}, as root. The token in it is shown this once, and works once.</p>${secret(made.command ?? made.token ?? "")}`;
+    },
+  });
+}

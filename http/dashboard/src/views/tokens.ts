@@ -1,0 +1,54 @@
+/** The caller's own API tokens. */
+import { html } from "lit-html";
+import { api, type Page } from "../api";
+import type { Token } from "../model";
+import type { View } from "../page";
+import { Resource } from "../resource";
+import { ask, secret, shown, table, when } from "../ui";
+
+export function tokensView(): View {
+  const tokens = new Resource<Token[]>(async (signal) => {
+    const answer = await api.get<Page<Token> | Token[]>("/tokens", {}, signal);
+    return Array.isArray(answer) ? answer : answer.items;
+  }, ["activity"]);
+  const add = () =>
+    ask({
+      title: "Make an API token",
+      fields: [
+        { name: "name", label: "What it is for", required: true },
+        { name: "scope", label: "May", kind: "select", options: [
+          { value: "read", label: "read" },
+          { value: "write", label: "read and write" },
+          { value: "provision", label: "provision (billing systems)" },
+          { value: "admin", label: "everything you may" },
+        ] },
+      ],
+      action: "Make the token",
+      submit: async (values) => {
+        const made = await api.post<{ token: string }>("/tokens", { name: values["name"], scopes: [values["scope"]] });
+        await tokens.load();
+        return html`<p>The token. It is shown this once.</p>${secret(made.token)}`;
+      },
+    });
+  const revoke = (token: Token) =>
+    ask({
+      title: `Revoke ${token.name}?`,
+      text: "Programs that use it are refused from now on, and consoles it opened are closed.",
+      action: "Revoke",
+      dangerous: true,
+      submit: async () => {
+        await api.delete(`/tokens/${token.id}`);
+        await tokens.load();
+      },
+    });
+  return {
+    title: "API tokens",
+    draw: () => html`
+      <div class="head"><h1>API tokens</h1><span class="gap"></span><button class="primary" @click=${add}>Make a token</button></div>
+      ${shown(tokens, (all) => table(["Name", "Ends in", "May", "Made", "Used", ""], all.map((token) => html`<tr>
+        <td>${token.name}</td><td class="mono">…${token.last_four}</td><td>${token.scopes.join(", ")}</td>
+        <td>${when(token.created_at)}</td><td>${when(token.last_used_at)}</td>
+        <td class="act"><button class="danger" @click=${() => revoke(token)}>Revoke</button></td></tr>`), "No tokens."))}`,
+    dispose: () => tokens.dispose(),
+  };
+}
