@@ -94,13 +94,13 @@ async def test_after_a_crash_only_what_was_stored_is_known(system: ActorSystem, 
 
 async def test_messages_waiting_at_a_crash_survive_it_in_order(system: ActorSystem, tellers: type[Teller]) -> None:
     ref, go_on = system.ref(Teller, "a"), trio.Event()
-    answers: list[int | str] = []
+    answers: dict[int, int | str] = {}
 
     async def ask(amount: int) -> None:
         try:
-            answers.append(await ref.ask(Teller.deposit, amount))
+            answers[amount] = await ref.ask(Teller.deposit, amount)
         except ActorCrashed:
-            answers.append("crashed")
+            answers[amount] = "crashed"
 
     async with trio.open_nursery() as nursery:
         ref.tell(Teller.wait_for, go_on)
@@ -108,7 +108,7 @@ async def test_messages_waiting_at_a_crash_survive_it_in_order(system: ActorSyst
             nursery.start_soon(ask, amount)
             await wait_all_tasks_blocked()
         go_on.set()
-    assert answers == [1, "crashed", 11, 111]
+    assert answers == {1: 1, -1: "crashed", 10: 11, 100: 111}
 
 
 async def test_each_crash_in_the_window_doubles_the_pause(system: ActorSystem, tellers: type[Teller]) -> None:
