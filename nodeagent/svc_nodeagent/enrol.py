@@ -1,8 +1,8 @@
 """Joining a controller: the key is made here and stays here; a one-time token and a signing request buy a certificate.
 
 The controller's authority is fetched first, without trust, and accepted only if its SHA-256 is the fingerprint that
-came with the token; everything after that is verified against it. Repeating an enrolment whose answer was lost is safe: the
-key is kept until then, and the controller gives the same node again for the same token and key.
+came with the token; everything after that is verified against it. Repeating an enrolment whose answer was lost is
+safe: the key is kept until then, and the controller gives the same node again for the same token and key.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ length and digest are for the reader to check. Raises `OSError` when the control
 
 
 class HostError(Exception):
-    """An operation failed on the host: `code` says why to a program, `message` to people, `hint` what to do about it."""
+    """Why an operation failed on the host: `code` for a program, `message` for people, `hint` for what to do."""
 
     def __init__(self, code: FailureCode, message: str, hint: str | None = None) -> None:
         super().__init__(message)

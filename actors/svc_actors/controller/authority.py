@@ -1,0 +1,353 @@
+"""The controller's certificate authority: one key, made once and kept sealed, that nodes and the controller trust.
+
+Invariants:
+
+- what a certificate says of its holder comes from the controller, never from the request: a node's names its id, and is
+  good for nothing but proving itself as a client;
+- a certificate is good while its row is not revoked; a renewed one takes over, and the others are revoked, when it is
+  first used: until then the node goes on with the old one;
+- who a certificate belongs to is answered from memory after the first time, also when the answer is nobody.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from svc_actors.errors import invalid
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database, Transaction
+
+NODE_LIFETIME: Final = timedelta(days=90)
+_AUTHORITY_LIFETIME: Final = timedelta(days=20 * 365)
+_SERVER_LIFETIME: Final = timedelta(days=397)
+_SERVER_RENEWED_BEFORE: Final = timedelta(days=30)
+_BACKDATED: Final = timedelta(hours=1)
+"""A host whose clock is behind still takes a certificate made just now."""
+_PURPOSE: Final = "certificate authority key"
+_MOST_REFUSED: Final = 10_000
+
+Serial = str
+
+
+@dataclass(frozen=True)
+class NodeCertificate:
+    """`pem` is the node's own certificate, `serial` in lower-case hex."""
+
+    pem: str
+    serial: Serial
+    expires_at: datetime
+
+
+@dataclass(frozen=True)
+class ServerCertificate:
+    """Files of the certificate that the API and the gateway show: `chain` (with the authority) and `key`.
+
+    `pin` is the SHA-256 of its public key, in base64 as curl's --pinnedpubkey takes it; the key outlives renewals.
+    """
+
+    chain: Path
+    key: Path
+    authority: Path
+    pin: str
+    expires_at: datetime
+
+
+class Authority:
+    def __init__(self, database: Database, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self._database = database
+        self._certificate = certificate
+        self._key = key
+        self._holders: dict[Serial, UUID] = {}
+        self._refused: dict[Serial, None] = {}
+        self._forgotten = 0
+
+    @classmethod
+    async def open(cls, database: Database, sealer: Sealer) -> Authority:
+        """The authority of this controller; the first to ask makes it, whoever else asks at the same time gets that."""
+        row = await database.fetchrow("SELECT certificate, sealed_key FROM authority")
+        if row is None:
+            key = ec.generate_private_key(ec.SECP256R1())
+            await database.execute(
+                "INSERT INTO authority (certificate, sealed_key) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                _pem(_root(key)),
+                sealer.seal(_private_pem(key), _PURPOSE),
+            )
+            row = await database.fetchrow("SELECT certificate, sealed_key FROM authority")
+        if row is None:
+            raise LookupError("the certificate authority was removed while it was being opened")
+        kept = serialization.load_pem_private_key(sealer.unseal(row["sealed_key"], _PURPOSE), password=None)
+        if not isinstance(kept, ec.EllipticCurvePrivateKey):
+            raise TypeError("the key of the certificate authority is of another kind than it was made with")
+        return cls(database, x509.load_pem_x509_certificate(row["certificate"].encode()), kept)
+
+    @property
+    def certificate_pem(self) -> str:
+        return _pem(self._certificate)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the authority's certificate, in hex: what a new node is told to trust."""
+        return self._certificate.fingerprint(hashes.SHA256()).hex()
+
+    def derive(self, purpose: str) -> bytes:
+        """A secret of 32 bytes for one purpose, the same for as long as the authority lives."""
+        return HKDF(hashes.SHA256(), 32, salt=None, info=purpose.encode()).derive(_private_pem(self._key))
+
+    async def sign_node(self, tx: Transaction, node_id: UUID, csr: str) -> NodeCertificate:
+        """A certificate for the key of `csr`, good once `tx` commits. Raises `invalid` for what is no such request."""
+        public_key = _public_key(csr)
+        certificate = (
+            self._builder(f"{node_id}", NODE_LIFETIME)
+            .public_key(public_key)
+            .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(node_id.urn)]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        signed = NodeCertificate(_pem(certificate), f"{certificate.serial_number:x}", certificate.not_valid_after_utc)
+        await tx.execute(
+            "INSERT INTO node_certificates (serial, node_id, expires_at) VALUES ($1, $2, $3)",
+            signed.serial,
+            node_id,
+            signed.expires_at,
+        )
+        return signed
+
+    async def renew(self, node_id: UUID, current: Serial, csr: str) -> NodeCertificate:
+        """A further certificate for a node that is connected with `current`; renewals never used are revoked."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "UPDATE node_certificates SET revoked_at = now()"
+                " WHERE node_id = $1 AND serial <> $2 AND revoked_at IS NULL",
+                node_id,
+                current,
+            )
+            signed = await self.sign_node(tx, node_id, csr)
+        self._drop_holders(node_id, keep=current)
+        return signed
+
+    async def identify(self, serial: Serial) -> UUID | None:
+        """The node that holds this certificate of ours, or None when it is revoked or unknown."""
+        if serial in self._refused:
+            return None
+        known = self._holders.get(serial)
+        if known is not None:
+            return known
+        forgotten = self._forgotten
+        row = await self._database.fetchrow(
+            """
+            SELECT own.node_id,
+                   (SELECT array_agg(serial) FROM node_certificates AS other
+                     WHERE other.node_id = own.node_id AND other.serial <> own.serial
+                       AND other.revoked_at IS NULL AND other.issued_at < own.issued_at) AS superseded
+              FROM node_certificates AS own
+             WHERE own.serial = $1 AND own.revoked_at IS NULL
+            """,
+            serial,
+        )
+        if row is None:
+            while len(self._refused) >= _MOST_REFUSED:
+                del self._refused[next(iter(self._refused))]
+            self._refused[serial] = None
+            return None
+        node_id: UUID = row["node_id"]
+        if row["superseded"]:
+            await self._database.execute(
+                "UPDATE node_certificates SET revoked_at = now() WHERE serial = ANY($1::text[])", row["superseded"]
+            )
+        if self._forgotten != forgotten:
+            return await self.identify(serial)  # Somebody was revoked meanwhile: look again.
+        self._drop_holders(node_id, keep=serial)
+        self._holders[serial] = node_id
+        return node_id
+
+    async def revoke(self, tx: Transaction, node_id: UUID) -> None:
+        """Revoke every certificate of a node; after the commit, `forget` it."""
+        await tx.execute(
+            "UPDATE node_certificates SET revoked_at = now() WHERE node_id = $1 AND revoked_at IS NULL", node_id
+        )
+
+    def forget(self, node_id: UUID) -> None:
+        """Take a revocation that is committed to heart."""
+        self._forgotten += 1
+        self._drop_holders(node_id, keep=None)
+
+    def _drop_holders(self, node_id: UUID, *, keep: Serial | None) -> None:
+        self._holders = {
+            serial: holder for serial, holder in self._holders.items() if holder != node_id or serial == keep
+        }
+
+    def server_certificate(self, data_dir: Path, public_host: str) -> ServerCertificate:
+        """The server's certificate files in `data_dir`/tls: as they are, or made anew when they are absent, near their
+        end, of another authority or for another name."""
+        folder = data_dir / "tls"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        chain, key_file, authority = folder / "server.pem", folder / "server.key", folder / "authority.pem"
+        key = _kept_key(key_file)
+        kept = _kept_certificate(chain)
+        if authority.exists() is False or authority.read_text() != self.certificate_pem:
+            _write(authority, self.certificate_pem.encode(), 0o644)
+        if kept is None or not self._still_good(kept, key, public_host):
+            kept = self._server(key, public_host)
+            _write(chain, (_pem(kept) + self.certificate_pem).encode(), 0o644)
+        pin = base64.b64encode(hashlib.sha256(_public_der(key.public_key())).digest()).decode()
+        return ServerCertificate(chain, key_file, authority, pin, kept.not_valid_after_utc)
+
+    def _still_good(self, kept: x509.Certificate, key: ec.EllipticCurvePrivateKey, public_host: str) -> bool:
+        try:
+            kept.verify_directly_issued_by(self._certificate)
+            names = kept.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+            return False
+        return (
+            _public_der(kept.public_key()) == _public_der(key.public_key())
+            and set(names) == set(_server_names(public_host))
+            and kept.not_valid_after_utc - _SERVER_RENEWED_BEFORE > datetime.now(UTC)
+        )
+
+    def _server(self, key: ec.EllipticCurvePrivateKey, public_host: str) -> x509.Certificate:
+        return (
+            self._builder(public_host[:64], _SERVER_LIFETIME)
+            .public_key(key.public_key())
+            .add_extension(x509.SubjectAlternativeName(_server_names(public_host)), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    def _builder(self, common_name: str, lifetime: timedelta) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(_name(common_name))
+            .issuer_name(self._certificate.subject)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _BACKDATED)
+            .not_valid_after(now + lifetime)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        )
+
+
+def _root(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    now = datetime.now(UTC)
+    name = _name(f"svc controller {os.urandom(4).hex()}")
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + _AUTHORITY_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _server_names(public_host: str) -> list[x509.GeneralName]:
+    """The public name or address, and the ways in from the machine itself."""
+    names: list[x509.GeneralName] = []
+    for host in dict.fromkeys([public_host, "localhost", "127.0.0.1", "::1"]):
+        try:
+            names.append(x509.IPAddress(ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    return names
+
+
+def _public_key(csr: str) -> ec.EllipticCurvePublicKey:
+    try:
+        request = x509.load_pem_x509_csr(csr.encode())
+        key = request.public_key()
+        signed = request.is_signature_valid
+    except (ValueError, TypeError) as error:
+        raise invalid("csr is not a certificate signing request in PEM") from error
+    if not signed or not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise invalid("csr must be signed with its own P-256 key")
+    return key
+
+
+def public_key_digest(csr: str) -> bytes:
+    """SHA-256 of the key that a signing request is for. Raises `invalid` for what is no such request."""
+    return hashlib.sha256(_public_der(_public_key(csr))).digest()
+
+
+def _public_der(key: object) -> bytes:
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        return b""
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _kept_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        kept = serialization.load_pem_private_key(file.read_bytes(), password=None)
+    except (FileNotFoundError, ValueError):
+        kept = None
+    if isinstance(kept, ec.EllipticCurvePrivateKey):
+        return kept
+    key = ec.generate_private_key(ec.SECP256R1())
+    _write(file, _private_pem(key), 0o600)
+    return key
+
+
+def _kept_certificate(file: Path) -> x509.Certificate | None:
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _write(file: Path, data: bytes, mode: int) -> None:
+    new = file.with_name(file.name + ".new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(data)
+        opened.flush()
+        os.fsync(opened.fileno())
+    new.rename(file)
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

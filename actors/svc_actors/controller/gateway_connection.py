@@ -1,0 +1,154 @@
+"""One agent's control connection, from its hello to its end.
+
+Invariants:
+
+- frames down go through a bounded queue that never makes the sender wait: a node that does not read is dropped;
+- silence of three heartbeats ends it, whatever TCP believes;
+- a frame that is not understood ends it, and the log says what was wrong, without what was in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+from pydantic import ValidationError
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
+
+from svc_nodeagent.protocol import (
+    AGENT_PATH,
+    MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
+    UP,
+    DownFrame,
+    Hello,
+    UpFrame,
+    Welcome,
+)
+
+HEARTBEATS_UNTIL_DEAD: Final = 3
+HELLO_SECONDS: Final = 10.0
+_QUEUE: Final = 1024
+_CLOSING_SECONDS: Final = 2.0
+_CLOSE_POLICY: Final = 1008
+log = structlog.get_logger(__name__)
+
+
+class AgentGone(Exception):  # noqa: N818 - named for what it says
+    """The connection is over; why, for the log."""
+
+
+class AgentConnection:
+    def __init__(self, node_id: UUID, serial: str, socket: WebSocketConnection, hello: Hello) -> None:
+        self.node_id = node_id
+        self.serial = serial
+        self.hello = hello
+        self.ended = trio.Event()
+        self._socket = socket
+        self._scope = trio.CancelScope()
+        self._reason = "ended"
+        self._sending, self._to_send = trio.open_memory_channel[DownFrame](_QUEUE)
+
+    def send(self, frame: DownFrame) -> None:
+        """Queue a frame. A full queue drops the connection: what was to be sent is sent on the next one."""
+        try:
+            self._sending.send_nowait(frame)
+        except trio.WouldBlock:
+            self.drop("the node does not read what it is sent")
+
+    def drop(self, reason: str) -> None:
+        if not self._scope.cancel_called:
+            self._reason = reason
+            self._scope.cancel()
+
+    async def run(self, received: Callable[[UpFrame], None], *, heartbeat_seconds: float) -> str:
+        """Carry frames until the end; returns why it ended. `received` must not block."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write, heartbeat_seconds * HEARTBEATS_UNTIL_DEAD)
+                    await self._read(received, heartbeat_seconds * HEARTBEATS_UNTIL_DEAD)
+        except* AgentGone as gone:
+            self._reason = str(_first(gone))
+        except* ConnectionClosed:
+            self._reason = "closed by the node"
+        finally:
+            with trio.move_on_after(_CLOSING_SECONDS, shield=True):
+                await self._socket.aclose(_CLOSE_POLICY, self._reason[:120])
+            self.ended.set()
+        return self._reason
+
+    async def _read(self, received: Callable[[UpFrame], None], silence: float) -> None:
+        while True:
+            with trio.move_on_after(silence) as waiting:
+                message = await self._socket.get_message()
+            if waiting.cancelled_caught:
+                raise AgentGone(f"nothing was heard for {silence:g} seconds")
+            received(_parse(message, self.node_id))
+
+    async def _write(self, patience: float) -> None:
+        async for frame in self._to_send:
+            with trio.move_on_after(patience) as sending:
+                await self._socket.send_message(frame.model_dump_json())
+            if sending.cancelled_caught:
+                raise AgentGone(f"the node took nothing for {patience:g} seconds")
+
+
+async def greet(
+    nursery: trio.Nursery,
+    stream: trio.SSLStream[trio.SocketStream],
+    node_id: UUID,
+    serial: str,
+) -> AgentConnection:
+    """Up to the agent's hello. Raises `AgentGone`."""
+    with trio.move_on_after(HELLO_SECONDS):
+        request = await wrap_server_stream(
+            nursery, stream, message_queue_size=64, max_message_size=MAX_FRAME_BYTES, receive_buffer_size=None
+        )
+        if request.path != AGENT_PATH:
+            await request.reject(404)
+            raise AgentGone(f"it asked for {request.path!r}")
+        socket = await request.accept()
+        try:
+            frame = _parse(await socket.get_message(), node_id)
+        except ConnectionClosed:
+            raise AgentGone("it closed before its hello") from None
+        if not isinstance(frame, Hello):
+            raise AgentGone(f"its first frame was {frame.frame!r} instead of a hello")
+        if frame.protocol != PROTOCOL_VERSION:
+            await socket.aclose(_CLOSE_POLICY, f"this controller speaks protocol {PROTOCOL_VERSION}")
+            raise AgentGone(f"it speaks protocol {frame.protocol}, this controller {PROTOCOL_VERSION}")
+        return AgentConnection(node_id, serial, socket, frame)
+    raise AgentGone(f"no hello within {HELLO_SECONDS:g} seconds")
+
+
+def welcome(node_id: UUID, heartbeat_seconds: float) -> Welcome:
+    return Welcome(
+        protocol=PROTOCOL_VERSION,
+        node_id=node_id,
+        heartbeat_seconds=heartbeat_seconds,
+        controller_time=datetime.now(UTC),
+    )
+
+
+def _parse(message: str | bytes, node_id: UUID) -> UpFrame:
+    try:
+        return UP.validate_json(message)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+            for each in error.errors(include_input=False, include_url=False, include_context=False)
+        ]
+        log.warning("gateway.frame_not_understood", node_id=str(node_id), problems=problems[:5])
+        raise AgentGone("it sent a frame that is not understood; are the versions alike?") from None
+
+
+def _first(group: BaseExceptionGroup[AgentGone]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,316 @@
+"""The operations asked of one node: kept until there is an outcome, sent again on every connection, bounded in number.
+
+Nothing here waits for the network: frames are handed to the connection of the moment, if there is one. Invariants:
+
+- an operation is known by its id; asking for the same id joins it, and an outcome that came while nobody waited (the
+  controller was restarted) waits for whoever asks;
+- an outcome is kept until it is acknowledged, or for `KEPT_SECONDS`: then the agent is told to forget it;
+- at most so many operations of a lane are under way on a node, so a long queue of image transfers never keeps a machine
+  from being stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import trio
+
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_nodeagent.protocol import (
+    Acknowledge,
+    Cancel,
+    ConsoleOpen,
+    DownFrame,
+    Failed,
+    FailureCode,
+    Hello,
+    ImagePull,
+    NodeInventory,
+    NodeNetProbe,
+    NodeOperation,
+    NodePreflight,
+    OperationId,
+    OperationResult,
+    Outcome,
+    Progress,
+    Request,
+    Result,
+    VmCreate,
+    VmMetrics,
+)
+
+KEPT_SECONDS: Final = 600.0
+_MOST_KEPT: Final = 5_000
+_PROGRESS_BUFFER: Final = 64
+
+Send = Callable[[DownFrame], None]
+OnProgress = Callable[[Progress], Awaitable[None]]
+
+
+class OperationFailed(Exception):  # noqa: N818 - named for what it says
+    """The host's own word: the operation was tried and failed."""
+
+    def __init__(self, code: FailureCode, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+
+
+class NodeUnavailable(ServiceError):  # noqa: N818 - named for what it says
+    """The node gave no outcome in time. Whether the operation was done is not known."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(ErrorCode.UNAVAILABLE, message, hint=hint)
+
+
+class Lane(StrEnum):
+    TRANSFERS = "transfers"
+    ORDERS = "orders"
+    QUERIES = "queries"
+
+
+LANE_LIMITS: Final = {Lane.TRANSFERS: 8, Lane.ORDERS: 16, Lane.QUERIES: 16}
+
+
+def lane_of(operation: NodeOperation) -> Lane:
+    match operation:
+        case VmCreate() | ImagePull():
+            return Lane.TRANSFERS
+        case VmMetrics() | NodeInventory() | NodePreflight() | NodeNetProbe() | ConsoleOpen():
+            return Lane.QUERIES
+        case _:
+            return Lane.ORDERS
+
+
+@dataclass
+class _Pending:
+    id: OperationId
+    operation: NodeOperation
+    lane: Lane
+    deadline: float
+    waiters: int = 0
+    sent: bool = False
+    """On the connection of the moment."""
+    ever_sent: bool = False
+    cancelled: bool = False
+    outcome: Outcome | None = None
+    settled: trio.Event = field(default_factory=trio.Event)
+    listeners: list[trio.MemorySendChannel[Progress]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    outcome: Outcome
+    until: float
+
+
+class NodeOperations:
+    def __init__(self) -> None:
+        self._pending: dict[OperationId, _Pending] = {}
+        self._kept: dict[OperationId, _Kept] = {}
+        self._cancelled: dict[OperationId, float] = {}
+        self._acknowledged: dict[OperationId, float] = {}
+        self._send: Send | None = None
+        self._known: frozenset[OperationId] = frozenset()
+
+    def __contains__(self, operation_id: OperationId) -> bool:
+        return operation_id in self._pending
+
+    @property
+    def idle(self) -> bool:
+        return not (self._pending or self._kept or self._cancelled or self._acknowledged)
+
+    def attach(self, send: Send, hello: Hello) -> None:
+        """A connection stands: tell it everything it has to know."""
+        self._send, self._known = send, frozenset(hello.unacknowledged)
+        for operation_id in self._known & self._cancelled.keys() - self._pending.keys():
+            send(Cancel(id=operation_id))
+        if forgotten := tuple(self._known & self._acknowledged.keys()):
+            send(Acknowledge(ids=forgotten))
+        for pending in self._pending.values():
+            pending.sent = False
+        for pending in list(self._pending.values()):
+            if pending.cancelled:
+                self._send_cancel(pending)
+        self._pump()
+
+    def detach(self, send: Send) -> None:
+        if self._send is send:
+            self._send, self._known = None, frozenset()
+
+    async def perform(
+        self, operation_id: OperationId, operation: NodeOperation, *, timeout: float, on_progress: OnProgress | None
+    ) -> OperationResult:
+        kept = self._kept.get(operation_id)
+        if kept is not None:
+            await trio.lowlevel.checkpoint()
+            return _result(kept.outcome)
+        deadline = trio.current_time() + timeout
+        pending = self._pending.get(operation_id)
+        if pending is None:
+            pending = self._pending[operation_id] = _Pending(operation_id, operation, lane_of(operation), deadline)
+            self._pump()
+        pending.deadline = max(pending.deadline, deadline)
+        pending.waiters += 1
+        try:
+            with trio.move_on_after(timeout):
+                await _follow(pending, on_progress)
+        finally:
+            pending.waiters -= 1
+        if pending.outcome is None:
+            if not pending.waiters:
+                self._drop(pending)
+            raise NodeUnavailable(
+                f"the node gave no answer to {operation.op} within {timeout:.0f} seconds",
+                hint="It is not known whether the operation was done; the node's next inventory shows what is.",
+            )
+        return _result(pending.outcome)
+
+    def progressed(self, progress: Progress) -> None:
+        pending = self._pending.get(progress.id)
+        for listener in pending.listeners if pending is not None else ():
+            try:
+                listener.send_nowait(progress)
+            except trio.WouldBlock:
+                continue  # The reader is behind; the next line of progress says more.
+
+    def ended(self, result: Result) -> str | None:
+        """Take an outcome in. Returns why it cannot be true, when it speaks of another machine than it was asked of."""
+        pending = self._pending.get(result.id)
+        if pending is None:
+            self._keep(result.id, result.outcome)
+            return None
+        lie = _speaks_of_another(pending.operation, result.outcome)
+        if lie is None:
+            self._settle(pending, result.outcome)
+        else:
+            self._settle(
+                pending,
+                Failed(code=FailureCode.HOST, message="the node answered for another machine; its answer was refused"),
+            )
+        return lie
+
+    def cancel(self, operation_id: OperationId) -> None:
+        pending = self._pending.get(operation_id)
+        if pending is None:
+            if operation_id not in self._kept:
+                self._remember(self._cancelled, operation_id)
+                if self._send is not None and operation_id in self._known:
+                    self._send(Cancel(id=operation_id))
+            return
+        pending.cancelled = True
+        self._send_cancel(pending)
+
+    def acknowledge(self, operation_id: OperationId) -> None:
+        self._kept.pop(operation_id, None)
+        self._cancelled.pop(operation_id, None)
+        if self._send is not None:
+            self._send(Acknowledge(ids=(operation_id,)))
+        else:
+            self._remember(self._acknowledged, operation_id)
+
+    def sweep(self) -> None:
+        """Forget what nobody asked for in time."""
+        now = trio.current_time()
+        for operation_id in [id_ for id_, kept in self._kept.items() if kept.until <= now]:
+            self.acknowledge(operation_id)
+        for memory in (self._cancelled, self._acknowledged):
+            for operation_id in [id_ for id_, until in memory.items() if until <= now]:
+                del memory[operation_id]
+        for pending in [each for each in self._pending.values() if not each.waiters and each.deadline <= now]:
+            self._drop(pending)
+
+    def fail_all(self, message: str) -> None:
+        """The node is gone for good: whoever waits is told."""
+        for pending in list(self._pending.values()):
+            self._settle(pending, Failed(code=FailureCode.CANCELLED, message=message))
+
+    def _send_cancel(self, pending: _Pending) -> None:
+        if self._send is None:
+            return
+        if not pending.ever_sent and pending.id not in self._known:
+            self._settle(
+                pending, Failed(code=FailureCode.CANCELLED, message="cancelled before it was sent to the node")
+            )
+        else:
+            pending.sent = True
+            self._send(Cancel(id=pending.id))
+
+    def _pump(self) -> None:
+        """Send what the lanes have room for, oldest first."""
+        if self._send is None:
+            return
+        under_way = dict.fromkeys(Lane, 0)
+        for pending in self._pending.values():
+            under_way[pending.lane] += pending.sent
+        now = trio.current_time()
+        for pending in list(self._pending.values()):
+            if pending.sent or under_way[pending.lane] >= LANE_LIMITS[pending.lane]:
+                continue
+            under_way[pending.lane] += 1
+            pending.sent = pending.ever_sent = True
+            seconds = pending.deadline - now
+            self._send(
+                Request(
+                    id=pending.id,
+                    operation=pending.operation,
+                    timeout_seconds=max(1.0, seconds if math.isfinite(seconds) else 86_400.0),
+                )
+            )
+
+    def _settle(self, pending: _Pending, outcome: Outcome) -> None:
+        pending.outcome = outcome
+        self._keep(pending.id, outcome)
+        self._drop(pending)
+        for listener in pending.listeners:
+            listener.close()
+        pending.settled.set()
+
+    def _drop(self, pending: _Pending) -> None:
+        if self._pending.get(pending.id) is pending:
+            del self._pending[pending.id]
+            self._pump()
+
+    def _keep(self, operation_id: OperationId, outcome: Outcome) -> None:
+        while len(self._kept) >= _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[operation_id] = _Kept(outcome, trio.current_time() + KEPT_SECONDS)
+
+    def _remember(self, memory: dict[OperationId, float], operation_id: OperationId) -> None:
+        while len(memory) >= _MOST_KEPT:
+            del memory[next(iter(memory))]
+        memory[operation_id] = trio.current_time() + KEPT_SECONDS
+
+
+async def _follow(pending: _Pending, on_progress: OnProgress | None) -> None:
+    """Wait for the outcome, passing progress on in the waiting task, so that a slow reader holds up nobody else."""
+    if on_progress is not None and pending.outcome is None:
+        sending, receiving = trio.open_memory_channel[Progress](_PROGRESS_BUFFER)
+        pending.listeners.append(sending)
+        try:
+            async for progress in receiving:
+                await on_progress(progress)
+        finally:
+            pending.listeners.remove(sending)
+    await pending.settled.wait()
+
+
+def _result(outcome: Outcome) -> OperationResult:
+    if isinstance(outcome, Failed):
+        raise OperationFailed(outcome.code, outcome.message, outcome.hint)
+    return outcome.result
+
+
+def _speaks_of_another(operation: NodeOperation, outcome: Outcome) -> str | None:
+    if isinstance(outcome, Failed):
+        return None
+    asked = operation.machine.vm_id if isinstance(operation, VmCreate) else getattr(operation, "vm_id", None)
+    answered = getattr(outcome.result, "vm_id", None)
+    if asked is None or answered is None or asked == answered:
+        return None
+    return f"asked about machine {asked}, answered for {answered}"

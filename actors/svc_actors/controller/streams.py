@@ -1,0 +1,166 @@
+"""Byte streams between the controller and a node: consoles the controller waits for, files a node may read.
+
+The agent dials the gateway with ALPN `svc-stream/1` and its certificate, sends a token and a newline; what follows is
+the stream. Invariants:
+
+- a token is good for the node it was made for, and no other;
+- a console's token is good once, and only while somebody waits for it;
+- a file's token is signed rather than remembered, so a download survives a restart of the controller: it names a file
+  by the key it is kept under, never a path.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+from pydantic import ValidationError
+
+from svc_nodeagent.protocol import Wire
+
+FILE_TOKEN_SECONDS: Final = 24 * 3600.0
+_TOKEN_LIMIT: Final = 1024
+_TOKEN_SECONDS: Final = 10.0
+_CHUNK: Final = 256 * 1024
+_STALLED_SECONDS: Final = 60.0
+log = structlog.get_logger(__name__)
+
+FindFile = Callable[[str], Path | None]
+"""The file kept under a key, or None when there is none."""
+
+
+@dataclass
+class _Expected:
+    node_id: UUID
+    arrived: trio.Event = field(default_factory=trio.Event)
+    stream: trio.abc.Stream | None = None
+
+
+class _FileClaim(Wire):
+    node_id: UUID
+    file: str
+    expires: float
+
+
+class Streams:
+    def __init__(self, secret: bytes, find_file: FindFile) -> None:
+        self._secret = secret
+        self._find_file = find_file
+        self._expected: dict[str, _Expected] = {}
+
+    @asynccontextmanager
+    async def expect(self, node_id: UUID) -> AsyncIterator[tuple[str, Callable[[], _Arrival]]]:
+        """A token, and what waits for the stream that is opened with it. Leaving the block withdraws the token."""
+        token = f"console.{secrets.token_urlsafe(32)}"
+        expected = self._expected[token] = _Expected(node_id)
+        try:
+            yield token, lambda: _Arrival(expected)
+        finally:
+            del self._expected[token]
+            if expected.stream is not None:
+                with trio.CancelScope(shield=True):
+                    await trio.aclose_forcefully(expected.stream)
+
+    def offer_file(self, node_id: UUID, file: str, *, lifetime: float = FILE_TOKEN_SECONDS) -> str:
+        """A token with which this node may read the file kept under the key `file`, for `lifetime` seconds."""
+        claim = _FileClaim(node_id=node_id, file=file, expires=time.time() + lifetime).model_dump_json().encode()
+        return f"file.{base64.urlsafe_b64encode(claim).decode()}.{self._signature(claim)}"
+
+    async def accept(self, node_id: UUID, stream: trio.abc.Stream) -> None:
+        """Serve a stream that a node has dialled. An expected one is handed over, any other closed before returning."""
+        handed_over = False
+        try:
+            with trio.move_on_after(_TOKEN_SECONDS):
+                token = await _read_token(stream)
+                expected = self._expected.get(token)
+                if expected is not None and expected.node_id == node_id and not expected.arrived.is_set():
+                    expected.stream, handed_over = stream, True
+                    expected.arrived.set()
+                    return
+                path = self._file_of(node_id, token)
+            if path is not None:
+                await _send_file(path, stream)
+            else:
+                log.warning("stream.refused", node_id=str(node_id))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            log.info("stream.ended_early", node_id=str(node_id))
+        finally:
+            if not handed_over:
+                with trio.move_on_after(_TOKEN_SECONDS, shield=True):
+                    await _close(stream)
+
+    def _file_of(self, node_id: UUID, token: str) -> Path | None:
+        kind, _, rest = token.partition(".")
+        body, _, signature = rest.partition(".")
+        if kind != "file":
+            return None
+        try:
+            claim_bytes = base64.urlsafe_b64decode(body)
+        except (binascii.Error, ValueError):
+            return None
+        if not hmac.compare_digest(self._signature(claim_bytes), signature):
+            return None
+        try:
+            claim = _FileClaim.model_validate_json(claim_bytes)
+        except ValidationError:
+            return None
+        if claim.node_id != node_id or claim.expires < time.time():
+            return None
+        return self._find_file(claim.file)
+
+    def _signature(self, claim: bytes) -> str:
+        return hmac.new(self._secret, claim, "sha256").hexdigest()
+
+
+class _Arrival:
+    def __init__(self, expected: _Expected) -> None:
+        self._expected = expected
+
+    async def take(self) -> trio.abc.Stream:
+        """Wait for the stream; from then on it is the caller's to close."""
+        await self._expected.arrived.wait()
+        stream, self._expected.stream = self._expected.stream, None
+        if stream is None:
+            raise RuntimeError("a stream is taken once")
+        return stream
+
+
+async def _read_token(stream: trio.abc.Stream) -> str:
+    """Byte by byte up to the newline, so that nothing of what follows is swallowed: TLS has it buffered already."""
+    token = bytearray()
+    while len(token) <= _TOKEN_LIMIT:
+        byte = await stream.receive_some(1)
+        if not byte:
+            raise trio.BrokenResourceError("ended before its token")
+        if byte == b"\n":
+            return token.decode("ascii", errors="replace")
+        token += byte
+    raise trio.BrokenResourceError("no token in its first line")
+
+
+async def _send_file(path: Path, stream: trio.abc.Stream) -> None:
+    """The file as it is now. A reader that takes nothing for a minute has gone."""
+    async with await trio.open_file(path, "rb") as file:
+        while data := await file.read(_CHUNK):
+            with trio.move_on_after(_STALLED_SECONDS) as scope:
+                await stream.send_all(data)
+            if scope.cancelled_caught:
+                raise trio.BrokenResourceError("the reader stalled")
+
+
+async def _close(stream: trio.abc.Stream) -> None:
+    try:
+        await stream.aclose()
+    except trio.BrokenResourceError:
+        return
