@@ -1,0 +1,399 @@
+"""A host without a hypervisor: machines in memory that behave as libvirt's would, for load and fault tests.
+
+Delays and failures are drawn from a seed. With a state file, what the host has survives the death of the process, as
+domains survive the death of a real agent: the file is replaced as a whole at every change.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, Self
+from uuid import UUID
+
+import trio
+from pydantic import Field
+
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError, Report
+from svc_nodeagent.protocol import (
+    CachedImage,
+    Capacity,
+    CheckStatus,
+    ConsoleKind,
+    DeleteResult,
+    DomainChanged,
+    DomainResult,
+    DomainState,
+    Done,
+    FailureCode,
+    ImagePull,
+    ImageRemove,
+    ImageResult,
+    ImageSpec,
+    InventoryResult,
+    MachineSpec,
+    MetricPoint,
+    MetricsResult,
+    NetworkSpec,
+    NodeFacts,
+    NodeInventory,
+    NodeNetProbe,
+    NodeOperation,
+    NodePreflight,
+    ObservedDomain,
+    ObservedTap,
+    OperationResult,
+    PreflightCheck,
+    PreflightResult,
+    ProbeResult,
+    ReleaseResult,
+    VmCreate,
+    VmDelete,
+    VmForceStop,
+    VmMetrics,
+    VmNetApply,
+    VmNetRelease,
+    VmReboot,
+    VmReset,
+    VmSetPassword,
+    VmShutdown,
+    VmStart,
+    VmUpdate,
+    Wire,
+)
+from svc_nodeagent.simulated_console import open_console
+
+_CHANGES: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How the simulated host takes its time and fails. Seconds are drawn evenly between the two ends."""
+
+    seed: int = 0
+    seconds: tuple[float, float] = (0.0, 0.0)
+    pull_seconds: tuple[float, float] = (0.0, 0.0)
+    failure_rate: float = 0.0
+    cpus: int = 64
+    memory_mib: int = 512 * 1024
+    disk_gib: float = 10_000.0
+
+
+class SimulatedMachine(Wire):
+    vm_id: UUID
+    name: str
+    vcpus: int
+    memory_mib: int
+    state: DomainState
+    mac_addresses: tuple[str, ...]
+    addresses: tuple[str, ...]
+    started_at: datetime | None = None
+
+
+class _State(Wire):
+    machines: dict[UUID, SimulatedMachine] = Field(default_factory=dict)
+    images: dict[UUID, CachedImage] = Field(default_factory=dict)
+    retained_disks: tuple[str, ...] = ()
+
+
+@dataclass
+class SimulatedHost:
+    """Implements `Host`. `performed` lists what was really carried out, for tests of "never twice"."""
+
+    hostname: str
+    host_uuid: UUID
+    behaviour: Behaviour = field(default_factory=Behaviour)
+    state_file: Path | None = None
+    machines: dict[UUID, SimulatedMachine] = field(default_factory=dict)
+    images: dict[UUID, CachedImage] = field(default_factory=dict)
+    retained_disks: tuple[str, ...] = ()
+    performed: list[NodeOperation] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.behaviour.seed)  # noqa: S311 - a simulation
+        self._sending, self._changes = trio.open_memory_channel[DomainChanged](_CHANGES)
+        if self.state_file is not None and self.state_file.exists():
+            state = _State.model_validate_json(self.state_file.read_bytes())
+            self.machines, self.images = dict(state.machines), dict(state.images)
+            self.retained_disks = state.retained_disks
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._sending.close()
+
+    def populate(self, machines: int) -> None:
+        """Machines that are there already, running, as if made long ago."""
+        for number in range(machines):
+            vm_id = UUID(int=self._random.getrandbits(128), version=4)
+            self.machines[vm_id] = SimulatedMachine(
+                vm_id=vm_id,
+                name=f"simulated-{number}",
+                vcpus=1,
+                memory_mib=512,
+                state=DomainState.RUNNING,
+                mac_addresses=(),
+                addresses=(),
+                started_at=datetime.now(UTC),
+            )
+
+    def set_state(self, vm_id: UUID, state: DomainState, reason: str) -> None:
+        """Change a guest's state from outside, as a crash or a `poweroff` inside it would."""
+        machine = self.machines[vm_id]
+        started = datetime.now(UTC) if state is DomainState.RUNNING else None
+        self.machines[vm_id] = machine.model_copy(update={"state": state, "started_at": started})
+        self._save()
+        if machine.state is not state:
+            self._sending.send_nowait(DomainChanged(vm_id=vm_id, state=state, reason=reason, at=datetime.now(UTC)))
+
+    async def domain_changes(self) -> AsyncIterator[DomainChanged]:
+        async for change in self._changes:
+            yield change
+
+    async def capacity(self) -> Capacity:
+        await trio.lowlevel.checkpoint()
+        running = [each for each in self.machines.values() if each.state is DomainState.RUNNING]
+        used = sum(each.memory_mib for each in running)
+        return Capacity(
+            cpus=self.behaviour.cpus,
+            memory_mib=self.behaviour.memory_mib,
+            memory_free_mib=max(0, self.behaviour.memory_mib - used),
+            disk_gib=self.behaviour.disk_gib,
+            disk_free_gib=max(0.0, self.behaviour.disk_gib - 10.0 * len(self.machines)),
+            load_1m=round(0.05 * len(running), 2),
+        )
+
+    async def facts(self) -> NodeFacts:
+        await trio.lowlevel.checkpoint()
+        return NodeFacts(
+            hostname=self.hostname,
+            host_uuid=self.host_uuid,
+            agent_version="simulated",
+            os="simulated",
+            kernel="0",
+            libvirt="0",
+            hypervisor="simulated",
+            cpu_model="simulated",
+            accelerator="simulated",
+            machine_types=("simulated",),
+            network_features=("nat", "routed", "bridged"),
+        )
+
+    async def open_console(self, vm_id: UUID, kind: ConsoleKind) -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        machine = self._machine(vm_id)
+        if machine.state is not DomainState.RUNNING:
+            raise HostError(FailureCode.CONFLICT, f"machine {machine.name} is not running")
+        return open_console(machine.name, kind)
+
+    async def perform(self, operation: NodeOperation, report: Report) -> OperationResult:
+        await self._take_time(operation, report)
+        if self._random.random() < self.behaviour.failure_rate:
+            raise HostError(FailureCode.HOST, f"simulated failure of {operation.op}", "Try again.")
+        fault_point("simulated.before")
+        result = await self._carry_out(operation)
+        self.performed.append(operation)
+        fault_point("simulated.after")
+        return result
+
+    async def _take_time(self, operation: NodeOperation, report: Report) -> None:
+        pulls = isinstance(operation, VmCreate | ImagePull) and operation.image.image_id not in self.images
+        if pulls:
+            seconds = self._random.uniform(*self.behaviour.pull_seconds)
+            for percent in range(0, 60, 20):
+                await report(percent, "reading the image")
+                await trio.sleep(seconds / 3)
+        if isinstance(operation, VmCreate):
+            await report(60, "preparing the disk")
+        await trio.sleep(self._random.uniform(*self.behaviour.seconds))
+
+    async def _carry_out(self, operation: NodeOperation) -> OperationResult:
+        match operation:
+            case VmCreate():
+                return self._create(operation)
+            case VmStart():
+                self._apply(operation.vm_id, operation.network)
+                return self._moved(operation.vm_id, DomainState.RUNNING, "started")
+            case VmShutdown():
+                return self._moved(operation.vm_id, DomainState.STOPPED, "shut down")
+            case VmForceStop():
+                return self._moved(operation.vm_id, DomainState.STOPPED, "stopped at once")
+            case VmReboot() | VmReset():
+                if self._machine(operation.vm_id).state is not DomainState.RUNNING:
+                    raise HostError(FailureCode.CONFLICT, "the machine is not running")
+                return self._moved(operation.vm_id, DomainState.RUNNING, "restarted")
+            case VmDelete():
+                return self._delete(operation)
+            case VmUpdate():
+                change = {"name": operation.name, "vcpus": operation.vcpus, "memory_mib": operation.memory_mib}
+                self._change(operation.vm_id, change)
+                return Done()
+            case VmSetPassword():
+                if self._machine(operation.vm_id).state is not DomainState.RUNNING:
+                    raise HostError(FailureCode.CONFLICT, "the machine is not running")
+                return Done()
+            case VmMetrics():
+                return self._metrics(operation)
+            case VmNetApply():
+                self._apply(operation.vm_id, operation.network)
+                return Done()
+            case VmNetRelease():
+                return self._release(operation)
+            case NodeNetProbe():
+                return self._probe()
+            case NodeInventory():
+                return await self._inventory()
+            case NodePreflight():
+                return PreflightResult(
+                    checks=(
+                        PreflightCheck(name="libvirt", status=CheckStatus.PASSED, message="simulated"),
+                        PreflightCheck(name="accelerator", status=CheckStatus.PASSED, message="simulated"),
+                        PreflightCheck(name="nftables", status=CheckStatus.PASSED, message="simulated"),
+                        PreflightCheck(name="disk", status=CheckStatus.PASSED, message="simulated"),
+                    )
+                )
+            case ImagePull():
+                return ImageResult(image=self._pull(operation.image))
+            case ImageRemove():
+                self.images.pop(operation.image_id, None)
+                self._save()
+                return Done()
+            case _:
+                raise HostError(FailureCode.UNSUPPORTED, f"{operation.op} is the agent's own")
+
+    def _create(self, operation: VmCreate) -> DomainResult:
+        """As every operation: finding it so is success, so a repeat of an interrupted creation is harmless."""
+        spec: MachineSpec = operation.machine
+        self._pull(operation.image)
+        if spec.vm_id not in self.machines:
+            self.machines[spec.vm_id] = SimulatedMachine(
+                vm_id=spec.vm_id,
+                name=spec.name,
+                vcpus=spec.vcpus,
+                memory_mib=spec.memory_mib,
+                state=DomainState.STOPPED,
+                mac_addresses=(),
+                addresses=(),
+            )
+        self._apply(spec.vm_id, spec.network)
+        state = DomainState.RUNNING if operation.start else self.machines[spec.vm_id].state
+        return self._moved(spec.vm_id, state, "created")
+
+    def _delete(self, operation: VmDelete) -> DeleteResult:
+        machine = self.machines.pop(operation.vm_id, None)
+        retained: tuple[str, ...] = ()
+        if machine is not None and not operation.destroy_disks:
+            retained = (f"{machine.vm_id}-0.qcow2",)
+            self.retained_disks = (*self.retained_disks, *retained)
+        self._save()
+        addresses = machine.addresses if machine is not None else ()
+        return DeleteResult(vm_id=operation.vm_id, removed_addresses=addresses, retained_disks=retained)
+
+    def _release(self, operation: VmNetRelease) -> ReleaseResult:
+        """What is not there any more counts as removed: the host does not route it."""
+        machine = self.machines.get(operation.vm_id)
+        if machine is not None:
+            kept = tuple(address for address in machine.addresses if address not in operation.addresses)
+            self._change(operation.vm_id, {"addresses": kept})
+        return ReleaseResult(vm_id=operation.vm_id, removed=operation.addresses)
+
+    def _metrics(self, operation: VmMetrics) -> MetricsResult:
+        machine = self._machine(operation.vm_id)
+        resolution = max(1, operation.resolution_seconds)
+        now = datetime.now(UTC)
+        since = now - timedelta(hours=operation.hours)
+        if machine.started_at is not None:
+            since = max(since, machine.started_at)
+        count = min(int((now - since).total_seconds() // resolution), 5_000) if machine.started_at else 0
+        points = tuple(
+            MetricPoint(
+                at=now - timedelta(seconds=resolution * back),
+                cpu_percent=round(self._random.uniform(1, 20), 1),
+                memory_used_mib=machine.memory_mib / 2,
+                disk_read_bytes=0.0,
+                disk_written_bytes=4096.0,
+                net_received_bytes=128.0,
+                net_sent_bytes=64.0,
+            )
+            for back in range(count, 0, -1)
+        )
+        return MetricsResult(vm_id=operation.vm_id, resolution_seconds=resolution, points=points)
+
+    def _probe(self) -> ProbeResult:
+        taps = tuple(
+            ObservedTap(
+                device=f"svc{each.vm_id.hex[:11]}",
+                vm_id=each.vm_id,
+                up=each.state is DomainState.RUNNING,
+                routes=each.addresses,
+                filtered=True,
+            )
+            for each in self.machines.values()
+        )
+        addresses = tuple(address for each in self.machines.values() for address in each.addresses)
+        return ProbeResult(taps=taps, addresses=addresses, ruleset_digest="simulated")
+
+    async def _inventory(self) -> InventoryResult:
+        return InventoryResult(
+            facts=await self.facts(),
+            capacity=await self.capacity(),
+            domains=tuple(
+                ObservedDomain(
+                    uuid=each.vm_id,
+                    name=each.name,
+                    vm_id=each.vm_id,
+                    state=each.state,
+                    vcpus=each.vcpus,
+                    memory_mib=each.memory_mib,
+                )
+                for each in self.machines.values()
+            ),
+            images=tuple(self.images.values()),
+            retained_disks=self.retained_disks,
+        )
+
+    def _pull(self, image: ImageSpec) -> CachedImage:
+        kept = self.images.get(image.image_id)
+        if kept is None or kept.digest != image.digest:
+            kept = self.images[image.image_id] = CachedImage(
+                image_id=image.image_id,
+                format=image.format,
+                size_bytes=image.size_bytes or 2**30,
+                digest=image.digest,
+                pulled_at=datetime.now(UTC),
+            )
+            self._save()
+        return kept
+
+    def _apply(self, vm_id: UUID, network: NetworkSpec) -> None:
+        addresses = tuple(str(each.interface.ip) for nic in network.nics for each in nic.addresses)
+        self._change(vm_id, {"addresses": addresses, "mac_addresses": tuple(nic.mac for nic in network.nics)})
+
+    def _moved(self, vm_id: UUID, state: DomainState, reason: str) -> DomainResult:
+        self._machine(vm_id)
+        self.set_state(vm_id, state, reason)
+        return DomainResult(vm_id=vm_id, state=state)
+
+    def _machine(self, vm_id: UUID) -> SimulatedMachine:
+        try:
+            return self.machines[vm_id]
+        except KeyError:
+            raise HostError(FailureCode.NOT_FOUND, f"this host has no machine {vm_id}") from None
+
+    def _change(self, vm_id: UUID, change: dict[str, object]) -> None:
+        self.machines[vm_id] = self._machine(vm_id).model_copy(update=change)
+        self._save()
+
+    def _save(self) -> None:
+        if self.state_file is None:
+            return
+        state = _State(machines=self.machines, images=self.images, retained_disks=self.retained_disks)
+        new = self.state_file.with_suffix(".new")
+        new.write_text(state.model_dump_json())
+        fault_point("simulated.saving")
+        new.rename(self.state_file)
