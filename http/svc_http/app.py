@@ -27,13 +27,12 @@ from svc.registry.streaming import EventStream
 from svc_actors.errors import invalid
 from svc_actors.store import Caller, Via
 from svc_http.credentials import Authenticator, Credentials
-from svc_http.errors import MAX_BODY, as_service_error, failure, refusal_of_http
+from svc_http.errors import as_service_error, failure, refusal_of_http
 from svc_http.metrics import Metrics
 from svc_http.streaming import EventStreamBody, Streams
 from svc_http.wire import JSON_TYPE, Connection, Exchange, exchange_of
 
 API_PREFIX = "/api/v1"
-BODY_DEADLINE = 30.0
 _MAX_QUERY_FIELDS = 100
 _MAX_KEY = 200
 
@@ -48,8 +47,6 @@ class App(QuartTrio):
         self.metrics = metrics
         self.streams = Streams()
         self.url_map.merge_slashes = False
-        self.config["MAX_CONTENT_LENGTH"] = MAX_BODY
-        self.config["BODY_TIMEOUT"] = BODY_DEADLINE
         self.config["RESPONSE_TIMEOUT"] = None
         metrics.event_streams.set_function(lambda: len(self.streams))
 
@@ -142,6 +139,7 @@ class _Endpoints(Generic[ServicesT]):
             effects=effects,
             response=operation.response,
             user_agent=asked.headers.get("User-Agent"),
+            upload=exchange.body.chunks() if operation.upload else None,
         )
         result = await self._registry.execute(operation.name, context, _parameters(entry, asked, path))
         return await self._presented(entry, result, effects)
@@ -192,10 +190,12 @@ def _parameters(entry: Entry[Any], asked: Request, path: Mapping[str, str]) -> P
         defaults["after"] = position
 
     async def body() -> bytes:
+        if entry.operation.upload:
+            return b""
         declared = asked.headers.get("Content-Type")
         if declared is not None and asked.mimetype != JSON_TYPE:
             raise invalid(f"the body of a request is {JSON_TYPE}, not {asked.mimetype or 'unnamed'}")
-        read = bytes(await asked.get_data(cache=False, as_text=False, parse_form_data=False))
+        read = await exchange_of(asked.scope).body.read()
         if read and declared is None:
             raise invalid(f"a request with a body carries the header Content-Type: {JSON_TYPE}")
         return read

@@ -10,16 +10,13 @@ from __future__ import annotations
 import structlog
 from pydantic_core import to_json
 from quart import Response
-from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge, RequestTimeout
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from svc.registry.openapi import STATUS_OF
 from svc_actors.errors import ErrorCode, ServiceError, invalid, not_found
 from svc_http.wire import JSON_TYPE
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
-
-MAX_BODY = 1_000_000
-"""Bytes of a request's body."""
 
 
 def failure_body(error: ServiceError) -> bytes:
@@ -49,10 +46,6 @@ def refusal_of_http(error: HTTPException) -> Response:
         response = failure(invalid(f"this path answers to {allowed} only"), status=405)
         response.headers["Allow"] = allowed
         return response
-    if isinstance(error, RequestEntityTooLarge):
-        return failure(invalid(f"the body of a request is at most {MAX_BODY} bytes"))
-    if isinstance(error, RequestTimeout):
-        return failure(invalid("the body of the request did not arrive in time"))
     return failure(invalid(error.description or "the request is malformed"))
 
 

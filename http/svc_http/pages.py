@@ -31,9 +31,7 @@ _CONTENT_TYPES = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-_NOT_BUILT = (
-    "The pages are not built. Run tools/build-dashboard, then restart the controller. The API works without.\n"
-)
+_NOT_BUILT = "The pages are not built. Run tools/build-dashboard, then restart the controller. The API works without.\n"
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,11 @@ from typing import Any, Protocol, cast
 import structlog
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent
+from quart.typing import ResponseTypes
+from quart.wrappers import Request
 from quart_trio.asgi import TrioASGIHTTPConnection
 
+from svc_http.body import IncomingBody
 from svc_http.metrics import Metrics
 
 JSON_TYPE = "application/json"
@@ -45,10 +48,11 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 class Exchange:
     """What is known of one request beside Quart's own object; kept in the ASGI scope."""
 
-    __slots__ = ("actor", "operation", "request_id", "status")
+    __slots__ = ("actor", "body", "operation", "request_id", "status")
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
+        self.body = IncomingBody()
         self.operation = "unmatched"
         self.actor: str | None = None
         self.status: int | None = None
@@ -99,6 +103,21 @@ class Connection(TrioASGIHTTPConnection):
                 milliseconds=round(took * 1000, 1),
                 reader="too slow" if slow else None,
             )
+
+    async def handle_messages(self, nursery: trio.Nursery, request: Request, receive: ASGIReceiveCallable) -> None:
+        """Feed the body to whoever reads it; end the request when the client has gone."""
+        body = exchange_of(self.scope).body
+        while True:
+            message = await receive()
+            if message["type"] == "http.request":
+                await body.feed(message["body"], last=not message["more_body"])
+            elif message["type"] == "http.disconnect":
+                break
+        nursery.cancel_scope.cancel()
+
+    async def _send_response(self, send: ASGISendCallable, response: ResponseTypes) -> None:
+        await exchange_of(self.scope).body.drain()
+        await super()._send_response(send, response)
 
 
 def _request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
