@@ -43,6 +43,13 @@ class Clerk(Actor):
     async def refuse(self) -> None:
         raise NotTodayError("closed")
 
+    async def refuse_in_parallel(self, and_fail: bool = False) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.refuse)
+            nursery.start_soon(self.refuse)
+            if and_fail:
+                raise ValueError("a crash among answers")
+
     async def hang(self) -> None:
         await trio.sleep_forever()
 
@@ -91,6 +98,16 @@ async def test_a_domain_error_answers_the_asker_and_the_actor_lives_on(
     await ref.ask(Clerk.write, "still here")
     assert system.statistics().kinds["Clerk"].activations == 1
     assert alerts == []
+
+
+async def test_a_domain_error_from_a_handlers_own_nursery_is_an_answer_too(
+    system: ActorSystem, clerks: type[Clerk], alerts: list[ActorAlert]
+) -> None:
+    with pytest.raises(NotTodayError):
+        await system.ref(Clerk, "a").ask(Clerk.refuse_in_parallel)
+    with pytest.raises(ActorCrashed):
+        await system.ref(Clerk, "b").ask(Clerk.refuse_in_parallel, and_fail=True)
+    assert [(alert.actor, alert.kind) for alert in alerts] == [("Clerk:b", AlertKind.CRASHED)]
 
 
 async def test_a_domain_error_nobody_waits_for_is_not_lost(

@@ -26,6 +26,7 @@ from svc_actors.runtime.errors import (
     Draining,
     HandlerOverdue,
     MailboxFull,
+    answer_in,
 )
 from svc_actors.runtime.message import Message, Work, inside
 from svc_actors.runtime.supervision import ActorAlert, AlertKind
@@ -177,10 +178,11 @@ class Cell:
         try:
             with work.scope:
                 await fn(*args)
-        except DomainError as error:
-            self._alert(AlertKind.UNHEARD, work.name, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
-            self._note_crash(work.name, error)
+            if answer := answer_in(error):
+                self._alert(AlertKind.UNHEARD, work.name, answer)
+            else:
+                self._note_crash(work.name, error)
         finally:
             if self.work is not None:
                 del self.work[work]
@@ -203,17 +205,21 @@ class Cell:
     async def _handle(self, message: Message, actor: Actor) -> None:
         try:
             value = await self._attempt(message, actor)
-        except DomainError as error:
-            if not message.fail(error):
-                self._alert(AlertKind.UNHEARD, message.name, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
-            message.fail(self._crashed(message, error))
-            self._note_crash(message.name, error)
+            if answer := answer_in(error):
+                self._answer(message, answer)
+            else:
+                message.fail(self._crashed(message, error))
+                self._note_crash(message.name, error)
         else:
             message.answer(value)
         finally:
             if message.asker is not None:  # This task was cancelled half-way.
                 message.fail(self._crashed(message, None))
+
+    def _answer(self, message: Message, answer: DomainError) -> None:
+        if not message.fail(answer):
+            self._alert(AlertKind.UNHEARD, message.name, answer)
 
     async def _attempt(self, message: Message, actor: Actor) -> object:
         """Run a handler, or a step of the actor's life, as the one thing that this actor does now."""
@@ -241,13 +247,13 @@ class Cell:
         step = Message(type(actor).activate)
         try:
             await self._attempt(step, actor)
-        except DomainError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
+            if (answer := answer_in(error)) is None:
+                self._note_crash(step.name, error)
+                return
             self.actor, self.loaded = None, False
             await self._end_work()
-            if not (self.mailbox and self.mailbox.popleft().fail(error)):
-                self._alert(AlertKind.UNHEARD, step.name, error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
-            self._note_crash(step.name, error)
+            self._answer(self.mailbox.popleft() if self.mailbox else step, answer)
         else:
             self.loaded = True
             self.kind.activations += 1
@@ -278,7 +284,8 @@ class Cell:
             self.mailbox = deque(kept)
         try:
             with trio.CancelScope() as self.pause:
-                await trio.sleep(verdict.pause)
+                if self.mailbox or not self.kind.system.draining:
+                    await trio.sleep(verdict.pause)
         finally:
             self.pause, self.refusing_until = None, None
 
@@ -319,8 +326,8 @@ class Cell:
         return deadline
 
     def _note_crash(self, during: str, error: BaseException) -> None:
-        """Leave it to the task's next turn; a crash on top of a crash changes nothing, but is not to be hidden."""
-        if self.crash is None:
+        """Leave it to the task's next turn. A crash on a crash, or after the end, changes nothing but is told."""
+        if self.crash is None and self.task is not None:
             self.crash = (during, error)
         else:
             self._alert(AlertKind.CRASHED, during, error)
@@ -336,5 +343,6 @@ class Cell:
     def _close(self) -> None:
         """Leave the system. Whoever still waits, because the task was cancelled, is told that nothing was begun."""
         self.kind.system.forget(self)
+        self.task = None
         while self.mailbox:
             self.mailbox.popleft().fail(Draining(str(self)))

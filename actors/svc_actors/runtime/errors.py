@@ -77,3 +77,16 @@ class HandlerOverdue(Exception):  # noqa: N818 - named for what it says
 
     def __init__(self, actor: str, method: str, deadline: float) -> None:
         super().__init__(f"{actor} was still in {method} after its deadline of {deadline:g} seconds")
+
+
+def answer_in(error: Exception) -> DomainError | None:
+    """The answer that an error is: itself, or the first of those that a handler's own nursery wrapped in a group.
+
+    None for a crash, and a group is one as soon as anything else is in it.
+    """
+    if isinstance(error, DomainError):
+        return error
+    if not isinstance(error, ExceptionGroup):
+        return None
+    answers = [answer_in(part) for part in error.exceptions]
+    return None if None in answers else answers[0]

@@ -122,8 +122,8 @@ class ActorSystem:
         handler_deadline: float | None = None,
     ) -> None:
         """Say how an actor of this type is made from its key, and where it differs from the system's settings."""
-        if actor_type in self._kinds:
-            raise ValueError(f"{actor_type.__name__} is registered already")
+        if any(kind.name == actor_type.__name__ for kind in self._kinds.values()):
+            raise ValueError(f"an actor type {actor_type.__name__} is registered already; alerts go by that name")
         of = self._defaults
         settings = Settings(
             of.mailbox_limit if mailbox_limit is None else mailbox_limit,
