@@ -135,6 +135,9 @@ def _operation(entry: Entry[Any], schemas: dict[_Key, JsonObject], definitions: 
     parameters = [_parameter(name, "path", request) for name in path_parameters(operation.route.path)]
     if entry.reader.in_query:
         parameters += [_parameter(name, "query", request) for name in entry.reader.others]
+    elif operation.upload:
+        content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+        described["requestBody"] = {"required": True, "content": content}
     elif entry.reader.others:
         described["requestBody"] = _body(entry, request)
     if parameters:

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -107,7 +107,8 @@ class Effects:
 class Context(Generic[ServicesT]):
     """What a handler gets: who asks, how it is written in the audit, and the services of the controller or the panel.
 
-    `response` is the operation's declared response, by which an idempotent answer is read back."""
+    `response` is the operation's declared response, by which an idempotent answer is read
+    back; `upload` the chunks of the body of an operation that takes one."""
 
     principal: Principal
     caller: Caller
@@ -115,6 +116,7 @@ class Context(Generic[ServicesT]):
     effects: Effects = field(default_factory=Effects)
     response: Any = None
     user_agent: str | None = None
+    upload: AsyncIterator[bytes] | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,9 @@ class Operation(Generic[ServicesT, RequestT, ResponseT]):
 
     `response` is a model, a `list[Model]`, a `Page[Model]` or None. `secret`: the result reveals a secret, so the
     read is audited as well. `in_support_session`: allowed to a support session although it mutates. `statuses`:
-    further codes of a success that the handler may choose.
+    further codes of
+    a success that the handler may choose. `upload`: the body is a file of any size (`application/octet-stream`), read
+    from `Context.upload`; the request model then holds the path's parameters alone.
     """
 
     name: str
@@ -140,6 +144,7 @@ class Operation(Generic[ServicesT, RequestT, ResponseT]):
     in_support_session: bool = False
     presentation: Presentation = Presentation.JSON
     statuses: tuple[int, ...] = ()
+    upload: bool = False
     kind: Literal["operation"] = "operation"
 
     @property

@@ -183,6 +183,8 @@ def _check(operation: Operation[Any, Any, Any]) -> None:
         raise refuse("the command has no words, or a positional that is not a field of the request")
     if operation.request.model_config.get("extra") != "forbid" or not operation.request.model_config.get("frozen"):
         raise refuse("the request model must be frozen and forbid unknown fields")
+    if operation.upload and (set(fields) != set(in_path) or route.method is Method.GET):
+        raise refuse("an upload has no parameters beside those of its path, and is no GET")
     if route.method is Method.GET and (operation.mutates and operation.presentation is not Presentation.REDIRECT):
         raise refuse("a GET does not change anything, save a single-use link that redirects")
     if not math.floor(route.status / 100) == 2 and operation.presentation is not Presentation.REDIRECT:
