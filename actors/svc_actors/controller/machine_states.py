@@ -118,6 +118,7 @@ MOVES: Final[dict[MachineStatus, dict[Event, MachineStatus]]] = {
         Word.RUNNING: _S.RUNNING,
         Word.STOPPED: _S.STOPPED,
         Word.LOST: _S.FAILED,
+        Word.UNBUILT: _S.FAILED,
     },
     _S.DELETED: {},
 }

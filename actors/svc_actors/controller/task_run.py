@@ -90,8 +90,10 @@ class TaskRun:
         timeout: float,
         node_id: UUID | None = None,
         repeatable: bool = True,
+        span: tuple[int, int] = (0, 100),
     ) -> OperationResult:
         """Have the task's node do one step and give its result; `timeout` in seconds, bounded by the task's deadline.
+        `span` is the part of the task's progress, in percent, that this step's own progress covers.
 
         Raises `HostRefused` when the host failed it or the node did not answer in time. A step that the agent's own
         death interrupted is asked for again, unless it is not `repeatable`.
@@ -102,7 +104,9 @@ class TaskRun:
         attempt = 1
         while True:
             try:
-                return await self._perform_once(node, operation_id(self.task.id, step, attempt), operation, timeout)
+                return await self._perform_once(
+                    node, operation_id(self.task.id, step, attempt), operation, timeout, span
+                )
             except HostRefused as refusal:
                 if refusal.failure is not FailureCode.INTERRUPTED or not repeatable or attempt == MAX_ATTEMPTS:
                     raise
@@ -135,8 +139,11 @@ class TaskRun:
             await self._gateway.acknowledge(node_id, performed)
 
     async def _perform_once(
-        self, node: UUID, performed: OperationId, operation: NodeOperation, timeout: float
+        self, node: UUID, performed: OperationId, operation: NodeOperation, timeout: float, span: tuple[int, int]
     ) -> OperationResult:
+        async def progressed(progress: Progress) -> None:
+            await self._progressed(progress, *span)
+
         self._performed[performed] = node
         self._in_operation = performed
         outcome: OperationResult | HostRefused
@@ -148,7 +155,7 @@ class TaskRun:
                     performed,
                     operation,
                     timeout=min(timeout, self.remaining),
-                    on_progress=self._progressed,
+                    on_progress=progressed,
                 )
             except OperationFailed as failure:
                 outcome = HostRefused(
@@ -163,9 +170,9 @@ class TaskRun:
             raise outcome
         return outcome
 
-    async def _progressed(self, progress: Progress) -> None:
+    async def _progressed(self, progress: Progress, begin: int, end: int) -> None:
         try:
-            await self.log(progress.message, percent=progress.percent)
+            await self.log(progress.message, percent=begin + (end - begin) * progress.percent // 100)
         except ServiceError as error:
             # A line of progress is not worth the operation that it tells of.
             log.warning("task progress not stored", task_id=str(self.task.id), error=error.message)

@@ -1,0 +1,245 @@
+"""How a machine comes to be: placed, addressed and recorded in one transaction, with the task that will build it.
+
+Invariants:
+- room, name, address, card and task are taken together or not at all, so a refusal leaves nothing behind;
+- a creator's idempotency key is unique among the machines it still counts for: an answer lost in a crash is found again
+  by `find_by_key`, and no second machine is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+from uuid import UUID, uuid4
+
+from svc_actors.controller.addresses import IPAddress, PoolFull, allocate, new_nic
+from svc_actors.controller.machine import TIMEOUTS
+from svc_actors.controller.machine_records import announce_machine
+from svc_actors.controller.machine_spec import Seed
+from svc_actors.controller.machine_states import MachineStatus
+from svc_actors.controller.scheduler import Candidate, Need, place
+from svc_actors.controller.tasks import ResourceKind, Task, create_task
+from svc_actors.errors import capacity, conflict, invalid, not_found, not_ready
+from svc_actors.sealing import Sealer
+from svc_actors.store import (
+    Caller,
+    Database,
+    ForeignKeyViolationError,
+    Queryable,
+    Record,
+    Transaction,
+    UniqueViolationError,
+    audit,
+)
+
+KEY_LIFETIME: Final = timedelta(hours=24)
+
+
+@dataclass(frozen=True)
+class IdempotencyKey:
+    """`owner` is the token or the person whose key it is."""
+
+    owner: str
+    key: str
+
+
+@dataclass(frozen=True)
+class NewMachine:
+    """What is to be made. `network_id` None means the default network. `password_hash` is SHA-512 crypt; `generated`
+    the password itself where the service made it, kept sealed until the task has ended."""
+
+    name: str
+    hostname: str
+    project_id: UUID
+    image_id: UUID
+    plan_id: UUID | None
+    vcpus: int
+    memory_mib: int
+    disk_gib: int
+    access_mode: str
+    ssh_keys: tuple[str, ...]
+    password_hash: str | None
+    generated: str | None
+    start: bool
+    node_id: UUID | None = None
+    location_id: UUID | None = None
+    network_id: UUID | None = None
+    rate_mbps: int | None = None
+    idempotency: IdempotencyKey | None = None
+
+
+@dataclass(frozen=True)
+class Created:
+    vm_id: UUID
+    task: Task
+    address: IPAddress
+
+
+async def create_machine(database: Database, sealer: Sealer, caller: Caller, new: NewMachine) -> Created:
+    """Decide and record; the caller hands the task to `TaskRunner.begin`.
+
+    Raises not_found (project, image, plan, node), conflict (name or key taken), invalid (too small for the image),
+    not_ready (the image has no digest yet), capacity (no node, no address).
+    """
+    vm_id = uuid4()
+    try:
+        async with database.transaction() as tx:
+            if new.idempotency is not None:
+                await _retire_key(tx, new.idempotency)
+            await _usable_image(tx, new)
+            network_id = new.network_id or await _default_network(tx)
+            candidates = await place(
+                tx,
+                Need(
+                    vcpus=new.vcpus,
+                    memory_mib=new.memory_mib,
+                    disk_gib=new.disk_gib,
+                    network_id=network_id,
+                    node_id=new.node_id,
+                    location_id=new.location_id,
+                ),
+                explain=caller.role in ("administrator", "staff"),
+            )
+            await _insert(tx, sealer, caller, new, vm_id, candidates[0].node_id)
+            nic_id = await new_nic(tx, vm_id=vm_id, network_id=network_id, position=0)
+            candidate, address = await _take_address(tx, candidates, vm_id, nic_id)
+            if candidate.node_id != candidates[0].node_id:
+                await tx.execute("UPDATE vms SET node_id = $2 WHERE id = $1", vm_id, candidate.node_id)
+            task = await create_task(
+                tx,
+                caller,
+                op="vm.create",
+                resource_kind=ResourceKind.VM,
+                resource_id=vm_id,
+                resource_name=new.name,
+                node_id=candidate.node_id,
+                project_id=new.project_id,
+                parameters={"start": new.start},
+                timeout=TIMEOUTS["vm.create"],
+            )
+            await audit.record(
+                tx,
+                caller,
+                target_kind="vm",
+                target_id=str(vm_id),
+                target_name=new.name,
+                project_id=new.project_id,
+                details={
+                    "task_id": str(task.id),
+                    "image_id": str(new.image_id),
+                    "vcpus": new.vcpus,
+                    "memory_mib": new.memory_mib,
+                    "disk_gib": new.disk_gib,
+                },
+            )
+            await announce_machine(tx, vm_id)
+    except UniqueViolationError as error:
+        if error.constraint_name == "vms_idempotency":
+            raise conflict("This idempotency key made another machine already.") from None
+        raise conflict(f"The project has a machine named {new.name} already.") from None
+    except ForeignKeyViolationError as error:
+        raise not_found(f"There is no such {_FOREIGN.get(error.constraint_name or '', 'thing')}.") from None
+    return Created(vm_id, task, address)
+
+
+async def find_by_key(queryable: Queryable, key: IdempotencyKey) -> Record | None:
+    """The machine that this key made, while the key counts: `id`, `sealed_seed`, `task_id`."""
+    return await queryable.fetchrow(
+        """SELECT vms.id, vms.sealed_seed, tasks.id AS task_id FROM vms
+           JOIN tasks ON tasks.resource_id = vms.id AND tasks.op = 'vm.create'
+           WHERE idempotency_owner = $1 AND idempotency_key = $2 AND vms.created_at > now() - $3::interval""",
+        key.owner,
+        key.key,
+        KEY_LIFETIME,
+    )
+
+
+async def _retire_key(tx: Transaction, key: IdempotencyKey) -> None:
+    await tx.execute(
+        """UPDATE vms SET idempotency_owner = NULL, idempotency_key = NULL
+           WHERE idempotency_owner = $1 AND idempotency_key = $2 AND created_at <= now() - $3::interval""",
+        key.owner,
+        key.key,
+        KEY_LIFETIME,
+    )
+
+
+async def _usable_image(tx: Transaction, new: NewMachine) -> None:
+    image = await tx.fetchrow("SELECT * FROM images WHERE id = $1 AND enabled", new.image_id)
+    if image is None:
+        raise not_found("There is no such image.")
+    if image["digest"] is None:
+        raise not_ready(
+            f"The image {image['slug']} has no checksum yet, so no node could verify it.",
+            hint="An administrator refreshes the images, or uploads the file.",
+        )
+    for name, has, least in (
+        ("disk_gib", new.disk_gib, image["min_disk_gib"]),
+        ("memory_mib", new.memory_mib, image["min_memory_mib"]),
+    ):
+        if has < least:
+            raise invalid(f"{image['name']} needs {name} of at least {least}.", details={"field": name, "least": least})
+
+
+async def _default_network(tx: Transaction) -> UUID:
+    network_id: UUID | None = await tx.fetchval('SELECT id FROM networks WHERE "default"')
+    if network_id is None:
+        raise capacity("There is no default network.", hint="An administrator makes a network the default.")
+    return network_id
+
+
+async def _take_address(
+    tx: Transaction, candidates: list[Candidate], vm_id: UUID, nic_id: UUID
+) -> tuple[Candidate, IPAddress]:
+    tried: set[UUID] = set()
+    for candidate in candidates:
+        for pool_id in candidate.pool_ids:
+            if pool_id in tried:
+                continue
+            tried.add(pool_id)
+            try:
+                return candidate, await allocate(tx, pool_id, vm_id=vm_id, nic_id=nic_id, primary=True)
+            except PoolFull:
+                continue
+    raise capacity(
+        "No address is free for this machine.",
+        hint="Delete a machine, or ask an administrator for another pool.",
+        details={"full_pools": len(tried)},
+    )
+
+
+async def _insert(tx: Transaction, sealer: Sealer, caller: Caller, new: NewMachine, vm_id: UUID, node_id: UUID) -> None:
+    secret = Seed(new.password_hash, new.generated).sealed(sealer) if new.password_hash else None
+    await tx.execute(
+        """INSERT INTO vms (id, name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
+                            status, access_mode, ssh_keys, sealed_seed, rate_mbps, idempotency_owner, idempotency_key,
+                            created_by)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)""",
+        vm_id,
+        new.name,
+        new.hostname,
+        new.project_id,
+        node_id,
+        new.plan_id,
+        new.image_id,
+        new.vcpus,
+        new.memory_mib,
+        new.disk_gib,
+        MachineStatus.CREATING.value,
+        new.access_mode,
+        list(new.ssh_keys),
+        secret,
+        new.rate_mbps,
+        new.idempotency.owner if new.idempotency else None,
+        new.idempotency.key if new.idempotency else None,
+        caller.actor_id,
+    )
+
+
+_FOREIGN: Final = {
+    "vms_project_id_fkey": "project",
+    "vms_plan_id_fkey": "plan",
+    "vms_image_id_fkey": "image",
+    "vms_node_id_fkey": "node",
+}
