@@ -112,16 +112,15 @@ class Connection:
         self._scope.cancel()
 
     async def run(self) -> NoReturn:
+        reason = "closed by this agent"
         try:
             with self._scope:
                 await self._run()
-        except* (ConnectionClosed, HandshakeError) as errors:
-            raise NotConnected(_reason(errors.exceptions[0])) from errors
-        except* NotConnected as errors:
-            raise NotConnected(_reason(errors.exceptions[0])) from errors
+        except* (ConnectionClosed, HandshakeError, NotConnected) as errors:
+            reason = _reason(errors)
         finally:
             self.ended.set()
-        raise NotConnected("closed by this agent")
+        raise NotConnected(reason)
 
     async def _run(self) -> None:
         try:

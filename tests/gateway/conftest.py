@@ -1,0 +1,17 @@
+"""A rig for every test that asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from svc_actors.store import Database
+from tests.gateway.rig import Rig, open_rig
+
+
+@pytest.fixture
+async def rig(database: Database, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with open_rig(database, tmp_path) as opened:
+        yield opened

@@ -1,0 +1,232 @@
+"""A gateway and agents in one Trio process, over real mutual TLS on the loopback interface."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from ipaddress import IPv4Interface
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import trio
+
+from svc_actors.controller.authority import Authority
+from svc_actors.controller.gateway import Gateway, GatewayHooks
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database
+from svc_nodeagent.agent import Agent, Patience
+from svc_nodeagent.config import AgentFolder, Enrolment
+from svc_nodeagent.enrol import new_key, private_pem, signing_request
+from svc_nodeagent.host import Host, OpenStream
+from svc_nodeagent.journal import Journal
+from svc_nodeagent.protocol import (
+    Account,
+    DiskSpec,
+    DomainChanged,
+    GuestAddress,
+    Hello,
+    ImageFormat,
+    ImageSpec,
+    MachineSpec,
+    NetworkSpec,
+    NicSpec,
+    SeedSpec,
+    Topology,
+    UrlSource,
+    VmCreate,
+)
+from svc_nodeagent.simulated import Behaviour, SimulatedHost
+
+BRISK = Patience(first_pause=0.01, longest_pause=0.1, settled_after=5.0, stopping=1.0)
+PATIENCE = 20.0
+
+
+@dataclass
+class Heard:
+    """What the gateway's hooks were told."""
+
+    connected: list[UUID] = field(default_factory=list)
+    disconnected: list[UUID] = field(default_factory=list)
+    changes: list[tuple[UUID, DomainChanged]] = field(default_factory=list)
+    trespasses: list[tuple[UUID, str]] = field(default_factory=list)
+
+    def hooks(self) -> GatewayHooks:
+        def connected(node_id: UUID, _: Hello) -> None:
+            self.connected.append(node_id)
+
+        return GatewayHooks(
+            connected=connected,
+            disconnected=self.disconnected.append,
+            domain_changed=lambda node_id, change: self.changes.append((node_id, change)),
+            trespassed=lambda node_id, what: self.trespasses.append((node_id, what)),
+        )
+
+
+@dataclass
+class Rig:
+    database: Database
+    authority: Authority
+    folder: Path
+    nursery: trio.Nursery
+    heard: Heard = field(default_factory=Heard)
+    heartbeat_seconds: float = 0.5
+    port: int = 0
+    gateway: Gateway = field(init=False)
+    _gateway_scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _gateway_ended: trio.Event = field(default_factory=trio.Event)
+
+    async def start_gateway(self) -> Gateway:
+        """A first one, or after `stop_gateway` another one on the same port, as after a restart of the controller."""
+        self.gateway = Gateway(
+            self.authority,
+            lambda: self.authority.server_certificate(self.folder, "localhost"),
+            bind_host="127.0.0.1",
+            port=self.port,
+            heartbeat_seconds=self.heartbeat_seconds,
+            hooks=self.heard.hooks(),
+            find_file=lambda key: self.folder / "files" / key,
+        )
+        self._gateway_scope, self._gateway_ended = trio.CancelScope(), trio.Event()
+
+        async def run(*, task_status: trio.TaskStatus[None]) -> None:
+            try:
+                with self._gateway_scope:
+                    await self.gateway.run(task_status=task_status)
+            finally:
+                self._gateway_ended.set()
+
+        await self.nursery.start(run)
+        self.port = self.gateway.port
+        return self.gateway
+
+    async def stop_gateway(self) -> None:
+        self._gateway_scope.cancel()
+        await self._gateway_ended.wait()
+
+    async def new_node(self, name: str | None = None) -> NodeOnDisk:
+        """An enrolled node: its row, its certificate, its data folder."""
+        node_id = uuid4()
+        folder = AgentFolder(self.folder / f"node-{node_id}")
+        folder.path.mkdir()
+        key = new_key()
+        async with self.database.transaction() as tx:
+            location = await tx.fetchval(
+                "INSERT INTO locations (name) VALUES ('default') ON CONFLICT (name) DO UPDATE SET name = 'default'"
+                " RETURNING id"
+            )
+            await tx.execute(
+                "INSERT INTO nodes (id, name, location_id, host_uuid) VALUES ($1, $2, $3, $4)",
+                node_id,
+                name or f"node-{node_id}",
+                location,
+                uuid4(),
+            )
+            signed = await self.authority.sign_node(tx, node_id, signing_request(key))
+        folder.write(folder.authority, self.authority.certificate_pem.encode())
+        folder.write(folder.identity, private_pem(key) + signed.pem.encode())
+        enrolment = Enrolment(node_id=node_id, gateway_host="localhost", gateway_port=self.port)
+        folder.write(folder.enrolment, enrolment.model_dump_json().encode())
+        return NodeOnDisk(node_id, folder)
+
+    async def until_online(self, *nodes: UUID) -> None:
+        await until(lambda: all(self.gateway.is_online(node) for node in nodes))
+
+
+@dataclass
+class NodeOnDisk:
+    """What outlives an agent's process: the folder, and the host with its machines."""
+
+    node_id: UUID
+    folder: AgentFolder
+    host: SimulatedHost = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.host = SimulatedHost("simulated", uuid4(), Behaviour(seed=1))
+
+    def dial_through(self, port: int) -> None:
+        """Reach the gateway by another port: a proxy's."""
+        enrolment = self.folder.read_enrolment().model_copy(update={"gateway_port": port})
+        self.folder.write(self.folder.enrolment, enrolment.model_dump_json().encode())
+
+    @asynccontextmanager
+    async def running(self, patience: Patience = BRISK) -> AsyncIterator[Agent]:
+        """An agent process; leaving the block kills it, without a goodbye."""
+        journal = Journal.open(self.folder.journal)
+        agent = Agent(self.folder, journal, patience=patience, seed=1)
+
+        def open_host(_: OpenStream) -> AbstractAsyncContextManager[Host]:
+            return _shared(self.host)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(agent.run, open_host)
+                yield agent
+                nursery.cancel_scope.cancel()
+        finally:
+            journal.close()
+
+
+@asynccontextmanager
+async def _shared(host: SimulatedHost) -> AsyncIterator[Host]:
+    yield host
+
+
+@asynccontextmanager
+async def open_rig(database: Database, folder: Path, **settings: float) -> AsyncIterator[Rig]:
+    authority = await Authority.open(database, Sealer(b"k" * 32))
+    (folder / "files").mkdir()
+    with trio.fail_after(PATIENCE * 3):
+        async with trio.open_nursery() as nursery:
+            rig = Rig(database, authority, folder, nursery, **settings)  # type: ignore[arg-type]
+            await rig.start_gateway()
+            yield rig
+            nursery.cancel_scope.cancel()
+
+
+async def until(condition: object) -> None:
+    """Wait until a callable is true; the test fails when that takes too long."""
+    if not callable(condition):
+        raise TypeError
+    with trio.fail_after(PATIENCE):
+        while not condition():
+            await trio.sleep(0.005)
+
+
+def image(name: str = "demo") -> ImageSpec:
+    return ImageSpec(
+        image_id=UUID(int=7),
+        name=name,
+        format=ImageFormat.QCOW2,
+        source=UrlSource.model_validate({"url": "https://images.example/demo.qcow2"}),
+        digest="0" * 64,
+    )
+
+
+def create(vm_id: UUID | None = None, *, start: bool = True) -> VmCreate:
+    vm_id = vm_id or uuid4()
+    address = GuestAddress(interface=IPv4Interface("10.0.0.5/32"), gateway="10.0.0.1", on_link=True, primary=True)
+    nic = NicSpec(
+        nic_id=uuid4(),
+        mac="52:54:00:00:00:01",
+        topology=Topology.NAT,
+        addresses=(address,),
+    )
+    return VmCreate(
+        machine=MachineSpec(
+            vm_id=vm_id,
+            name="web",
+            vcpus=1,
+            memory_mib=256,
+            disks=(DiskSpec(index=0, size_gib=1),),
+            network=NetworkSpec(nics=(nic,)),
+            seed=SeedSpec(
+                instance_id=str(vm_id),
+                hostname="web",
+                account=Account(name="root", sudo=False),
+                ssh_password_login=False,
+            ),
+        ),
+        image=image(),
+        start=start,
+    )
