@@ -300,3 +300,38 @@ async def test_work_can_be_cancelled_by_its_actor(system: ActorSystem, alerts: l
     await wait_all_tasks_blocked()
     assert system.statistics().kinds["Worker"].work == 0
     assert alerts == []
+
+
+async def test_an_alert_that_cannot_be_delivered_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    def lose(alert: ActorAlert) -> None:
+        raise OSError("the pager is down")
+
+    Teller.balances, Teller.broken = {}, set()
+    async with ActorSystem.open(on_alert=lose) as system:
+        system.register(Teller, lambda key: Teller())
+        ref = system.ref(Teller, "a")
+        with pytest.raises(ActorCrashed):
+            await ref.ask(Teller.deposit, -1)
+        assert await ref.ask(Teller.deposit, 1) == 1
+    assert "Teller:a crashed in deposit: ValueError: cannot deposit -1" in caplog.text
+
+
+async def test_without_a_receiver_alerts_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    Teller.balances, Teller.broken = {}, set()
+    async with ActorSystem.open() as system:
+        system.register(Teller, lambda key: Teller())
+        with pytest.raises(ActorCrashed):
+            await system.ref(Teller, "a").ask(Teller.deposit, -1)
+        await wait_all_tasks_blocked()
+    assert "Teller:a crashed in deposit: ValueError: cannot deposit -1; tried again in 0.1 seconds" in caplog.text
+
+
+async def test_statistics_say_what_each_type_does(system: ActorSystem, tellers: type[Teller]) -> None:
+    go_on = trio.Event()
+    system.ref(Teller, "a").tell(Teller.wait_for, go_on)
+    system.ref(Teller, "b").tell(Teller.deposit_later, 1, 5.0)
+    await wait_all_tasks_blocked()
+    system.ref(Teller, "a").tell(Teller.deposit, 1)
+    figures = system.statistics().kinds["Teller"]
+    assert (figures.live, figures.handling, figures.waiting, figures.work) == (2, 1, 1, 1)
+    assert (figures.activations, figures.crashes, figures.refusing) == (2, 0, 0)
