@@ -1,0 +1,298 @@
+"""A controller's machine side on a real database, with a gateway whose nodes are played by the test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ipaddress import IPv4Address, IPv4Network
+from uuid import UUID, uuid4
+
+import trio
+
+from svc_actors.controller.gateway import NodeUnavailable, OperationFailed
+from svc_actors.controller.image_files import ImageSources
+from svc_actors.controller.machine import Machine
+from svc_actors.controller.machine_creation import Created, NewMachine, create_machine
+from svc_actors.controller.machine_work import install_machines
+from svc_actors.controller.networks import NewPool, create_network, create_pool
+from svc_actors.controller.tasks import Task, TaskRunner, get_task
+from svc_actors.runtime import ActorSystem
+from svc_actors.runtime.actor import Ref
+from svc_actors.sealing import Sealer
+from svc_actors.store import Caller, Database, Record, Via
+from svc_nodeagent.protocol import (
+    CachedImage,
+    DeleteResult,
+    DomainResult,
+    DomainState,
+    Done,
+    FailureCode,
+    ImageFormat,
+    ImagePull,
+    ImageResult,
+    NodeOperation,
+    OperationId,
+    OperationResult,
+    Progress,
+    VmCreate,
+    VmDelete,
+    VmForceStop,
+    VmReboot,
+    VmReset,
+    VmShutdown,
+    VmStart,
+)
+
+DIGEST = "a" * 64
+ADMINISTRATOR = Caller(
+    actor_id=None,
+    actor="admin@example.com",
+    role="administrator",
+    via=Via.TOKEN,
+    impersonation_id=None,
+    impersonator_id=None,
+    token_id=None,
+    address=None,
+    request_id="test",
+    operation="test",
+)
+
+OnProgress = Callable[[Progress], Awaitable[None]]
+Answer = Callable[["FakeGateway", UUID, OperationId, NodeOperation], Awaitable[OperationResult]]
+
+
+@dataclass
+class FakeGateway:
+    """Nodes that do what they are told, unless the test scripts an answer for an operation's name.
+
+    Like an agent's journal, it answers an operation id that it knows without doing it again. It outlives controllers.
+    """
+
+    answers: dict[str, Answer] = field(default_factory=dict)
+    domains: dict[UUID, DomainState] = field(default_factory=dict)
+    addresses: dict[UUID, tuple[str, ...]] = field(default_factory=dict)
+    asked: list[NodeOperation] = field(default_factory=list)
+    asked_ids: list[OperationId] = field(default_factory=list)
+    journal: dict[OperationId, OperationResult | OperationFailed] = field(default_factory=dict)
+    done: list[OperationId] = field(default_factory=list)
+    acknowledged: list[OperationId] = field(default_factory=list)
+    cancelled: list[OperationId] = field(default_factory=list)
+    cancellation: dict[OperationId, trio.Event] = field(default_factory=dict)
+
+    async def perform(
+        self,
+        node_id: UUID,
+        operation_id: OperationId,
+        operation: NodeOperation,
+        *,
+        timeout: float,
+        on_progress: OnProgress | None = None,
+    ) -> OperationResult:
+        self.asked.append(operation)
+        self.asked_ids.append(operation_id)
+        if operation_id not in self.journal:
+            with trio.move_on_after(timeout):
+                await self._do(node_id, operation_id, operation, on_progress)
+        outcome = self.journal.get(operation_id)
+        if outcome is None:
+            raise NodeUnavailable("the node did not answer in time")
+        if isinstance(outcome, OperationFailed):
+            raise OperationFailed(outcome.code, outcome.message, outcome.hint)
+        return outcome
+
+    async def acknowledge(self, node_id: UUID, operation_id: OperationId) -> None:
+        self.acknowledged.append(operation_id)
+
+    async def cancel(self, node_id: UUID, operation_id: OperationId) -> None:
+        self.cancelled.append(operation_id)
+        self.cancellation.setdefault(operation_id, trio.Event()).set()
+
+    async def until_cancelled(self, operation_id: OperationId) -> None:
+        await self.cancellation.setdefault(operation_id, trio.Event()).wait()
+        raise OperationFailed(FailureCode.CANCELLED, "given up", None)
+
+    async def _do(
+        self, node_id: UUID, operation_id: OperationId, operation: NodeOperation, on_progress: OnProgress | None
+    ) -> None:
+        try:
+            if operation.op in self.answers:
+                result = await self.answers[operation.op](self, node_id, operation_id, operation)
+            else:
+                if on_progress is not None:
+                    await on_progress(Progress(id=operation_id, percent=40, message=f"{operation.op} under way"))
+                result = self.obey(operation)
+        except OperationFailed as failure:
+            self.journal[operation_id] = failure
+        else:
+            self.journal[operation_id] = result
+            self.done.append(operation_id)
+
+    def obey(self, operation: NodeOperation) -> OperationResult:
+        """What an honest host does at once."""
+        match operation:
+            case VmCreate(machine=machine, start=start):
+                state = DomainState.RUNNING if start else DomainState.STOPPED
+                self.domains[machine.vm_id] = state
+                self.addresses[machine.vm_id] = tuple(
+                    str(address.interface.ip) for nic in machine.network.nics for address in nic.addresses
+                )
+                return DomainResult(vm_id=machine.vm_id, state=state)
+            case VmStart(vm_id=vm_id) | VmReboot(vm_id=vm_id) | VmReset(vm_id=vm_id):
+                self.domains[vm_id] = DomainState.RUNNING
+                return DomainResult(vm_id=vm_id, state=DomainState.RUNNING)
+            case VmShutdown(vm_id=vm_id) | VmForceStop(vm_id=vm_id):
+                self.domains[vm_id] = DomainState.STOPPED
+                return DomainResult(vm_id=vm_id, state=DomainState.STOPPED)
+            case VmDelete(vm_id=vm_id):
+                self.domains.pop(vm_id, None)
+                return DeleteResult(vm_id=vm_id, removed_addresses=self.addresses.pop(vm_id, ()), retained_disks=())
+            case ImagePull(image=image):
+                cached = CachedImage(
+                    image_id=image.image_id,
+                    format=ImageFormat.QCOW2,
+                    size_bytes=1,
+                    digest=image.digest,
+                    pulled_at=datetime.now(UTC),
+                )
+                return ImageResult(image=cached)
+            case _:
+                return Done()
+
+
+@dataclass
+class Service:
+    """One life of a controller. `Service.open` again on the same database and gateway is a restart."""
+
+    database: Database
+    gateway: FakeGateway
+    actors: ActorSystem
+    tasks: TaskRunner
+    sealer: Sealer
+
+    def machine(self, vm_id: UUID) -> Ref[Machine]:
+        return self.actors.ref(Machine, str(vm_id))
+
+    async def create(self, new: NewMachine) -> Created:
+        created = await create_machine(self.database, self.sealer, ADMINISTRATOR, new)
+        self.tasks.begin(created.task)
+        return created
+
+    async def ended(self, task: Task | UUID) -> Task:
+        """The task once it has ended, as the database has it."""
+        task_id = task.id if isinstance(task, Task) else task
+        with trio.fail_after(10):
+            while True:
+                found = await get_task(self.database, task_id)
+                assert found is not None
+                if not found.status.open:
+                    return found
+                await trio.sleep(0.005)
+
+    async def until_asked(self, op: str, count: int = 1) -> OperationId:
+        """The id of the operation, once the node was asked for it `count` times."""
+        with trio.fail_after(10):
+            while sum(operation.op == op for operation in self.gateway.asked) < count:
+                await trio.sleep(0.002)
+        index = max(i for i, operation in enumerate(self.gateway.asked) if operation.op == op)
+        return self.gateway.asked_ids[index]
+
+    async def vm(self, vm_id: UUID) -> Record:
+        row = await self.database.fetchrow("SELECT * FROM vms WHERE id = $1", vm_id)
+        assert row is not None
+        return row
+
+    async def status(self, vm_id: UUID) -> str:
+        return str((await self.vm(vm_id))["status"])
+
+
+SEALER = Sealer(b"k" * 32)
+
+
+@asynccontextmanager
+async def open_service(database: Database, gateway: FakeGateway) -> AsyncIterator[Service]:
+    """A controller's life; leaving the block is its sudden death."""
+    async with ActorSystem.open() as actors, trio.open_nursery() as nursery:
+        tasks = TaskRunner(database, gateway, sweep_interval=0.2, cancel_interval=0.05)
+        sources = ImageSources(database, lambda node_id, key: f"token-{key}")
+        install_machines(database, SEALER, tasks, actors, sources)
+        await nursery.start(tasks.run)
+        yield Service(database, gateway, actors, tasks, SEALER)
+        nursery.cancel_scope.cancel()
+
+
+@dataclass(frozen=True)
+class World:
+    """Rows that machines need: a project, an image, a node, the default network with one pool."""
+
+    project_id: UUID
+    image_id: UUID
+    node_id: UUID
+    network_id: UUID
+    pool_id: UUID
+    location_id: UUID
+
+    def machine(self, name: str = "web", **changes: object) -> NewMachine:
+        values: dict[str, object] = {
+            "name": name,
+            "hostname": name,
+            "project_id": self.project_id,
+            "image_id": self.image_id,
+            "plan_id": None,
+            "vcpus": 1,
+            "memory_mib": 256,
+            "disk_gib": 1,
+            "access_mode": "root_password",
+            "ssh_keys": (),
+            "password_hash": None,
+            "generated": None,
+            "start": True,
+        }
+        return NewMachine(**(values | changes))  # type: ignore[arg-type]
+
+
+async def make_world(
+    database: Database, *, cidr: str = "10.77.0.0/16", first: str | None = None, last: str | None = None
+) -> World:
+    location = await database.fetchval("INSERT INTO locations (name) VALUES ('default') RETURNING id")
+    project = await database.fetchval("INSERT INTO projects (name) VALUES ('default') RETURNING id")
+    image = await database.fetchval(
+        """INSERT INTO images (slug, name, os_family, distribution, release, login_user, format, source, digest, custom)
+           VALUES ('demo', 'Demo', 'linux', 'demo', '1', 'debian', 'qcow2', 'file', $1, true) RETURNING id""",
+        DIGEST,
+    )
+    wanted = NewPool(
+        name="nat",
+        location_id=location,
+        cidr=IPv4Network(cidr),
+        range_start=IPv4Address(first) if first else None,
+        range_end=IPv4Address(last) if last else None,
+    )
+    async with database.transaction() as tx:
+        network = (await create_network(tx, "nat", default=True))["id"]
+        pool = (await create_pool(tx, network, wanted))["id"]
+    node = await make_node(database, location, "alpha")
+    return World(project, image, node, network, pool, location)
+
+
+async def make_node(
+    database: Database, location_id: UUID, name: str, *, cpus: int = 16, memory_mib: int = 65536, disk_gib: int = 1000
+) -> UUID:
+    capacity = {
+        "cpus": cpus,
+        "memory_mib": memory_mib,
+        "memory_free_mib": memory_mib,
+        "disk_gib": disk_gib,
+        "disk_free_gib": disk_gib,
+        "load_1m": 0.0,
+    }
+    node_id: UUID = await database.fetchval(
+        """INSERT INTO nodes (name, location_id, state, host_uuid, capacity) VALUES ($1, $2, 'online', $3, $4)
+           RETURNING id""",
+        name,
+        location_id,
+        uuid4(),
+        capacity,
+    )
+    return node_id
