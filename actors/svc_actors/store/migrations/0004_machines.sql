@@ -112,7 +112,7 @@ CREATE TABLE vms (
 CREATE UNIQUE INDEX vms_idempotency ON vms (idempotency_owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE UNIQUE INDEX vms_name ON vms (project_id, name) WHERE deleted_at IS NULL;
 CREATE INDEX vms_node ON vms (node_id) WHERE deleted_at IS NULL;
-CREATE INDEX vms_listed ON vms (created_at DESC, id) WHERE deleted_at IS NULL;
+CREATE INDEX vms_listed ON vms (created_at DESC NULLS LAST, id DESC) WHERE deleted_at IS NULL;
 
 CREATE TABLE nics (
     id         uuid PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -170,7 +170,7 @@ CREATE INDEX tasks_open ON tasks (resource_kind, resource_id) WHERE status IN ('
 -- A machine does one thing at a time.
 CREATE UNIQUE INDEX tasks_one_a_machine ON tasks (resource_id)
     WHERE resource_kind = 'vm' AND status IN ('queued', 'running');
-CREATE INDEX tasks_listed ON tasks (created_at DESC, id);
+CREATE INDEX tasks_listed ON tasks (created_at DESC NULLS LAST, id DESC);
 
 -- Positions of one task are contiguous: taken from tasks.last_position under its row lock.
 CREATE TABLE task_events (
