@@ -34,7 +34,8 @@ class Porter(Actor):
 
         self.spawn(work)
 
-    async def stumble(self) -> None:
+    async def stumble(self, after: float = 0.0) -> None:
+        await trio.sleep(after)
         raise ValueError("dropped it")
 
 
@@ -122,6 +123,19 @@ async def test_a_drain_does_not_wait_for_the_rest_after_a_crash(
     began = trio.current_time()
     await system.drain(30)
     assert trio.current_time() == began
+
+
+async def test_a_crash_during_the_drain_does_not_prolong_it(system: ActorSystem, trace: list[str]) -> None:
+    async def stumble() -> None:
+        with pytest.raises(ActorCrashed):
+            await system.ref(Porter, "a").ask(Porter.stumble, 5.0)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stumble)
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+        await system.drain(30)
+        assert trio.current_time() == began + 5.0
 
 
 async def test_an_idle_system_drains_at_once_and_stays_shut(system: ActorSystem, trace: list[str]) -> None:

@@ -43,12 +43,13 @@ class Clerk(Actor):
     async def refuse(self) -> None:
         raise NotTodayError("closed")
 
-    async def refuse_in_parallel(self, and_fail: bool = False) -> None:
+    async def refuse_and_fail(self) -> None:
+        raise ExceptionGroup("of a nursery", [NotTodayError("closed"), ValueError("a crash among answers")])
+
+    async def refuse_in_parallel(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.refuse)
             nursery.start_soon(self.refuse)
-            if and_fail:
-                raise ValueError("a crash among answers")
 
     async def hang(self) -> None:
         await trio.sleep_forever()
@@ -106,7 +107,7 @@ async def test_a_domain_error_from_a_handlers_own_nursery_is_an_answer_too(
     with pytest.raises(NotTodayError):
         await system.ref(Clerk, "a").ask(Clerk.refuse_in_parallel)
     with pytest.raises(ActorCrashed):
-        await system.ref(Clerk, "b").ask(Clerk.refuse_in_parallel, and_fail=True)
+        await system.ref(Clerk, "b").ask(Clerk.refuse_and_fail)
     assert [(alert.actor, alert.kind) for alert in alerts] == [("Clerk:b", AlertKind.CRASHED)]
 
 
