@@ -7,8 +7,9 @@ Invariants:
 - every run passes the same checks in the same order: authentication, scope, role, support-session rule, body,
   handler;
 - a mutating (or secret-revealing) operation that was refused or failed leaves its audit row here, one that succeeded
-  leaves it in the handler's own transaction. Callers who did not sign in, and sign-ins turned away by the throttle,
-  leave none: nobody could be named, and anybody could fill the table.
+  leaves it in the handler's own transaction. Callers who did not sign in leave none, save those refused by a public
+  operation (a wrong password), and of these so many a minute: anybody could fill the table. What the throttle turned
+  away leaves none.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from svc_actors.store import Outcome, audit
 SUPPORT_SESSION_REFUSAL = "a support session can look, not act"
 _AUDIT_DEADLINE = 5.0
 _MAX_TARGET = 200
+_ROWS_OF_STRANGERS = 120
 _NAME = re.compile(r"[a-z][a-z_]*(\.[a-z][a-z_-]*)+")
 _SEGMENT = re.compile(r"[a-z0-9.-]+|{\w+}")
 
@@ -54,6 +56,7 @@ class Entry(Generic[ServicesT]):
 class Registry(Generic[ServicesT]):
     def __init__(self, operations: Iterable[Operation[ServicesT, Any, Any]]) -> None:
         self._entries: dict[str, Entry[ServicesT]] = {}
+        self._strangers = _Allowance(per_minute=_ROWS_OF_STRANGERS)
         routes: dict[tuple[Method, str], str] = {}
         commands: dict[tuple[str, ...], str] = {}
         for operation in operations:
@@ -101,13 +104,38 @@ class Registry(Generic[ServicesT]):
             request = await entry.reader.read(parameters)
             return await entry.operation.handler(context, request)
         except ServiceError as error:
-            if _leaves_a_trace(entry.operation, context.principal, error):
+            if self._leaves_a_trace(entry.operation, context.principal, error):
                 await _record_refusal(entry.operation, context, parameters, error.code)
             raise
         except Exception:
             if entry.operation.mutates or entry.operation.secret:
                 await _record_refusal(entry.operation, context, parameters, ErrorCode.INTERNAL)
             raise
+
+    def _leaves_a_trace(self, operation: Operation[Any, Any, Any], principal: Principal, error: ServiceError) -> bool:
+        if not (operation.mutates or operation.secret) or error.code is ErrorCode.RATE_LIMITED:
+            return False
+        if principal.user_id is not None:
+            return True
+        return operation.access is Access.PUBLIC and error.code is not ErrorCode.INVALID and self._strangers.spend()
+
+
+class _Allowance:
+    """So many a minute, and no more than a minute's worth at once."""
+
+    def __init__(self, *, per_minute: int) -> None:
+        self._most = float(per_minute)
+        self._left = float(per_minute)
+        self._at = -math.inf
+
+    def spend(self) -> bool:
+        now = trio.current_time()
+        self._left = min(self._most, self._left + max(0.0, now - self._at) * self._most / 60)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 def authorise(operation: Operation[Any, Any, Any], principal: Principal) -> None:
@@ -125,12 +153,6 @@ def authorise(operation: Operation[Any, Any, Any], principal: Principal) -> None
     acts = operation.mutates or operation.route.method is not Method.GET
     if principal.impersonation_id is not None and acts and not operation.in_support_session:
         raise forbidden(SUPPORT_SESSION_REFUSAL)
-
-
-def _leaves_a_trace(operation: Operation[Any, Any, Any], principal: Principal, error: ServiceError) -> bool:
-    if not (operation.mutates or operation.secret) or error.code is ErrorCode.RATE_LIMITED:
-        return False
-    return principal.user_id is not None or operation.access is Access.PUBLIC
 
 
 async def _record_refusal(

@@ -1,0 +1,28 @@
+"""Which projects a caller may see. A foreign id and an absent one are the same to a customer: `not_found`."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from svc.registry.paging import EVERYTHING, Condition
+from svc.registry.principal import Principal
+from svc_actors.errors import not_found
+from svc_actors.store import Queryable
+
+
+def visible_projects(principal: Principal, column: str = "project_id") -> Condition:
+    """The rows whose `column` is a project that the caller may see, as a condition of SQL with its own `$1`."""
+    if principal.sees_everything:
+        return EVERYTHING
+    sql = f"{column} IN (SELECT m.project_id FROM project_members AS m WHERE m.user_id = $1)"
+    return Condition(sql, (principal.user_id,))
+
+
+async def require_visible(queryable: Queryable, principal: Principal, project_id: UUID | None, *, what: str) -> None:
+    """Raise `not_found`, naming `what` the id was for, unless the caller may see the project."""
+    if principal.sees_everything:
+        return
+    if project_id is None or not await queryable.fetchval(
+        "SELECT true FROM project_members WHERE project_id = $1 AND user_id = $2", project_id, principal.user_id
+    ):
+        raise not_found(f"there is no such {what}")

@@ -1,0 +1,82 @@
+"""GET /activity, and the audit entries that other areas list for one thing of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from svc.controller.services import Controller
+from svc.registry.operation import Command, Context, Method, Model, Operation, Route
+from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
+from svc.registry.principal import Access, Role, Scope
+from svc_actors.store import Outcome, Queryable, Via
+
+
+class AuditEntry(Model):
+    """Who did what. In a support session `actor` reads as the operator's email as the customer's email, `actor_id` is
+    the customer, and `impersonation_id` joins to the record that holds both."""
+
+    id: int
+    at: datetime
+    actor: str
+    actor_id: UUID | None
+    role: str
+    via: Via
+    impersonation_id: UUID | None
+    address: str | None
+    request_id: str
+    operation: str
+    target_kind: str
+    target_id: str | None
+    target_name: str | None
+    project_id: UUID | None
+    outcome: Outcome
+    error_code: str | None
+    details: dict[str, Any] | None
+
+
+_COLUMNS = ", ".join(AuditEntry.model_fields)
+
+
+async def audit_page(
+    queryable: Queryable, request: PageRequest, where: Sequence[tuple[str, Sequence[object]]]
+) -> Page[AuditEntry]:
+    """A page of the audit entries that meet all of `where`, newest first."""
+    rows, total = await paginate(
+        queryable,
+        select=f"SELECT {_COLUMNS} FROM audit",
+        where=[*where, contains(request.q, "actor", "operation", "target_name", "target_id")],
+        sortable={"at": "at", "actor": "actor", "operation": "operation"},
+        default_sort="-at",
+        request=request,
+    )
+    return Page[AuditEntry].of([AuditEntry(**dict(row)) for row in rows], total, request)
+
+
+def audit_of(kind: str, target_id: UUID) -> Condition:
+    """The entries about one thing."""
+    return Condition("target_kind = $1 AND target_id = $2", (kind, str(target_id)))
+
+
+async def activity(ctx: Context[Controller], request: PageRequest) -> Page[AuditEntry]:
+    everything = ctx.principal.role is Role.ADMINISTRATOR
+    own = EVERYTHING if everything else equals("actor_id", ctx.principal.user_id)
+    return await audit_page(ctx.services.database, request, [own])
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="activity.list",
+        summary="Who did what: an administrator sees all of it, everybody else their own",
+        request=PageRequest,
+        response=Page[AuditEntry],
+        handler=activity,
+        route=Route(Method.GET, "/activity"),
+        command=Command(("activity",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+)

@@ -1,0 +1,18 @@
+"""The secrets that people and programs carry: 32 random bytes each, known to the service by their SHA-256 alone."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+API_TOKEN_PREFIX = "svcvm_"  # noqa: S105 - the public start of a token
+SETUP_TOKEN_PREFIX = "svcsetup_"  # noqa: S105
+
+
+def new_secret(prefix: str = "") -> str:
+    return prefix + secrets.token_urlsafe(32)
+
+
+def fingerprint(secret: str) -> bytes:
+    """What is stored of a secret. A secret of 256 random bits needs no slow hash."""
+    return hashlib.sha256(secret.encode()).digest()

@@ -1,0 +1,88 @@
+"""Browser sessions: how long they last, and how they begin and end.
+
+Invariants: the cookie's value is made anew at each sign-in, at the start and at the end of a support session, and
+only its SHA-256 is kept; a session ends 12 hours after it was last used, 7 days after it began, and with whatever
+ends the person's sessions (sign-out by an administrator, suspension, a new password), support sessions led by that
+person included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from svc.controller.secrets import fingerprint, new_secret
+from svc_actors.store import Transaction
+
+IDLE = timedelta(hours=12)
+ABSOLUTE = timedelta(days=7)
+SUPPORT = timedelta(minutes=30)
+SESSION_COOKIE = "svcvm_session"
+_MAX_USER_AGENT = 300
+
+
+@dataclass(frozen=True)
+class Begun:
+    cookie: str
+    expires_at: datetime
+
+
+async def begin(
+    tx: Transaction,
+    user_id: UUID,
+    *,
+    address: str | None,
+    user_agent: str | None,
+    replaces: UUID | None,
+    lasts: timedelta = ABSOLUTE,
+    not_after: datetime | None = None,
+    impersonation_id: UUID | None = None,
+) -> Begun:
+    """Begin a session, ending the one it `replaces`."""
+    if replaces is not None:
+        await end(tx, replaces)
+    cookie = new_secret()
+    expires_at: datetime = await tx.fetchval(
+        """
+        INSERT INTO sessions (token_hash, user_id, impersonation_id, address, user_agent, expires_at)
+        VALUES ($1, $2, $3, $4, $5, least(now() + $6::interval, coalesce($7, 'infinity'::timestamptz)))
+        RETURNING expires_at
+        """,
+        fingerprint(cookie),
+        user_id,
+        impersonation_id,
+        address,
+        user_agent[:_MAX_USER_AGENT] if user_agent else None,
+        lasts,
+        not_after,
+    )
+    return Begun(cookie, expires_at)
+
+
+async def end(tx: Transaction, session_id: UUID) -> None:
+    """End one session, and the support session that it carries."""
+    await tx.execute(
+        """
+        WITH ended AS (DELETE FROM sessions WHERE id = $1 RETURNING impersonation_id)
+        UPDATE impersonations SET ended_at = now()
+        WHERE id = (SELECT impersonation_id FROM ended) AND ended_at IS NULL
+        """,
+        session_id,
+    )
+
+
+async def end_all(tx: Transaction, user_id: UUID) -> int:
+    """End every session of a person, support sessions in their account and led by them included; how many there were."""
+    await tx.execute(
+        "UPDATE impersonations SET ended_at = now() WHERE $1 IN (customer_id, operator_id) AND ended_at IS NULL",
+        user_id,
+    )
+    tag = await tx.execute(
+        """
+        DELETE FROM sessions
+        WHERE user_id = $1 OR impersonation_id IN (SELECT id FROM impersonations WHERE operator_id = $1)
+        """,
+        user_id,
+    )
+    return int(tag.split()[-1])
