@@ -202,6 +202,22 @@ async def test_an_actor_that_cannot_be_loaded_at_all_leaves_no_asker_waiting(
     assert system.statistics().live == 0
 
 
+async def test_an_actor_that_cannot_even_be_made_harms_no_other(
+    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
+) -> None:
+    class Unmakeable(Actor):
+        async def ping(self) -> None: ...
+
+    def fail(key: str) -> Unmakeable:
+        raise OSError("no descriptors left")
+
+    system.register(Unmakeable, fail)
+    with pytest.raises(ActorUnavailable):
+        await system.ref(Unmakeable, "x").ask(Unmakeable.ping)
+    assert {(alert.actor, alert.during) for alert in alerts} == {("Unmakeable:x", "activate")}
+    assert await system.ref(Teller, "a").ask(Teller.deposit, 1) == 1
+
+
 async def test_what_does_not_exist_answers_with_a_domain_error_and_leaves_nothing_behind(
     system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
 ) -> None:

@@ -22,7 +22,6 @@ from svc_actors.runtime.errors import (
     ActorCrashed,
     ActorUnavailable,
     AskCycle,
-    DomainError,
     Draining,
     HandlerOverdue,
     MailboxFull,
@@ -206,20 +205,17 @@ class Cell:
         try:
             value = await self._attempt(message, actor)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
-            if answer := answer_in(error):
-                self._answer(message, answer)
-            else:
-                message.fail(self._crashed(message, error))
+            answer = answer_in(error)
+            heard = message.fail(answer or self._crashed(message, error))
+            if answer is None:
                 self._note_crash(message.name, error)
+            elif not heard:
+                self._alert(AlertKind.UNHEARD, message.name, answer)
         else:
             message.answer(value)
         finally:
             if message.asker is not None:  # This task was cancelled half-way.
                 message.fail(self._crashed(message, None))
-
-    def _answer(self, message: Message, answer: DomainError) -> None:
-        if not message.fail(answer):
-            self._alert(AlertKind.UNHEARD, message.name, answer)
 
     async def _attempt(self, message: Message, actor: Actor) -> object:
         """Run a handler, or a step of the actor's life, as the one thing that this actor does now."""
@@ -243,17 +239,17 @@ class Cell:
 
     async def _activate(self) -> None:
         """Load an instance. A `DomainError` answers the first message (there may be no such thing to load)."""
-        actor = self.actor = self.kind.make(self)
-        step = Message(type(actor).activate)
         try:
-            await self._attempt(step, actor)
+            actor = self.actor = self.kind.make(self)
+            await self._attempt(Message(type(actor).activate), actor)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
             if (answer := answer_in(error)) is None:
-                self._note_crash(step.name, error)
+                self._note_crash("activate", error)
                 return
             self.actor, self.loaded = None, False
             await self._end_work()
-            self._answer(self.mailbox.popleft() if self.mailbox else step, answer)
+            if not (self.mailbox and self.mailbox.popleft().fail(answer)):
+                self._alert(AlertKind.UNHEARD, "activate", answer)
         else:
             self.loaded = True
             self.kind.activations += 1
