@@ -16,7 +16,7 @@ CREATE TABLE locations (
 
 CREATE TABLE nodes (
     id                uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    name              text NOT NULL UNIQUE,
+    name              text NOT NULL,
     location_id       uuid NOT NULL REFERENCES locations,
     -- pending: enrolled, never seen; online and offline: as the gateway sees it. Maintenance is a flag beside it.
     state             text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'online', 'offline')),
@@ -30,13 +30,18 @@ CREATE TABLE nodes (
     facts             jsonb,
     capacity          jsonb,
     preflight         jsonb,
+    preflight_at      timestamptz,
+    inventory_at      timestamptz,
     connected_at      timestamptz,
     seen_at           timestamptz,
     created_at        timestamptz NOT NULL DEFAULT now(),
     deleted_at        timestamptz
 );
+CREATE UNIQUE INDEX nodes_name ON nodes (name) WHERE deleted_at IS NULL;
+-- One host is one node.
+CREATE UNIQUE INDEX nodes_host ON nodes (host_uuid) WHERE deleted_at IS NULL;
 
--- One live certificate a node; deleting the node revokes it.
+-- One live certificate a node, two while a renewal is being proven; deleting the node revokes them.
 CREATE TABLE node_certificates (
     serial     text PRIMARY KEY,
     node_id    uuid NOT NULL REFERENCES nodes,
@@ -55,7 +60,10 @@ CREATE TABLE node_bootstraps (
     created_at  timestamptz NOT NULL DEFAULT now(),
     expires_at  timestamptz NOT NULL,
     used_at     timestamptz,
-    node_id     uuid REFERENCES nodes
+    node_id     uuid REFERENCES nodes,
+    -- SHA-256 of the key it was used with: the same host may ask again when the answer was lost.
+    public_key  bytea,
+    CHECK ((used_at IS NULL) = (node_id IS NULL) AND (used_at IS NULL) = (public_key IS NULL))
 );
 
 CREATE TABLE node_samples (

@@ -1,0 +1,126 @@
+"""Nodes as they are kept: rows, the events that announce them, and who acts when the node itself does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from svc_actors.errors import not_found
+from svc_actors.store import Caller, EventKind, NewEvent, Queryable, Record, Transaction, Via, events
+
+
+class NodeState(StrEnum):
+    """As shown. `maintenance` is online with the maintenance flag."""
+
+    PENDING = "pending"
+    ONLINE = "online"
+    OFFLINE = "offline"
+    MAINTENANCE = "maintenance"
+
+
+class NodeMode(StrEnum):
+    """An observed node is looked at and never changed: no machine is placed on it."""
+
+    OBSERVE = "observe"
+    MANAGED = "managed"
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    id: UUID
+    name: str
+    location_id: UUID
+    location_name: str
+    connection: NodeState
+    """Never `maintenance`: what the gateway last saw."""
+    mode: NodeMode
+    maintenance: bool
+    cpu_overcommit: float
+    memory_overcommit: float
+    disk_overcommit: float
+    host_uuid: UUID
+    facts: dict[str, Any] | None
+    capacity: dict[str, Any] | None
+    preflight: list[dict[str, Any]] | None
+    preflight_at: datetime | None
+    inventory_at: datetime | None
+    connected_at: datetime | None
+    seen_at: datetime | None
+    created_at: datetime
+
+    @property
+    def state(self) -> NodeState:
+        if self.connection is NodeState.ONLINE and self.maintenance:
+            return NodeState.MAINTENANCE
+        return self.connection
+
+
+SELECT = "SELECT nodes.*, locations.name AS location_name FROM nodes JOIN locations ON locations.id = nodes.location_id"
+SHOWN_STATE = "CASE WHEN nodes.state = 'online' AND nodes.maintenance THEN 'maintenance' ELSE nodes.state END"
+
+
+def as_node(row: Record) -> NodeRecord:
+    return NodeRecord(
+        id=row["id"],
+        name=row["name"],
+        location_id=row["location_id"],
+        location_name=row["location_name"],
+        connection=NodeState(row["state"]),
+        mode=NodeMode(row["mode"]),
+        maintenance=row["maintenance"],
+        cpu_overcommit=row["cpu_overcommit"],
+        memory_overcommit=row["memory_overcommit"],
+        disk_overcommit=row["disk_overcommit"],
+        host_uuid=row["host_uuid"],
+        facts=row["facts"],
+        capacity=row["capacity"],
+        preflight=row["preflight"],
+        preflight_at=row["preflight_at"],
+        inventory_at=row["inventory_at"],
+        connected_at=row["connected_at"],
+        seen_at=row["seen_at"],
+        created_at=row["created_at"],
+    )
+
+
+async def get_node(queryable: Queryable, node_id: UUID, *, lock: bool = False) -> NodeRecord:
+    """Raises not_found. `lock` holds the row to the end of the transaction."""
+    row = await queryable.fetchrow(
+        f"{SELECT} WHERE nodes.id = $1 AND nodes.deleted_at IS NULL{' FOR UPDATE OF nodes' if lock else ''}", node_id
+    )
+    if row is None:
+        raise not_found("There is no such node.")
+    return as_node(row)
+
+
+async def announce(tx: Transaction, node: NodeRecord, change: str) -> None:
+    """`change` names what happened: joined, online, offline, updated, deleted, inventory, preflight."""
+    await events.append(
+        tx,
+        NewEvent(
+            kind=EventKind.NODE,
+            subject=str(node.id),
+            node_id=node.id,
+            administrators_only=True,
+            payload={"id": str(node.id), "name": node.name, "state": node.state.value, "change": change},
+        ),
+    )
+
+
+def node_itself(node_id: UUID, name: str, operation: str, *, address: str | None = None) -> Caller:
+    """The caller of what a node does on its own account."""
+    return Caller(
+        actor_id=None,
+        actor=f"node:{name}",
+        role="node",
+        via=Via.NODE,
+        impersonation_id=None,
+        impersonator_id=None,
+        token_id=None,
+        address=address,
+        request_id=f"node-{node_id}",
+        operation=operation,
+    )
