@@ -59,6 +59,7 @@ __all__ = [
     "TaskRun",
     "TaskRunner",
     "TaskStatus",
+    "as_task",
     "create_task",
     "end_task",
     "get_task",

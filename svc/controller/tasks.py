@@ -1,0 +1,209 @@
+"""Tasks: what is under way or was done, its log, and its cancellation. `TaskModel` is what every order answers with."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.access import require_visible, visible_projects
+from svc.controller.services import Controller
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
+from svc.registry.principal import Access, Principal, Scope
+from svc_actors.controller.tasks import Level, ResourceKind, Task, TaskStatus, as_task, get_task, read_log
+from svc_actors.errors import ErrorCode, not_found
+from svc_actors.store import Queryable
+
+LOG_PAGE = 1000
+
+_SORTABLE = {"created_at": "created_at", "ended_at": "ended_at", "op": "op", "status": "status"}
+
+
+class TaskModel(Model):
+    """`error_code` and `error_message` say why a task failed; `error_message` alone why it was cancelled. `node_id` is
+    for staff and administrators."""
+
+    id: UUID
+    op: str
+    status: TaskStatus
+    resource_kind: ResourceKind
+    resource_id: UUID
+    resource_name: str
+    node_id: UUID | None
+    project_id: UUID | None
+    actor: str
+    progress: Annotated[int, Field(ge=0, le=100)]
+    message: str
+    error_code: ErrorCode | None
+    error_message: str | None
+    cancel_requested: bool
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    deadline_at: datetime
+
+    @classmethod
+    def of(cls, task: Task, principal: Principal) -> TaskModel:
+        return cls(
+            id=task.id,
+            op=task.op,
+            status=task.status,
+            resource_kind=task.resource_kind,
+            resource_id=task.resource_id,
+            resource_name=task.resource_name,
+            node_id=task.node_id if principal.sees_everything else None,
+            project_id=task.project_id,
+            actor=task.caller.actor,
+            progress=task.progress,
+            message=task.message,
+            error_code=task.error_code,
+            error_message=task.error_message,
+            cancel_requested=task.cancel_requested,
+            created_at=task.created_at,
+            started_at=task.started_at,
+            ended_at=task.ended_at,
+            deadline_at=task.deadline_at,
+        )
+
+
+class TaskEventModel(Model):
+    """One line of a task's log. Positions are 1, 2, 3, ... without a gap."""
+
+    position: int
+    at: datetime
+    level: Level
+    progress: int | None
+    message: str
+
+
+class TaskList(PageRequest):
+    status: TaskStatus | None = None
+    op: Annotated[str, Field(max_length=64)] | None = None
+    node: UUID | None = None
+    resource_kind: ResourceKind | None = None
+
+
+class TaskRequest(Request):
+    id: UUID
+
+
+class TaskLogRequest(Request):
+    """`after` is the last position the caller has; at most 1,000 lines are given at once."""
+
+    id: UUID
+    after: Annotated[int, Field(ge=0, le=2**62)] = 0
+
+
+async def list_tasks(context: Context[Controller], request: TaskList) -> Page[TaskModel]:
+    return await page_of_tasks(
+        context.services.database,
+        context.principal,
+        request,
+        equals("status", request.status.value if request.status else None),
+        equals("op", request.op),
+        equals("node_id", request.node),
+        equals("resource_kind", request.resource_kind.value if request.resource_kind else None),
+    )
+
+
+async def page_of_tasks(
+    queryable: Queryable, principal: Principal, request: PageRequest, *conditions: Condition
+) -> Page[TaskModel]:
+    """The tasks that the caller may see and the conditions (on columns of `tasks`) leave."""
+    rows, total = await paginate(
+        queryable,
+        select="SELECT * FROM tasks",
+        where=[
+            visible_projects(principal),
+            contains(request.q, "resource_name", "op", "message"),
+            *conditions,
+        ],
+        sortable=_SORTABLE,
+        default_sort="-created_at",
+        request=request,
+    )
+    return Page[TaskModel].of([TaskModel.of(as_task(row), principal) for row in rows], total, request)
+
+
+async def show_task(context: Context[Controller], request: TaskRequest) -> TaskModel:
+    return TaskModel.of(await _visible_task(context, request.id), context.principal)
+
+
+async def task_log(context: Context[Controller], request: TaskLogRequest) -> list[TaskEventModel]:
+    await _visible_task(context, request.id)
+    lines = await read_log(context.services.database, request.id, after=request.after, limit=LOG_PAGE)
+    return [
+        TaskEventModel(
+            position=line.position, at=line.at, level=line.level, progress=line.progress, message=line.message
+        )
+        for line in lines
+    ]
+
+
+async def cancel_task(context: Context[Controller], request: TaskRequest) -> TaskModel:
+    await _visible_task(context, request.id)
+    task = await context.services.tasks.cancel(context.caller, request.id)
+    return TaskModel.of(task, context.principal)
+
+
+async def _visible_task(context: Context[Controller], task_id: UUID) -> Task:
+    task = await get_task(context.services.database, task_id)
+    if task is None:
+        raise not_found("There is no such task.")
+    await require_visible(context.services.database, context.principal, task.project_id, what="task")
+    return task
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="task.list",
+        summary="List tasks, newest first",
+        request=TaskList,
+        response=Page[TaskModel],
+        handler=list_tasks,
+        route=Route(Method.GET, "/tasks"),
+        command=Command(("task", "list")),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="task.show",
+        summary="Show a task",
+        request=TaskRequest,
+        response=TaskModel,
+        handler=show_task,
+        route=Route(Method.GET, "/tasks/{id}"),
+        command=Command(("task", "show"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="task.log",
+        summary="Read a task's log after a position",
+        request=TaskLogRequest,
+        response=list[TaskEventModel],
+        handler=task_log,
+        route=Route(Method.GET, "/tasks/{id}/events"),
+        command=Command(("task", "log"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="task.cancel",
+        summary="Give up a task that has not ended",
+        request=TaskRequest,
+        response=TaskModel,
+        handler=cancel_task,
+        route=Route(Method.POST, "/tasks/{id}/cancel"),
+        command=Command(("task", "cancel"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+)
