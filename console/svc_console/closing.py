@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from svc_actors.controller.consoles import Standing
-
 from svc_console.relay import Ending
 
 

@@ -19,10 +19,10 @@ import structlog
 import trio
 from quart import Response, websocket
 from quart_trio import QuartTrio
+
 from svc_actors.controller.consoles import ConsoleKind, ConsoleOpen, Grant, Standing, redeem, standing
 from svc_actors.errors import ServiceError
 from svc_actors.store import Database
-
 from svc_console import closing, frames
 from svc_console.closing import Close
 from svc_console.relay import relay
