@@ -17,13 +17,14 @@ from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import embedded
 
 PATIENCE = 60.0
+_MEMORY = "/dev/shm"
 T = TypeVar("T")
 
 
 @contextmanager
 def server_folder() -> Iterator[Path]:
     """A new folder that a server can work in, removed afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="svc-server-"))
+    folder = Path(tempfile.mkdtemp(prefix="svc-server-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
     try:
         yield folder / "postgresql"
     finally:

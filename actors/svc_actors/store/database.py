@@ -137,7 +137,7 @@ class Database(Statements):
             now = trio.current_time()
             while self._idle:
                 connection = self._idle.pop()
-                if now - connection.idle_since < _TRUSTED_IDLE or connection.poll():
+                if now - connection.idle_since < _TRUSTED_IDLE or connection.is_quiet():
                     return connection
                 self._discard(connection)
             return await self._connect()

@@ -68,10 +68,9 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
         """Whether another task may have this connection: open, and outside a transaction."""
         return not self.is_closed() and not self.is_in_transaction()
 
-    def poll(self) -> bool:
-        """Take in what the server has said unasked; whether the connection is still open afterwards."""
-        self.link.receive()
-        return not self.is_closed()
+    def is_quiet(self) -> bool:
+        """Whether the server has said nothing since the last reply: what it says unasked is mostly good-bye."""
+        return self.link.is_quiet()
 
     async def pump_notifications(self) -> None:
         """Wait for the server to speak unasked and deliver its notifications to `notification_sink`.
@@ -79,7 +78,8 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
         Returns when something has arrived; raises `ConnectionResetError` once the connection is gone.
         """
         await self.link.wait_readable()
-        if not self.poll():
+        self.link.receive()
+        if self.is_closed():
             raise ConnectionResetError("the database closed the connection")
 
 

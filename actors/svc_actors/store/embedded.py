@@ -168,12 +168,20 @@ class _Folder:
             leftover.unlink(missing_ok=True)
 
     def is_ready(self) -> bool:
-        """Whether the server says, in its pid file's last line, that it takes connections."""
-        try:
-            lines = (self.cluster / "postmaster.pid").read_text().splitlines()
-        except FileNotFoundError:
-            return False
+        """Whether the server says, in the last line of its pid file, that it takes connections."""
+        lines = self._pid_file()
         return len(lines) >= 8 and lines[7].strip() == "ready"
+
+    def postmaster(self) -> int:
+        """The pid of the server that is running or was the last one to run; 0 when there was none."""
+        lines = self._pid_file()
+        return int(lines[0]) if lines else 0
+
+    def _pid_file(self) -> list[str]:
+        try:
+            return (self.cluster / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return []
 
     def processes(self) -> list[int]:
         """Every process of a server that works on this folder: PostgreSQL's processes keep the cluster as their cwd."""
@@ -287,7 +295,10 @@ class _Server:
         )
 
     async def _stop_all(self) -> None:
-        """Stop every process of this folder's server: politely, then at once, then by force."""
+        """Stop every process of this folder's server: the postmaster politely, then at once, then by force.
+
+        What a dead postmaster left behind works on memory that is lost already; it is killed, recovery does the rest.
+        """
         for order, patience in (
             (signal.SIGINT, _FAST_STOP_TIMEOUT),
             (signal.SIGQUIT, _IMMEDIATE_STOP_TIMEOUT),
@@ -295,10 +306,12 @@ class _Server:
         ):
             with trio.move_on_after(patience):
                 processes = self._folder.processes()
-                # The postmaster stops its children itself; orphans of a killed one have nobody to do it.
-                postmaster = [pid for pid in processes if _parent(pid) not in processes]
-                for pid in postmaster:
-                    _signal(pid, order)
+                postmaster = self._folder.postmaster()
+                if order is not signal.SIGKILL and postmaster in processes:
+                    _signal(postmaster, order)
+                else:
+                    for pid in processes:
+                        _signal(pid, signal.SIGKILL)
                 # The kernel tells nobody when another's child is gone.
                 while self._folder.processes():  # noqa: ASYNC110
                     await trio.sleep(_POLL)
@@ -366,14 +379,6 @@ def _short_folder(path: Path) -> Path:
 def _quoted(path: Path) -> str:
     """One path for a setting that takes a comma-separated list of them."""
     return '"' + str(path).replace('"', '""') + '"'
-
-
-def _parent(pid: int) -> int:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return int(stat.rpartition(")")[2].split()[1])
 
 
 def _signal(pid: int, order: signal.Signals) -> None:

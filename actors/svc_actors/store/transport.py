@@ -89,6 +89,18 @@ class Link:
             raise ConnectionResetError("the connection is closed")
         await trio.lowlevel.wait_readable(self._descriptor)
 
+    def is_quiet(self) -> bool:
+        """Whether the socket is open and there is nothing to read from it."""
+        if self._closed:
+            return False
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            return False
+        return False
+
     def receive(self) -> None:
         """Feed the protocol with what has arrived, if anything has; the end of the stream loses the connection."""
         if self._closed:
