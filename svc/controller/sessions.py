@@ -73,7 +73,7 @@ async def end(tx: Transaction, session_id: UUID) -> None:
 
 
 async def end_all(tx: Transaction, user_id: UUID) -> int:
-    """End every session of a person, support sessions in their account and led by them included; how many there were."""
+    """End every session of a person, support sessions in their account and led by them included; returns how many."""
     await tx.execute(
         "UPDATE impersonations SET ended_at = now() WHERE $1 IN (customer_id, operator_id) AND ended_at IS NULL",
         user_id,

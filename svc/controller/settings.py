@@ -1,4 +1,4 @@
-"""GET and PATCH /settings: what the administrators decide for the whole service. A setting not stored has its default."""
+"""GET and PATCH /settings: what administrators decide for the whole service. One not stored has its default."""
 
 from __future__ import annotations
 
