@@ -18,14 +18,14 @@ from svc_actors.store import Database
 
 _TOUCH_EVERY: Final = timedelta(minutes=1)
 
-_BY_TOKEN = """
+_OF_BEARER = """
 SELECT t.id, t.user_id, t.scopes, u.email, u.role,
        t.last_used_at IS NULL OR t.last_used_at < now() - $2::interval AS touch
 FROM api_tokens AS t JOIN users AS u ON u.id = t.user_id
 WHERE t.token_hash = $1 AND (t.expires_at IS NULL OR t.expires_at > now()) AND u.suspended_at IS NULL
 """
 
-_BY_SESSION = """
+_OF_COOKIE = """
 SELECT s.id, s.user_id, s.impersonation_id, u.email, u.role, i.operator_id, o.email AS operator_email,
        s.seen_at < now() - $2::interval AS touch,
        s.expires_at <= now() OR s.seen_at <= now() - $3::interval OR (i.id IS NULL AND u.suspended_at IS NOT NULL)
@@ -51,7 +51,7 @@ class Authentication:
     async def by_token(self, token: str) -> Principal:
         row = None
         if token.startswith(API_TOKEN_PREFIX):
-            row = await self._database.fetchrow(_BY_TOKEN, fingerprint(token), _TOUCH_EVERY)
+            row = await self._database.fetchrow(_OF_BEARER, fingerprint(token), _TOUCH_EVERY)
         if row is None:
             raise unauthenticated("this token is unknown, expired or revoked, or its owner is suspended")
         if row["touch"]:
@@ -65,7 +65,7 @@ class Authentication:
         )
 
     async def by_session(self, cookie: str) -> Principal:
-        row = await self._database.fetchrow(_BY_SESSION, fingerprint(cookie), _TOUCH_EVERY, IDLE)
+        row = await self._database.fetchrow(_OF_COOKIE, fingerprint(cookie), _TOUCH_EVERY, IDLE)
         if row is None:
             raise unauthenticated("this session has ended: sign in again")
         if row["ended"]:

@@ -1,0 +1,162 @@
+"""The people side of a controller in one process: the real database, registry and application, asked over ASGI."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import httpx
+import trio
+
+from svc.controller import activity, events, settings, sign_in, tokens
+from svc.controller.authenticate import Authentication
+from svc.controller.passwords import Passwords
+from svc.controller.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
+from svc.controller.services import Controller
+from svc.registry.operation import Operation
+from svc.registry.registry import Registry
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database, EventLog
+from svc_http.app import App, create_app
+
+ORIGIN = "https://controller.test"
+PASSWORD = "Correct-Horse-42"
+AREAS = (activity, events, settings, sign_in, tokens)
+
+
+class CheapPasswords(Passwords):
+    """Counts and compares like the real one, without its cost."""
+
+    def __init__(self) -> None:
+        super().__init__(parallel=2)
+
+    async def hash(self, password: str) -> str:
+        self.hashed += 1
+        return f"cheap:{password}"
+
+    async def verify(self, stored: str | None, password: str) -> bool:
+        self.hashed += 1
+        await trio.lowlevel.checkpoint()
+        return stored == f"cheap:{password}"
+
+
+@dataclass
+class Client:
+    """A browser (it keeps cookies, and sends what the pages send) or a program with a token."""
+
+    http: httpx.AsyncClient
+    headers: dict[str, str]
+
+    async def call(
+        self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None
+    ) -> httpx.Response:
+        return await self.http.request(method, "/api/v1" + path, json=body, headers={**self.headers, **(headers or {})})
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self.call("GET", path)
+
+    async def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        return await self.call("POST", path, {} if body is None else body, headers=headers)
+
+    @property
+    def cookie(self) -> str | None:
+        return self.http.cookies.get("svcvm_session")
+
+
+@dataclass
+class World:
+    app: App
+    services: Controller
+    registry: Registry[Controller]
+    nursery: trio.Nursery
+    clients: list[httpx.AsyncClient] = field(default_factory=list)
+
+    @property
+    def database(self) -> Database:
+        return self.services.database
+
+    def browser(self, address: str = "192.0.2.1") -> Client:
+        return Client(self._http(address), {"Origin": ORIGIN, "X-Service-Request": "1"})
+
+    def program(self, token: str, address: str = "192.0.2.2") -> Client:
+        return Client(self._http(address), {"Authorization": f"Bearer {token}"})
+
+    async def person(self, email: str, role: str = "customer", *, password: str = PASSWORD) -> UUID:
+        """A person, straight into the database; customers with a project of their own."""
+        stored = await self.services.passwords.hash(password)
+        user_id: UUID = await self.database.fetchval(
+            "INSERT INTO users (email, name, role, password_hash) VALUES ($1, $2, $3, $4) RETURNING id",
+            email,
+            email.partition("@")[0].title(),
+            role,
+            stored,
+        )
+        if role == "customer":
+            await self.database.execute(
+                """
+                WITH made AS (INSERT INTO projects (name) VALUES ($1) RETURNING id)
+                INSERT INTO project_members (project_id, user_id) SELECT id, $2 FROM made
+                """,
+                f"project of {email}",
+                user_id,
+            )
+        return user_id
+
+    async def token(self, user_id: UUID, scopes: Iterable[str] = ("admin",)) -> str:
+        token = new_secret(API_TOKEN_PREFIX)
+        await self.database.execute(
+            "INSERT INTO api_tokens (token_hash, last_four, user_id, name, scopes) VALUES ($1, $2, $3, 'test', $4)",
+            fingerprint(token),
+            token[-4:],
+            user_id,
+            list(scopes),
+        )
+        return token
+
+    async def signed_in(self, email: str, *, password: str = PASSWORD, address: str = "192.0.2.1") -> Client:
+        client = self.browser(address)
+        answer = await client.post("/auth/login", {"email": email, "password": password})
+        assert answer.status_code == 200, answer.text
+        return client
+
+    async def audit(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self.database.fetch("SELECT * FROM audit ORDER BY id")]
+
+    def _http(self, address: str) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(app=cast(Any, self.app), client=(address, 40000), raise_app_exceptions=False)
+        client = httpx.AsyncClient(transport=transport, base_url=ORIGIN)
+        self.clients.append(client)
+        return client
+
+
+@asynccontextmanager
+async def open_world(
+    database: Database,
+    *,
+    passwords: Passwords | None = None,
+    operations: Iterable[Operation[Controller, Any, Any]] = (),
+) -> AsyncIterator[World]:
+    log = EventLog(database)
+    services = cast(
+        Controller,
+        SimpleNamespace(
+            database=database, events=log, sealer=Sealer(bytes(32)), passwords=passwords or CheapPasswords()
+        ),
+    )
+    registry: Registry[Controller] = Registry(
+        [*(operation for area in AREAS for operation in area.OPERATIONS), *operations]
+    )
+    app = create_app(registry, services, authenticator=Authentication(database), public_url=ORIGIN)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(log.run)
+        world = World(app, services, registry, nursery)
+        try:
+            yield world
+        finally:
+            for client in world.clients:
+                await client.aclose()
+            nursery.cancel_scope.cancel()
