@@ -20,6 +20,8 @@ import trio
 from quart import Response, websocket
 from quart_trio import QuartTrio
 
+from svc.controller.consoles import CONSOLE_SOCKET_PATH
+from svc.controller.sessions import SESSION_COOKIE
 from svc_actors.controller.consoles import ConsoleKind, ConsoleOpen, Grant, Standing, redeem, standing
 from svc_actors.errors import ServiceError
 from svc_actors.store import Database
@@ -27,7 +29,6 @@ from svc_console import closing, frames
 from svc_console.closing import Close
 from svc_console.relay import relay
 
-SESSION_COOKIE = "svcvm_session"
 STANDING_SECONDS = 2.0
 """How often an open console's standing is looked at, and so how long one outlives it at most."""
 UNANSWERED_SECONDS = 30.0
@@ -90,7 +91,7 @@ def add_console_routes(app: QuartTrio, services: ConsoleServices) -> Consoles:
     frames.install()
     consoles = Consoles()
 
-    @app.websocket("/api/v1/console/ws/<ticket>")
+    @app.websocket(CONSOLE_SOCKET_PATH + "<ticket>")
     async def console(ticket: str) -> Response | None:
         origin = websocket.headers.get("Origin")
         if origin is not None and not _same_origin(origin, websocket.headers.get("Host", "")):
