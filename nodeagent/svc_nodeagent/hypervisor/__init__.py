@@ -1,0 +1,6 @@
+"""The agent's hypervisor: libvirt and QEMU on Trio, disks, images, seeds, networks, consoles, measurements."""
+
+from svc_nodeagent.hypervisor.host import LibvirtHost
+from svc_nodeagent.hypervisor.naming import Naming
+
+__all__ = ["LibvirtHost", "Naming"]

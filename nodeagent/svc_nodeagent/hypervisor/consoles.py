@@ -1,0 +1,202 @@
+"""Consoles of guests: the serial line shared by any number of viewers, and the screen as libvirt's own descriptor.
+
+One task reads a running guest's pseudo-terminal from its start to its end, whether anybody watches or not, so the guest
+is never held back. What it reads goes into a bounded scrollback and to each viewer; a viewer that does not read loses
+the oldest of its backlog, and is told so, and no other viewer and not the guest notices.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import termios
+import tty
+from collections import deque
+from pathlib import Path
+
+import trio
+
+from svc_nodeagent.hypervisor.files import in_thread
+
+SCROLLBACK_BYTES = 64 * 1024
+BACKLOG_BYTES = 256 * 1024
+READ_BYTES = 16 * 1024
+SKIPPED = b"\r\n[output skipped]\r\n"
+
+
+class SerialLine:
+    """A guest's serial line. `run` owns the terminal; `watch` gives a viewer's stream."""
+
+    def __init__(self, path: Path, serial_log: Path) -> None:
+        self._path = path
+        self._log = serial_log
+        self._scrollback = Scrollback(SCROLLBACK_BYTES)
+        self._viewers: set[SerialViewer] = set()
+        self._descriptor: int | None = None
+        self._writing = trio.Lock()
+        self.ended = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Read until the guest is gone. Started once the terminal is open; raises `OSError` when it cannot be."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            tty.setraw(descriptor)
+            # What was said while no one read is in the log: take it from there, and not from the terminal as well.
+            termios.tcflush(descriptor, termios.TCIFLUSH)
+            self._scrollback.add(await in_thread(_tail, self._log, SCROLLBACK_BYTES))
+            self._descriptor = descriptor
+            task_status.started()
+            while data := await _read(descriptor):
+                self._scrollback.add(data)
+                for viewer in self._viewers:
+                    viewer.give(data)
+        finally:
+            self.ended = True
+            self._descriptor = None
+            trio.lowlevel.notify_closing(descriptor)
+            os.close(descriptor)
+            for viewer in tuple(self._viewers):
+                viewer.end()
+
+    def watch(self) -> SerialViewer:
+        """A new viewer, who first sees the scrollback."""
+        viewer = SerialViewer(self)
+        viewer.give(self._scrollback.content())
+        if self.ended:
+            viewer.end()
+        else:
+            self._viewers.add(viewer)
+        return viewer
+
+    def leave(self, viewer: SerialViewer) -> None:
+        self._viewers.discard(viewer)
+
+    async def write(self, data: bytes) -> None:
+        """Type `data`, as a whole, between what other viewers type. Waits for the guest."""
+        async with self._writing:
+            view = memoryview(data)
+            while view:
+                if self._descriptor is None:
+                    raise trio.BrokenResourceError("the guest is not running any more")
+                try:
+                    await trio.lowlevel.wait_writable(self._descriptor)
+                    view = view[os.write(self._descriptor, view) :]
+                except BlockingIOError:
+                    continue
+                except (OSError, trio.ClosedResourceError) as error:
+                    raise trio.BrokenResourceError("the guest is not running any more") from error
+
+    def statistics(self) -> dict[str, int]:
+        return {"viewers": len(self._viewers), "scrollback_bytes": len(self._scrollback.content())}
+
+
+class SerialViewer(trio.abc.HalfCloseableStream):
+    """One viewer's end of a serial line. Receives b"" once the guest has stopped."""
+
+    def __init__(self, line: SerialLine) -> None:
+        self._line = line
+        self._backlog: deque[bytes] = deque()
+        self._size = 0
+        self._ended = False
+        self._closed = False
+        self._news = trio.Event()
+
+    def give(self, data: bytes) -> None:
+        if not data:
+            return
+        self._backlog.append(data)
+        self._size += len(data)
+        if self._size > BACKLOG_BYTES:
+            while self._size > BACKLOG_BYTES // 2:
+                self._size -= len(self._backlog.popleft())
+            self._backlog.appendleft(SKIPPED)
+            self._size += len(SKIPPED)
+        self._news.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._line.leave(self)
+        self._news.set()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await trio.lowlevel.checkpoint()
+        while not self._backlog:
+            if self._closed:
+                raise trio.ClosedResourceError
+            if self._ended:
+                return b""
+            self._news = trio.Event()
+            await self._news.wait()
+        data = self._backlog.popleft()
+        if max_bytes is not None and len(data) > max_bytes:
+            self._backlog.appendleft(data[max_bytes:])
+            data = data[:max_bytes]
+        self._size -= len(data)
+        return data
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError
+        await self._line.write(bytes(data))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def send_eof(self) -> None:
+        """Nothing more will be typed; the guest is not told."""
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        self._closed = True
+        self._line.leave(self)
+        self._news.set()
+        await trio.lowlevel.checkpoint()
+
+
+class Scrollback:
+    """The last `limit` bytes that were added."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+
+    def add(self, data: bytes) -> None:
+        self._kept += data
+        # Cut rarely, so that a byte is moved a bounded number of times.
+        if len(self._kept) > 2 * self._limit:
+            del self._kept[: len(self._kept) - self._limit]
+
+    def content(self) -> bytes:
+        return bytes(self._kept[-self._limit :])
+
+
+def stream_of(descriptor: int) -> trio.SocketStream:
+    """The stream on a connected socket's descriptor (a screen, from libvirt), which it then owns."""
+    sock = socket.socket(fileno=descriptor)
+    sock.setblocking(False)
+    return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+
+
+async def _read(descriptor: int) -> bytes:
+    """What the guest says next; b"" when it is gone (the terminal's other end is closed: EIO)."""
+    while True:
+        await trio.lowlevel.wait_readable(descriptor)
+        try:
+            return os.read(descriptor, READ_BYTES)
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return b""
+
+
+def _tail(path: Path, size: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - size))
+            return file.read(size)
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,108 @@
+"""Disks of machines: qcow2 files made by qemu-img, under temporary names until they are whole.
+
+Invariants: a disk that exists is complete and is never made again, so its content survives every repeat; disk 0 stands
+on a verified image by absolute path and named format.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.domains import BaseImage
+from svc_nodeagent.hypervisor.files import (
+    PARTIAL_SUFFIX,
+    RECORD,
+    Folders,
+    MachineRecord,
+    in_thread,
+    put_in_place,
+    sync_folder,
+)
+from svc_nodeagent.hypervisor.programs import run_program
+from svc_nodeagent.protocol import FailureCode
+
+GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class DiskInfo:
+    """What qemu-img says of a file. `refers_to`: other files its header names, which no downloaded image may do."""
+
+    format: str
+    virtual_bytes: int
+    refers_to: tuple[str, ...]
+    encrypted: bool
+
+
+async def inspect(path: Path, format: str | None = None) -> DiskInfo:
+    named = [] if format is None else ["-f", format]
+    told = json.loads(await run_program("qemu-img", "info", "--output=json", "-U", *named, path, timeout=60))
+    data = told.get("format-specific", {}).get("data", {})
+    referred = [told.get("backing-filename"), told.get("full-backing-filename"), data.get("data-file")]
+    return DiskInfo(
+        format=told["format"],
+        virtual_bytes=int(told["virtual-size"]),
+        refers_to=tuple(str(name) for name in referred if name),
+        encrypted=bool(told.get("encrypted")) or "encrypt" in data,
+    )
+
+
+async def ensure_disks(record: MachineRecord, base: BaseImage, folders: Folders, owner: tuple[int, int]) -> None:
+    """Make the disks that are missing. Raises `HostError(invalid)` when disk 0 is smaller than its image."""
+    for disk in record.disks:
+        path = folders.disk(record.vm_id, disk.index)
+        if await in_thread(path.exists):
+            continue
+        temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+        on_image: list[str | Path] = []
+        if disk.index == 0:
+            needed = (await inspect(base.path, base.format)).virtual_bytes
+            if needed > disk.size_gib * GIB:
+                raise HostError(
+                    FailureCode.INVALID,
+                    f"The image needs a disk of {-(-needed // GIB)} GiB; {disk.size_gib} GiB were asked for.",
+                    "Choose a larger disk.",
+                )
+            on_image = ["-b", base.path, "-F", base.format]
+        await run_program("qemu-img", "create", "-q", "-f", "qcow2", *on_image, temporary, f"{disk.size_gib}G")
+        fault_point(f"create.disk{disk.index}.made")
+        await in_thread(put_in_place, temporary, path, mode=0o600, owner=owner)
+
+
+def destroy(folders: Folders, vm_id: UUID) -> None:
+    """Remove the machine's folder; the record goes last, so that an interrupted removal is known to be one."""
+    folder = folders.machine(vm_id)
+    if not folder.exists():
+        return
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == RECORD):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+        fault_point(f"delete.removed.{path.name}")
+    folder.rmdir()
+    sync_folder(folder.parent)
+
+
+def retain(folders: Folders, vm_id: UUID) -> tuple[str, ...]:
+    """Move the disks to retained/, with a record of what they stand on; gives their names below the data folder."""
+    kept = folders.retained / str(vm_id)
+    folder = folders.machine(vm_id)
+    record = folder / RECORD
+    if record.exists():
+        kept.mkdir(exist_ok=True)
+        # The record first: a disk in retained/ without it would lose the image it stands on.
+        shutil.copyfile(record, kept / (RECORD + PARTIAL_SUFFIX))
+        put_in_place(kept / (RECORD + PARTIAL_SUFFIX), kept / RECORD, mode=0o600)
+        fault_point("delete.record_retained")
+        for disk in sorted(folder.glob("disk-*.qcow2")):
+            disk.rename(kept / disk.name)
+            fault_point(f"delete.retained.{disk.name}")
+        sync_folder(kept)
+    return tuple(f"retained/{vm_id}/{path.name}" for path in sorted(kept.glob("disk-*.qcow2")))

@@ -1,0 +1,216 @@
+"""A machine's record as libvirt's domain XML, and libvirt's states as ours.
+
+Invariants of the definition: no TCP listener (VNC on a private socket, reached through libvirt's descriptor only);
+every file is named with its format, so nothing is probed; libvirt relabels no file, because images are shared and the
+agent gives each disk its owner itself; the network device is a tap that the agent made, filled with rules and brought
+up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from xml.etree import ElementTree
+
+import libvirt
+
+from svc_nodeagent.hypervisor.files import Folders, MachineRecord
+from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.protocol import DomainState
+
+METADATA_NAMESPACE = "urn:svc:machine:1"
+GUEST_AGENT_CHANNEL = "org.qemu.guest_agent.0"
+BALLOON_PERIOD_SECONDS = 10
+_DISK_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+ElementTree.register_namespace("svc", METADATA_NAMESPACE)
+
+
+class Accelerator(StrEnum):
+    KVM = "kvm"
+    TCG = "tcg"
+
+
+@dataclass(frozen=True)
+class BaseImage:
+    path: Path
+    format: str
+
+
+def domain_xml(
+    record: MachineRecord, base: BaseImage, folders: Folders, naming: Naming, accelerator: Accelerator
+) -> str:
+    """The definition that `record` asks for. The domain's UUID is the machine's id."""
+    kvm = accelerator is Accelerator.KVM
+    domain = ElementTree.Element("domain", type="kvm" if kvm else "qemu")
+    _text(domain, "name", naming.domain(record.vm_id))
+    _text(domain, "uuid", str(record.vm_id))
+    _text(domain, "title", record.name)
+    metadata = ElementTree.SubElement(domain, "metadata")
+    ElementTree.SubElement(metadata, f"{{{METADATA_NAMESPACE}}}machine", id=str(record.vm_id))
+    _text(domain, "memory", str(record.memory_mib), unit="MiB")
+    _text(domain, "vcpu", str(record.vcpus), placement="static")
+
+    system = ElementTree.SubElement(domain, "os")
+    _text(system, "type", "hvm", arch="x86_64", machine="q35")
+    ElementTree.SubElement(system, "boot", dev="hd")
+    features = ElementTree.SubElement(domain, "features")
+    for feature in ("acpi", "apic"):
+        ElementTree.SubElement(features, feature)
+    # Distributions of today ask for x86-64-v2 and above; the emulator's default model is older than that.
+    if kvm:
+        ElementTree.SubElement(domain, "cpu", mode="host-model", check="partial")
+    else:
+        cpu = ElementTree.SubElement(domain, "cpu", mode="custom", match="exact", check="none")
+        _text(cpu, "model", "Nehalem", fallback="allow")
+    clock = ElementTree.SubElement(domain, "clock", offset="utc")
+    for timer, policy in (("rtc", "catchup"), ("pit", "delay")):
+        ElementTree.SubElement(clock, "timer", name=timer, tickpolicy=policy)
+    ElementTree.SubElement(clock, "timer", name="hpet", present="no")
+    for event, action in (("on_poweroff", "destroy"), ("on_reboot", "restart"), ("on_crash", "restart")):
+        _text(domain, event, action)
+
+    devices = ElementTree.SubElement(domain, "devices")
+    for disk in record.disks:
+        backing = base if disk.index == 0 else None
+        _disk(
+            devices, f"vd{_DISK_LETTERS[disk.index]}", folders.disk(record.vm_id, disk.index), "qcow2", backing=backing
+        )
+    # A read-only virtio disk, not a CD drive: every guest that finds its root finds this too.
+    _disk(devices, f"vd{_DISK_LETTERS[len(_DISK_LETTERS) - 1]}", folders.seed(record.vm_id), "raw", readonly=True)
+    for nic in record.network.nics:
+        _interface(devices, naming.tap(nic.nic_id), nic.mac, nic.mtu)
+    _consoles(devices, folders.serial_log(record.vm_id))
+    rng = ElementTree.SubElement(devices, "rng", model="virtio")
+    _text(rng, "backend", "/dev/urandom", model="random")
+    balloon = ElementTree.SubElement(devices, "memballoon", model="virtio")
+    ElementTree.SubElement(balloon, "stats", period=str(BALLOON_PERIOD_SECONDS))
+    ElementTree.SubElement(devices, "panic", model="isa")
+    return ElementTree.tostring(domain, encoding="unicode")
+
+
+def serial_path(xml: str) -> Path | None:
+    """The pseudo-terminal of a running domain's first serial port."""
+    source = ElementTree.fromstring(xml).find("./devices/serial[@type='pty']/source")  # noqa: S314 - from libvirt itself
+    path = None if source is None else source.get("path")
+    return None if path is None else Path(path)
+
+
+def guest_agent_is_connected(xml: str) -> bool:
+    target = ElementTree.fromstring(xml).find(f"./devices/channel/target[@name='{GUEST_AGENT_CHANNEL}']")  # noqa: S314 - from libvirt itself
+    return target is not None and target.get("state") == "connected"
+
+
+def domain_state(state: int, reason: int) -> DomainState:
+    if state == libvirt.VIR_DOMAIN_SHUTOFF and reason == libvirt.VIR_DOMAIN_SHUTOFF_CRASHED:
+        return DomainState.CRASHED
+    return _STATES.get(state, DomainState.STOPPED)
+
+
+def lifecycle_state(event: int) -> DomainState | None:
+    """What an event says the domain is now; None for events that change no state."""
+    return _EVENTS.get(event)
+
+
+def lifecycle_reason(event: int, detail: int) -> str:
+    return _REASONS.get((event, detail), _EVENT_NAMES.get(event, "changed"))
+
+
+_STATES = {
+    libvirt.VIR_DOMAIN_RUNNING: DomainState.RUNNING,
+    libvirt.VIR_DOMAIN_BLOCKED: DomainState.RUNNING,
+    libvirt.VIR_DOMAIN_PAUSED: DomainState.PAUSED,
+    libvirt.VIR_DOMAIN_PMSUSPENDED: DomainState.PAUSED,
+    libvirt.VIR_DOMAIN_SHUTDOWN: DomainState.SHUTTING_DOWN,
+    libvirt.VIR_DOMAIN_SHUTOFF: DomainState.STOPPED,
+    libvirt.VIR_DOMAIN_CRASHED: DomainState.CRASHED,
+}
+
+_EVENTS = {
+    libvirt.VIR_DOMAIN_EVENT_STARTED: DomainState.RUNNING,
+    libvirt.VIR_DOMAIN_EVENT_RESUMED: DomainState.RUNNING,
+    libvirt.VIR_DOMAIN_EVENT_SUSPENDED: DomainState.PAUSED,
+    libvirt.VIR_DOMAIN_EVENT_PMSUSPENDED: DomainState.PAUSED,
+    libvirt.VIR_DOMAIN_EVENT_SHUTDOWN: DomainState.SHUTTING_DOWN,
+    libvirt.VIR_DOMAIN_EVENT_STOPPED: DomainState.STOPPED,
+    libvirt.VIR_DOMAIN_EVENT_CRASHED: DomainState.CRASHED,
+    libvirt.VIR_DOMAIN_EVENT_UNDEFINED: DomainState.ABSENT,
+}
+
+_EVENT_NAMES = {
+    libvirt.VIR_DOMAIN_EVENT_STARTED: "started",
+    libvirt.VIR_DOMAIN_EVENT_RESUMED: "resumed",
+    libvirt.VIR_DOMAIN_EVENT_SUSPENDED: "paused",
+    libvirt.VIR_DOMAIN_EVENT_PMSUSPENDED: "the guest suspended itself",
+    libvirt.VIR_DOMAIN_EVENT_SHUTDOWN: "the guest is shutting down",
+    libvirt.VIR_DOMAIN_EVENT_STOPPED: "stopped",
+    libvirt.VIR_DOMAIN_EVENT_CRASHED: "the guest crashed",
+    libvirt.VIR_DOMAIN_EVENT_UNDEFINED: "removed from the host",
+}
+
+_REASONS = {
+    (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN): "the guest shut down",
+    (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_DESTROYED): "stopped by force",
+    (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED): "the guest or its emulator crashed",
+    (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED): "the emulator failed",
+    (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_IOERROR): "paused after a disk error",
+}
+
+
+def _text(parent: ElementTree.Element, tag: str, text: str, **attributes: str) -> None:
+    ElementTree.SubElement(parent, tag, attributes).text = text
+
+
+def _disk(
+    devices: ElementTree.Element,
+    target: str,
+    path: Path,
+    format: str,
+    *,
+    backing: BaseImage | None = None,
+    readonly: bool = False,
+) -> None:
+    disk = ElementTree.SubElement(devices, "disk", type="file", device="disk")
+    ElementTree.SubElement(
+        disk, "driver", name="qemu", type=format, discard="unmap", cache="none" if not readonly else "default"
+    )
+    _source(disk, path)
+    if format == "qcow2":
+        store = ElementTree.SubElement(disk, "backingStore")
+        if backing is not None:
+            store.set("type", "file")
+            ElementTree.SubElement(store, "format", type=backing.format)
+            _source(store, backing.path)
+            ElementTree.SubElement(store, "backingStore")
+    ElementTree.SubElement(disk, "target", dev=target, bus="virtio")
+    if readonly:
+        ElementTree.SubElement(disk, "readonly")
+
+
+def _source(parent: ElementTree.Element, path: Path) -> None:
+    source = ElementTree.SubElement(parent, "source", file=str(path))
+    ElementTree.SubElement(source, "seclabel", model="dac", relabel="no")
+
+
+def _interface(devices: ElementTree.Element, tap: str, mac: str, mtu: int) -> None:
+    interface = ElementTree.SubElement(devices, "interface", type="ethernet")
+    ElementTree.SubElement(interface, "mac", address=mac)
+    ElementTree.SubElement(interface, "target", dev=tap, managed="no")
+    ElementTree.SubElement(interface, "model", type="virtio")
+    if mtu != 1500:
+        ElementTree.SubElement(interface, "mtu", size=str(mtu))
+
+
+def _consoles(devices: ElementTree.Element, log: Path) -> None:
+    serial = ElementTree.SubElement(devices, "serial", type="pty")
+    ElementTree.SubElement(serial, "log", file=str(log), append="on")
+    ElementTree.SubElement(serial, "target", port="0")
+    channel = ElementTree.SubElement(devices, "channel", type="unix")
+    ElementTree.SubElement(channel, "target", type="virtio", name=GUEST_AGENT_CHANNEL)
+    graphics = ElementTree.SubElement(devices, "graphics", type="vnc", sharePolicy="force-shared")
+    ElementTree.SubElement(graphics, "listen", type="socket")
+    video = ElementTree.SubElement(devices, "video")
+    ElementTree.SubElement(video, "model", type="vga")
+    ElementTree.SubElement(devices, "input", type="tablet", bus="usb")
+    ElementTree.SubElement(devices, "input", type="keyboard", bus="usb")

@@ -1,0 +1,173 @@
+"""What the agent keeps on disk, and how a file of it comes to be.
+
+    images/            verified image files named by their digest, and an index file for each image id
+    machines/<vm_id>/  machine.json (the record), disk-N.qcow2, seed.iso, serial.log, and until the first boot is done
+                       first-boot.json (0600)
+    retained/<vm_id>/  disks of deleted machines whose owner wanted them kept, with the record that says what they were
+    metrics/<vm_id>    hourly samples
+
+Invariants: a file under its own name is whole and on disk (written under a temporary name, synced, renamed, folder
+synced), so existence is a recovery point; the record is written before anything it describes, and removed last.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+from uuid import UUID
+
+import trio
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from svc_nodeagent.protocol import DiskSpec, NetworkSpec, SeedSpec
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+RECORD = "machine.json"
+SECRET = "first-boot.json"  # noqa: S105  (a file name)
+SEED = "seed.iso"
+PARTIAL_SUFFIX = ".partial"
+
+FILE_THREADS = trio.CapacityLimiter(4)
+"""Work on files, which may wait for a slow disk, runs in these threads and keeps no others busy."""
+
+
+class MachineRecord(BaseModel):
+    """All that the domain, the seed and the network of a machine are derived from. Carries no secret."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    vm_id: UUID
+    name: str
+    vcpus: int
+    memory_mib: int
+    disks: tuple[DiskSpec, ...]
+    base: str
+    """File name, in images/, of the image that disk 0 stands on."""
+    network: NetworkSpec
+    seed: SeedSpec
+
+
+class FirstBoot(BaseModel):
+    """The one secret of a machine, kept apart until its first boot has used it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    password_hash: str
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The paths below the agent's data folder."""
+
+    root: Path
+
+    @property
+    def images(self) -> Path:
+        return self.root / "images"
+
+    @property
+    def machines(self) -> Path:
+        return self.root / "machines"
+
+    @property
+    def retained(self) -> Path:
+        return self.root / "retained"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics"
+
+    def machine(self, vm_id: UUID) -> Path:
+        return self.machines / str(vm_id)
+
+    def disk(self, vm_id: UUID, index: int) -> Path:
+        return self.machine(vm_id) / f"disk-{index}.qcow2"
+
+    def seed(self, vm_id: UUID) -> Path:
+        return self.machine(vm_id) / SEED
+
+    def serial_log(self, vm_id: UUID) -> Path:
+        return self.machine(vm_id) / "serial.log"
+
+    def create(self) -> None:
+        """QEMU's user passes through (x) the folders above disks and images, and lists none of them."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        for folder, mode in (
+            (self.images, 0o711),
+            (self.machines, 0o711),
+            (self.retained, 0o700),
+            (self.metrics, 0o700),
+        ):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(mode)
+
+    def records(self) -> dict[UUID, MachineRecord]:
+        """Every machine this host holds a record of. Raises `ValueError` naming a record that cannot be read."""
+        found = {}
+        for path in sorted(self.machines.glob(f"*/{RECORD}")):
+            record = read_record(path)
+            found[record.vm_id] = record
+        return found
+
+    def bases_in_use(self) -> dict[str, int]:
+        """How many machines and retained disks stand on each image file."""
+        counts: dict[str, int] = {}
+        for path in (*self.machines.glob(f"*/{RECORD}"), *self.retained.glob(f"*/{RECORD}")):
+            base = read_record(path).base
+            counts[base] = counts.get(base, 0) + 1
+        return counts
+
+
+def read_record(path: Path) -> MachineRecord:
+    try:
+        return MachineRecord.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise ValueError(f"{path} is not a machine record this version can read: {error}") from error
+
+
+def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Put `content` at `path`, whole or not at all, and on disk when this returns."""
+    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.rename(path)
+    sync_folder(path.parent)
+
+
+def put_in_place(temporary: Path, path: Path, *, mode: int, owner: tuple[int, int] | None = None) -> None:
+    """Sync a finished file that another program wrote, give it its rights, and rename it to its own name."""
+    descriptor = os.open(temporary, os.O_RDONLY)
+    try:
+        os.fchmod(descriptor, mode)
+        if owner is not None:
+            os.fchown(descriptor, *owner)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.rename(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """File work, in a thread. Cancellation waits for it: what is half written is finished, not abandoned."""
+    return await trio.to_thread.run_sync(partial(work, *arguments, **named), limiter=FILE_THREADS)

@@ -1,0 +1,133 @@
+"""What is asked of libvirt about one guest: each a call with a deadline, each finding its end reached a success."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+from uuid import UUID
+
+import libvirt
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.connection import CALL_TIMEOUT_SECONDS, Connection, LibvirtError
+from svc_nodeagent.hypervisor.domains import domain_state
+from svc_nodeagent.protocol import DomainState, FailureCode
+
+T = TypeVar("T")
+START_TIMEOUT_SECONDS = 60.0
+GUEST_AGENT_SECONDS = 30
+
+
+class Guests:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def state(self, vm_id: UUID) -> DomainState:
+        try:
+            return await self._on_domain(vm_id, lambda domain: domain_state(*domain.state()))
+        except LibvirtError as error:
+            if error.number == libvirt.VIR_ERR_NO_DOMAIN:
+                return DomainState.ABSENT
+            raise
+
+    async def define(self, xml: str) -> None:
+        await self._connection.call(lambda connection: connection.defineXML(xml))
+
+    async def reset(self, vm_id: UUID) -> None:
+        await self._on_domain(vm_id, lambda domain: domain.reset(0))
+
+    async def press_power_button(self, vm_id: UUID) -> None:
+        try:
+            await self._on_domain(
+                vm_id, lambda domain: domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
+            )
+        except LibvirtError as error:
+            if error.number != libvirt.VIR_ERR_OPERATION_INVALID:  # it went off between the look and the press
+                raise
+
+    async def start(self, vm_id: UUID) -> None:
+        try:
+            await self._on_domain(vm_id, lambda domain: domain.create(), timeout=START_TIMEOUT_SECONDS)
+        except LibvirtError as error:
+            if await self.state(vm_id) is DomainState.RUNNING:
+                return
+            raise HostError(error.code, f"The machine could not be started: {error.message}", error.hint) from error
+
+    async def destroy(self, vm_id: UUID) -> None:
+        def destroy(domain: Any) -> None:
+            if domain.isActive():
+                domain.destroyFlags(libvirt.VIR_DOMAIN_DESTROY_DEFAULT)
+
+        try:
+            await self._on_domain(vm_id, destroy, timeout=START_TIMEOUT_SECONDS)
+        except LibvirtError as error:
+            if error.number not in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
+                raise
+
+    async def undefine(self, vm_id: UUID) -> None:
+        flags = (
+            libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
+            | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+            | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
+            | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+        )
+        try:
+            await self._on_domain(vm_id, lambda domain: domain.undefineFlags(flags))
+        except LibvirtError as error:
+            if error.number != libvirt.VIR_ERR_NO_DOMAIN:
+                raise
+
+    async def set_password(self, vm_id: UUID, account: str, password_hash: str) -> None:
+        """Raises `conflict` when the guest is off or its guest agent was not heard, `timed_out` when it fell silent."""
+
+        def set_password(domain: Any) -> None:
+            domain.agentSetResponseTimeout(GUEST_AGENT_SECONDS)
+            domain.setUserPassword(account, password_hash, libvirt.VIR_DOMAIN_PASSWORD_ENCRYPTED)
+
+        try:
+            await self._on_domain(vm_id, set_password, timeout=GUEST_AGENT_SECONDS + 15)
+        except LibvirtError as error:
+            raise _password_failed(error, account) from error
+
+    async def domain_xml(self, vm_id: UUID) -> str:
+        return await self._on_domain(vm_id, lambda domain: str(domain.XMLDesc()))
+
+    async def open_screen(self, vm_id: UUID) -> int:
+        """A descriptor connected to the guest's VNC server, which it regards as authenticated."""
+        return await self._on_domain(
+            vm_id, lambda domain: int(domain.openGraphicsFD(0, libvirt.VIR_DOMAIN_OPEN_GRAPHICS_SKIPAUTH))
+        )
+
+    async def _on_domain(self, vm_id: UUID, work: Callable[[Any], T], *, timeout: float = CALL_TIMEOUT_SECONDS) -> T:
+        return await self._connection.call(
+            lambda connection: work(connection.lookupByUUIDString(str(vm_id))), timeout=timeout
+        )
+
+
+def absent(vm_id: UUID) -> HostError:
+    return HostError(FailureCode.NOT_FOUND, f"This node has no machine {vm_id}.", "See the node's inventory.")
+
+
+def _password_failed(error: LibvirtError, account: str) -> HostError:
+    text = error.message.lower()
+    if error.number == libvirt.VIR_ERR_OPERATION_INVALID:
+        return HostError(
+            FailureCode.CONFLICT, "The guest is not running, so its password was not changed.", "Start it first."
+        )
+    if error.number == libvirt.VIR_ERR_AGENT_UNRESPONSIVE and "not connected" in text:
+        return HostError(
+            FailureCode.CONFLICT,
+            "The guest's agent is not running, so the password was not changed.",
+            "Wait until the guest has booted; its image must bring qemu-guest-agent.",
+        )
+    if error.number in (libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_UNSYNCED):
+        return HostError(
+            FailureCode.TIMED_OUT,
+            "The guest's agent did not answer; whether the password was changed is not known.",
+            "Try again, or look at the guest's console.",
+        )
+    return HostError(
+        FailureCode.HOST,
+        f"The guest refused to change the password of {account}: {error.message}",
+        "See that the account exists.",
+    )

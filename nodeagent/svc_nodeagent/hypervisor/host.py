@@ -1,0 +1,377 @@
+"""The libvirt host: what the agent's core asks (`svc_nodeagent.host.Host`), answered with libvirt, QEMU and nftables.
+
+    async with LibvirtHost.open(Path("/var/lib/svc"), open_stream=...) as host:
+        await host.perform(operation, report)
+
+Invariants: it opens while libvirt is down, and goes on trying; a connection lost within an operation is found again and
+the operation, which is idempotent, carried out anew; changes of state are told as they are seen, and after a
+reconnection as a comparison, so the last word on each machine is true however much was missed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import libvirt
+import structlog
+import trio
+
+from svc_nodeagent.host import HostError, OpenStream, Report
+from svc_nodeagent.hypervisor import inventory
+from svc_nodeagent.hypervisor.acceleration import Acceleration
+from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost, Libvirt, LifecycleEvent
+from svc_nodeagent.hypervisor.consoles import SerialLine, stream_of
+from svc_nodeagent.hypervisor.domains import guest_agent_is_connected, lifecycle_reason, lifecycle_state, serial_path
+from svc_nodeagent.hypervisor.files import Folders, in_thread
+from svc_nodeagent.hypervisor.guests import Guests
+from svc_nodeagent.hypervisor.images import ImageCache
+from svc_nodeagent.hypervisor.libvirt_loop import EVENT_LOOP
+from svc_nodeagent.hypervisor.machines import Machines
+from svc_nodeagent.hypervisor.metrics import SAMPLE_SECONDS, Counters, Measurements, counters_of
+from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.network.apply import HostNetwork
+from svc_nodeagent.hypervisor.preflight import preflight
+from svc_nodeagent.protocol import (
+    Capacity,
+    CertificateRenew,
+    ConsoleKind,
+    ConsoleOpen,
+    DomainChanged,
+    DomainState,
+    Done,
+    FailureCode,
+    ImagePull,
+    ImageRemove,
+    ImageResult,
+    InventoryResult,
+    MetricsResult,
+    NodeFacts,
+    NodeInventory,
+    NodeNetProbe,
+    NodeOperation,
+    NodePreflight,
+    OperationResult,
+    PreflightResult,
+    VmCreate,
+    VmDelete,
+    VmForceStop,
+    VmMetrics,
+    VmNetApply,
+    VmNetRelease,
+    VmReboot,
+    VmReset,
+    VmSetPassword,
+    VmShutdown,
+    VmStart,
+    VmUpdate,
+)
+
+ATTEMPTS = 3
+LIBVIRT_URI = "qemu:///system"
+
+log = structlog.get_logger()
+
+
+class LibvirtHost:
+    """A `Host`. Made by `open`."""
+
+    def __init__(
+        self, folders: Folders, naming: Naming, network: HostNetwork, open_stream: OpenStream, uri: str
+    ) -> None:
+        self._folders = folders
+        self._naming = naming
+        self._network = network
+        self._connection = Connection(uri, self)
+        self._acceleration = Acceleration(folders.root / "accelerator.json")
+        self._images = ImageCache(folders, open_stream)
+        self._measurements = Measurements(folders.metrics)
+        self._guests = Guests(self._connection)
+        self._machines = Machines(
+            guests=self._guests,
+            folders=folders,
+            naming=naming,
+            images=self._images,
+            network=network,
+            acceleration=self._acceleration,
+        )
+        self._changes: dict[UUID, DomainChanged] = {}
+        self._changed = trio.Event()
+        self._states: dict[UUID, DomainState] = {}
+        self._lines: dict[UUID, SerialLine] = {}
+        self._restore_failure: str | None = None
+        self._nursery: trio.Nursery
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        folder: Path,
+        *,
+        open_stream: OpenStream,
+        naming: Naming | None = None,
+        uri: str = LIBVIRT_URI,
+    ) -> AsyncIterator[LibvirtHost]:
+        """A host that keeps its files in `folder`, which QEMU's user must be able to pass through.
+
+        Brings the network back to what the records say before anything else. Raises `ValueError` when a record of a
+        machine cannot be read. One at a time in a process.
+        """
+        folders = Folders(folder)
+        await in_thread(folders.create)
+        records = await in_thread(folders.records)
+        naming = naming or Naming()
+        network = HostNetwork(naming, {vm_id: record.network for vm_id, record in records.items()})
+        host = cls(folders, naming, network, open_stream, uri)
+        await host._restore_network()
+        async with trio.open_nursery() as loop:
+            await loop.start(EVENT_LOOP.run)
+            try:
+                async with trio.open_nursery() as host._nursery:
+                    await host._nursery.start(host._connection.run)
+                    host._nursery.start_soon(host._sample)
+                    try:
+                        yield host
+                    finally:
+                        with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
+                            await in_thread(host._measurements.flush)
+                        host._nursery.cancel_scope.cancel()
+            finally:
+                loop.cancel_scope.cancel()
+
+    async def perform(self, operation: NodeOperation, report: Report) -> OperationResult:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return await self._perform(operation, report)
+            except ConnectionLost:
+                if attempt == ATTEMPTS:
+                    raise
+                await report(0, "libvirt was restarted; going on")
+            except (OSError, ValueError) as error:
+                log.exception("operation failed", operation=operation.op)
+                raise HostError(
+                    FailureCode.HOST, f"The host failed: {error}", "See the agent's log on the node."
+                ) from error
+        raise AssertionError("unreachable")
+
+    async def capacity(self) -> Capacity:
+        return await inventory.capacity(self._folders)
+
+    async def facts(self) -> NodeFacts:
+        return await inventory.facts(self._connection, self._acceleration)
+
+    async def domain_changes(self) -> AsyncIterator[DomainChanged]:
+        """The latest change of each machine; what nobody fetched in time gives way to what came after it."""
+        while True:
+            while self._changes:
+                yield self._changes.pop(next(iter(self._changes)))
+            self._changed = trio.Event()
+            await self._changed.wait()
+
+    async def open_console(self, vm_id: UUID, kind: ConsoleKind) -> trio.abc.Stream:
+        if kind is ConsoleKind.VNC:
+            try:
+                return stream_of(await self._guests.open_screen(vm_id))
+            except HostError as error:
+                raise _console_failed(error) from error
+        line = self._lines.get(vm_id)
+        if line is None or line.ended:
+            line = await self._attach_serial(vm_id)
+        return line.watch()
+
+    async def clear_network(self) -> None:
+        """Remove our taps and tables from the host: for a node that is taken down, once its machines are gone."""
+        await self._network.clear()
+
+    async def _perform(self, operation: NodeOperation, report: Report) -> OperationResult:
+        machines = self._machines
+        match operation:
+            case VmCreate():
+                return await machines.create(operation, report)
+            case VmStart():
+                return await machines.start(operation.vm_id, operation.network)
+            case VmShutdown():
+                return await machines.shutdown(operation.vm_id, operation.timeout_seconds, report)
+            case VmReboot():
+                return await machines.reboot(operation.vm_id, operation.timeout_seconds, report)
+            case VmForceStop():
+                return await machines.force_stop(operation.vm_id)
+            case VmReset():
+                return await machines.reset(operation.vm_id)
+            case VmDelete():
+                result = await machines.delete(operation.vm_id, destroy_disks=operation.destroy_disks)
+                await in_thread(self._measurements.forget, operation.vm_id)
+                return result
+            case VmUpdate():
+                return await machines.update(operation)
+            case VmSetPassword():
+                await self._guests.set_password(operation.vm_id, operation.account, operation.password_hash)
+                return Done()
+            case VmMetrics():
+                return self._metrics(operation)
+            case VmNetApply():
+                await machines.apply_network(operation.vm_id, operation.network)
+                return Done()
+            case VmNetRelease():
+                return await machines.release(operation.vm_id, operation.addresses)
+            case NodeNetProbe():
+                return await self._network.probe()
+            case NodeInventory():
+                return await self._inventory()
+            case NodePreflight():
+                return await self._preflight()
+            case ImagePull():
+                return ImageResult(image=await self._images.ensure(operation.image, report))
+            case ImageRemove():
+                await self._images.remove(operation.image_id)
+                return Done()
+            case ConsoleOpen() | CertificateRenew():
+                raise HostError(FailureCode.UNSUPPORTED, f"{operation.op} is for the agent, not for its hypervisor.")
+
+    async def _inventory(self) -> InventoryResult:
+        return InventoryResult(
+            facts=await self.facts(),
+            capacity=await self.capacity(),
+            domains=await inventory.domains(self._connection, self._naming),
+            images=await self._images.cached(),
+            retained_disks=await in_thread(inventory.retained_disks, self._folders),
+        )
+
+    async def _preflight(self) -> PreflightResult:
+        if self._restore_failure is not None:
+            await self._restore_network()
+        return PreflightResult(
+            checks=await preflight(
+                connection=self._connection,
+                acceleration=self._acceleration,
+                folders=self._folders,
+                restore_failure=self._restore_failure,
+            )
+        )
+
+    def _metrics(self, operation: VmMetrics) -> MetricsResult:
+        resolution, points = self._measurements.series(operation.vm_id).points(
+            resolution_seconds=operation.resolution_seconds, hours=operation.hours, now=time.time()
+        )
+        return MetricsResult(vm_id=operation.vm_id, resolution_seconds=resolution, points=points)
+
+    async def _restore_network(self) -> None:
+        """A failure leaves the taps down, is shown by preflight, and is tried again by it and by every start."""
+        try:
+            await self._network.restore()
+            self._restore_failure = None
+        except (HostError, OSError) as error:
+            self._restore_failure = str(error)
+            log.error("the guests' networks could not be restored", error=str(error))
+
+    async def _sample(self) -> None:
+        """Read the counters of all running machines, steadily; a reading that fails is a gap and nothing more."""
+
+        def read(connection: Libvirt) -> dict[UUID, Counters]:
+            groups = (
+                libvirt.VIR_DOMAIN_STATS_CPU_TOTAL
+                | libvirt.VIR_DOMAIN_STATS_BALLOON
+                | libvirt.VIR_DOMAIN_STATS_VCPU
+                | libvirt.VIR_DOMAIN_STATS_INTERFACE
+                | libvirt.VIR_DOMAIN_STATS_BLOCK
+            )
+            flags = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_RUNNING
+            counted: dict[UUID, Counters] = {}
+            for domain, stats in connection.getAllDomainStats(groups, flags):
+                uuid = UUID(domain.UUIDString())
+                if self._naming.machine(uuid, domain.name()) is not None:
+                    counted[uuid] = counters_of(stats)
+            return counted
+
+        while True:
+            await trio.sleep(SAMPLE_SECONDS)
+            try:
+                counters = await self._connection.call(read, timeout=SAMPLE_SECONDS)
+            except HostError as error:
+                log.warning("no measurements", error=error.message)
+                continue
+            await in_thread(self._measurements.sample, counters, monotonic=time.monotonic(), wall=time.time())
+
+    async def _attach_serial(self, vm_id: UUID) -> SerialLine:
+        """Have the guest's serial line read from now on. Raises `HostError(conflict)` when it is not running."""
+        line = self._lines.get(vm_id)
+        if line is not None and not line.ended:
+            return line
+        path = serial_path(await self._guests.domain_xml(vm_id))
+        line = self._lines.get(vm_id)
+        if line is not None and not line.ended:  # another viewer was faster
+            return line
+        if path is None:
+            raise HostError(
+                FailureCode.CONFLICT, "The machine is not running, so it has no console.", "Start it first."
+            )
+        line = self._lines[vm_id] = SerialLine(path, self._folders.serial_log(vm_id))
+        await self._nursery.start(line.run)
+        return line
+
+    # What libvirt tells (`connection.Listener`)
+
+    def reconnected(self) -> None:
+        self._nursery.start_soon(self._guarded, self._compare)
+
+    def lifecycle(self, event: LifecycleEvent) -> None:
+        vm_id = self._naming.machine(event.uuid, event.name)
+        state = lifecycle_state(event.event)
+        if vm_id is None or state is None:
+            return
+        self._saw(vm_id, state, lifecycle_reason(event.event, event.detail))
+        if event.event == libvirt.VIR_DOMAIN_EVENT_STARTED:
+            self._nursery.start_soon(self._guarded, self._attach_serial, vm_id)
+        if (event.event, event.detail) == (
+            libvirt.VIR_DOMAIN_EVENT_STOPPED,
+            libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN,
+        ):
+            self._nursery.start_soon(self._guarded, self._machines.forget_first_boot, vm_id)
+
+    def guest_agent_connected(self, uuid: UUID, name: str) -> None:
+        if (vm_id := self._naming.machine(uuid, name)) is not None:
+            self._nursery.start_soon(self._guarded, self._machines.forget_first_boot, vm_id)
+
+    async def _compare(self) -> None:
+        """After a (re)connection: tell what is other than last seen, and read the serial lines of what runs."""
+        observed = {
+            domain.vm_id: domain.state
+            for domain in await inventory.domains(self._connection, self._naming)
+            if domain.vm_id is not None
+        }
+        for vm_id in self._states.keys() | observed.keys():
+            state = observed.get(vm_id, DomainState.ABSENT)
+            if self._states.get(vm_id) is not state:
+                self._saw(vm_id, state, "seen when libvirt answered again")
+        for vm_id, state in observed.items():
+            if state is DomainState.RUNNING:
+                await self._attach_serial(vm_id)
+                if guest_agent_is_connected(await self._guests.domain_xml(vm_id)):
+                    await self._machines.forget_first_boot(vm_id)
+
+    def _saw(self, vm_id: UUID, state: DomainState, reason: str) -> None:
+        if state is DomainState.ABSENT:
+            self._states.pop(vm_id, None)
+        else:
+            self._states[vm_id] = state
+        self._changes.pop(vm_id, None)  # to the end: changes leave in the order they came
+        self._changes[vm_id] = DomainChanged(vm_id=vm_id, state=state, reason=reason, at=datetime.now(UTC))
+        self._changed.set()
+
+    async def _guarded(self, work: Callable[..., Awaitable[Any]], *arguments: object) -> None:
+        """What follows an event is no one's request: its failure is logged, and the next event tries again."""
+        try:
+            await work(*arguments)
+        except (HostError, OSError, ValueError) as error:
+            log.warning("after an event of libvirt", work=work.__name__, error=str(error))
+
+
+def _console_failed(error: HostError) -> HostError:
+    if error.code is FailureCode.CONFLICT:
+        return HostError(FailureCode.CONFLICT, "The machine is not running, so it has no screen.", "Start it first.")
+    return error

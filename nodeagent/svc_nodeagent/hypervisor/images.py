@@ -1,0 +1,349 @@
+"""The image cache: files named by their digest, verified before their first use, shared read-only by the disks on them.
+
+    images/<algorithm>-<digest>.<format>            the file, mode 0444
+    images/<algorithm>-<digest>.<format>.partial    a download under way or interrupted
+    images/<image_id>.json                          which file an image id means, and what was seen when it was verified
+
+Invariants:
+
+- a file under its own name had the publisher's digest when it was renamed to it, and its header names no other file;
+- before each use its size and time of change are compared with what verification saw; if they differ it is verified
+  anew;
+- an interrupted download goes on where it stopped; pulls of one file wait for one another and the rest find it done.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+import httpx
+import trio
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError, OpenStream, Report
+from svc_nodeagent.hypervisor.disks import inspect
+from svc_nodeagent.hypervisor.domains import BaseImage
+from svc_nodeagent.hypervisor.files import PARTIAL_SUFFIX, Folders, in_thread, put_in_place, write_whole
+from svc_nodeagent.protocol import CachedImage, ControllerSource, FailureCode, ImageFormat, ImageSpec
+
+CHUNK_BYTES = 1024 * 1024
+SILENCE_TIMEOUT_SECONDS = 60.0
+FREE_SPACE_KEPT_BYTES = 512 * 1024 * 1024
+
+
+class _Index(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    image: CachedImage
+    file: str
+    size: int
+    changed_ns: int
+
+
+class _Reader(Protocol):
+    """An open download. `offset`: where the bytes that follow belong in the file."""
+
+    offset: int
+    total: int | None
+
+    def chunks(self) -> AsyncIterator[bytes]: ...
+
+
+class ImageCache:
+    def __init__(self, folders: Folders, open_stream: OpenStream, client: httpx.AsyncClient | None = None) -> None:
+        self._folders = folders
+        self._open_stream = open_stream
+        self._client = client
+        self._locks: dict[str, trio.Lock] = {}
+
+    async def ensure(self, spec: ImageSpec, report: Report) -> CachedImage:
+        """Have the image in the cache, verified. `report` is told percentages of the download."""
+        name = file_name(spec)
+        async with self._lock(name, report):
+            index = await in_thread(self._read_index, spec.image_id)
+            path = self._folders.images / name
+            if index is not None and index.file == name and await in_thread(_unchanged, path, index):
+                return index.image
+            if await in_thread(path.exists):
+                await report(0, f"verifying image {spec.name}")
+                if not await self._has_digest(path, spec):
+                    raise HostError(
+                        FailureCode.HOST,
+                        f"The cached file of image {spec.name} no longer has the publisher's {spec.digest_algorithm}.",
+                        f"Machines on it are at risk. Check the node's disk; remove {path} to have it fetched anew.",
+                    )
+            else:
+                await self._fetch(spec, path, report)
+                fault_point("image.in_place")
+            return await in_thread(self._write_index, spec, path)
+
+    def base_of(self, file: str) -> BaseImage:
+        """The image file that a record names."""
+        return BaseImage(self._folders.images / file, file.rpartition(".")[2])
+
+    async def remove(self, image_id: UUID) -> None:
+        """Forget the image, and remove its file unless another id means it too. `conflict` while disks stand on it."""
+        index = await in_thread(self._read_index, image_id)
+        if index is None:
+            return
+        async with self._lock(index.file, None):
+            others = [other for other in await in_thread(self._indexes) if other.image.image_id != image_id]
+            shared = any(other.file == index.file for other in others)
+            if not shared:
+                users = (await in_thread(self._folders.bases_in_use)).get(index.file, 0)
+                if users:
+                    raise HostError(
+                        FailureCode.CONFLICT,
+                        f"Machines on this node, or their retained disks, stand on this image: {users}.",
+                        "Delete the machines made from it, and their retained disks, first.",
+                    )
+                await in_thread((self._folders.images / index.file).unlink, missing_ok=True)
+            await in_thread(self._index_path(image_id).unlink, missing_ok=True)
+
+    async def cached(self) -> tuple[CachedImage, ...]:
+        return tuple(index.image for index in await in_thread(self._indexes))
+
+    @asynccontextmanager
+    async def _lock(self, name: str, report: Report | None) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(name, trio.Lock())
+        if lock.locked() and report is not None:
+            await report(0, "waiting for another pull of the same image")
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked() and not lock.statistics().tasks_waiting:
+                self._locks.pop(name, None)
+
+    async def _fetch(self, spec: ImageSpec, path: Path, report: Report) -> None:
+        partial = path.with_name(path.name + PARTIAL_SUFFIX)
+        resumed = await in_thread(_size, partial) > 0
+        digest = await self._download(spec, partial, report)
+        if digest != spec.digest and resumed:
+            # What lay there may have been of another file; only a whole download accuses the source.
+            await in_thread(partial.unlink)
+            digest = await self._download(spec, partial, report)
+        if digest != spec.digest:
+            await in_thread(partial.unlink)
+            raise HostError(
+                FailureCode.INVALID,
+                f"The file fetched for image {spec.name} has {spec.digest_algorithm} {digest[:16]}…; "
+                f"its publisher states {spec.digest[:16]}…. It was discarded.",
+                "Refresh the image catalogue, or correct the digest of the custom image.",
+            )
+        await self._refuse_unfit(spec, partial)
+        fault_point("image.verified")
+        await in_thread(put_in_place, partial, path, mode=0o444)
+
+    async def _download(self, spec: ImageSpec, partial: Path, report: Report) -> str:
+        """Fetch what is missing to `partial`; gives the digest of the whole file."""
+        hasher = hashlib.new(spec.digest_algorithm)
+        have = await in_thread(_hash_file, partial, hasher)
+        async with AsyncExitStack() as stack:
+            try:
+                reader: _Reader = await stack.enter_async_context(self._source(spec, have))
+                if reader.offset != have:
+                    hasher, have = hashlib.new(spec.digest_algorithm), 0
+                total = reader.total or spec.size_bytes
+                await in_thread(_refuse_when_full, partial.parent, (total or 0) - have, spec.name)
+                descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600)
+                stack.callback(os.close, descriptor)
+                os.ftruncate(descriptor, have)
+                told = -1
+                async for chunk in reader.chunks():
+                    await in_thread(_append, descriptor, hasher, chunk, have)
+                    have += len(chunk)
+                    percent = min(99, have * 100 // total) if total else 0
+                    if percent != told:
+                        told = percent
+                        await report(percent, f"fetching image {spec.name}: {have // 2**20} MiB")
+            except (httpx.HTTPError, httpx.InvalidURL, OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
+                raise _fetch_failed(spec, error) from error
+        return hasher.hexdigest()
+
+    @asynccontextmanager
+    async def _source(self, spec: ImageSpec, have: int) -> AsyncIterator[_Reader]:
+        if isinstance(spec.source, ControllerSource):
+            with trio.fail_after(SILENCE_TIMEOUT_SECONDS):
+                stream = await self._open_stream(spec.source.token)
+            async with stream:
+                yield _StreamReader(stream)
+            return
+        async with AsyncExitStack() as stack:
+            client = self._client
+            if client is None:
+                client = httpx.AsyncClient(follow_redirects=True, timeout=SILENCE_TIMEOUT_SECONDS, max_redirects=5)
+                await stack.enter_async_context(client)
+            headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+            response = await stack.enter_async_context(client.stream("GET", str(spec.source.url), headers=headers))
+            if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+                # Nothing lies beyond what is here: either it is whole, or it is of another file. The digest tells.
+                yield _Nothing(have)
+                return
+            response.raise_for_status()
+            yield _HttpReader(response, have)
+
+    async def _has_digest(self, path: Path, spec: ImageSpec) -> bool:
+        hasher = hashlib.new(spec.digest_algorithm)
+        await in_thread(_hash_file, path, hasher)
+        return hasher.hexdigest() == spec.digest
+
+    async def _refuse_unfit(self, spec: ImageSpec, path: Path) -> None:
+        """A header may name other files of this host as the disk's content: such an image is never used."""
+        if spec.format is ImageFormat.RAW:
+            return
+        try:
+            info = await inspect(path, spec.format.value)
+            complaint = "it refers to other files" if info.refers_to else "it is encrypted" if info.encrypted else None
+        except HostError as error:
+            complaint = f"qemu-img cannot read it as {spec.format.value} ({error.message})"
+        if complaint is not None:
+            await in_thread(path.unlink)
+            raise HostError(
+                FailureCode.INVALID, f"Image {spec.name} was refused: {complaint}.", "Give a plain disk image."
+            )
+
+    def _index_path(self, image_id: UUID) -> Path:
+        return self._folders.images / f"{image_id}.json"
+
+    def _read_index(self, image_id: UUID) -> _Index | None:
+        return _parse_index(self._index_path(image_id))
+
+    def _indexes(self) -> list[_Index]:
+        parsed = (_parse_index(path) for path in sorted(self._folders.images.glob("*.json")))
+        return [index for index in parsed if index is not None and (self._folders.images / index.file).exists()]
+
+    def _write_index(self, spec: ImageSpec, path: Path) -> CachedImage:
+        status = path.stat()
+        image = CachedImage(
+            image_id=spec.image_id,
+            format=spec.format,
+            size_bytes=status.st_size,
+            digest=spec.digest,
+            pulled_at=datetime.now(UTC),
+        )
+        index = _Index(image=image, file=path.name, size=status.st_size, changed_ns=status.st_mtime_ns)
+        write_whole(self._index_path(spec.image_id), index.model_dump_json().encode())
+        return image
+
+
+def file_name(spec: ImageSpec) -> str:
+    return f"{spec.digest_algorithm}-{spec.digest}.{spec.format.value}"
+
+
+class _HttpReader:
+    def __init__(self, response: httpx.Response, wanted: int) -> None:
+        self._response = response
+        self.offset = wanted if response.status_code == httpx.codes.PARTIAL_CONTENT else 0
+        length = response.headers.get("Content-Length")
+        self.total = self.offset + int(length) if length is not None else None
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return self._response.aiter_bytes(CHUNK_BYTES)
+
+
+class _StreamReader:
+    """A file kept by the controller; its stream starts at the beginning and ends with the file."""
+
+    offset = 0
+    total: int | None = None
+
+    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
+        self._stream = stream
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while True:
+            with trio.fail_after(SILENCE_TIMEOUT_SECONDS):
+                chunk = await self._stream.receive_some(CHUNK_BYTES)
+            if not chunk:
+                return
+            yield bytes(chunk)
+
+
+class _Nothing:
+    total: int | None = None
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        return
+        yield b""
+
+
+def _parse_index(path: Path) -> _Index | None:
+    try:
+        return _Index.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None  # an index is derived: without it the file is verified anew
+
+
+def _unchanged(path: Path, index: _Index) -> bool:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    return (status.st_size, status.st_mtime_ns) == (index.size, index.changed_ns)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+class _Hasher(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+
+
+def _hash_file(path: Path, hasher: _Hasher) -> int:
+    """Feed the file to the hasher; gives its size, 0 when there is none."""
+    size = 0
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(4 * CHUNK_BYTES):
+                hasher.update(chunk)
+                size += len(chunk)
+    except FileNotFoundError:
+        return 0
+    return size
+
+
+def _append(descriptor: int, hasher: _Hasher, chunk: bytes, offset: int) -> None:
+    hasher.update(chunk)
+    view = memoryview(chunk)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _refuse_when_full(folder: Path, wanted: int, name: str) -> None:
+    filesystem = os.statvfs(folder)
+    free = filesystem.f_bavail * filesystem.f_frsize
+    if wanted + FREE_SPACE_KEPT_BYTES > free:
+        raise HostError(
+            FailureCode.CAPACITY,
+            f"Image {name} needs {wanted // 2**20} MiB, and the node has {free // 2**20} MiB free.",
+            "Free disk space on the node, or remove images nobody uses from its cache.",
+        )
+
+
+def _fetch_failed(spec: ImageSpec, error: Exception) -> HostError:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return HostError(FailureCode.CAPACITY, f"The node's disk is full; image {spec.name} could not be stored.")
+    said = " ".join(str(error).split()) or type(error).__name__
+    return HostError(
+        FailureCode.HOST,
+        f"Image {spec.name} could not be fetched: {said}",
+        "What was fetched is kept; the next pull goes on from there.",
+    )

@@ -1,0 +1,128 @@
+"""What the host is, has and holds, asked of the host each time: records are compared with this, never the other way."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+from xml.etree import ElementTree
+
+from svc_nodeagent.enrol import host_uuid
+from svc_nodeagent.hypervisor.acceleration import Acceleration
+from svc_nodeagent.hypervisor.connection import Connection, Libvirt
+from svc_nodeagent.hypervisor.domains import domain_state
+from svc_nodeagent.hypervisor.files import Folders, in_thread
+from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.preflight import network_features
+from svc_nodeagent.protocol import Capacity, NodeFacts, ObservedDomain
+
+GIB = 1024**3
+UNKNOWN = "unknown"
+
+
+async def capacity(folders: Folders) -> Capacity:
+    return await in_thread(_capacity, folders.root)
+
+
+async def facts(connection: Connection, acceleration: Acceleration) -> NodeFacts:
+    """Facts of the host; what only libvirt knows is `unknown` while it cannot be reached."""
+    libvirt_version = hypervisor = UNKNOWN
+    machine_types: tuple[str, ...] = ()
+    if connection.is_connected:
+        libvirt_version, hypervisor, machine_types = await connection.call(_hypervisor)
+    verdict = await acceleration.verdict()
+    return NodeFacts(
+        hostname=socket.gethostname(),
+        host_uuid=await in_thread(host_uuid),
+        agent_version=_agent_version(),
+        os=await in_thread(_os_name),
+        kernel=platform.release(),
+        libvirt=libvirt_version,
+        hypervisor=hypervisor,
+        cpu_model=await in_thread(_cpu_model),
+        accelerator=verdict.accelerator.value,
+        machine_types=machine_types,
+        network_features=await network_features(),
+    )
+
+
+async def domains(connection: Connection, naming: Naming) -> tuple[ObservedDomain, ...]:
+    """Every domain of the host, ours and others'."""
+
+    def observe(libvirt: Libvirt) -> tuple[ObservedDomain, ...]:
+        return tuple(sorted((_observed(domain, naming) for domain in libvirt.listAllDomains()), key=lambda d: d.name))
+
+    return await connection.call(observe)
+
+
+def retained_disks(folders: Folders) -> tuple[str, ...]:
+    return tuple(f"retained/{path.parent.name}/{path.name}" for path in sorted(folders.retained.glob("*/disk-*.qcow2")))
+
+
+def _observed(domain: Any, naming: Naming) -> ObservedDomain:
+    uuid, name = UUID(domain.UUIDString()), domain.name()
+    state, reason = domain.state()
+    info = domain.info()
+    return ObservedDomain(
+        uuid=uuid,
+        name=name,
+        vm_id=naming.machine(uuid, name),
+        state=domain_state(state, reason),
+        vcpus=info[3],
+        memory_mib=info[1] // 1024,
+    )
+
+
+def _capacity(folder: Path) -> Capacity:
+    memory = {}
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        memory[name] = int(value.split()[0]) // 1024
+    filesystem = os.statvfs(folder)
+    return Capacity(
+        cpus=os.cpu_count() or 1,
+        memory_mib=memory["MemTotal"],
+        memory_free_mib=memory["MemAvailable"],
+        disk_gib=filesystem.f_blocks * filesystem.f_frsize / GIB,
+        disk_free_gib=filesystem.f_bavail * filesystem.f_frsize / GIB,
+        load_1m=os.getloadavg()[0],
+    )
+
+
+def _hypervisor(libvirt: Libvirt) -> tuple[str, str, tuple[str, ...]]:
+    capabilities = ElementTree.fromstring(libvirt.getCapabilities())  # noqa: S314 - from libvirt itself
+    machines = capabilities.findall("./guest/arch[@name='x86_64']/machine")
+    return (
+        _version(libvirt.getLibVersion()),
+        f"QEMU {_version(libvirt.getVersion())}",
+        tuple(sorted({machine.text for machine in machines if machine.text})),
+    )
+
+
+def _version(number: int) -> str:
+    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
+
+
+def _agent_version() -> str:
+    try:
+        return version("svc")
+    except PackageNotFoundError:
+        return UNKNOWN
+
+
+def _os_name() -> str:
+    for line in Path("/etc/os-release").read_text().splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip('"')
+    return UNKNOWN
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return UNKNOWN

@@ -1,0 +1,308 @@
+"""What is done to one machine on this host, step by step.
+
+Invariants:
+
+- every step finds what it would make, so an operation interrupted between any two steps converges when it is repeated;
+- the record is written first and removed last; domain, seed and network are derived from it;
+- steps of one machine do not overlap (a lock a machine), but nothing waits under the lock for a guest or a download: a
+  forced stop or a deletion comes through at once, and what it supersedes notices (`_Intent`) and ends as cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+import trio
+
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError, Report
+from svc_nodeagent.hypervisor import disks
+from svc_nodeagent.hypervisor.acceleration import Acceleration, qemu_user
+from svc_nodeagent.hypervisor.domains import domain_xml
+from svc_nodeagent.hypervisor.files import (
+    RECORD,
+    SECRET,
+    FirstBoot,
+    Folders,
+    MachineRecord,
+    in_thread,
+    read_record,
+    write_whole,
+)
+from svc_nodeagent.hypervisor.guests import Guests, absent
+from svc_nodeagent.hypervisor.images import ImageCache, file_name
+from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.network.apply import HostNetwork
+from svc_nodeagent.hypervisor.network.plan import without
+from svc_nodeagent.hypervisor.seeds import write_seed
+from svc_nodeagent.protocol import (
+    DeleteResult,
+    DomainResult,
+    DomainState,
+    FailureCode,
+    NetworkSpec,
+    ReleaseResult,
+    VmCreate,
+    VmUpdate,
+)
+
+POLL_SECONDS = 0.5
+PRESS_AGAIN_SECONDS = 10.0
+_OFF = (DomainState.STOPPED, DomainState.CRASHED)
+
+
+@dataclass
+class _Intent:
+    """Who last decided what the machine shall be: an orderly stop or restart gives way to any later decision."""
+
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    generation: int = 0
+
+
+class Machines:
+    def __init__(
+        self,
+        *,
+        guests: Guests,
+        folders: Folders,
+        naming: Naming,
+        images: ImageCache,
+        network: HostNetwork,
+        acceleration: Acceleration,
+    ) -> None:
+        self._guests = guests
+        self._folders = folders
+        self._naming = naming
+        self._images = images
+        self._network = network
+        self._acceleration = acceleration
+        self._intents: dict[UUID, _Intent] = {}
+
+    async def create(self, operation: VmCreate, report: Report) -> DomainResult:
+        spec = operation.machine
+        intent = self._decide(spec.vm_id)
+        generation = intent.generation
+        record = MachineRecord(
+            vm_id=spec.vm_id,
+            name=spec.name,
+            vcpus=spec.vcpus,
+            memory_mib=spec.memory_mib,
+            disks=tuple(sorted(spec.disks, key=lambda disk: disk.index)),
+            base=file_name(operation.image),
+            network=spec.network,
+            seed=spec.seed.model_copy(update={"account": spec.seed.account.model_copy(update={"password_hash": None})}),
+        )
+        if record.disks[0].index != 0:
+            raise HostError(FailureCode.INVALID, "A machine has a disk 0, which is made from its image.")
+
+        async def fetched(percent: int, message: str) -> None:
+            await report(percent * 6 // 10, message)
+
+        await self._images.ensure(operation.image, fetched)
+        fault_point("create.image")
+        async with self._steps(spec.vm_id):
+            self._still(intent, generation, "the creation")
+            await report(60, "making the disks")
+            await in_thread(self._write_record, record, spec.seed.account.password_hash)
+            fault_point("create.record")
+            await disks.ensure_disks(record, self._images.base_of(record.base), self._folders, _owner())
+            fault_point("create.disks")
+            await report(75, "writing the first boot's seed")
+            await self._write_seed(record)
+            fault_point("create.seed")
+            await report(80, "applying the network")
+            await self._network.apply(spec.vm_id, record.network)
+            fault_point("create.network")
+            await report(90, "defining the machine")
+            await self._define(record)
+            fault_point("create.defined")
+            if operation.start:
+                await report(95, "starting")
+                await self._guests.start(spec.vm_id)
+                fault_point("create.started")
+            return await self._result(spec.vm_id)
+
+    async def start(self, vm_id: UUID, network: NetworkSpec) -> DomainResult:
+        """The definition is written anew from the record, so that changes made while the machine ran take effect."""
+        self._decide(vm_id)
+        async with self._steps(vm_id):
+            record = (await self._record(vm_id)).model_copy(update={"network": network})
+            if await self._guests.state(vm_id) in (DomainState.RUNNING, DomainState.SHUTTING_DOWN):
+                await self._apply_network(record)
+                return await self._result(vm_id)
+            await self._apply_network(record)
+            fault_point("start.network")
+            await self._write_seed(record)
+            await self._define(record)
+            fault_point("start.defined")
+            await self._guests.start(vm_id)
+            return await self._result(vm_id)
+
+    async def shutdown(self, vm_id: UUID, seconds: float, report: Report) -> DomainResult:
+        intent = self._decide(vm_id)
+        await self._wait_until_off(vm_id, seconds, intent, report, "the shutdown")
+        return await self._result(vm_id)
+
+    async def reboot(self, vm_id: UUID, seconds: float, report: Report) -> DomainResult:
+        """A machine found off is started: it is where an interrupted reboot was."""
+        intent = self._decide(vm_id)
+        generation = intent.generation
+        await self._wait_until_off(vm_id, seconds, intent, report, "the reboot")
+        fault_point("reboot.off")
+        async with self._steps(vm_id):
+            self._still(intent, generation, "the reboot")
+            record = await self._record(vm_id)
+            await self._apply_network(record)
+            await self._write_seed(record)
+            await self._define(record)
+            await self._guests.start(vm_id)
+            return await self._result(vm_id)
+
+    async def force_stop(self, vm_id: UUID) -> DomainResult:
+        self._decide(vm_id)
+        async with self._steps(vm_id):
+            if await self._guests.state(vm_id) is DomainState.ABSENT:
+                raise absent(vm_id)
+            await self._guests.destroy(vm_id)
+            return await self._result(vm_id)
+
+    async def reset(self, vm_id: UUID) -> DomainResult:
+        self._decide(vm_id)
+        async with self._steps(vm_id):
+            await self._guests.reset(vm_id)
+            return await self._result(vm_id)
+
+    async def delete(self, vm_id: UUID, *, destroy_disks: bool) -> DeleteResult:
+        self._decide(vm_id)
+        async with self._steps(vm_id):
+            await self._guests.destroy(vm_id)
+            fault_point("delete.stopped")
+            await self._guests.undefine(vm_id)
+            fault_point("delete.undefined")
+            removed = await self._network.remove(vm_id)
+            fault_point("delete.network")
+            retained = () if destroy_disks else await in_thread(disks.retain, self._folders, vm_id)
+            await in_thread(disks.destroy, self._folders, vm_id)
+            fault_point("delete.removed")
+        return DeleteResult(vm_id=vm_id, removed_addresses=removed, retained_disks=retained)
+
+    async def update(self, operation: VmUpdate) -> DomainResult:
+        async with self._steps(operation.vm_id):
+            record = (await self._record(operation.vm_id)).model_copy(
+                update={"name": operation.name, "vcpus": operation.vcpus, "memory_mib": operation.memory_mib}
+            )
+            await in_thread(self._write_record, record, None)
+            await self._define(record)
+            return await self._result(operation.vm_id)
+
+    async def apply_network(self, vm_id: UUID, network: NetworkSpec) -> None:
+        async with self._steps(vm_id):
+            await self._apply_network((await self._record(vm_id)).model_copy(update={"network": network}))
+
+    async def release(self, vm_id: UUID, addresses: tuple[str, ...]) -> ReleaseResult:
+        async with self._steps(vm_id):
+            if await in_thread(self._record_path(vm_id).exists):
+                record = await self._record(vm_id)
+                kept = without(record.network, frozenset(addresses))
+                if kept != record.network:
+                    await self._apply_network(record.model_copy(update={"network": kept}))
+            return ReleaseResult(vm_id=vm_id, removed=await self._network.absent(addresses))
+
+    async def forget_first_boot(self, vm_id: UUID) -> None:
+        """The guest has booted: its password's hash leaves the seed. The running guest keeps the file it has open."""
+        async with self._steps(vm_id):
+            secret = self._folders.machine(vm_id) / SECRET
+            if not await in_thread(secret.exists):
+                return
+            record = await self._record(vm_id)
+            await write_seed(record, None, self._folders.seed(vm_id), _owner())
+            await in_thread(secret.unlink, missing_ok=True)
+
+    @asynccontextmanager
+    async def _steps(self, vm_id: UUID) -> AsyncIterator[None]:
+        async with self._intents.setdefault(vm_id, _Intent()).lock:
+            yield
+
+    def _decide(self, vm_id: UUID) -> _Intent:
+        intent = self._intents.setdefault(vm_id, _Intent())
+        intent.generation += 1
+        return intent
+
+    def _still(self, intent: _Intent, generation: int, what: str) -> None:
+        if intent.generation != generation:
+            raise HostError(FailureCode.CANCELLED, f"A later order for the machine took the place of {what}.")
+
+    async def _wait_until_off(self, vm_id: UUID, seconds: float, intent: _Intent, report: Report, what: str) -> None:
+        """Press the power button, again from time to time (a guest still booting does not hear it), until it is off."""
+        generation = intent.generation
+        began = trio.current_time()
+        pressed = -PRESS_AGAIN_SECONDS
+        while (state := await self._guests.state(vm_id)) not in _OFF:
+            if state is DomainState.ABSENT:
+                raise absent(vm_id)
+            self._still(intent, generation, what)
+            waited = trio.current_time() - began
+            if waited > seconds:
+                raise HostError(
+                    FailureCode.TIMED_OUT,
+                    f"The guest did not shut down within {seconds:g} s; it was left running.",
+                    "Look at its console, or stop it by force.",
+                )
+            if waited - pressed >= PRESS_AGAIN_SECONDS and state is DomainState.RUNNING:
+                pressed = waited
+                await report(min(90, int(90 * waited / seconds)), "asking the guest to shut down")
+                await self._guests.press_power_button(vm_id)
+            await trio.sleep(POLL_SECONDS)
+
+    async def _define(self, record: MachineRecord) -> None:
+        verdict = await self._acceleration.verdict()
+        base = self._images.base_of(record.base)
+        xml = domain_xml(record, base, self._folders, self._naming, verdict.accelerator)
+        await self._guests.define(xml)
+
+    async def _apply_network(self, record: MachineRecord) -> None:
+        """Written down first: after a crash between the two, the host is brought to the record."""
+        await in_thread(self._write_record, record, None)
+        fault_point("network.recorded")
+        await self._network.apply(record.vm_id, record.network)
+
+    async def _write_seed(self, record: MachineRecord) -> None:
+        secret = await in_thread(_read_secret, self._folders.machine(record.vm_id) / SECRET)
+        await write_seed(record, secret, self._folders.seed(record.vm_id), _owner())
+
+    async def _record(self, vm_id: UUID) -> MachineRecord:
+        try:
+            return await in_thread(read_record, self._record_path(vm_id))
+        except FileNotFoundError as error:
+            raise absent(vm_id) from error
+
+    def _record_path(self, vm_id: UUID) -> Path:
+        return self._folders.machine(vm_id) / RECORD
+
+    def _write_record(self, record: MachineRecord, password_hash: str | None) -> None:
+        folder = self._folders.machine(record.vm_id)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o711)
+        if password_hash is not None and not (folder / RECORD).exists():
+            first_boot = FirstBoot(password_hash=password_hash)
+            write_whole(folder / SECRET, first_boot.model_dump_json().encode(), mode=0o600)
+        write_whole(folder / RECORD, record.model_dump_json().encode(), mode=0o600)
+
+    async def _result(self, vm_id: UUID) -> DomainResult:
+        return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
+
+
+def _owner() -> tuple[int, int]:
+    user = qemu_user()
+    return user.uid, user.gid
+
+
+def _read_secret(path: Path) -> str | None:
+    try:
+        return FirstBoot.model_validate_json(path.read_bytes()).password_hash
+    except FileNotFoundError:
+        return None

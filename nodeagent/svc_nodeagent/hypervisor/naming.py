@@ -1,0 +1,35 @@
+"""What the agent's things are called on the host, so that it knows its own and leaves the rest alone.
+
+Two agents on one host (a product and its tests) differ in all three names and never touch each other's things.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+
+@dataclass(frozen=True)
+class Naming:
+    """`device_prefix` starts the name of every tap (a device name has at most 15 characters)."""
+
+    domain_prefix: str = "svc-"
+    device_prefix: str = "svc"
+    table: str = "svc"
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.device_prefix) <= 4 or not self.device_prefix.isalnum():
+            raise ValueError("a device prefix is one to four letters or digits")
+
+    def domain(self, vm_id: UUID) -> str:
+        return f"{self.domain_prefix}{vm_id}"
+
+    def machine(self, uuid: UUID, domain: str) -> UUID | None:
+        """The machine a domain is, by its UUID and name; None for one that is not ours."""
+        return uuid if domain == self.domain(uuid) else None
+
+    def tap(self, nic_id: UUID) -> str:
+        return f"{self.device_prefix}{nic_id.hex[:11]}"
+
+    def is_tap(self, device: str) -> bool:
+        return device.startswith(self.device_prefix) and len(device) == len(self.device_prefix) + 11

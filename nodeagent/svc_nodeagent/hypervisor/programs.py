@@ -1,0 +1,88 @@
+"""Programs of the host, run with argument lists: one way in, one way their failures come out.
+
+Invariants: no shell; standard input is empty unless given; every run has a deadline, after which the program is
+killed; what it wrote on standard error reaches the reader of the failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.protocol import FailureCode
+
+DEFAULT_TIMEOUT_SECONDS = 30.0
+_SHOWN_ERROR_CHARACTERS = 400
+
+
+class ProgramFailed(HostError):  # noqa: N818 - named for what it says
+    """A program ended with another status than 0 (`status`; negative for a signal)."""
+
+    def __init__(self, program: str, status: int, error: str) -> None:
+        said = " ".join(error.split())[-_SHOWN_ERROR_CHARACTERS:] or f"status {status}, and no message"
+        full = "No space left on device" in error
+        super().__init__(
+            FailureCode.CAPACITY if full else FailureCode.HOST,
+            f"{program} failed: {said}",
+            "Free disk space on the node, then try again." if full else None,
+        )
+        self.status = status
+        self.error = error
+
+
+@dataclass(frozen=True)
+class RunAs:
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+async def run_program(
+    *arguments: str | Path,
+    stdin: bytes | None = None,
+    timeout: float = DEFAULT_TIMEOUT_SECONDS,
+    run_as: RunAs | None = None,
+) -> bytes:
+    """Run to the end and give what it wrote. Raises `ProgramFailed`; `HostError(timed_out)` after `timeout` seconds."""
+    status, output, error = await try_program(*arguments, stdin=stdin, timeout=timeout, run_as=run_as)
+    if status != 0:
+        raise ProgramFailed(str(arguments[0]), status, error)
+    return output
+
+
+async def try_program(
+    *arguments: str | Path,
+    stdin: bytes | None = None,
+    timeout: float = DEFAULT_TIMEOUT_SECONDS,
+    run_as: RunAs | None = None,
+) -> tuple[int, bytes, str]:
+    """As `run_program`, for a program whose status is an answer: (status, output, error)."""
+    program = str(arguments[0])
+    command: Sequence[str] = [str(argument) for argument in arguments]
+    with trio.move_on_after(timeout) as deadline:
+        try:
+            done = await trio.run_process(
+                command,
+                stdin=b"" if stdin is None else stdin,
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+                env=_ENVIRONMENT,
+                user=None if run_as is None else run_as.uid,
+                group=None if run_as is None else run_as.gid,
+                extra_groups=None if run_as is None else run_as.groups,
+            )
+        except FileNotFoundError as error:
+            raise HostError(
+                FailureCode.HOST, f"{program} is not installed on this node.", "Install the node's packages anew."
+            ) from error
+        return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+    assert deadline.cancelled_caught
+    raise HostError(FailureCode.TIMED_OUT, f"{program} did not end within {timeout:g} s and was stopped.")
+
+
+_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}

@@ -1,0 +1,86 @@
+"""First boot: a NoCloud seed (an ISO 9660 disk labelled `cidata`) rendered from a machine's record.
+
+Sources: cloud-init's NoCloud data source and its network configuration version 2. The three files are JSON, so YAML.
+
+Invariants: of a password the guest receives its SHA-512 crypt only; the hash stands on the host from creation until the
+guest has booted once (its agent was heard, or it shut down in order), and then leaves the seed, which keeps its
+instance id so that nothing is applied twice.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from ipaddress import IPv4Interface
+from pathlib import Path
+from typing import TypeAlias
+
+from svc_nodeagent.hypervisor.files import PARTIAL_SUFFIX, MachineRecord, in_thread, put_in_place
+from svc_nodeagent.hypervisor.programs import run_program
+
+Json: TypeAlias = "bool | int | str | list[Json] | dict[str, Json] | None"
+
+
+async def write_seed(record: MachineRecord, password_hash: str | None, path: Path, owner: tuple[int, int]) -> None:
+    """Render the seed to `path`, readable by QEMU's user and nobody else."""
+    with tempfile.TemporaryDirectory(prefix=".seed-", dir=path.parent) as folder:  # mode 0700
+        for name, content in render(record, password_hash).items():
+            await in_thread((Path(folder) / name).write_text, content)
+        temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+        await run_program("genisoimage", "-quiet", "-output", temporary, "-volid", "cidata", "-joliet", "-rock", folder)
+    await in_thread(put_in_place, temporary, path, mode=0o400, owner=owner)
+
+
+def render(record: MachineRecord, password_hash: str | None) -> dict[str, str]:
+    """The seed's files by name."""
+    seed = record.seed
+    meta_data: Json = {"instance-id": seed.instance_id, "local-hostname": seed.hostname}
+    return {
+        "meta-data": json.dumps(meta_data, indent=1) + "\n",
+        "user-data": "#cloud-config\n" + json.dumps(_user_data(record, password_hash), indent=1) + "\n",
+        "network-config": json.dumps(_network_config(record), indent=1) + "\n",
+    }
+
+
+def _user_data(record: MachineRecord, password_hash: str | None) -> Json:
+    seed, account = record.seed, record.seed.account
+    # `hashed_passwd` also reaches an account that the image brings; `passwd` would be ignored there. An account with
+    # neither password nor key is locked by its image or by cloud-init's default.
+    user: dict[str, Json] = {"name": account.name, "ssh_authorized_keys": list(account.ssh_keys)}
+    if password_hash is not None:
+        user |= {"hashed_passwd": password_hash, "lock_passwd": False}
+    data: dict[str, Json] = {
+        "hostname": seed.hostname,
+        "users": [user],
+        "ssh_pwauth": seed.ssh_password_login,
+        "disable_root": account.name != "root",
+    }
+    if account.name != "root":
+        if account.sudo:
+            user["sudo"] = "ALL=(ALL) NOPASSWD:ALL"
+        # Which shells an image brings is not known here, and a login shell that is missing locks the account out.
+        shell = 'test -x /bin/bash && usermod --shell /bin/bash "$0" || true'
+        data["runcmd"] = [["sh", "-c", shell, account.name]]
+    return data
+
+
+def _network_config(record: MachineRecord) -> Json:
+    ethernets: dict[str, Json] = {}
+    for index, nic in enumerate(record.network.nics):
+        routes: list[Json] = []
+        for address in nic.addresses:
+            default = "0.0.0.0/0" if isinstance(address.interface, IPv4Interface) else "::/0"
+            if not any(isinstance(route, dict) and route["to"] == default for route in routes):
+                routes.append({"to": default, "via": address.gateway, "on-link": address.on_link})
+        card: dict[str, Json] = {
+            "match": {"macaddress": nic.mac},
+            "set-name": f"eth{index}",
+            "dhcp4": False,
+            "mtu": nic.mtu,
+            "addresses": [str(address.interface) for address in nic.addresses],
+            "routes": routes if index == 0 else [],
+        }
+        if nic.nameservers:
+            card["nameservers"] = {"addresses": list(nic.nameservers)}
+        ethernets[f"eth{index}"] = card
+    return {"version": 2, "ethernets": ethernets}
