@@ -40,7 +40,11 @@ async def own_server() -> AsyncIterator[tuple[str, Path]]:
 
 
 def postmaster(folder: Path) -> int:
-    return int((folder / "cluster" / "postmaster.pid").read_text().splitlines()[0])
+    """The pid that the server of a folder gives as its own; 0 while there is none."""
+    try:
+        return int((folder / "cluster" / "postmaster.pid").read_text().splitlines()[0])
+    except (FileNotFoundError, IndexError):
+        return 0
 
 
 def kill_server(folder: Path) -> int:
