@@ -19,6 +19,7 @@ from typing import Any, Protocol, cast
 import trio
 
 _RECEIVE_SIZE = 65536
+_SEND_SIZE = 1024 * 1024
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 
 
@@ -154,9 +155,9 @@ class Link:
             with suppress(trio.ClosedResourceError):
                 while self._backlog and not self._closed:
                     await trio.lowlevel.wait_writable(self._descriptor)
-                    pending = bytes(self._backlog)
-                    self._backlog.clear()
-                    self._send(pending)
+                    with memoryview(self._backlog) as pending:
+                        sent = self._try_send(pending[:_SEND_SIZE])
+                    del self._backlog[:sent]
             nursery.cancel_scope.cancel()
 
     def _send(self, data: bytes | bytearray | memoryview) -> None:
@@ -165,23 +166,21 @@ class Link:
         if self._backlog:
             self._backlog += data
             return
-        try:
-            sent = self._socket.send(data)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:
-            # The reader reports it, after the server's last words, which may still be in the socket.
-            self._shut_down()
-            return
+        sent = self._try_send(data)
         if sent < len(data):
             self._backlog += memoryview(data)[sent:]
 
-    def _shut_down(self) -> None:
+    def _try_send(self, data: bytes | bytearray | memoryview) -> int:
+        """How much the kernel took; everything, so to speak, once the server reads no more."""
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)
+            return self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
         except OSError:
-            # Not connected any more: the next read says so.
-            return
+            # The reader reports it, after the server's last words, which may still be in the socket.
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            return len(data)
 
     def _deliver(self, data: bytes) -> None:
         self._protocol.data_received(data)
