@@ -1,0 +1,68 @@
+"""The node agent as a wheel of its own, made from the installed package: a host needs nothing of the controller's.
+
+The same sources give the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import io
+import re
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+_PACKAGE = "svc_nodeagent"
+_DISTRIBUTION = "svc"
+_ALWAYS_NEEDED = ("trio", "pydantic")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def agent_version() -> str:
+    return metadata.version(_DISTRIBUTION)
+
+
+@cache
+def agent_package() -> bytes:
+    """The wheel's bytes."""
+    info = f"{_PACKAGE}-{agent_version()}.dist-info"
+    files = dict(_sources())
+    files[f"{info}/METADATA"] = _metadata().encode()
+    files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: svc\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{info}/entry_points.txt"] = b"[console_scripts]\nsvc-nodeagent = svc_nodeagent.cli:main\n"
+    record = "".join(f"{name},{_digest(data)},{len(data)}\n" for name, data in files.items())
+    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise LookupError(f"the package {_PACKAGE} is not installed beside the controller")
+    folder = Path(spec.origin).parent
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            yield f"{_PACKAGE}/{file.relative_to(folder)}", file.read_bytes()
+
+
+def _metadata() -> str:
+    """What the distribution's `node` extra requires, and what everything requires."""
+    lines = ["Metadata-Version: 2.1", "Name: svc-nodeagent", f"Version: {agent_version()}", "Requires-Python: >=3.11"]
+    for requirement in metadata.requires(_DISTRIBUTION) or []:
+        name, _, marker = (part.strip() for part in requirement.partition(";"))
+        base = re.split(r"[\s\[<>=!~]", name, maxsplit=1)[0]
+        if 'extra == "node"' in marker.replace("'", '"') or (not marker and base in _ALWAYS_NEEDED):
+            lines.append(f"Requires-Dist: {name}")
+    return "\n".join(lines) + "\n"
+
+
+def _digest(data: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
