@@ -11,6 +11,7 @@ from pydantic import Field
 
 from svc.controller import guest_access
 from svc.controller.access import require_visible, visible_projects
+from svc.controller.activity import AuditEntry, audit_of, audit_page
 from svc.controller.guest_access import MAX_KEYS
 from svc.controller.machine_models import (
     NOT_DELETED,
@@ -221,6 +222,12 @@ async def machine_tasks(context: Context[Controller], request: VMTasksRequest) -
     )
 
 
+async def machine_activity(context: Context[Controller], request: VMTasksRequest) -> Page[AuditEntry]:
+    database = context.services.database
+    await visible_machine(database, context.principal, request.id)
+    return await audit_page(database, request, [audit_of("vm", request.id)])
+
+
 async def metrics(context: Context[Controller], request: MetricsRequest) -> MetricSeries:
     machine = await visible_machine(context.services.database, context.principal, request.id)
     measured = await machine_metrics(
@@ -362,6 +369,18 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
         handler=machine_tasks,
         route=Route(Method.GET, "/vms/{id}/tasks"),
         command=Command(("vm", "tasks"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="vm.activity",
+        summary="Who did what to a machine, newest first",
+        request=VMTasksRequest,
+        response=Page[AuditEntry],
+        handler=machine_activity,
+        route=Route(Method.GET, "/vms/{id}/activity"),
+        command=Command(("vm", "activity"), positional=("id",)),
         access=Access.SIGNED_IN,
         scope=Scope.READ,
         mutates=False,

@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID
@@ -45,7 +45,7 @@ from svc_actors.controller.task_run import HostRefused, NodeGateway, TaskRun, op
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.runtime import DomainError
 from svc_actors.store import Caller, Database, audit
-from svc_nodeagent.protocol import FailureCode, OperationResult
+from svc_nodeagent.protocol import FailureCode, OperationId, OperationResult
 
 __all__ = [
     "Ending",
@@ -186,6 +186,19 @@ class TaskRunner:
         run = self._hosted.get(task_id)
         if run is not None:
             run.scope.cancel()
+
+    async def forgettable(self, operation_ids: Sequence[OperationId]) -> list[OperationId]:
+        """Of the operations an agent still keeps, those whose task has ended: their outcome is wanted by nobody."""
+        by_task: dict[UUID, list[OperationId]] = {}
+        for kept in operation_ids:
+            try:
+                by_task.setdefault(UUID(kept.split(":", 1)[0]), []).append(kept)
+            except ValueError:
+                continue  # Not a task's: whoever made the id acknowledges it.
+        rows = await self.database.fetch(
+            "SELECT id FROM tasks WHERE id = ANY($1::uuid[]) AND status NOT IN ('queued', 'running')", list(by_task)
+        )
+        return [kept for row in rows for kept in by_task[row["id"]]]
 
     async def _sweep(self) -> None:
         try:
