@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 from uuid import UUID, uuid4
 
 import structlog
@@ -44,7 +45,6 @@ from svc_nodeagent.protocol import (
 )
 from svc_nodeagent.relay import relay
 
-AGENT_VERSION = "0.1.0"
 _RENEWAL_RETRY = 600.0
 _RENEWAL_POLL = 60.0
 log = structlog.get_logger(__name__)
@@ -180,7 +180,7 @@ class Agent:
     def _hello(self) -> Hello:
         return Hello(
             protocol=PROTOCOL_VERSION,
-            agent_version=AGENT_VERSION,
+            agent_version=_version(),
             boot_id=self.boot_id,
             unacknowledged=self._dispatcher.unacknowledged,
         )
@@ -251,3 +251,13 @@ class Agent:
         fault_point("agent.renewal_adopted")
         self.identity = connection.identity
         self._log.info("certificate.renewed", not_after=self.identity.not_after.isoformat())
+
+
+def _version() -> str:
+    """Of the distribution the agent came in: its own wheel on a node, the whole in a development environment."""
+    for distribution in ("svc-nodeagent", "svc"):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return "unknown"

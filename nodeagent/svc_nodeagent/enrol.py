@@ -65,7 +65,8 @@ async def enrol(
     `fingerprint` is the SHA-256 of the authority's certificate in hex. `client` is for callers that bring their own
     transport, already trusted. Raises `EnrolmentRefused`, or `httpx.TransportError` when nobody answers.
     """
-    folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # QEMU's user passes through it to the disks; what is secret in it is readable by its owner alone.
+    folder.path.mkdir(parents=True, exist_ok=True, mode=0o711)
     api = controller.rstrip("/") + "/api/v1"
     if client is not None:
         return await _exchange(folder, client, api, token, hostname, host)

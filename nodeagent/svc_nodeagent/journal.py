@@ -77,7 +77,7 @@ class Journal:
         """Read the file, or begin one. With no path nothing outlives the process: for simulated hosts only."""
         journal = cls(path)
         if path is not None:
-            journal._load(path)
+            journal.read(path)
             journal._rewrite(path)
         return journal
 
@@ -161,7 +161,8 @@ class Journal:
             # The old file is whole and stays in use; the next record tries again.
             log.warning("journal.not_compacted", error=str(error))
 
-    def _load(self, path: Path) -> None:
+    def read(self, path: Path) -> None:
+        """Take in what a file says, without touching it."""
         try:
             data = path.read_bytes()
         except FileNotFoundError:

@@ -111,8 +111,13 @@ UNIT
     else
         pidof libvirtd >/dev/null || libvirtd -d
         pidof virtlogd >/dev/null || virtlogd -d
-        if [ -f "$data/agent.pid" ] && kill "$(cat "$data/agent.pid")" 2>/dev/null; then
-            sleep 2
+        pid=$(cat "$data/agent.pid" 2>/dev/null || true)
+        if [ -n "$pid" ] && grep -q svc-nodeagent "/proc/$pid/cmdline" 2>/dev/null; then
+            kill "$pid"
+            for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
+                [ -d "/proc/$pid" ] || break
+                sleep 1
+            done
         fi
         setsid "$agent" run --data "$data" >>"$log" 2>&1 </dev/null &
         echo $! >"$data/agent.pid"
