@@ -43,7 +43,7 @@ def _programs() -> Path:
     return Path(spec.origin).parent / "pginstall18" / "bin"
 
 
-_PROGRAMS = _programs()
+PROGRAMS = _programs()
 _MAJOR_VERSION = "18"
 _ROLE = _DATABASE = "svc"
 _SUPERUSER = "postgres"
@@ -126,7 +126,7 @@ class _Folder:
         _close_to_others(path, account)
         if account is not None:
             let_through(account, path)
-            let_through(account, _PROGRAMS / "postgres")
+            let_through(account, PROGRAMS / "postgres")
         socket_folder = path / "socket"
         if len(os.fsencode(socket_folder / _SOCKET_NAME)) > _LONGEST_SOCKET_PATH:
             socket_folder = _short_folder(path)
@@ -224,7 +224,7 @@ class _Server:
         arguments = ["-D", str(unfinished), "-U", _SUPERUSER, "--auth=peer", "--encoding=UTF8"]
         arguments += ["--locale-provider=builtin", "--locale=C", "--builtin-locale=C.UTF-8", "--no-instructions"]
         done = await trio.run_process(
-            [str(_PROGRAMS / "initdb"), *arguments],
+            [str(PROGRAMS / "initdb"), *arguments],
             capture_stdout=True,
             stderr=subprocess.STDOUT,
             check=False,
@@ -269,7 +269,7 @@ class _Server:
         try:
             process = await trio.lowlevel.open_process(
                 [
-                    str(_PROGRAMS / "postgres"),
+                    str(PROGRAMS / "postgres"),
                     "-D",
                     str(folder.cluster),
                     f"--unix_socket_directories={_quoted(folder.socket)}",
