@@ -23,7 +23,7 @@ from quart_trio import QuartTrio
 from svc.controller.consoles import CONSOLE_SOCKET_PATH
 from svc.controller.sessions import SESSION_COOKIE
 from svc_actors.controller.consoles import ConsoleKind, ConsoleOpen, Grant, Standing, redeem, standing
-from svc_actors.errors import ServiceError
+from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_console import closing, frames
 from svc_console.closing import Close
@@ -86,7 +86,9 @@ class Consoles:
             _open_consoles.labels(kind.value).dec()
 
 
-def add_console_routes(app: QuartTrio, services: ConsoleServices) -> Consoles:
+def add_console_routes(
+    app: QuartTrio, services: ConsoleServices, *, standing_seconds: float = STANDING_SECONDS
+) -> Consoles:
     """Serve consoles on `app`. Returns the count of those open."""
     frames.install()
     consoles = Consoles()
@@ -97,64 +99,71 @@ def add_console_routes(app: QuartTrio, services: ConsoleServices) -> Consoles:
         if origin is not None and not _same_origin(origin, websocket.headers.get("Host", "")):
             return Response("a console opens from this service's own pages only\n", status=403)
         await websocket.accept()
-        close = await _serve(services, consoles, ticket, websocket.cookies.get(SESSION_COOKIE))
+        cookie = websocket.cookies.get(SESSION_COOKIE)
+        close = await _Service(services, consoles, standing_seconds).serve(ticket, cookie)
         await websocket.close(close.code, close.reason)
         return None
 
     return consoles
 
 
-async def _serve(services: ConsoleServices, consoles: Consoles, ticket: str, cookie: str | None) -> Close:
-    try:
-        grant = await redeem(services.database, ticket, session_cookie=cookie)
-        if grant is None:
-            return closing.TICKET_REFUSED
-        if (now := await standing(services.database, grant)) is not Standing.GOOD:
-            return closing.STANDINGS[now]
-        node_id: UUID = await services.database.fetchval("SELECT node_id FROM vms WHERE id = $1", grant.vm_id)
-        guest = await services.gateway.open_stream(
-            node_id,
-            lambda token: ConsoleOpen(vm_id=grant.vm_id, kind=grant.kind, stream_token=token),
-            timeout=OPEN_SECONDS,
-        )
-    except ServiceError as error:
-        _log.warning("console not opened", error=error.message)
-        return closing.NODE_UNAVAILABLE
-    with consoles.opened(grant.kind):
-        return await _join(services, grant, node_id, guest)
+@dataclass(frozen=True)
+class _Service:
+    services: ConsoleServices
+    consoles: Consoles
+    standing_seconds: float
 
-
-async def _join(services: ConsoleServices, grant: Grant, node_id: UUID, guest: trio.abc.Stream) -> Close:
-    outcome: list[Close] = []
-    async with trio.open_nursery() as nursery:
-
-        async def watch() -> None:
-            outcome.append(await _until_standing_lost(services, grant, node_id))
-            nursery.cancel_scope.cancel()
-            # A browser that does not read holds the relay in a send that cannot be cancelled: let the guest go at once.
-            await trio.aclose_forcefully(guest)
-
-        nursery.start_soon(watch)
-        outcome.append(closing.ENDINGS[await relay(websocket, guest)])
-        nursery.cancel_scope.cancel()
-    return outcome[0]
-
-
-async def _until_standing_lost(services: ConsoleServices, grant: Grant, node_id: UUID) -> Close:
-    certain = trio.current_time()
-    while True:
-        await trio.sleep(STANDING_SECONDS)
+    async def serve(self, ticket: str, cookie: str | None) -> Close:
+        database, gateway = self.services.database, self.services.gateway
         try:
-            now = await standing(services.database, grant)
-        except ServiceError as error:
-            _log.warning("a console's standing could not be told", error=error.message)
-        else:
-            if now is not Standing.GOOD:
+            grant = await redeem(database, ticket, session_cookie=cookie)
+            if grant is None:
+                return closing.TICKET_REFUSED
+            if (now := await standing(database, grant)) is not Standing.GOOD:
                 return closing.STANDINGS[now]
-            if services.gateway.is_online(node_id):
-                certain = trio.current_time()
-        if trio.current_time() - certain > UNANSWERED_SECONDS:
-            return closing.NODE_UNAVAILABLE
+            node_id: UUID = await database.fetchval("SELECT node_id FROM vms WHERE id = $1", grant.vm_id)
+            guest = await gateway.open_stream(
+                node_id,
+                lambda token: ConsoleOpen(vm_id=grant.vm_id, kind=grant.kind, stream_token=token),
+                timeout=OPEN_SECONDS,
+            )
+        except ServiceError as error:
+            _log.info("console not opened", code=error.code.value, error=error.message)
+            guest_is_off = error.code in (ErrorCode.NOT_FOUND, ErrorCode.NOT_READY)
+            return closing.GUEST_ENDED if guest_is_off else closing.NODE_UNAVAILABLE
+        with self.consoles.opened(grant.kind):
+            return await self._join(grant, node_id, guest)
+
+    async def _join(self, grant: Grant, node_id: UUID, guest: trio.abc.Stream) -> Close:
+        outcome: list[Close] = []
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                outcome.append(await self._until_standing_lost(grant, node_id))
+                nursery.cancel_scope.cancel()
+                # A browser that does not read holds the relay in a send that cannot be cancelled: let the guest go now.
+                await trio.aclose_forcefully(guest)
+
+            nursery.start_soon(watch)
+            outcome.append(closing.ENDINGS[await relay(websocket, guest)])
+            nursery.cancel_scope.cancel()
+        return outcome[0]
+
+    async def _until_standing_lost(self, grant: Grant, node_id: UUID) -> Close:
+        certain = trio.current_time()
+        while True:
+            await trio.sleep(self.standing_seconds)
+            try:
+                now = await standing(self.services.database, grant)
+            except ServiceError as error:
+                _log.warning("a console's standing could not be told", error=error.message)
+            else:
+                if now is not Standing.GOOD:
+                    return closing.STANDINGS[now]
+                if self.services.gateway.is_online(node_id):
+                    certain = trio.current_time()
+            if trio.current_time() - certain > UNANSWERED_SECONDS:
+                return closing.NODE_UNAVAILABLE
 
 
 def _same_origin(origin: str, host: str) -> bool:
