@@ -1,7 +1,7 @@
 """What is done about machines in the background: addresses that wait for their node, domains that nobody knows.
 
 Invariants:
-- an address is freed by its node's word alone: what a deletion did not name is asked for again, until the node names it;
+- an address is freed by its node's word alone: what a deletion did not name is asked for again until the node does;
 - a domain of ours that no record knows is shown by an alert and left alone: nobody's disks are destroyed by a guess.
 """
 

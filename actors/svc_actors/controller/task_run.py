@@ -47,7 +47,11 @@ class NodeGateway(Protocol):
     async def cancel(self, node_id: UUID, operation_id: OperationId) -> None: ...
 
 
-class HostRefused(ServiceError):  # noqa: N818 - named for what it says
+class TaskFailed(ServiceError):  # noqa: N818 - named for what it says
+    """The task has failed for good, whatever the code: unlike our own `unavailable`, it is not tried again."""
+
+
+class HostRefused(TaskFailed):
     """A step that did not succeed on its node. `failure` is the host's code, or None when the node never answered."""
 
     def __init__(self, code: ErrorCode, message: str, *, hint: str | None, failure: FailureCode | None) -> None:

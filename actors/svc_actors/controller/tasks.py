@@ -41,7 +41,7 @@ from svc_actors.controller.task_records import (
     read_log,
     start_task,
 )
-from svc_actors.controller.task_run import HostRefused, NodeGateway, TaskRun, operation_id
+from svc_actors.controller.task_run import HostRefused, NodeGateway, TaskFailed, TaskRun, operation_id
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.runtime import DomainError
 from svc_actors.store import Caller, Database, audit
@@ -245,12 +245,10 @@ class TaskRunner:
     async def _attempt(self, handler: _Handler, run: TaskRun) -> Ending:
         try:
             result = await handler.work(run)
-        except HostRefused as refusal:
-            if refusal.failure is FailureCode.CANCELLED:
-                return Ending(TaskStatus.CANCELLED, "Cancelled.")
-            return _failed(refusal.code, refusal.message, refusal.hint)
         except ServiceError as error:
-            if error.code is ErrorCode.UNAVAILABLE:
+            if isinstance(error, HostRefused) and error.failure is FailureCode.CANCELLED:
+                return Ending(TaskStatus.CANCELLED, "Cancelled.")
+            if error.code is ErrorCode.UNAVAILABLE and not isinstance(error, TaskFailed):
                 raise  # Ours, not the host's: tried again until the deadline.
             return _failed(error.code, error.message, error.hint)
         except DomainError:

@@ -1,0 +1,258 @@
+"""Images: what machines are made from. Administrators write; everyone reads those that are enabled."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Self
+from uuid import UUID
+
+from pydantic import AnyHttpUrl, Field, model_validator
+
+from svc.controller.fields import Name
+from svc.controller.services import Controller
+from svc.controller.tasks import TaskModel
+from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.principal import Access, Role, Scope
+from svc_actors.controller.image_files import ImageFiles
+from svc_actors.controller.images import CustomImage, add_custom, order_pull, order_refresh, set_enabled, set_file
+from svc_actors.errors import conflict, invalid, not_found
+from svc_actors.store import Record
+
+Slug = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")]
+Word = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+
+
+class OsFamily(StrEnum):
+    LINUX = "linux"
+    WINDOWS = "windows"
+
+
+class FileFormat(StrEnum):
+    QCOW2 = "qcow2"
+    RAW = "raw"
+
+
+class ImageSource(StrEnum):
+    """URL: nodes fetch it from the publisher. FILE: uploaded, and kept by the controller."""
+
+    URL = "url"
+    FILE = "file"
+
+
+class Algorithm(StrEnum):
+    SHA256 = "sha256"
+    SHA512 = "sha512"
+
+
+class Image(Model):
+    """`digest` is None until a refresh or an upload has said it; until then no machine is made from the image."""
+
+    id: UUID
+    slug: str
+    name: str
+    os_family: OsFamily
+    distribution: str
+    release: str
+    login_user: str
+    format: FileFormat
+    source: ImageSource
+    url: str | None
+    checksum_url: str | None
+    digest_algorithm: Algorithm
+    digest: str | None
+    size_bytes: int | None
+    min_disk_gib: int
+    min_memory_mib: int
+    custom: bool
+    enabled: bool
+    refreshed_at: datetime | None
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: Record) -> Image:
+        return cls(**{name: row[name] for name in cls.model_fields})
+
+
+class ImageCreateRequest(Request):
+    """A custom image. With `source` url give `url` and its `digest`; with file, send the file afterwards."""
+
+    slug: Slug
+    name: Name
+    os_family: OsFamily = OsFamily.LINUX
+    distribution: Word
+    release: Word
+    login_user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+    format: FileFormat = FileFormat.QCOW2
+    source: ImageSource = ImageSource.URL
+    url: AnyHttpUrl | None = None
+    digest_algorithm: Algorithm = Algorithm.SHA256
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}([0-9a-f]{64})?$")] | None = None
+    min_disk_gib: Annotated[int, Field(ge=1, le=65536)] = 1
+    min_memory_mib: Annotated[int, Field(ge=64, le=4194304)] = 64
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.source is ImageSource.URL and (self.url is None or self.digest is None):
+            raise ValueError("source url needs url and digest")
+        if self.source is ImageSource.FILE and (self.url is not None or self.digest is not None):
+            raise ValueError("source file takes neither url nor digest: the file is sent afterwards")
+        if self.digest is not None and len(self.digest) != {"sha256": 64, "sha512": 128}[self.digest_algorithm]:
+            raise ValueError(f"digest is not a {self.digest_algorithm.value} in hex")
+        return self
+
+
+class ImageUpdateRequest(Request):
+    id: UUID
+    enabled: bool
+
+
+class ImageRequest(Request):
+    id: UUID
+
+
+class ImagePullRequest(Request):
+    id: UUID
+    node_id: UUID
+
+
+async def list_images(context: Context[Controller], request: Empty) -> list[Image]:
+    everything = context.principal.role is Role.ADMINISTRATOR
+    rows = await context.services.database.fetch(
+        "SELECT * FROM images WHERE enabled OR $1 ORDER BY custom, distribution, release DESC, slug", everything
+    )
+    return [Image.of(row) for row in rows]
+
+
+async def add_image(context: Context[Controller], request: ImageCreateRequest) -> Image:
+    async with context.services.database.transaction() as tx:
+        row = await add_custom(
+            tx,
+            context.caller,
+            CustomImage(
+                slug=request.slug,
+                name=request.name,
+                os_family=request.os_family.value,
+                distribution=request.distribution,
+                release=request.release,
+                login_user=request.login_user,
+                format=request.format.value,
+                url=str(request.url) if request.url else None,
+                digest_algorithm=request.digest_algorithm.value,
+                digest=request.digest,
+                min_disk_gib=request.min_disk_gib,
+                min_memory_mib=request.min_memory_mib,
+            ),
+        )
+    return Image.of(row)
+
+
+async def upload_image(context: Context[Controller], request: ImageRequest) -> Image:
+    """The file, beneath the data folder, with its digest computed on the way; then the record."""
+    database = context.services.database
+    row = await database.fetchrow("SELECT source, slug FROM images WHERE id = $1", request.id)
+    if row is None:
+        raise not_found("There is no such image.")
+    if row["source"] != ImageSource.FILE.value:
+        raise conflict(f"The image {row['slug']} has a URL; nodes fetch it themselves.")
+    if context.upload is None:
+        raise invalid("The body is the file itself.")
+    file = await ImageFiles(context.services.config.data_dir).write(request.id, context.upload)
+    async with database.transaction() as tx:
+        return Image.of(await set_file(tx, context.caller, request.id, file))
+
+
+async def update_image(context: Context[Controller], request: ImageUpdateRequest) -> Image:
+    async with context.services.database.transaction() as tx:
+        return Image.of(await set_enabled(tx, context.caller, request.id, request.enabled))
+
+
+async def refresh_images(context: Context[Controller], request: Empty) -> TaskModel:
+    async with context.services.database.transaction() as tx:
+        task = await order_refresh(tx, context.caller)
+    context.services.tasks.begin(task)
+    return TaskModel.of(task, context.principal)
+
+
+async def pull_image(context: Context[Controller], request: ImagePullRequest) -> TaskModel:
+    async with context.services.database.transaction() as tx:
+        task = await order_pull(tx, context.caller, request.id, request.node_id)
+    context.services.tasks.begin(task)
+    return TaskModel.of(task, context.principal)
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="image.list",
+        summary="List images; disabled ones for administrators only",
+        request=Empty,
+        response=list[Image],
+        handler=list_images,
+        route=Route(Method.GET, "/images"),
+        command=Command(("image", "list")),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="image.create",
+        summary="Add a custom image, by URL or for an upload",
+        request=ImageCreateRequest,
+        response=Image,
+        handler=add_image,
+        route=Route(Method.POST, "/images", status=201),
+        command=Command(("image", "create"), positional=("slug",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="image.upload",
+        summary="Send the file of a custom image; its SHA-256 is computed on the way",
+        request=ImageRequest,
+        response=Image,
+        handler=upload_image,
+        route=Route(Method.PUT, "/images/{id}/file"),
+        command=Command(("image", "upload"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+        upload=True,
+    ),
+    Operation(
+        name="image.update",
+        summary="Enable or disable an image",
+        request=ImageUpdateRequest,
+        response=Image,
+        handler=update_image,
+        route=Route(Method.PATCH, "/images/{id}"),
+        command=Command(("image", "update"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="image.refresh",
+        summary="Read the publishers' checksums",
+        request=Empty,
+        response=TaskModel,
+        handler=refresh_images,
+        route=Route(Method.POST, "/images/refresh"),
+        command=Command(("image", "refresh")),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="image.pull",
+        summary="Bring an image into a node's cache ahead of time",
+        request=ImagePullRequest,
+        response=TaskModel,
+        handler=pull_image,
+        route=Route(Method.POST, "/images/{id}/pull"),
+        command=Command(("image", "pull"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+)

@@ -1,0 +1,182 @@
+"""Plans: the sizes that machines are sold in. A plan that machines have stays until the last of them is gone."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.fields import Name
+from svc.controller.images import Slug
+from svc.controller.machines import DiskGib, MemoryMib, Vcpus
+from svc.controller.services import Controller
+from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.principal import Access, Role, Scope
+from svc_actors.controller.rows import sole
+from svc_actors.errors import conflict, invalid, not_found
+from svc_actors.store import Record, Transaction, UniqueViolationError, audit
+
+Ipv4Count = Annotated[int, Field(ge=0, le=256)]
+
+
+class Plan(Model):
+    """`ipv4_count` bounds the addresses that a customer may attach. A disabled plan makes no new machines."""
+
+    id: UUID
+    name: str
+    slug: str
+    vcpus: int
+    memory_mib: int
+    disk_gib: int
+    ipv4_count: int
+    enabled: bool
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: Record) -> Plan:
+        return cls(**{name: row[name] for name in cls.model_fields})
+
+
+class PlanCreateRequest(Request):
+    name: Name
+    slug: Slug
+    vcpus: Vcpus
+    memory_mib: MemoryMib
+    disk_gib: DiskGib
+    ipv4_count: Ipv4Count = 1
+    enabled: bool = True
+
+
+class PlanUpdateRequest(Request):
+    """What is left out stays. Machines that have the plan keep the sizes they were made with."""
+
+    id: UUID
+    name: Name | None = None
+    vcpus: Vcpus | None = None
+    memory_mib: MemoryMib | None = None
+    disk_gib: DiskGib | None = None
+    ipv4_count: Ipv4Count | None = None
+    enabled: bool | None = None
+
+
+class PlanRequest(Request):
+    id: UUID
+
+
+async def list_plans(context: Context[Controller], request: Empty) -> list[Plan]:
+    rows = await context.services.database.fetch(
+        "SELECT * FROM plans WHERE enabled OR $1 ORDER BY memory_mib, vcpus, slug",
+        context.principal.role is Role.ADMINISTRATOR,
+    )
+    return [Plan.of(row) for row in rows]
+
+
+async def create_plan(context: Context[Controller], request: PlanCreateRequest) -> Plan:
+    values = request.model_dump()
+    try:
+        async with context.services.database.transaction() as tx:
+            row = sole(
+                await tx.fetchrow(
+                    f"""INSERT INTO plans ({", ".join(values)})
+                        VALUES ({", ".join(f"${place}" for place in range(1, len(values) + 1))}) RETURNING *""",  # noqa: S608
+                    *values.values(),
+                )
+            )
+            await _audit(tx, context, row)
+    except UniqueViolationError:
+        raise conflict(f"There is a plan with the slug {request.slug} already.") from None
+    return Plan.of(row)
+
+
+async def update_plan(context: Context[Controller], request: PlanUpdateRequest) -> Plan:
+    given = request.model_dump(exclude={"id"}, exclude_none=True)
+    if not given:
+        raise invalid("Nothing would change.", hint="Give at least one field.")
+    sets = ", ".join(f"{name} = ${place}" for place, name in enumerate(given, start=2))
+    async with context.services.database.transaction() as tx:
+        row = await tx.fetchrow(f"UPDATE plans SET {sets} WHERE id = $1 RETURNING *", request.id, *given.values())  # noqa: S608
+        if row is None:
+            raise not_found("There is no such plan.")
+        await _audit(tx, context, row, given)
+    return Plan.of(row)
+
+
+async def delete_plan(context: Context[Controller], request: PlanRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        row = await tx.fetchrow("SELECT * FROM plans WHERE id = $1 FOR UPDATE", request.id)
+        if row is None:
+            raise not_found("There is no such plan.")
+        machines = await tx.fetchval("SELECT count(*) FROM vms WHERE plan_id = $1 AND deleted_at IS NULL", request.id)
+        if machines:
+            raise conflict(f"{machines} machines have this plan.", hint="Disable it: it then makes no new ones.")
+        await tx.execute("UPDATE vms SET plan_id = NULL WHERE plan_id = $1", request.id)
+        await tx.execute("DELETE FROM plans WHERE id = $1", request.id)
+        await _audit(tx, context, row)
+
+
+async def _audit(
+    tx: Transaction, context: Context[Controller], row: Record, details: dict[str, Any] | None = None
+) -> None:
+    await audit.record(
+        tx,
+        context.caller,
+        target_kind="plan",
+        target_id=str(row["id"]),
+        target_name=row["slug"],
+        project_id=None,
+        details=details,
+    )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="plan.list",
+        summary="List plans; disabled ones for administrators only",
+        request=Empty,
+        response=list[Plan],
+        handler=list_plans,
+        route=Route(Method.GET, "/plans"),
+        command=Command(("plan", "list")),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="plan.create",
+        summary="Add a plan",
+        request=PlanCreateRequest,
+        response=Plan,
+        handler=create_plan,
+        route=Route(Method.POST, "/plans", status=201),
+        command=Command(("plan", "create"), positional=("slug",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="plan.update",
+        summary="Change a plan; machines that have it keep their sizes",
+        request=PlanUpdateRequest,
+        response=Plan,
+        handler=update_plan,
+        route=Route(Method.PATCH, "/plans/{id}"),
+        command=Command(("plan", "update"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="plan.delete",
+        summary="Remove a plan that no machine has",
+        request=PlanRequest,
+        response=None,
+        handler=delete_plan,
+        route=Route(Method.DELETE, "/plans/{id}"),
+        command=Command(("plan", "delete"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+)
