@@ -56,7 +56,7 @@ def add_pages(app: QuartTrio, static: Path = _STATIC) -> None:
         return _page(pages["index"], _POLICY)
 
     @app.get("/console/<uuid:vm_id>")
-    async def console(vm_id: UUID) -> Response:
+    async def console_page(vm_id: UUID) -> Response:
         if request.args.get("kind") == "serial":
             return _page(pages["terminal"], _TERMINAL_POLICY)
         return _page(pages["vnc"], _POLICY)
