@@ -58,7 +58,7 @@ def openapi(service: str) -> None:
     click.echo(json.dumps(document(controller_registry()), indent=2, ensure_ascii=False))
 
 
-@root.command()
+@click.command("stream")
 @click.option("--after", metavar="POSITION", help="Resume behind this event.")
 @session_options
 @click.pass_obj
@@ -110,6 +110,9 @@ def build() -> click.Group:
     root.add_command(login)
     root.add_command(profile_group)
     add_commands(root, controller_registry())
+    events_group = click.Group("event", help="What changes, as it changes.")
+    events_group.add_command(events)
+    root.add_command(events_group)
     _group("vm").add_command(console)
     _group("vm").add_command(vnc)
     _group("task").add_command(watch)

@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 import trio
-from svc_actors.errors import ErrorCode
 
 from svc.cli.failures import EXIT_BY_CODE, Exit, Failure
 from svc.cli.profiles import Profile, tls_context
+from svc_actors.errors import ErrorCode
 
 API_PREFIX = "/api/v1"
 _ATTEMPTS = 4

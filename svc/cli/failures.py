@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import IO, Any
 
 import asyncclick as click
+
 from svc_actors.errors import ErrorCode
 
 

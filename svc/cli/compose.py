@@ -1,0 +1,179 @@
+"""The controller put together: the only place that knows all of its parts.
+
+Order of opening is order of dependence, and closing goes the other way: the HTTP listener first, so that no new order
+comes in; then the actors finish what they have begun; then the task runner, gateway and event log; the database last.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+
+from svc.controller.authenticate import Authentication
+from svc.controller.catalogue import controller_registry
+from svc.controller.config import ControllerConfig
+from svc.controller.defaults import seed_defaults
+from svc.controller.passwords import Passwords
+from svc.controller.services import Controller
+from svc.controller.sign_in import ensure_setup_token
+from svc_actors.controller.alerts import Severity, raise_alert
+from svc_actors.controller.authority import Authority
+from svc_actors.controller.gateway import Gateway
+from svc_actors.controller.image_files import ImageFiles, ImageSources
+from svc_actors.controller.machine_work import install_machines
+from svc_actors.controller.node import Node, NodeServices
+from svc_actors.controller.node_watch import NodeWatch, machine_observer
+from svc_actors.controller.tasks import TaskRunner
+from svc_actors.errors import ServiceError
+from svc_actors.runtime import ActorAlert, ActorSystem, AlertKind
+from svc_actors.runtime.supervision import log_alert
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database, EventLog, database_url, migrate
+from svc_console.routes import add_console_routes
+from svc_http.app import App, create_app
+from svc_http.operations import database_check, operations_app
+from svc_http.pages import add_pages
+from svc_http.server import TlsFiles, serve_https, serve_loopback
+
+POOL_SIZE = 16
+DRAIN_SECONDS = 10.0
+
+log = structlog.get_logger("svc.compose")
+
+
+@dataclass(frozen=True)
+class RunningController:
+    """`setup_token` is there until the first administrator is; it also lies in `<data>/setup-token`."""
+
+    services: Controller
+    app: App
+    setup_token: str | None
+    fingerprint: str
+
+
+@asynccontextmanager
+async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncIterator[RunningController]:
+    """A controller that serves for the length of the block."""
+    config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
+    async with (
+        database_url(config.data_dir, environ) as url,
+        Database.open(url, size=POOL_SIZE) as database,
+        open_services(config, database) as services,
+    ):
+        certificate = services.authority.server_certificate(config.data_dir, config.public_host)
+        app = create_app(
+            controller_registry(), services, authenticator=Authentication(database), public_url=config.public_url
+        )
+        add_console_routes(app, services)
+        add_pages(app)
+        _watch(app, services)
+        token = await ensure_setup_token(database)
+        _leave_setup_token(config.data_dir / "setup-token", token)
+        stop = trio.Event()
+        tls = TlsFiles(certificate.chain, certificate.key)
+        checks = {"database": database_check(database)}
+        async with trio.open_nursery() as listeners:
+            await listeners.start(partial(serve_https, app, config, tls, stop))
+            await listeners.start(
+                partial(serve_loopback, operations_app(app.metrics, checks), config.operations_port, stop)
+            )
+            try:
+                yield RunningController(services, app, token, services.authority.fingerprint)
+            finally:
+                stop.set()
+
+
+@asynccontextmanager
+async def open_services(config: ControllerConfig, database: Database) -> AsyncIterator[Controller]:
+    """What operations use, running: actors, gateway, tasks, events. No listener but the gateway's."""
+    await migrate(database)
+    sealer = Sealer.from_file(config.data_dir / "secret.key")
+    authority = await Authority.open(database, sealer)
+    await seed_defaults(database)
+    events = EventLog(database)
+    alerts = _ActorAlerts(database)
+    async with ActorSystem.open(on_alert=alerts.notice) as actors, trio.open_nursery() as nursery:
+        observe = machine_observer(actors)
+        watch = NodeWatch(actors, database, observe, forgettable=lambda ids: tasks.forgettable(ids))
+        files = ImageFiles(config.data_dir)
+        gateway = Gateway(
+            authority,
+            lambda: authority.server_certificate(config.data_dir, config.public_host),
+            bind_host=config.bind_host,
+            port=config.gateway_port,
+            heartbeat_seconds=config.heartbeat_seconds,
+            hooks=watch.hooks,
+            find_file=files.find,
+        )
+        watch.watch(gateway)
+        tasks = TaskRunner(database, gateway)
+        install_machines(database, sealer, tasks, actors, ImageSources(database, gateway.offer_file))
+        node_services = NodeServices(database, gateway, authority, observe)
+        actors.register(Node, lambda _: Node(node_services))
+        watch.handle_tasks(tasks)
+        await nursery.start(events.run)
+        nursery.start_soon(alerts.run)
+        await nursery.start(gateway.run)
+        await nursery.start(partial(watch.run))
+        await nursery.start(tasks.run)
+        try:
+            yield Controller(config, database, events, actors, authority, gateway, tasks, sealer, Passwords())
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + DRAIN_SECONDS + 5):
+                await actors.drain(DRAIN_SECONDS)
+            nursery.cancel_scope.cancel()
+
+
+class _ActorAlerts:
+    """Alerts of the actor runtime: all are logged; those that an operator should see become alerts of the service.
+
+    `notice` must not wait, so a task of its own writes them. What cannot be written (the database is away) is in the
+    log, and comes again if it lasts.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._send, self._receive = trio.open_memory_channel[ActorAlert](256)
+
+    def notice(self, alert: ActorAlert) -> None:
+        log_alert(alert)
+        if alert.kind in (AlertKind.REFUSING, AlertKind.OVERDUE):
+            with suppress(trio.WouldBlock):
+                self._send.send_nowait(alert)
+
+    async def run(self) -> None:
+        async for alert in self._receive:
+            what = f"{alert.actor} is {alert.kind.value} after {alert.during}"
+            try:
+                async with self._database.transaction() as tx:
+                    await raise_alert(tx, f"actor:{alert.actor}", what, severity=Severity.WARNING)
+            except ServiceError as error:
+                log.warning("alert not stored", alert=what, error=error.message)
+
+
+def _watch(app: App, services: Controller) -> None:
+    """The figures of /metrics that are read when asked for."""
+    database, actors, gateway = services.database, services.actors, services.gateway
+    app.metrics.watch(
+        {
+            "svc_actors_live": lambda: float(actors.statistics().live),
+            "svc_nodes_online": lambda: float(len(gateway.online())),
+            "svc_gateway_refused": lambda: float(gateway.refused),
+            "svc_database_connections_in_use": lambda: float(database.statistics().in_use),
+        }
+    )
+
+
+def _leave_setup_token(path: Path, token: str | None) -> None:
+    """Keep the token where root finds it while it is of use, and nowhere afterwards."""
+    path.unlink(missing_ok=True)
+    if token is not None:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token + "\n")

@@ -1,0 +1,74 @@
+"""`svc serve controller`: the controller as a program, until it is told to stop.
+
+SIGTERM and SIGINT stop it in order: no new requests, streams and consoles ended, what actors have begun finished, then
+the gateway, the database. A second signal changes nothing: every step has its own deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import asyncclick as click
+import structlog
+import trio
+
+from svc.cli.compose import open_controller
+from svc.cli.output import MESSAGES
+from svc.controller.config import ControllerConfig
+
+log = structlog.get_logger("svc.serve")
+
+
+@click.group()
+def serve() -> None:
+    """Run a service."""
+
+
+@serve.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, resolve_path=True),
+    default=Path("/var/lib/svc/controller"),
+    show_default=True,
+)
+@click.option("--public-host", default="127.0.0.1", show_default=True, help="How browsers and nodes reach it.")
+@click.option("--bind", default="0.0.0.0", show_default=True, help="The address to listen on.")  # noqa: S104
+@click.option("--api-port", default=8443, show_default=True)
+@click.option("--gateway-port", default=8444, show_default=True)
+@click.option("--operations-port", default=8445, show_default=True, help="Loopback: /metrics and /healthz.")
+@click.option("--heartbeat", default=5.0, show_default=True, help="Seconds between the heartbeats of nodes.")
+async def controller(
+    data: Path,
+    public_host: str,
+    bind: str,
+    api_port: int,
+    gateway_port: int,
+    operations_port: int,
+    heartbeat: float,
+) -> None:
+    """Run the controller. SVC_DATABASE_URL names a PostgreSQL server; without it one runs in the data folder."""
+    from svc_http.logs import configure
+
+    configure()
+    config = ControllerConfig(
+        data_dir=data,
+        public_host=public_host,
+        bind_host=bind,
+        api_port=api_port,
+        gateway_port=gateway_port,
+        operations_port=operations_port,
+        heartbeat_seconds=heartbeat,
+    )
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with open_controller(config, os.environ) as running:
+            if running.setup_token is not None:
+                MESSAGES.print(f"First run: set the service up at {config.public_url}/ with the one-time token")
+                MESSAGES.print(f"  {running.setup_token}")
+            MESSAGES.print(f"certificate SHA-256 {running.fingerprint}", style="dim")
+            log.info("serving", url=config.public_url, gateway_port=config.gateway_port)
+            async for received in signals:
+                log.info("stopping", signal=signal.Signals(received).name)
+                break
+    log.info("stopped")
