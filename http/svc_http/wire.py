@@ -104,7 +104,9 @@ class Connection(TrioASGIHTTPConnection):
                 reader="too slow" if slow else None,
             )
 
-    async def handle_messages(  # type: ignore[override]self, nursery: trio.Nursery, request: Request, receive: ASGIReceiveCallable) -> None:
+    async def handle_messages(  # type: ignore[override]
+        self, nursery: trio.Nursery, request: Request, receive: ASGIReceiveCallable
+    ) -> None:
         """Feed the body to whoever reads it; end the request when the client has gone."""
         body = exchange_of(self.scope).body
         while True:
