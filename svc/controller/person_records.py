@@ -1,0 +1,94 @@
+"""What is kept of a person, and the rules that no change of it may break.
+
+Invariants: an email address belongs to one person; there is always an administrator who can sign in, and nobody
+takes that from themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from svc.registry.operation import Context, Model
+from svc.registry.principal import Role
+from svc_actors.errors import conflict, not_found
+from svc_actors.store import Queryable, Transaction, UniqueViolationError, audit
+
+_ADMINISTRATORS_LOCK = 0x5356_4144
+PERSON_SELECT = """
+SELECT u.id, u.name, u.email, u.role, u.phone, u.company, u.note, u.suspension_reason, u.suspended_at, u.created_at,
+       u.last_sign_in_at, CASE WHEN u.suspended_at IS NULL THEN 'active' ELSE 'suspended' END AS status
+FROM users AS u"""
+
+
+class PersonStatus(StrEnum):
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+
+
+class Person(Model):
+    id: UUID
+    name: str
+    email: str
+    role: Role
+    phone: str
+    company: str
+    note: str
+    status: PersonStatus
+    suspension_reason: str | None
+    suspended_at: datetime | None
+    created_at: datetime
+    last_sign_in_at: datetime | None
+
+
+async def person(queryable: Queryable, user_id: UUID) -> Person:
+    row = await queryable.fetchrow(f"{PERSON_SELECT} WHERE u.id = $1", user_id)
+    if row is None:
+        raise not_found("there is no such person")
+    return Person(**dict(row))
+
+
+async def locked(tx: Transaction, user_id: UUID) -> Person:
+    """The person, whom nobody else changes until the transaction ends."""
+    await tx.execute("SELECT FROM users WHERE id = $1 FOR UPDATE", user_id)
+    return await person(tx, user_id)
+
+
+async def change(tx: Transaction, user_id: UUID, changes: Mapping[str, object]) -> Person:
+    """Set the named columns. Raises `conflict` when the email address is somebody else's."""
+    if changes:
+        columns = ", ".join(f"{column} = ${place}" for place, column in enumerate(changes, start=2))
+        try:
+            await tx.execute(f"UPDATE users SET {columns} WHERE id = $1", user_id, *changes.values())
+        except UniqueViolationError:
+            raise conflict("this email address belongs to somebody else") from None
+    return await person(tx, user_id)
+
+
+async def keep_an_administrator(tx: Transaction, ctx: Context[Any], target: Person) -> None:
+    """Called before `target` stops being an active administrator. Raises `conflict` when they are the caller, or the last."""
+    if target.role is not Role.ADMINISTRATOR:
+        return
+    if target.id == ctx.principal.user_id:
+        raise conflict("nobody takes the administrator's role from themselves", hint="another administrator can")
+    await tx.execute("SELECT pg_advisory_xact_lock($1)", _ADMINISTRATORS_LOCK)
+    others = await tx.fetchval(
+        "SELECT count(*) FROM users WHERE role = 'administrator' AND suspended_at IS NULL AND id <> $1", target.id
+    )
+    if not others:
+        raise conflict("this is the last administrator who can sign in")
+
+
+async def record(ctx: Context[Any], tx: Transaction, target: Person, details: dict[str, Any] | None = None) -> None:
+    await audit.record(
+        tx,
+        ctx.caller,
+        target_kind="user",
+        target_id=str(target.id),
+        target_name=target.email,
+        project_id=None,
+        details=details,
+    )

@@ -1,0 +1,254 @@
+"""Projects: what machines belong to, and who is in them. Administrators make projects and choose members; a member
+sees the project and its machines."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.access import visible_projects
+from svc.controller.fields import Name
+from svc.controller.services import Controller
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import Condition, Page, PageRequest, contains, joined, paginate
+from svc.registry.principal import Access, Principal, Role, Scope
+from svc_actors.errors import not_found
+from svc_actors.store import ForeignKeyViolationError, Queryable, Transaction, audit
+
+_SELECT = """
+SELECT p.id, p.name, p.created_at,
+       (SELECT count(*) FROM project_members AS m WHERE m.project_id = p.id) AS member_count,
+       (SELECT count(*) FROM vms AS v WHERE v.project_id = p.id AND v.deleted_at IS NULL) AS vm_count
+FROM projects AS p"""
+
+
+class Project(Model):
+    id: UUID
+    name: str
+    member_count: int
+    vm_count: int
+    created_at: datetime
+
+
+class Member(Model):
+    id: UUID
+    email: str
+    name: str
+    role: Role
+
+
+class ProjectRequest(Request):
+    id: UUID
+
+
+class ProjectCreateRequest(Request):
+    """`member_ids`: who is in it from the start."""
+
+    name: Name
+    member_ids: Annotated[list[UUID], Field(max_length=100)] = []
+
+
+class ProjectUpdateRequest(Request):
+    id: UUID
+    name: Name
+
+
+class MemberRequest(Request):
+    id: UUID
+    user_id: UUID
+
+
+async def list_projects(ctx: Context[Controller], request: PageRequest) -> Page[Project]:
+    rows, total = await paginate(
+        ctx.services.database,
+        select=_SELECT,
+        where=[visible_projects(ctx.principal, "p.id"), contains(request.q, "p.name")],
+        sortable={"name": "p.name", "created_at": "p.created_at"},
+        default_sort="name",
+        request=request,
+        tie="p.id",
+    )
+    return Page[Project].of([Project(**dict(row)) for row in rows], total, request)
+
+
+async def show_project(ctx: Context[Controller], request: ProjectRequest) -> Project:
+    return await _project(ctx.services.database, ctx.principal, request.id)
+
+
+async def create_project(ctx: Context[Controller], request: ProjectCreateRequest) -> Project:
+    async with ctx.services.database.transaction() as tx:
+        project_id: UUID = await tx.fetchval("INSERT INTO projects (name) VALUES ($1) RETURNING id", request.name)
+        try:
+            await tx.execute(
+                "INSERT INTO project_members (project_id, user_id) SELECT $1, unnest($2::uuid[])",
+                project_id,
+                sorted(set(request.member_ids)),
+            )
+        except ForeignKeyViolationError:
+            raise not_found("one of member_ids is no person here") from None
+        await _record(ctx, tx, project_id, request.name)
+        return await _project(tx, ctx.principal, project_id)
+
+
+async def update_project(ctx: Context[Controller], request: ProjectUpdateRequest) -> Project:
+    async with ctx.services.database.transaction() as tx:
+        await tx.execute("UPDATE projects SET name = $2 WHERE id = $1", request.id, request.name)
+        project = await _project(tx, ctx.principal, request.id)
+        await _record(ctx, tx, project.id, project.name)
+    return project
+
+
+async def list_members(ctx: Context[Controller], request: ProjectRequest) -> list[Member]:
+    await _project(ctx.services.database, ctx.principal, request.id)
+    rows = await ctx.services.database.fetch(
+        """
+        SELECT u.id, u.email, u.name, u.role FROM project_members AS m JOIN users AS u ON u.id = m.user_id
+        WHERE m.project_id = $1 ORDER BY u.email
+        """,
+        request.id,
+    )
+    return [Member(**dict(row)) for row in rows]
+
+
+async def add_member(ctx: Context[Controller], request: MemberRequest) -> Project:
+    async with ctx.services.database.transaction() as tx:
+        project = await _project(tx, ctx.principal, request.id)
+        email = await tx.fetchval("SELECT email FROM users WHERE id = $1", request.user_id)
+        if email is None:
+            raise not_found("there is no such person")
+        await tx.execute(
+            "INSERT INTO project_members (project_id, user_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+            request.id,
+            request.user_id,
+        )
+        await _record(ctx, tx, project.id, project.name, member=email)
+        return await _project(tx, ctx.principal, request.id)
+
+
+async def remove_member(ctx: Context[Controller], request: MemberRequest) -> None:
+    async with ctx.services.database.transaction() as tx:
+        project = await _project(tx, ctx.principal, request.id)
+        email = await tx.fetchval(
+            """
+            DELETE FROM project_members AS m USING users AS u
+            WHERE m.project_id = $1 AND m.user_id = $2 AND u.id = m.user_id RETURNING u.email
+            """,
+            request.id,
+            request.user_id,
+        )
+        if email is None:
+            raise not_found("there is no such member of this project")
+        await _record(ctx, tx, project.id, project.name, member=email)
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="project.list",
+        summary="The projects that the caller is in; administrators and staff see all",
+        request=PageRequest,
+        response=Page[Project],
+        handler=list_projects,
+        route=Route(Method.GET, "/projects"),
+        command=Command(("project", "list")),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="project.create",
+        summary="Make a project",
+        request=ProjectCreateRequest,
+        response=Project,
+        handler=create_project,
+        route=Route(Method.POST, "/projects", status=201),
+        command=Command(("project", "create"), positional=("name",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="project.show",
+        summary="One project",
+        request=ProjectRequest,
+        response=Project,
+        handler=show_project,
+        route=Route(Method.GET, "/projects/{id}"),
+        command=Command(("project", "show"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="project.update",
+        summary="Rename a project",
+        request=ProjectUpdateRequest,
+        response=Project,
+        handler=update_project,
+        route=Route(Method.PATCH, "/projects/{id}"),
+        command=Command(("project", "update"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="project.members",
+        summary="Who is in a project",
+        request=ProjectRequest,
+        response=list[Member],
+        handler=list_members,
+        route=Route(Method.GET, "/projects/{id}/members"),
+        command=Command(("project", "members"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="project.add_member",
+        summary="Put a person into a project",
+        request=MemberRequest,
+        response=Project,
+        handler=add_member,
+        route=Route(Method.POST, "/projects/{id}/members"),
+        command=Command(("project", "add-member"), positional=("id", "user_id")),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="project.remove_member",
+        summary="Take a person out of a project",
+        request=MemberRequest,
+        response=None,
+        handler=remove_member,
+        route=Route(Method.DELETE, "/projects/{id}/members/{user_id}"),
+        command=Command(("project", "remove-member"), positional=("id", "user_id")),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+)
+
+
+async def _project(queryable: Queryable, principal: Principal, project_id: UUID) -> Project:
+    where = joined([Condition("p.id = $1", (project_id,)), visible_projects(principal, "p.id")])
+    row = await queryable.fetchrow(f"{_SELECT} WHERE {where.sql}", *where.args)
+    if row is None:
+        raise not_found("there is no such project")
+    return Project(**dict(row))
+
+
+async def _record(
+    ctx: Context[Controller], tx: Transaction, project_id: UUID, name: str, *, member: str | None = None
+) -> None:
+    await audit.record(
+        tx,
+        ctx.caller,
+        target_kind="project",
+        target_id=str(project_id),
+        target_name=name,
+        project_id=project_id,
+        details={"member": member} if member is not None else None,
+    )
