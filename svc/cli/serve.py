@@ -18,6 +18,8 @@ from svc.cli.compose import open_controller
 from svc.cli.output import MESSAGES
 from svc.controller.config import ControllerConfig
 
+_FOLDER = click.Path(path_type=Path, resolve_path=True, file_okay=False)
+
 log = structlog.get_logger("svc.serve")
 
 
@@ -27,12 +29,7 @@ def serve() -> None:
 
 
 @serve.command()
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, resolve_path=True),
-    default=Path("/var/lib/svc/controller"),
-    show_default=True,
-)
+@click.option("--data", type=_FOLDER, default=Path("/var/lib/svc/controller"), show_default=True)
 @click.option("--public-host", default="127.0.0.1", show_default=True, help="How browsers and nodes reach it.")
 @click.option("--bind", default="0.0.0.0", show_default=True, help="The address to listen on.")  # noqa: S104
 @click.option("--api-port", default=8443, show_default=True)
@@ -64,9 +61,12 @@ async def controller(
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with open_controller(config, os.environ) as running:
             if running.setup_token is not None:
-                MESSAGES.print(f"First run: set the service up at {config.public_url}/ with the one-time token")
-                MESSAGES.print(f"  {running.setup_token}")
-            MESSAGES.print(f"certificate SHA-256 {running.fingerprint}", style="dim")
+                # Shown to a person only: what is not a terminal is a log file, and the token is no matter for one.
+                token = running.setup_token if MESSAGES.is_terminal else f"in {config.data_dir}/setup-token"
+                MESSAGES.print(
+                    f"First run: set the service up at {config.public_url}/ with the one-time token\n  {token}"
+                )
+            MESSAGES.print(f"SHA-256 of the certificate authority: {running.fingerprint}", style="dim", soft_wrap=True)
             log.info("serving", url=config.public_url, gateway_port=config.gateway_port)
             async for received in signals:
                 log.info("stopping", signal=signal.Signals(received).name)
