@@ -88,7 +88,7 @@ async def list_people(ctx: Context[Controller], request: PersonListRequest) -> P
     }[request.status]
     rows, total = await paginate(
         ctx.services.database,
-        select=PERSON_SELECT.replace("\nFROM", " FROM"),
+        select=PERSON_SELECT,
         where=[
             status,
             equals("u.role", request.role),

@@ -69,7 +69,7 @@ async def change(tx: Transaction, user_id: UUID, changes: Mapping[str, object]) 
 
 
 async def keep_an_administrator(tx: Transaction, ctx: Context[Any], target: Person) -> None:
-    """Called before `target` stops being an active administrator. Raises `conflict` when they are the caller, or the last."""
+    """Called before `target` stops being an active administrator. Raises `conflict` for the caller, and the last."""
     if target.role is not Role.ADMINISTRATOR:
         return
     if target.id == ctx.principal.user_id:

@@ -48,7 +48,7 @@ class ProjectCreateRequest(Request):
     """`member_ids`: who is in it from the start."""
 
     name: Name
-    member_ids: Annotated[list[UUID], Field(max_length=100)] = []
+    member_ids: Annotated[list[UUID], Field(default_factory=list, max_length=100)]
 
 
 class ProjectUpdateRequest(Request):

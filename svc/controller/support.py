@@ -64,9 +64,7 @@ async def impersonate(ctx: Context[Controller], request: ImpersonateRequest) -> 
         if customer.id == principal.user_id:
             raise forbidden("nobody needs a support session in their own account")
         if customer.role is not Role.CUSTOMER:
-            raise forbidden(
-                "a support session is in a customer's account, never an administrator's or a staff member's"
-            )
+            raise forbidden("a support session is never in the account of an administrator or a staff member")
         row = await tx.fetchrow(
             """
             INSERT INTO impersonations (operator_id, customer_id, reason, expires_at, return_until)

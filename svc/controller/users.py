@@ -16,7 +16,7 @@ from svc.registry.operation import Command, Context, Method, Model, Operation, R
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.errors import conflict
-from svc_actors.store import UniqueViolationError
+from svc_actors.store import Transaction, UniqueViolationError
 
 
 class User(Model):
@@ -94,7 +94,7 @@ async def update_user(ctx: Context[Controller], request: UserUpdateRequest) -> U
 
 
 async def update_person(
-    ctx: Context[Controller], tx: person_records.Transaction, user_id: UUID, request: Request
+    ctx: Context[Controller], tx: Transaction, user_id: UUID, request: Request
 ) -> person_records.Person:
     """Apply the fields that `request` carries beside `id`, and record which they were."""
     changes = request.model_dump(exclude={"id"}, exclude_unset=True, exclude_none=True)

@@ -114,8 +114,8 @@ async def paginate(
     )
     if len(rows) < limit and (rows or offset == 0):
         return rows, offset + len(rows)
-    source = select[select.upper().index(" FROM ") :]
-    total = await queryable.fetchval(f"SELECT count(*){source} WHERE {condition.sql}", *condition.args)
+    counted = f"SELECT count(*) FROM ({select} WHERE {condition.sql}) AS counted"
+    total = await queryable.fetchval(counted, *condition.args)
     return rows, total
 
 
