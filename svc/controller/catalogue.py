@@ -8,13 +8,20 @@ from svc.controller import (
     activity,
     consoles,
     events,
+    images,
     machine_orders,
     machines,
     nodes,
+    people,
+    plans,
+    projects,
     settings,
     sign_in,
+    ssh_keys,
+    support,
     tasks,
     tokens,
+    users,
 )
 from svc.controller.services import Controller
 from svc.registry.registry import Registry
@@ -24,12 +31,19 @@ AREAS = (
     activity,
     events,
     tokens,
+    ssh_keys,
+    projects,
+    users,
+    people,
+    support,
     settings,
     nodes,
     machines,
     machine_orders,
     consoles,
     tasks,
+    images,
+    plans,
 )
 
 
