@@ -83,6 +83,8 @@ class Agent:
         self._candidate: Connection | None = None
         self._renewal_key: ec.EllipticCurvePrivateKey | None = None
         self._renew = trio.Event()
+        self._adopted = trio.Event()
+        self._online = trio.Event()
         self._stop = trio.Event()
         self._interrupted = tuple(journal.begun)
         self._log = log.bind(node_id=str(self.enrolment.node_id))
@@ -165,7 +167,7 @@ class Agent:
         finally:
             self._dispatcher.detach(connection.outbox)
             if self._live is connection:
-                self._live = None
+                self._live, self._online = None, trio.Event()
 
     def _connection(self, identity: Identity) -> Connection:
         return Connection(
@@ -190,6 +192,7 @@ class Agent:
         if connection.identity is not self.identity:
             self._adopt(connection)
         self._live = connection
+        self._online.set()
         self._dispatcher.attach(connection.outbox)
         if self._interrupted:
             self._nursery.start_soon(self._dispatcher.give_up_unclaimed, self._interrupted)
@@ -221,14 +224,14 @@ class Agent:
             while not self._renew.is_set() and datetime.now(UTC) < self.identity.renew_at:
                 with trio.move_on_after(_RENEWAL_POLL):
                     await self._renew.wait()
-            self._renew = trio.Event()
-            before = self.identity
-            if self._live is not None:
-                self._renewal_key = new_key()
-                self._live.outbox.put(Renewal(csr=signing_request(self._renewal_key)))
-            with trio.move_on_after(_RENEWAL_RETRY if self._live is not None else _RENEWAL_POLL):
-                while self.identity is before and not self._renew.is_set():
-                    await self._renew.wait()
+            await self._online.wait()
+            if self._live is None:
+                continue
+            self._renew, self._adopted = trio.Event(), trio.Event()
+            self._renewal_key = new_key()
+            self._live.outbox.put(Renewal(csr=signing_request(self._renewal_key)))
+            with trio.move_on_after(_RENEWAL_RETRY):
+                await self._adopted.wait()
 
     def _renewed(self, frame: Renewed) -> None:
         if self._renewal_key is None:
@@ -250,6 +253,7 @@ class Agent:
         self.folder.next_identity.rename(self.folder.identity)
         fault_point("agent.renewal_adopted")
         self.identity = connection.identity
+        self._adopted.set()
         self._log.info("certificate.renewed", not_after=self.identity.not_after.isoformat())
 
 

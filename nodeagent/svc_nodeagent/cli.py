@@ -35,7 +35,7 @@ DEFAULT_DATA: Final = Path("/var/lib/svc-node")
 log = structlog.get_logger(__name__)
 
 
-class _Unusable(Exception):
+class _Unusable(Exception):  # noqa: N818 - named for what it says
     """A mistake in how the command was called, for its caller to read."""
 
 

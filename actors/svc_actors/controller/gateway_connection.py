@@ -33,7 +33,7 @@ from svc_nodeagent.protocol import (
 HEARTBEATS_UNTIL_DEAD: Final = 3
 HELLO_SECONDS: Final = 10.0
 _QUEUE: Final = 1024
-_CLOSING_SECONDS: Final = 2.0
+_CLOSING_SECONDS: Final = 0.5
 _CLOSE_POLICY: Final = 1008
 log = structlog.get_logger(__name__)
 

@@ -96,7 +96,8 @@ class _Pending:
     waiters: int = 0
     sent: bool = False
     """On the connection of the moment."""
-    ever_sent: bool = False
+    sent_to: str | None = None
+    """The agent's process it was last sent to, by its boot id."""
     cancelled: bool = False
     outcome: Outcome | None = None
     settled: trio.Event = field(default_factory=trio.Event)
@@ -117,6 +118,7 @@ class NodeOperations:
         self._acknowledged: dict[OperationId, float] = {}
         self._send: Send | None = None
         self._known: frozenset[OperationId] = frozenset()
+        self._boot_id = ""
 
     def __contains__(self, operation_id: OperationId) -> bool:
         return operation_id in self._pending
@@ -127,13 +129,14 @@ class NodeOperations:
 
     def attach(self, send: Send, hello: Hello) -> None:
         """A connection stands: tell it everything it has to know."""
-        self._send, self._known = send, frozenset(hello.unacknowledged)
+        self._send, self._known, self._boot_id = send, frozenset(hello.unacknowledged), hello.boot_id
         for operation_id in self._known & self._cancelled.keys() - self._pending.keys():
             send(Cancel(id=operation_id))
         if forgotten := tuple(self._known & self._acknowledged.keys()):
             send(Acknowledge(ids=forgotten))
         for pending in self._pending.values():
-            pending.sent = False
+            # What this very process has already, it goes on with; after its restart it has to be asked again.
+            pending.sent = pending.sent_to == hello.boot_id and pending.id in self._known
         for pending in list(self._pending.values()):
             if pending.cancelled:
                 self._send_cancel(pending)
@@ -151,6 +154,7 @@ class NodeOperations:
             await trio.lowlevel.checkpoint()
             return _result(kept.outcome)
         deadline = trio.current_time() + timeout
+        self._acknowledged.pop(operation_id, None)
         pending = self._pending.get(operation_id)
         if pending is None:
             pending = self._pending[operation_id] = _Pending(operation_id, operation, lane_of(operation), deadline)
@@ -183,7 +187,10 @@ class NodeOperations:
         """Take an outcome in. Returns why it cannot be true, when it speaks of another machine than it was asked of."""
         pending = self._pending.get(result.id)
         if pending is None:
-            self._keep(result.id, result.outcome)
+            if result.id in self._acknowledged:
+                self.acknowledge(result.id)  # The word of it was lost with a connection.
+            else:
+                self._keep(result.id, result.outcome)
             return None
         lie = _speaks_of_another(pending.operation, result.outcome)
         if lie is None:
@@ -209,10 +216,9 @@ class NodeOperations:
     def acknowledge(self, operation_id: OperationId) -> None:
         self._kept.pop(operation_id, None)
         self._cancelled.pop(operation_id, None)
+        self._remember(self._acknowledged, operation_id)
         if self._send is not None:
             self._send(Acknowledge(ids=(operation_id,)))
-        else:
-            self._remember(self._acknowledged, operation_id)
 
     def sweep(self) -> None:
         """Forget what nobody asked for in time."""
@@ -233,7 +239,7 @@ class NodeOperations:
     def _send_cancel(self, pending: _Pending) -> None:
         if self._send is None:
             return
-        if not pending.ever_sent and pending.id not in self._known:
+        if pending.sent_to is None and pending.id not in self._known:
             self._settle(
                 pending, Failed(code=FailureCode.CANCELLED, message="cancelled before it was sent to the node")
             )
@@ -253,7 +259,7 @@ class NodeOperations:
             if pending.sent or under_way[pending.lane] >= LANE_LIMITS[pending.lane]:
                 continue
             under_way[pending.lane] += 1
-            pending.sent = pending.ever_sent = True
+            pending.sent, pending.sent_to = True, self._boot_id
             seconds = pending.deadline - now
             self._send(
                 Request(
