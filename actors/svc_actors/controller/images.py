@@ -15,7 +15,7 @@ import httpx
 import trio
 
 from svc_actors.controller.checksums import NoDigest, find_digest
-from svc_actors.controller.image_catalogue import CATALOGUE, Published
+from svc_actors.controller.image_catalogue import CATALOGUE, Published, ensure_catalogue
 from svc_actors.controller.image_files import PULL_TIMEOUT, ImageSources, StoredFile
 from svc_actors.controller.rows import sole
 from svc_actors.controller.task_run import TaskFailed
@@ -195,6 +195,7 @@ class ImageWork:
 
     async def refresh(self, run: TaskRun) -> None:
         """Read every publisher's digest, a few at once. Fails in the end where any could not be read."""
+        await ensure_catalogue(self._database, self._catalogue)
         failed: list[str] = []
         interrupted: list[ServiceError] = []
         limiter = trio.CapacityLimiter(_AT_ONCE)

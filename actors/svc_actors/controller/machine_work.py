@@ -10,6 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.image_files import ImageSources
+from svc_actors.controller.images import ImageWork
 from svc_actors.controller.machine import GUEST_SHUTDOWN_SECONDS, TIMEOUTS, Machine
 from svc_actors.controller.machine_spec import Seed, account_name, machine_spec, network_spec
 from svc_actors.controller.rows import sole
@@ -142,6 +143,7 @@ class MachineWork:
 def install_machines(
     database: Database, sealer: Sealer, tasks: TaskRunner, actors: ActorSystem, images: ImageSources
 ) -> None:
-    """Register the Machine actor and the work of its tasks; once, before either runs."""
+    """Register the Machine actor, the work of its tasks and of those about images; once, before any of them runs."""
     actors.register(Machine, lambda _: Machine(database, tasks, sealer))
     MachineWork(database, sealer, tasks, actors, images).install()
+    ImageWork(database, images).install(tasks)

@@ -19,6 +19,7 @@ from svc_actors.errors import conflict, invalid, not_found
 from svc_actors.store import (
     ExclusionViolationError,
     ForeignKeyViolationError,
+    Queryable,
     Record,
     Transaction,
     UniqueViolationError,
@@ -65,8 +66,8 @@ async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int 
 
 
 async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record:
-    """A pool with its arithmetic reservations. Raises invalid (the figures contradict each other), conflict (it overlaps
-    another pool), not_found (network or location)."""
+    """A pool with its arithmetic reservations. Raises invalid (the figures contradict each other), conflict (it
+    overlaps another pool), not_found (network or location)."""
     network = new.cidr
     if network.version != 4:
         raise invalid("Only IPv4 pools are offered.", details={"field": "cidr"})
@@ -113,3 +114,57 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
         raise not_found(f"There is no such {what}.") from None
     await reserve_arithmetic(tx, pool["id"], network, ip_address(str(gateway)))
     return pool
+
+
+async def default_location(queryable: Queryable) -> UUID:
+    """The only location, or the one named `default`. Raises invalid where that does not settle it."""
+    rows = await queryable.fetch("SELECT id, name FROM locations")
+    found: list[UUID] = [row["id"] for row in rows if len(rows) == 1 or row["name"] == "default"]
+    if len(found) != 1:
+        raise invalid("Say which location the pool is in.", details={"field": "location_id"})
+    return found[0]
+
+
+async def update_network(tx: Transaction, network_id: UUID, *, default: bool | None, mtu: int | None) -> Record:
+    """None leaves a thing as it is. Raises conflict for taking the default away without naming another."""
+    row = await tx.fetchrow("SELECT * FROM networks WHERE id = $1 FOR UPDATE", network_id)
+    if row is None:
+        raise not_found("There is no such network.")
+    if default is False and row["default"]:
+        raise conflict("This is the default network.", hint="Make another network the default instead.")
+    if default and not row["default"]:
+        await tx.execute('UPDATE networks SET "default" = false WHERE "default"')
+    return sole(
+        await tx.fetchrow(
+            'UPDATE networks SET "default" = "default" OR $2, mtu = coalesce($3, mtu) WHERE id = $1 RETURNING *',
+            network_id,
+            bool(default),
+            mtu,
+        )
+    )
+
+
+async def remove_network(tx: Transaction, network_id: UUID) -> Record:
+    """Remove a network with its pools. Raises conflict while a machine holds an address, or is on the network."""
+    row = await tx.fetchrow("SELECT * FROM networks WHERE id = $1 FOR UPDATE", network_id)
+    if row is None:
+        raise not_found("There is no such network.")
+    await tx.execute(
+        """DELETE FROM nics USING vms WHERE nics.network_id = $1 AND vms.id = nics.vm_id AND vms.deleted_at IS NOT NULL
+           AND NOT EXISTS (SELECT FROM allocations WHERE allocations.nic_id = nics.id)""",
+        network_id,
+    )
+    held = await tx.fetchval(
+        """SELECT (SELECT count(*) FROM allocations JOIN pools ON pools.id = allocations.pool_id
+                   WHERE pools.network_id = $1 AND NOT allocations.arithmetic)
+                + (SELECT count(*) FROM nics WHERE network_id = $1)""",
+        network_id,
+    )
+    if held:
+        raise conflict("Addresses of this network are held, or machines are on it; it stays.")
+    await tx.execute(
+        "DELETE FROM allocations USING pools WHERE pools.id = allocations.pool_id AND pools.network_id = $1", network_id
+    )
+    await tx.execute("DELETE FROM pools WHERE network_id = $1", network_id)
+    await tx.execute("DELETE FROM networks WHERE id = $1", network_id)
+    return row

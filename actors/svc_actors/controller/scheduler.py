@@ -134,7 +134,7 @@ async def _nodes(tx: Transaction) -> list[Record]:
                 FROM vms WHERE {PROMISED} GROUP BY node_id
             ) promised ON promised.node_id = nodes.id
             WHERE nodes.deleted_at IS NULL
-            ORDER BY nodes.name"""  # noqa: S608 - a constant of ours
+            ORDER BY nodes.name"""
     )
 
 

@@ -1,0 +1,201 @@
+"""GET /overview: counts at a glance; and GET /search: everything the caller may see that has a text in its name."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from svc.controller.access import visible_projects
+from svc.controller.machine_models import SHOWN_STATUS
+from svc.controller.services import Controller
+from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.paging import Condition, contains, joined
+from svc.registry.principal import Access, Principal, Role, Scope
+from svc_actors.controller.rows import sole
+from svc_actors.controller.scheduler import PROMISED
+from svc_actors.store import Queryable
+
+MAX_RESULTS = 20
+
+
+class CapacityUse(Model):
+    """What the online nodes may promise (with their overcommit), and what is promised to machines."""
+
+    vcpus: float
+    vcpus_used: int
+    memory_mib: float
+    memory_used_mib: int
+    disk_gib: float
+    disk_used_gib: int
+
+
+class Overview(Model):
+    """Counts by status, of what the caller may see. `tasks` are the open ones. `nodes`, `alerts` and `capacity` are for
+    staff and administrators; a customer reads none."""
+
+    vms: dict[str, int]
+    nodes: dict[str, int]
+    tasks: dict[str, int]
+    alerts: int
+    capacity: CapacityUse | None
+
+
+class ResultKind(StrEnum):
+    VM = "vm"
+    NODE = "node"
+    IMAGE = "image"
+    USER = "user"
+    TASK = "task"
+
+
+class SearchRequest(Request):
+    q: Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
+
+
+class SearchResult(Model):
+    kind: ResultKind
+    id: str
+    name: str
+    detail: str
+
+
+async def overview(context: Context[Controller], request: Empty) -> Overview:
+    database, principal = context.services.database, context.principal
+    own = visible_projects(principal, "vms.project_id")
+    vms = await _counts(
+        database,
+        f"""SELECT {SHOWN_STATUS} AS word, count(*) AS number FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id
+            WHERE vms.deleted_at IS NULL AND {own.sql} GROUP BY 1""",
+        own,
+    )
+    tasks = await _counts(
+        database,
+        f"""SELECT status AS word, count(*) AS number FROM tasks
+            WHERE status IN ('queued', 'running') AND {visible_projects(principal).sql} GROUP BY 1""",
+        own,
+    )
+    if not principal.sees_everything:
+        return Overview(vms=vms, nodes={}, tasks=tasks, alerts=0, capacity=None)
+    nodes = await _counts(
+        database,
+        """SELECT CASE WHEN state = 'online' AND maintenance THEN 'maintenance' ELSE state END AS word,
+                  count(*) AS number FROM nodes WHERE deleted_at IS NULL GROUP BY 1""",
+        Condition("true"),
+    )
+    alerts: int = await database.fetchval("SELECT count(*) FROM alerts WHERE closed_at IS NULL")
+    return Overview(vms=vms, nodes=nodes, tasks=tasks, alerts=alerts, capacity=await _capacity(database))
+
+
+async def search(context: Context[Controller], request: SearchRequest) -> list[SearchResult]:
+    """Machines first (by name, address or id), then nodes, images, people and tasks: twenty in all."""
+    found: list[SearchResult] = []
+    for kind, sql, condition in _searches(context.principal, request.q.strip()):
+        left = MAX_RESULTS - len(found)
+        if left <= 0:
+            break
+        rows = await context.services.database.fetch(
+            f"{sql} WHERE {condition.sql} ORDER BY name, id LIMIT {left}", *condition.args
+        )
+        found += [
+            SearchResult(kind=kind, id=str(row["id"]), name=row["name"], detail=row["detail"] or "") for row in rows
+        ]
+    return found
+
+
+def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condition]]:
+    own = visible_projects(principal, "vms.project_id")
+    machines = """SELECT vms.id, vms.name, concat_ws(' ', vms.status, (
+                      SELECT host(ip) FROM allocations WHERE vm_id = vms.id AND is_primary)) AS detail
+                  FROM vms"""
+    by_address = Condition(
+        "vms.id IN (SELECT vm_id FROM allocations WHERE vm_id IS NOT NULL AND host(ip) LIKE $1)",
+        (_escaped(q) + "%",),
+    )
+    by_name = contains(q, "vms.name", "vms.hostname", "vms.id::text")
+    either = joined([by_name])
+    shifted = joined([by_address], first=1 + len(either.args))
+    matches = Condition(f"({either.sql} OR {shifted.sql})", (*either.args, *shifted.args))
+    here = Condition("vms.deleted_at IS NULL")
+    searches = [
+        (ResultKind.VM, machines, joined([here, matches, own])),
+        (
+            ResultKind.IMAGE,
+            "SELECT id, name, slug AS detail FROM images",
+            joined([Condition("enabled"), contains(q, "name", "slug")]),
+        ),
+    ]
+    if principal.sees_everything:
+        searches.insert(
+            1,
+            (
+                ResultKind.NODE,
+                "SELECT id, name, state AS detail FROM nodes",
+                joined([Condition("deleted_at IS NULL"), contains(q, "name", "id::text")]),
+            ),
+        )
+    if principal.role is Role.ADMINISTRATOR:
+        searches.append(
+            (ResultKind.USER, "SELECT id, email AS name, name AS detail FROM users", contains(q, "email", "name"))
+        )
+    searches.append(
+        (
+            ResultKind.TASK,
+            "SELECT id, op AS name, resource_name AS detail FROM tasks",
+            joined([Condition("id::text LIKE $1", (_escaped(q.lower()) + "%",)), visible_projects(principal)]),
+        )
+    )
+    return searches
+
+
+async def _counts(queryable: Queryable, sql: str, own: Condition) -> dict[str, int]:
+    rows = await queryable.fetch(sql, *own.args)
+    return {row["word"]: row["number"] for row in rows}
+
+
+async def _capacity(queryable: Queryable) -> CapacityUse:
+    row = sole(
+        await queryable.fetchrow(
+            f"""SELECT coalesce(sum((capacity->>'cpus')::float8 * cpu_overcommit), 0) AS vcpus,
+                       coalesce(sum((capacity->>'memory_mib')::float8 * memory_overcommit), 0) AS memory_mib,
+                       coalesce(sum((capacity->>'disk_gib')::float8 * disk_overcommit), 0) AS disk_gib,
+                       (SELECT coalesce(sum(vcpus), 0) FROM vms WHERE {PROMISED}) AS vcpus_used,
+                       (SELECT coalesce(sum(memory_mib), 0) FROM vms WHERE {PROMISED}) AS memory_used_mib,
+                       (SELECT coalesce(sum(disk_gib), 0) FROM vms WHERE {PROMISED}) AS disk_used_gib
+                FROM nodes WHERE deleted_at IS NULL AND state = 'online'"""
+        )
+    )
+    return CapacityUse(**dict(row))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="overview.show",
+        summary="Show the counts of everything at a glance",
+        request=Empty,
+        response=Overview,
+        handler=overview,
+        route=Route(Method.GET, "/overview"),
+        command=Command(("overview",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="search.find",
+        summary="Find machines, nodes, images, people and tasks by name, address or id",
+        request=SearchRequest,
+        response=list[SearchResult],
+        handler=search,
+        route=Route(Method.GET, "/search"),
+        command=Command(("search",), positional=("q",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+)
