@@ -15,8 +15,9 @@ import trio
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, Isolation, UniqueViolationError, retry_serialization
 from svc_actors.store import database as pool_module
+from svc_actors.store import transactions as transactions_module
 from tests.store.proxy import proxy_to
-from tests.store.server import until
+from tests.store.server import PATIENCE, until
 
 
 @pytest.fixture
@@ -100,6 +101,28 @@ async def test_a_cancelled_transaction_leaves_nothing_and_its_connection_is_usab
     assert table.statistics().in_use == 0
 
 
+async def test_nothing_is_sent_for_a_task_that_is_cancelled_already(table: Database) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await table.execute("INSERT INTO note VALUES (1, 'a')")
+    assert await count(table) == 0
+    assert table.statistics().broken == 0
+
+
+async def test_a_task_with_quick_queries_leaves_others_their_turn(database: Database) -> None:
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+
+            async def ask_for_ever() -> None:
+                while True:
+                    await database.fetchval("SELECT 1")
+
+            nursery.start_soon(ask_for_ever)
+            for _ in range(100):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+
 async def test_a_commit_is_finished_even_when_it_is_cancelled(table: Database) -> None:
     with trio.CancelScope() as scope:
         async with table.transaction() as transaction:
@@ -175,10 +198,22 @@ async def test_those_who_wait_for_a_connection_are_all_served(database_url: str)
         assert database.statistics().opened == 2
 
 
-async def test_a_statement_past_its_time_is_stopped_and_the_caller_told(database: Database) -> None:
+@pytest.mark.parametrize("usual", [True, False])
+async def test_a_statement_past_its_time_is_stopped_and_the_caller_told(
+    database_url: str, usual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_WATCH_PERIOD", 0.01)
+    if usual:
+        monkeypatch.setattr(transactions_module, "STATEMENT_TIMEOUT", 0.05)
+    async with Database.open(database_url) as database:
+        await expire(database)
+
+
+async def expire(database: Database) -> None:
     with pytest.raises(ServiceError) as caught:
         await database.execute("SELECT pg_sleep(600) /* too long */", timeout=0.05)
     assert caught.value.code is ErrorCode.UNAVAILABLE
+    assert "did not answer within 0.05 s" in caught.value.message
 
     async def nobody_works_on_it() -> bool:
         return not await database.fetchval(

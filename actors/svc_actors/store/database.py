@@ -27,6 +27,7 @@ T = TypeVar("T")
 ACQUIRE_TIMEOUT = 5.0
 _TRUSTED_IDLE = 0.05
 _RECONNECT_PAUSE = 0.05
+_WATCH_PERIOD = 1.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Database(Statements):
         self._places = trio.Semaphore(size)
         self._idle: list[Connection] = []
         self._unreachable_since: float | None = None
+        self._watched: set[Connection] = set()
         self._closed = False
         self._opened = self._broken = self._interrupted = self._exhausted = 0
 
@@ -66,6 +68,7 @@ class Database(Statements):
         connector = await trio.to_thread.run_sync(lambda: Connector(url, application_name=application_name))
         async with background_nursery() as nursery:
             database = cls(connector, nursery, size)
+            nursery.start_soon(database._watch)
             try:
                 database._release(await database._acquire())
                 yield database
@@ -102,9 +105,11 @@ class Database(Statements):
     async def session(self) -> AsyncIterator[Session]:
         """A connection of one's own, outside the pool and its bound, closed at the end of the block."""
         connection = await self._connect()
+        self._watched.add(connection)
         try:
             yield Session(connection)
         finally:
+            self._watched.discard(connection)
             self._discard(connection)
 
     @asynccontextmanager
@@ -134,18 +139,33 @@ class Database(Statements):
                 self._exhausted += 1
                 raise pool_exhausted(self._size, ACQUIRE_TIMEOUT) from None
         try:
-            now = trio.current_time()
-            while self._idle:
-                connection = self._idle.pop()
-                if now - connection.idle_since < _TRUSTED_IDLE or connection.is_quiet():
-                    return connection
-                self._discard(connection)
-            return await self._connect()
+            connection = self._take_idle() or await self._connect()
         except BaseException:
             self._places.release()
             raise
+        self._watched.add(connection)
+        return connection
+
+    def _take_idle(self) -> Connection | None:
+        now = trio.current_time()
+        while self._idle:
+            connection = self._idle.pop()
+            if now - connection.idle_since < _TRUSTED_IDLE or connection.is_quiet():
+                return connection
+            self._discard(connection)
+        return None
+
+    async def _watch(self) -> None:
+        """Give up statements that are past their deadline, to the second."""
+        while True:
+            await trio.sleep(_WATCH_PERIOD)
+            now = trio.current_time()
+            for connection in self._watched:
+                if connection.deadline <= now:
+                    connection.link.give_up()
 
     def _release(self, connection: Connection) -> None:
+        self._watched.discard(connection)
         if connection.reusable() and not self._closed:
             connection.idle_since = trio.current_time()
             self._idle.append(connection)

@@ -8,6 +8,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -15,8 +16,9 @@ import asyncpg
 import trio
 from asyncpg import connect_utils
 from asyncpg.connection import Connection as _AsyncpgConnection
+from asyncpg.protocol.protocol import NO_TIMEOUT
 
-from svc_actors.store.transport import Link, Loop
+from svc_actors.store.transport import Link, Loop, Traffic
 
 _CANCEL_TIMEOUT = 2.0
 
@@ -43,21 +45,44 @@ else:
 class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no types
     """One session with the server. Used by one task at a time; its owner closes it with `terminate`."""
 
-    __slots__ = ("idle_since", "link", "notification_sink")
+    __slots__ = ("deadline", "idle_since", "link", "notification_sink")
 
     link: Link
+    deadline: float
+    """When the statement that is being run is to be given up, by Trio's clock; the pool sees to it."""
     idle_since: float
     notification_sink: NotificationSink | None
 
     def __init__(self, protocol: Any, transport: Link, loop: Any, addr: Any, config: Any, params: Any) -> None:
         super().__init__(protocol, transport, loop, addr, config, params)
         self.link = transport
+        self.deadline = math.inf
         self.idle_since = 0.0
         self.notification_sink = None
 
     def _process_notification(self, pid: int, channel: str, payload: str) -> None:
         if self.notification_sink is not None:
             self.notification_sink(channel, payload)
+
+    async def rows(self, sql: str, args: tuple[object, ...], limit: int) -> list[Record]:
+        """The rows of a statement, up to `limit` of them (0: all); one that is prepared already goes straight out."""
+        self._check_open()
+        statement = self._stmt_cache.get((sql, asyncpg.Record, False))
+        if statement is not None:
+            try:
+                rows: list[Record] = await self._protocol.bind_execute(statement, args, "", limit, False, NO_TIMEOUT)
+            except asyncpg.OutdatedSchemaCacheError:
+                await self.reload_schema_state()
+                raise
+            except asyncpg.InvalidCachedStatementError:
+                # The schema has changed since: prepare anew, once, where the server lets us go on.
+                self._drop_local_statement_cache()
+                if self.is_in_transaction():
+                    raise
+            else:
+                return rows
+        prepared: list[Record] = await self._execute(sql, args, limit, None)
+        return prepared
 
     @property
     def interrupted(self) -> bool:
@@ -87,6 +112,7 @@ class Connector:
     """Where the server is and how to sign in, parsed once from a libpq URL; opens connections."""
 
     def __init__(self, url: str, *, application_name: str) -> None:
+        self._traffic = Traffic()
         self._addresses, self._params, self._config = connect_utils._parse_connect_arguments(
             dsn=url,
             host=None,
@@ -132,7 +158,7 @@ class Connector:
             Connection,
             await connect_utils._connect_addr(
                 addr=address,
-                loop=Loop(),
+                loop=Loop(self._traffic),
                 params=self._params,
                 config=self._config,
                 connection_class=Connection,
@@ -164,7 +190,11 @@ class Connector:
             with trio.move_on_after(_CANCEL_TIMEOUT, shield=True):
                 try:
                     await connect_utils._cancel(
-                        loop=Loop(), addr=address, params=self._params, backend_pid=pid, backend_secret=secret
+                        loop=Loop(self._traffic),
+                        addr=address,
+                        params=self._params,
+                        backend_pid=pid,
+                        backend_secret=secret,
                     )
                 except OSError:
                     return

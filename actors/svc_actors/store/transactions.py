@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -53,15 +54,17 @@ class Statements(ABC):
 
     async def fetch(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> list[Record]:
         """All rows."""
-        return await self._perform(lambda connection: connection.fetch(sql, *args), timeout)
+        return await self._perform(lambda connection: connection.rows(sql, args, 0), timeout)
 
     async def fetchrow(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Record | None:
         """The first row, or None."""
-        return await self._perform(lambda connection: connection.fetchrow(sql, *args), timeout)
+        rows = await self._perform(lambda connection: connection.rows(sql, args, 1), timeout)
+        return rows[0] if rows else None
 
     async def fetchval(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Any:
         """The first column of the first row, or None."""
-        return await self._perform(lambda connection: connection.fetchval(sql, *args), timeout)
+        rows = await self._perform(lambda connection: connection.rows(sql, args, 1), timeout)
+        return rows[0][0] if rows else None
 
     async def execute(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> str:
         """Run it; the answer is the server's command tag, such as `UPDATE 1`."""
@@ -152,16 +155,33 @@ async def retry_serialization(work: Callable[[], Awaitable[T]], *, attempts: int
 
 
 async def bounded(connection: Connection, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
-    """`call(connection)` within `timeout` seconds, with failures of the database as `unavailable`."""
+    """`call(connection)` within `timeout` seconds, with failures of the database as `unavailable`.
+
+    Nothing is sent for a task that is cancelled already. A cancel scope for each statement would be an eighth of its
+    cost, so the usual deadline is left to the pool's watch.
+    """
+    await trio.lowlevel.checkpoint_if_cancelled()
+    if timeout == STATEMENT_TIMEOUT:
+        connection.deadline = trio.current_time() + timeout
+        try:
+            return await call(connection)
+        except DRIVER_ERRORS as error:
+            if trio.current_time() >= connection.deadline and connection.is_closed():
+                raise timed_out(timeout) from error
+            raise _told(error, connection) from error
+        finally:
+            connection.deadline = math.inf
     with trio.CancelScope(relative_deadline=timeout):
         try:
             return await call(connection)
         except DRIVER_ERRORS as error:
-            unavailable = translated(error, connection_closed=connection.is_closed())
-            if unavailable is None:
-                raise
-            raise unavailable from error
+            raise _told(error, connection) from error
     raise timed_out(timeout)
+
+
+def _told(error: BaseException, connection: Connection) -> BaseException:
+    """What the caller is told of `error`: the error itself, unless it is the database that cannot."""
+    return translated(error, connection_closed=connection.is_closed()) or error
 
 
 @asynccontextmanager
@@ -185,12 +205,7 @@ async def _commit(connection: Connection) -> None:
         try:
             tag = await connection.execute("COMMIT")
         except DRIVER_ERRORS as error:
-            if connection.is_closed():
-                raise outcome_unknown() from error
-            unavailable = translated(error, connection_closed=False)
-            if unavailable is None:
-                raise
-            raise unavailable from error
+            raise outcome_unknown() if connection.is_closed() else _told(error, connection) from error
         if tag != "COMMIT":
             raise asyncpg.InFailedSQLTransactionError(
                 "the transaction was rolled back, since the error of one of its statements was swallowed"

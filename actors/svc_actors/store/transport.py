@@ -5,7 +5,8 @@ asyncpg asks an event loop for futures and transports and for nothing else that 
 future is done. So no task stands between a query and its reply, and Trio's cancellation and deadlines reach the socket
 directly.
 
-Invariant: a wait that is given up, for whatever reason, closes the connection before anybody else can use it.
+Invariants: a wait that is given up, for whatever reason, closes the connection before anybody else can use it. Awaiting
+a reply is a checkpoint, except for replies that are there within microseconds: then it is one every millisecond.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ import socket
 import ssl
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol, cast
 
 import trio
 
 _RECEIVE_SIZE = 65536
 _SEND_SIZE = 1024 * 1024
+_QUICK = 30e-6
+"""How long to look for a reply before going to sleep for it, in seconds."""
+_LONGEST_RUN = 1e-3
+"""How long one task may go from one quick reply to the next before others get their turn, in seconds."""
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 
 
@@ -31,16 +38,34 @@ class _WireProtocol(Protocol):
     def connection_lost(self, exc: Exception | None) -> None: ...
 
 
+@dataclass(slots=True)
+class Traffic:
+    """What goes on over all connections of a pool."""
+
+    awaited: int = 0
+
+
 class Link:
     """asyncpg's transport: a non-blocking socket, read by whoever awaits a reply. Writes are sent at once, and what
     the kernel does not take is sent while the reply is awaited."""
 
-    __slots__ = ("_backlog", "_closed", "_descriptor", "_protocol", "_socket", "interrupted")
+    __slots__ = (
+        "_backlog",
+        "_closed",
+        "_descriptor",
+        "_protocol",
+        "_rested_at",
+        "_socket",
+        "_traffic",
+        "interrupted",
+    )
 
-    def __init__(self, sock: socket.socket, protocol: _WireProtocol) -> None:
+    def __init__(self, sock: socket.socket, protocol: _WireProtocol, traffic: Traffic) -> None:
         self._socket = sock
         self._descriptor = sock.fileno()
         self._protocol = protocol
+        self._traffic = traffic
+        self._rested_at = 0.0
         self._backlog = bytearray()
         self._closed = False
         self.interrupted = False
@@ -121,6 +146,27 @@ class Link:
     async def pump(self, future: Future) -> None:
         """Read, and send what is left to send, until `future` is done. Giving up in between breaks the connection,
         since the reply that is then on its way belongs to nobody."""
+        self._traffic.awaited += 1
+        try:
+            if self._traffic.awaited == 1 and not self._backlog:
+                self._look_for_a_quick_reply(future)
+            if not future.finished:
+                await self._wait_for(future)
+                return
+        finally:
+            self._traffic.awaited -= 1
+        if perf_counter() - self._rested_at > _LONGEST_RUN:
+            await trio.lowlevel.checkpoint()
+            self._rested_at = perf_counter()
+
+    def _look_for_a_quick_reply(self, future: Future) -> None:
+        # A short query is answered sooner than this thread could fall asleep and be woken again, which is most of what
+        # it costs. While several replies are awaited there is always one to go on with, so then nobody looks.
+        give_up_at = perf_counter() + _QUICK
+        while not (future.finished or self._closed) and perf_counter() < give_up_at:
+            self.receive()
+
+    async def _wait_for(self, future: Future) -> None:
         wait_readable = trio.lowlevel.wait_readable
         descriptor = self._descriptor
         try:
@@ -136,10 +182,14 @@ class Link:
             if not future.finished:
                 raise ConnectionResetError("the connection was closed") from None
         except BaseException:
-            if not self._closed:
-                self.interrupted = True
-                self._lose(ConnectionAbortedError("the wait for a reply was given up"))
+            self.give_up()
             raise
+
+    def give_up(self) -> None:
+        """Close the connection in the middle of a query; whoever awaits its reply is told that it is lost."""
+        if not self._closed:
+            self.interrupted = True
+            self._lose(ConnectionAbortedError("the wait for a reply was given up"))
 
     async def _send_backlog_while_receiving(self) -> None:
         # The server stops reading when its own replies are not read, so both directions go on together.
@@ -197,9 +247,14 @@ class _TLSLink(Link):
     __slots__ = ("_incoming", "_outgoing", "_tls")
 
     def __init__(
-        self, sock: socket.socket, protocol: _WireProtocol, context: ssl.SSLContext, server_hostname: str | None
+        self,
+        sock: socket.socket,
+        protocol: _WireProtocol,
+        traffic: Traffic,
+        context: ssl.SSLContext,
+        server_hostname: str | None,
     ) -> None:
-        super().__init__(sock, protocol)
+        super().__init__(sock, protocol, traffic)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
 
@@ -309,10 +364,11 @@ class Future:
 class Loop:
     """As much of an asyncio event loop as asyncpg uses, for one connection."""
 
-    __slots__ = ("link",)
+    __slots__ = ("_traffic", "link")
 
-    def __init__(self) -> None:
+    def __init__(self, traffic: Traffic) -> None:
         self.link: Link | None = None
+        self._traffic = traffic
 
     def create_future(self) -> Future:
         return Future(self)
@@ -341,7 +397,7 @@ class Loop:
         return await self._adopt(sock, factory, ssl, host)
 
     async def start_tls(self, link: Link, protocol: Any, context: ssl.SSLContext, *, server_hostname: str) -> Link:
-        secured = _TLSLink(link.hand_over(), protocol, context, server_hostname)
+        secured = _TLSLink(link.hand_over(), protocol, self._traffic, context, server_hostname)
         self.link = secured
         await secured.handshake()
         return secured
@@ -353,9 +409,9 @@ class Loop:
         plain.setblocking(False)
         protocol = factory()
         if context is None:
-            self.link = Link(plain, protocol)
+            self.link = Link(plain, protocol, self._traffic)
         else:
-            secured = _TLSLink(plain, protocol, context, host)
+            secured = _TLSLink(plain, protocol, self._traffic, context, host)
             self.link = secured
             await secured.handshake()
         protocol.connection_made(self.link)
