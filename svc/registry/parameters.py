@@ -56,7 +56,11 @@ class ParameterReader:
         defaults = {name: value for name, value in (parameters.defaults or {}).items() if name in self.others}
         try:
             if self.in_query:
-                return self._adapter.validate_strings(self._from_query(parameters, defaults), strict=True)
+                values = self._from_query(parameters, defaults)
+                # `validate_strings` knows no lists; the lax reading of Python values reads texts as well.
+                if self._repeated:
+                    return self._adapter.validate_python(values)
+                return self._adapter.validate_strings(values, strict=True)
             members = _object(await parameters.body())
             for name, value in defaults.items():
                 if members.setdefault(name, value) != value:
