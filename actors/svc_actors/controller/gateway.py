@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID, uuid4
@@ -111,7 +110,10 @@ class Gateway:
         self.port = listeners[0].socket.getsockname()[1]
 
         async def accept(tcp: trio.SocketStream) -> None:
-            await self._accept(tcp, context)
+            # serve_listeners closes what it gave once this returns, and a console outlives it: take the socket over.
+            own = trio.SocketStream(tcp.socket.dup())
+            await trio.aclose_forcefully(tcp)
+            await self._accept(own, context)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
@@ -207,7 +209,6 @@ class Gateway:
             await trio.aclose_forcefully(tcp)
             return
         tls = trio.SSLStream(tcp, context, server_side=True, https_compatible=True)
-        handed_over = False
         try:
             self._unproven += 1
             try:
@@ -217,7 +218,6 @@ class Gateway:
             if proven is None:
                 await self._refuse(tls)
             elif tls.selected_alpn_protocol() == STREAM_ALPN:
-                handed_over = True
                 await self._streams.accept(proven[0], tls)
             else:
                 await self._serve(*proven, tls)
@@ -227,9 +227,7 @@ class Gateway:
             # One connection's misfortune must not end the others; it has cost this node its connection, no more.
             log.exception("gateway.connection_crashed")
         finally:
-            if not handed_over:
-                with suppress(trio.BrokenResourceError):
-                    await trio.aclose_forcefully(tls)
+            await trio.aclose_forcefully(tls)
 
     async def _prove(self, tls: trio.SSLStream[trio.SocketStream]) -> tuple[UUID, Serial] | None:
         """Who is there, by the certificate it showed. Its chain was verified in the handshake."""

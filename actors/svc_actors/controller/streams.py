@@ -44,7 +44,7 @@ FindFile = Callable[[str], Path | None]
 class _Expected:
     node_id: UUID
     arrived: trio.Event = field(default_factory=trio.Event)
-    stream: trio.abc.Stream | None = None
+    stream: _HandedOver | None = None
 
 
 class _FileClaim(Wire):
@@ -78,27 +78,29 @@ class Streams:
         return f"file.{base64.urlsafe_b64encode(claim).decode()}.{self._signature(claim)}"
 
     async def accept(self, node_id: UUID, stream: trio.abc.Stream) -> None:
-        """Serve a stream that a node has dialled. An expected one is handed over, any other closed before returning."""
-        handed_over = False
+        """Serve a stream that a node has dialled, until it is closed: by us, or by whoever expected it."""
         try:
-            with trio.move_on_after(_TOKEN_SECONDS):
+            with trio.move_on_after(_TOKEN_SECONDS) as reading:
                 token = await _read_token(stream)
-                expected = self._expected.get(token)
-                if expected is not None and expected.node_id == node_id and not expected.arrived.is_set():
-                    expected.stream, handed_over = stream, True
-                    expected.arrived.set()
-                    return
-                path = self._file_of(node_id, token)
+            if reading.cancelled_caught:
+                return
+            expected = self._expected.get(token)
+            if expected is not None and expected.node_id == node_id and not expected.arrived.is_set():
+                expected.stream = handed_over = _HandedOver(stream)
+                expected.arrived.set()
+                await handed_over.closed.wait()
+                return
+            path = self._file_of(node_id, token)
             if path is not None:
                 await _send_file(path, stream)
             else:
                 log.warning("stream.refused", node_id=str(node_id))
+            with trio.move_on_after(_TOKEN_SECONDS):
+                await stream.aclose()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.info("stream.ended_early", node_id=str(node_id))
         finally:
-            if not handed_over:
-                with trio.move_on_after(_TOKEN_SECONDS, shield=True):
-                    await _close(stream)
+            await trio.aclose_forcefully(stream)
 
     def _file_of(self, node_id: UUID, token: str) -> Path | None:
         kind, _, rest = token.partition(".")
@@ -121,6 +123,29 @@ class Streams:
 
     def _signature(self, claim: bytes) -> str:
         return hmac.new(self._secret, claim, "sha256").hexdigest()
+
+
+class _HandedOver(trio.abc.Stream):
+    """A stream in other hands: the task that accepted it ends when they close it, and closes it when cancelled."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+        self.closed = trio.Event()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._stream.receive_some(max_bytes)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        try:
+            await self._stream.aclose()
+        finally:
+            self.closed.set()
 
 
 class _Arrival:
@@ -157,10 +182,3 @@ async def _send_file(path: Path, stream: trio.abc.Stream) -> None:
                 await stream.send_all(data)
             if scope.cancelled_caught:
                 raise trio.BrokenResourceError("the reader stalled")
-
-
-async def _close(stream: trio.abc.Stream) -> None:
-    try:
-        await stream.aclose()
-    except trio.BrokenResourceError:
-        return
