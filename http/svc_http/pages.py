@@ -72,19 +72,11 @@ def add_pages(app: QuartTrio, static: Path = _STATIC) -> None:
 def _page(file: _File | None, policy: str) -> Response:
     if file is None:
         return Response(_NOT_BUILT, status=503, content_type="text/plain; charset=utf-8")
-    return _respond(
-        file,
-        {
-            "Cache-Control": "no-cache",
-            "Content-Security-Policy": policy,
-            "Cross-Origin-Opener-Policy": "same-origin",
-            "Referrer-Policy": "same-origin",
-        },
-    )
+    return _respond(file, {"Cache-Control": "no-cache", "Content-Security-Policy": policy})
 
 
 def _respond(file: _File, headers: dict[str, str]) -> Response:
-    headers = {**headers, "X-Content-Type-Options": "nosniff", "Vary": "Accept-Encoding"}
+    headers = {**headers, "Vary": "Accept-Encoding"}
     compressed = file.compressed if request.accept_encodings.quality("gzip") > 0 else None
     # The two encodings are different representations, so they have different strong tags (RFC 9110, section 8.8.3).
     etag = f'"{file.etag}-gzip"' if compressed is not None else f'"{file.etag}"'

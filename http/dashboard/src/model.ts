@@ -78,12 +78,12 @@ export interface Node {
   state: string;
   mode: string;
   maintenance: boolean;
-  location: string;
-  vms: number;
+  location: Named;
+  allocated: { machines: number; vcpus: number; memory_mib: number; disk_gib: number };
   seen_at: string | null;
   facts?: Record<string, unknown> | null;
   capacity?: Record<string, number> | null;
-  health?: { checks: { name: string; status: string; message: string }[] } | null;
+  health?: { status: string; checks: { name: string; status: string; message: string }[]; checked_at: string | null };
 }
 
 export interface NodeBootstrap {

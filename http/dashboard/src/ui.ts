@@ -8,7 +8,7 @@ export type Fragment = TemplateResult | typeof nothing | string;
 
 const GOOD = new Set(["running", "online", "succeeded", "active", "passed", "ok"]);
 const BUSY = new Set(["creating", "starting", "stopping", "rebooting", "deleting", "queued", "pending", "maintenance", "warning"]);
-const BAD = new Set(["failed", "offline", "critical", "suspended", "refused", "error"]);
+const BAD = new Set(["failed", "offline", "critical", "suspended", "refused", "denied", "error"]);
 
 export function badge(status: string, why?: string | null): TemplateResult {
   const tone = GOOD.has(status) ? "good" : BUSY.has(status) ? "busy" : BAD.has(status) ? "bad" : "still";

@@ -20,8 +20,8 @@ export function machineView(me: Me, id: string): View {
     title: "Machine",
     draw: () => html`${shown(machine, (now) => html`
       <div class="head"><h1>${now.name}</h1>${badge(now.status, now.status_reason)}<span class="gap"></span>
-        ${powerButtons(now)}
-        ${now.status === "running" ? html`<button @click=${() => resetPassword(now)}>Reset password</button>` : nothing}</div>
+        ${now.status === "running" ? html`<button @click=${() => resetPassword(now)}>Reset password</button>` : nothing}
+        ${powerButtons(now)}</div>
       ${now.status_reason ? html`<p class="quiet">${now.status_reason}</p>` : nothing}
       ${facts([
         ["Size", `${now.vcpus} × ${size(now.memory_mib)}, ${now.disk_gib} GiB`],

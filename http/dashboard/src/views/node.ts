@@ -21,7 +21,7 @@ export function nodeView(id: string): View {
         <button @click=${() => void attempt(async () => { await api.patch(`/nodes/${id}`, { maintenance: !now.maintenance }); await node.load(); })}>
           ${now.maintenance ? "End maintenance" : "Maintenance"}</button>
         <button class="danger" @click=${() => remove(now)}>Delete</button></div>
-      ${facts([["Mode", now.mode], ["Location", now.location], ["Seen", when(now.seen_at)], ...capacity(now), ...factPairs(now)])}
+      ${facts([["Mode", now.mode], ["Location", now.location.name], ["Seen", when(now.seen_at)], ...capacity(now), ...factPairs(now)])}
       ${now.health?.checks?.length ? html`<h2>Readiness</h2>
         <ul class="checks">${now.health.checks.map((check) => html`<li>${badge(check.status)} <b>${check.name}</b> <span class="quiet">${check.message}</span></li>`)}</ul>` : nothing}`)}
       <h2>Machines</h2>

@@ -24,7 +24,7 @@ export function nodesView(): View {
             <tbody>${nodes.map((node) => html`<tr>
               <td><a href="#/nodes/${node.id}">${node.name}</a></td>
               <td>${badge(node.state)}${node.maintenance && node.state !== "maintenance" ? badge("maintenance") : nothing}</td>
-              <td>${node.mode}</td><td>${node.location}</td><td>${node.vms}</td><td>${when(node.seen_at)}</td></tr>`)}</tbody>
+              <td>${node.mode}</td><td>${node.location.name}</td><td>${node.allocated.machines}</td><td>${when(node.seen_at)}</td></tr>`)}</tbody>
           </table></div>`
         : html`<p class="empty">No nodes yet. Add one: the command it gives is run on the node, as root.</p>`,
   });

@@ -38,7 +38,7 @@ function tile(label: string, href: string, counts: Record<string, number>): Temp
   const entries = Object.entries(counts).filter(([name, count]) => count && name !== "total");
   const total = counts["total"] ?? entries.reduce((sum, [, count]) => sum + count, 0);
   return html`<a class="tile" href=${href}><span>${label}</span><b>${total}</b>
-    <small>${entries.map(([name, count]) => html`${badge(name)} ${count} `)}</small></a>`;
+    <small>${entries.map(([name, count]) => html`<span>${badge(name)} ${count}</span>`)}</small></a>`;
 }
 
 function bar(label: string, used: number, total: number, text: (value: number) => string): TemplateResult {
