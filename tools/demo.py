@@ -31,7 +31,7 @@ from svc.cli.profiles import Profile, ProfileFile, tls_context
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / ".venv" / "bin"
-DEMO_IMAGE = ROOT / "build" / "demo.qcow2"
+DEMO_IMAGE = Path(os.environ.get("SVC_IMAGES") or Path.home() / ".cache/svc/images") / "demo.qcow2"
 EMAIL = "admin@example.test"
 MACHINE = "demo"
 BOOT_DEADLINE = 120.0
@@ -163,6 +163,7 @@ class Demo:
             await client.call("POST", "/setup", body=body, headers=guard)
             wanted = {"name": "demo", "scopes": ["admin"], "days": 0}
             created = await client.call("POST", "/tokens", body=wanted, headers=guard)
+        SAY.print(f"administrator {EMAIL}, password {password}", soft_wrap=True)
         profile = profile.model_copy(update={"token": created["token"]})
         profiles.save(self.environment, ProfileFile(current="demo", profiles=stored.profiles | {"demo": profile}))
         return profile, password
@@ -186,7 +187,8 @@ class Demo:
 
     async def _import_image(self, client: Client) -> None:
         images = await client.call("GET", "/images")
-        if any(image["slug"] == "demo" for image in images):
+        image = next((image for image in images if image["slug"] == "demo"), None)
+        if image is not None and image["digest"] is not None:
             return
         with SAY.status("importing the demo image"):
             wanted = {
@@ -198,7 +200,7 @@ class Demo:
                 "format": "qcow2",
                 "source": "file",
             }
-            image = await client.call("POST", "/images", body=wanted)
+            image = image or await client.call("POST", "/images", body=wanted)
             await client.call(
                 "PUT",
                 f"/images/{image['id']}/file",
@@ -225,6 +227,7 @@ class Demo:
             SAY.print("creating the machine `demo`")
             created = await client.call("POST", "/vms", body=wanted)
             self.vm_id = created["vm"]["id"]
+            SAY.print(f"its root password is {created['password']}", soft_wrap=True)
             return str(created["password"])
         self.vm_id = vm["id"]
         SAY.print("the machine `demo` is here already")
@@ -239,7 +242,7 @@ class Demo:
                 if vm["status"] == "failed":
                     raise Failure(Exit.TASK_FAILED, f"the machine failed: {vm['status_reason']}")
                 await trio.sleep(0.2)
-        ticket = await client.call("POST", f"/vms/{self.vm_id}/console", body={"kind": "serial"})
+        ticket = await self._ticket(client)
         url = f"wss://{urlsplit(self.url).netloc}{API_PREFIX}/console/ws/{ticket['ticket']}"
         seen = b""
         with trio.move_on_after(BOOT_DEADLINE) as patience:
@@ -256,6 +259,18 @@ class Demo:
                     raise Failure(Exit.UNAVAILABLE, f"the console closed: {closed.reason}") from closed
         if patience.cancelled_caught:
             raise Failure(Exit.WAIT_TIMED_OUT, f"no login prompt within {BOOT_DEADLINE:g} s")
+
+    async def _ticket(self, client: Client) -> dict[str, Any]:
+        """A console ticket; a node that is only just coming back is waited for."""
+        with trio.fail_after(60):
+            while True:
+                try:
+                    answer = await client.call("POST", f"/vms/{self.vm_id}/console", body={"kind": "serial"})
+                    return dict(answer)
+                except Failure as failure:
+                    if failure.exit_code != Exit.UNAVAILABLE:
+                        raise
+                await trio.sleep(0.5)
 
     def _tell(self, password: str | None, machine_password: str | None) -> None:
         print("\n")

@@ -28,7 +28,7 @@ from svc.cli.profiles import Profile
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv" / "bin"
-DEMO_IMAGE = ROOT / "build" / "demo.qcow2"
+DEMO_IMAGE = Path(os.environ.get("SVC_IMAGES") or Path.home() / ".cache/svc/images") / "demo.qcow2"
 
 
 def free_port() -> int:
