@@ -11,7 +11,7 @@ from pydantic import Field
 
 from svc.controller import guest_access
 from svc.controller.machine_models import VM, AccessMode, show, visible_machine
-from svc.controller.machines import MachineName, MemoryMib, Vcpus, VMRequest
+from svc.controller.machines import GivenPassword, MachineName, MemoryMib, Vcpus, VMRequest
 from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
@@ -51,7 +51,7 @@ class VMPowerRequest(Request):
 
 class ResetPasswordRequest(Request):
     id: UUID
-    password: Annotated[str, Field(max_length=1024, repr=False)] | None = None
+    password: Annotated[GivenPassword | None, Field(repr=False)] = None
 
 
 class ResetPasswordResult(Model):

@@ -45,6 +45,7 @@ Hostname = Annotated[
 Vcpus = Annotated[int, Field(ge=1, le=256)]
 MemoryMib = Annotated[int, Field(ge=64, le=4 * 1024 * 1024)]
 SshKeyText = Annotated[str, Field(max_length=16384)]
+GivenPassword = Annotated[str, Field(max_length=1024)]
 DiskGib = Annotated[int, Field(ge=1, le=64 * 1024)]
 
 _SORTABLE = {
@@ -88,7 +89,7 @@ class VMCreateRequest(Request):
     ssh_key_ids: Annotated[list[UUID], Field(default_factory=list, max_length=MAX_KEYS)]
     ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
     access_mode: AccessMode | None = None
-    set_password: Annotated[str, Field(max_length=1024, repr=False)] | None = None
+    set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
     password: bool = False
     start: bool = True
     idempotency_key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
