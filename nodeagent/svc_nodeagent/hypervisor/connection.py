@@ -160,7 +160,11 @@ class Connection:
     async def _open(self) -> Libvirt:
         def open_and_subscribe() -> Libvirt:
             connection = libvirt.open(self._uri)
-            connection.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT)
+            try:
+                connection.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT)
+            except libvirt.libvirtError as error:
+                if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:  # a driver within this process has no wire
+                    raise
             connection.registerCloseCallback(self._on_close, None)
             for event, callback in (
                 (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._on_lifecycle),

@@ -248,7 +248,7 @@ class _HttpReader:
         self.total = self.offset + int(length) if length is not None else None
 
     def chunks(self) -> AsyncIterator[bytes]:
-        return self._response.aiter_bytes(CHUNK_BYTES)
+        return self._response.aiter_bytes()  # as it comes: what waits for a full chunk is lost when the line is cut
 
 
 class _StreamReader:

@@ -1,0 +1,127 @@
+"""Specifications that tests vary: a small machine on the demo image, behind nat."""
+
+from __future__ import annotations
+
+import hashlib
+from ipaddress import IPv4Address, IPv4Interface
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import trio
+
+from svc_nodeagent.hypervisor.files import MachineRecord
+from svc_nodeagent.protocol import (
+    Account,
+    ControllerSource,
+    DiskSpec,
+    GuestAddress,
+    ImageFormat,
+    ImageSpec,
+    MachineSpec,
+    NetworkSpec,
+    NicSpec,
+    SeedSpec,
+    Topology,
+)
+
+GATEWAY = "10.213.0.1"
+
+
+def nic(
+    address: str = "10.213.0.2",
+    *,
+    topology: Topology = Topology.NAT,
+    mac: str = "52:54:00:21:30:02",
+    mtu: int = 1500,
+    nic_id: UUID | None = None,
+) -> NicSpec:
+    interface = IPv4Interface(address if "/" in address else f"{address}/32")
+    return NicSpec(
+        nic_id=nic_id or uuid4(),
+        mac=mac,
+        topology=topology,
+        addresses=(GuestAddress(interface=interface, gateway=GATEWAY, on_link=True, primary=True),),
+        nameservers=("192.0.2.53",),
+        mtu=mtu,
+    )
+
+
+def network(*addresses: str) -> NetworkSpec:
+    """One card for each address, with a MAC made from it."""
+    return NetworkSpec(nics=tuple(nic(address, mac=mac_of(address)) for address in addresses or ("10.213.0.2",)))
+
+
+def mac_of(address: str) -> str:
+    return "52:54:" + ":".join(f"{part:02x}" for part in IPv4Address(address).packed)
+
+
+def seed(account: str = "alice", *, password_hash: str | None = None, keys: tuple[str, ...] = ()) -> SeedSpec:
+    return SeedSpec(
+        instance_id=f"i-{uuid4()}",
+        hostname="web-1",
+        account=Account(name=account, sudo=True, password_hash=password_hash, ssh_keys=keys),
+        ssh_password_login=password_hash is not None,
+    )
+
+
+def machine(
+    networks: NetworkSpec | None = None, *, seeded: SeedSpec | None = None, disks: tuple[DiskSpec, ...] | None = None
+) -> MachineSpec:
+    return MachineSpec(
+        vm_id=uuid4(),
+        name="web-1",
+        vcpus=1,
+        memory_mib=256,
+        disks=disks or (DiskSpec(index=0, size_gib=1),),
+        network=networks or network(),
+        seed=seeded or seed(),
+    )
+
+
+def record(spec: MachineSpec, base: str = "sha256-0.qcow2") -> MachineRecord:
+    return MachineRecord(
+        vm_id=spec.vm_id,
+        name=spec.name,
+        vcpus=spec.vcpus,
+        memory_mib=spec.memory_mib,
+        disks=spec.disks,
+        base=base,
+        network=spec.network,
+        seed=spec.seed,
+    )
+
+
+def image(content: bytes | Path, *, format: ImageFormat = ImageFormat.QCOW2) -> ImageSpec:
+    """An image file that the controller keeps; the token is its digest."""
+    data = content.read_bytes() if isinstance(content, Path) else content
+    digest = hashlib.sha256(data).hexdigest()
+    return ImageSpec(image_id=uuid4(), name="demo", format=format, source=ControllerSource(token=digest), digest=digest)
+
+
+class FileStream(trio.abc.HalfCloseableStream):
+    """What the controller's stream of a file looks like to the agent."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await trio.lowlevel.checkpoint()
+        chunk, self._data = self._data[:max_bytes], self._data[max_bytes or len(self._data) :]
+        return chunk
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        raise trio.BrokenResourceError
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def send_eof(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def silent(percent: int, message: str) -> None:
+    """Progress nobody asked for."""
+    await trio.lowlevel.checkpoint()

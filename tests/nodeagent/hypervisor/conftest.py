@@ -1,0 +1,81 @@
+"""A libvirt host for system tests, with names of its own on this machine, and nothing of them left afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import libvirt
+import pytest
+import trio
+
+from svc_nodeagent.hypervisor import LibvirtHost, Naming
+from svc_nodeagent.hypervisor.connection import start_daemons
+from svc_nodeagent.hypervisor.network.apply import HostNetwork
+from tests.nodeagent.hypervisor.builders import FileStream
+
+TOOLS = Path(__file__).resolve().parents[3] / "tools" / "images"
+
+
+@pytest.fixture(scope="session")
+def naming() -> Naming:
+    """Unlike those of any other test process that runs now."""
+    name = f"v{os.getpid() % 46656:x}"[:4]
+    return Naming(domain_prefix=f"svctest{os.getpid()}-", device_prefix=name, table=f"svctest{os.getpid()}")
+
+
+@pytest.fixture
+def data_folder() -> Iterator[Path]:
+    """Not pytest's own folder, which QEMU's user cannot pass through."""
+    folder = Path(tempfile.mkdtemp(prefix="svc-hypervisor-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def demo_image_path() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("SVC_IMAGES") or Path(cache) / "svc" / "images") / "demo.qcow2"
+
+
+@pytest.fixture
+async def demo_image(demo_image_path: Path) -> Path:
+    await trio.run_process([TOOLS / "build-demo", demo_image_path], capture_stderr=True)
+    return demo_image_path
+
+
+@pytest.fixture
+async def clean_host(naming: Naming) -> AsyncIterator[None]:
+    """Whatever the test leaves of its own names is removed, also when it fails."""
+    await start_daemons()
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 60):
+            await trio.to_thread.run_sync(_remove_domains, naming.domain_prefix)
+            await HostNetwork(naming, {}).clear()
+
+
+@pytest.fixture
+async def host(data_folder: Path, naming: Naming, clean_host: None, demo_image: Path) -> AsyncIterator[LibvirtHost]:
+    async def open_stream(token: str) -> trio.abc.HalfCloseableStream:
+        return FileStream(await trio.Path(demo_image).read_bytes())
+
+    async with LibvirtHost.open(data_folder, open_stream=open_stream, naming=naming) as opened:
+        yield opened
+
+
+def _remove_domains(prefix: str) -> None:
+    connection = libvirt.open("qemu:///system")
+    try:
+        for domain in connection.listAllDomains():
+            if domain.name().startswith(prefix):
+                if domain.isActive():
+                    domain.destroy()
+                domain.undefine()
+    finally:
+        connection.close()

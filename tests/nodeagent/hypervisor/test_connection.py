@@ -1,0 +1,152 @@
+"""libvirt on Trio, by its own test driver: events arrive, a hung call hurts nobody else, nothing is left over."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import libvirt
+import pytest
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.connection import THREADS, Connection, ConnectionLost, LifecycleEvent
+from svc_nodeagent.hypervisor.libvirt_loop import EVENT_LOOP
+from svc_nodeagent.protocol import FailureCode
+
+TEST_DRIVER = "test:///default"
+DOMAIN = "test"
+
+
+@dataclass
+class Heard:
+    """A listener that remembers."""
+
+    connected: int = 0
+    events: list[int] = field(default_factory=list)
+    news: trio.Event = field(default_factory=trio.Event)
+
+    def reconnected(self) -> None:
+        self.connected += 1
+        self.news.set()
+
+    def lifecycle(self, event: LifecycleEvent) -> None:
+        self.events.append(event.event)
+        self.news.set()
+
+    def guest_agent_connected(self, uuid: UUID, name: str) -> None:
+        self.news.set()
+
+    async def until(self, event: int) -> None:
+        with trio.fail_after(10):
+            while event not in self.events:
+                self.news = trio.Event()
+                await self.news.wait()
+
+
+@asynccontextmanager
+async def connected(heard: Heard, uri: str = TEST_DRIVER) -> AsyncIterator[Connection]:
+    async with trio.open_nursery() as loop:
+        await loop.start(EVENT_LOOP.run)
+        async with trio.open_nursery() as nursery:
+            connection = Connection(uri, heard)
+            await nursery.start(connection.run)
+            yield connection
+            nursery.cancel_scope.cancel()
+        loop.cancel_scope.cancel()
+
+
+async def test_what_happens_to_a_guest_is_heard() -> None:
+    heard = Heard()
+    async with connected(heard) as connection:
+        await connection.call(lambda libvirt_: libvirt_.lookupByName(DOMAIN).destroy())
+        await heard.until(libvirt.VIR_DOMAIN_EVENT_STOPPED)
+        await connection.call(lambda libvirt_: libvirt_.lookupByName(DOMAIN).create())
+        await heard.until(libvirt.VIR_DOMAIN_EVENT_STARTED)
+    assert heard.connected == 1
+
+
+async def test_a_refusal_of_libvirt_names_its_reason() -> None:
+    async with connected(Heard()) as connection:
+        with pytest.raises(HostError) as refusal:
+            await connection.call(lambda libvirt_: libvirt_.lookupByName("nobody"))
+    assert refusal.value.code is FailureCode.NOT_FOUND
+
+
+async def test_a_call_that_hangs_fails_alone_and_others_go_on() -> None:
+    release = threading.Event()
+    async with connected(Heard()) as connection:
+        try:
+            with pytest.raises(HostError) as timed_out:
+                await connection.call(lambda _: release.wait(), timeout=0.05)
+            assert timed_out.value.code is FailureCode.TIMED_OUT
+            assert connection.statistics()["busy"] == 1
+            assert await connection.call(lambda libvirt_: libvirt_.getHostname())
+        finally:
+            release.set()
+
+
+async def test_when_every_thread_hangs_a_caller_still_gets_an_answer_in_time() -> None:
+    release = threading.Event()
+    async with connected(Heard()) as connection:
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(THREADS):
+                    nursery.start_soon(_times_out, connection, release)
+            with pytest.raises(HostError) as timed_out:
+                await connection.call(lambda libvirt_: libvirt_.getHostname(), timeout=0.05)
+            assert timed_out.value.code is FailureCode.TIMED_OUT
+        finally:
+            release.set()
+
+
+async def _times_out(connection: Connection, release: threading.Event) -> None:
+    with pytest.raises(HostError):
+        await connection.call(lambda _: release.wait(), timeout=0.05)
+
+
+async def test_while_libvirt_is_away_calls_say_so_and_the_host_still_opens(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    connection = Connection("test:///nonexistent-description.xml", Heard())
+    with pytest.raises(ConnectionLost) as lost:
+        await connection.call(lambda libvirt_: libvirt_.getHostname(), timeout=5)
+    assert lost.value.hint
+
+
+async def test_a_lost_connection_is_made_again_and_calls_wait_for_it() -> None:
+    heard = Heard()
+    async with connected(heard) as connection:
+        broken = libvirt.libvirtError("client socket is closed")
+
+        def lose(_: object) -> None:
+            raise broken
+
+        with pytest.raises(ConnectionLost):
+            await connection.call(lose)
+        with trio.fail_after(10):
+            while heard.connected < 2:
+                heard.news = trio.Event()
+                await heard.news.wait()
+        assert await connection.call(lambda libvirt_: libvirt_.getHostname())
+
+
+async def test_a_closed_connection_leaves_nothing_in_the_event_loop() -> None:
+    gc.collect()
+    before = EVENT_LOOP.statistics()
+    async with connected(Heard()) as connection:
+        await connection.call(lambda libvirt_: libvirt_.getHostname())
+    gc.collect()
+    assert EVENT_LOOP.statistics() == before
+
+
+async def test_only_one_loop_serves_libvirt() -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(EVENT_LOOP.run)
+        with pytest.raises(RuntimeError):
+            await EVENT_LOOP.run()
+        nursery.cancel_scope.cancel()
