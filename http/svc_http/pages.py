@@ -82,7 +82,9 @@ def _respond(file: _File, headers: dict[str, str]) -> Response:
     etag = f'"{file.etag}-gzip"' if compressed is not None else f'"{file.etag}"'
     headers["ETag"] = etag
     if etag.strip('"') in request.if_none_match:
-        return Response(status=304, headers=headers)
+        unchanged = Response(b"", status=304, headers=headers)
+        del unchanged.headers["Content-Length"]  # of the file, if of anything (RFC 9110, section 15.4.5)
+        return unchanged
     if compressed is not None:
         headers["Content-Encoding"] = "gzip"
     return Response(compressed or file.content, content_type=file.content_type, headers=headers)

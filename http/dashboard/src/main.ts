@@ -42,6 +42,9 @@ const SECTIONS: Section[] = [
   { path: "activity", label: "Activity", roles: EVERYBODY, open: () => activityView() },
 ];
 
+/** "2 minutes ago" is true for so long without an event. */
+const AGE_MILLISECONDS = 20_000;
+
 let session: Session = { is: "loading" };
 let view: View | null = null;
 let opened = "";
@@ -76,7 +79,6 @@ function reopen(): void {
     view?.dispose?.();
     opened = name;
     view = open(parts);
-    document.title = view ? `${view.title} · svc` : "svc";
     document.querySelector("main")?.scrollTo(0, 0);
   }
   changed();
@@ -99,6 +101,7 @@ function open([path = "", id]: string[]): View | null {
 }
 
 function draw(): TemplateResult {
+  document.title = view ? `${view.title} · svc` : "svc";
   switch (session.is) {
     case "loading":
       return html`<p class="alone quiet">Loading…</p>`;
@@ -156,5 +159,6 @@ addEventListener("hashchange", reopen);
 addEventListener("signed-out", () => {
   if (session.is === "in") void begin();
 });
+setInterval(changed, AGE_MILLISECONDS);
 mount(document.getElementById("app") as HTMLElement, draw);
 void begin();

@@ -5,7 +5,7 @@ import { charts } from "../charts";
 import type { Machine, Me, MetricSeries, Task } from "../model";
 import type { View } from "../page";
 import { Resource } from "../resource";
-import { ask, badge, facts, failure, secret, shown, size, table, when } from "../ui";
+import { ask, badge, facts, secret, shown, size, table, when } from "../ui";
 import { powerButtons } from "./machines";
 import { tasksTable } from "./tasks";
 
@@ -17,7 +17,9 @@ export function machineView(me: Me, id: string): View {
   const metrics = new Resource<MetricSeries>((signal) => api.get(`/vms/${id}/metrics`, { hours: 1 }, signal));
   const timer = setInterval(() => metrics.refresh(), METRICS_MILLISECONDS);
   return {
-    title: "Machine",
+    get title() {
+      return machine.value?.name ?? "Machine";
+    },
     draw: () => html`${shown(machine, (now) => html`
       <div class="head"><h1>${now.name}</h1>${badge(now.status, now.status_reason)}<span class="gap"></span>
         ${now.status === "running" ? html`<button @click=${() => resetPassword(now)}>Reset password</button>` : nothing}
@@ -36,7 +38,7 @@ export function machineView(me: Me, id: string): View {
       ${table(["Address", "State", ""], now.addresses.map((address) => html`<tr>
         <td class="mono">${address.ip}</td><td>${badge(address.state)}</td><td>${address.primary ? "primary" : ""}</td></tr>`), "No addresses.")}`)}
       <h2>Last hour</h2>
-      ${metrics.value ? charts(metrics.value) : metrics.error ? failure(metrics.error) : html`<p class="quiet">Asking the node…</p>`}
+      ${metrics.value ? charts(metrics.value) : metrics.error ? html`<p class="quiet">${metrics.error.message}</p>` : html`<p class="quiet">Asking the node…</p>`}
       <h2>Tasks</h2>
       ${shown(tasks, (page) => tasksTable(page.items))}`,
     dispose: () => {

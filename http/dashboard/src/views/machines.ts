@@ -22,8 +22,8 @@ export function machinesView(me: Me): View {
   });
 }
 
-export function machinesTable(machines: Machine[], nodes: boolean): TemplateResult {
-  if (!machines.length) return html`<p class="empty">No machines here. Create one: it runs within a minute.</p>`;
+export function machinesTable(machines: Machine[], nodes: boolean, empty = "No machines."): TemplateResult {
+  if (!machines.length) return html`<p class="empty">${empty}</p>`;
   return html`<div class="scroll"><table>
     <thead><tr><th scope="col">Name</th><th scope="col">Status</th><th scope="col">Address</th><th scope="col">Size</th>
       ${nodes ? html`<th scope="col">Node</th>` : nothing}<th scope="col">Created</th><th></th></tr></thead>

@@ -13,7 +13,9 @@ export function nodeView(id: string): View {
   const machines = new Resource<Page<Machine>>((signal) => api.get("/vms", { node: id, page_size: 200 }, signal), ["vm"]);
   const tasks = new Resource<Page<Task>>((signal) => api.get(`/nodes/${id}/tasks`, { page_size: 10 }, signal), ["task"]);
   return {
-    title: "Node",
+    get title() {
+      return node.value?.name ?? "Node";
+    },
     draw: () => html`${shown(node, (now) => html`
       <div class="head"><h1>${now.name}</h1>${badge(now.state)}<span class="gap"></span>
         <button @click=${() => void attempt(() => api.post(`/nodes/${id}/preflight`), "Checking the node.")}>Check again</button>
@@ -25,7 +27,7 @@ export function nodeView(id: string): View {
       ${now.health?.checks?.length ? html`<h2>Readiness</h2>
         <ul class="checks">${now.health.checks.map((check) => html`<li>${badge(check.status)} <b>${check.name}</b> <span class="quiet">${check.message}</span></li>`)}</ul>` : nothing}`)}
       <h2>Machines</h2>
-      ${shown(machines, (page) => machinesTable(page.items, false))}
+      ${shown(machines, (page) => machinesTable(page.items, false, "No machines on this node."))}
       <h2>Tasks</h2>
       ${shown(tasks, (page) => tasksTable(page.items))}`,
     dispose: () => {

@@ -19,7 +19,9 @@ export function taskView(id: string): View {
   });
   const unlisten = listen(["task", "task_log"], () => lines.refresh());
   return {
-    title: "Task",
+    get title() {
+      return task.value?.op ?? "Task";
+    },
     draw: () => html`${shown(task, (now) => html`
       <div class="head"><h1>${now.op} <small>${resourceLink(now)}</small></h1>${badge(now.status)}<span class="gap"></span>
         ${open(now) ? html`<button class="danger" ?disabled=${now.cancel_requested} @click=${() => abort(now)}>Abort</button>` : nothing}</div>
