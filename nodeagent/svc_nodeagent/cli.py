@@ -41,7 +41,7 @@ class _Unusable(Exception):  # noqa: N818 - named for what it says
 
 def main(arguments: list[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    configure_logging(verbose=options.verbose)
+    configure_logging(least="debug" if options.verbose else "info")
     folder = AgentFolder(options.data)
     try:
         match options.command:

@@ -141,6 +141,7 @@ class SimulatedHost:
                 addresses=(),
                 started_at=datetime.now(UTC),
             )
+        self._save()
 
     def set_state(self, vm_id: UUID, state: DomainState, reason: str) -> None:
         """Change a guest's state from outside, as a crash or a `poweroff` inside it would."""

@@ -8,7 +8,8 @@ import sys
 import structlog
 
 
-def configure_logging(*, verbose: bool = False) -> None:
+def configure_logging(*, least: str = "info") -> None:
+    """`least` is the least level that is written: debug, info, warning or error."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -17,7 +18,7 @@ def configure_logging(*, verbose: bool = False) -> None:
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[least.upper()]),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
