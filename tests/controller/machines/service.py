@@ -211,12 +211,15 @@ SEALER = Sealer(b"k" * 32)
 
 
 @asynccontextmanager
-async def open_service(database: Database, gateway: FakeGateway) -> AsyncIterator[Service]:
-    """A controller's life; leaving the block is its sudden death."""
+async def open_service(
+    database: Database, gateway: FakeGateway, *, prepare: Callable[[TaskRunner], None] = lambda _: None
+) -> AsyncIterator[Service]:
+    """A controller's life; leaving the block is its sudden death. `prepare` registers further work before it begins."""
     async with ActorSystem.open() as actors, trio.open_nursery() as nursery:
         tasks = TaskRunner(database, gateway, sweep_interval=0.2, cancel_interval=0.05)
         sources = ImageSources(database, lambda node_id, key: f"token-{key}")
         install_machines(database, SEALER, tasks, actors, sources)
+        prepare(tasks)
         await nursery.start(tasks.run)
         yield Service(database, gateway, actors, tasks, SEALER)
         nursery.cancel_scope.cancel()

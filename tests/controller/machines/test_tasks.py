@@ -1,0 +1,310 @@
+"""Tasks: cancelled in every state or refused with a reason, ended by their deadline, logged without gap or repeat."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+import trio
+
+from svc_actors.controller.gateway import OperationFailed
+from svc_actors.controller.machine import TIMEOUTS, Machine
+from svc_actors.controller.tasks import (
+    Ending,
+    ResourceKind,
+    Task,
+    TaskRun,
+    TaskRunner,
+    TaskStatus,
+    create_task,
+    end_task,
+    read_log,
+)
+from svc_actors.errors import ErrorCode, ServiceError, conflict, unavailable
+from svc_actors.store import Database
+from svc_nodeagent.protocol import FailureCode, NodeInventory, NodeOperation, OperationId, OperationResult
+from tests.controller.machines.service import ADMINISTRATOR, FakeGateway, make_world, open_service
+from tests.controller.machines.test_machine_life import order, running_machine
+
+
+async def new_task(database: Database, op: str = "test.op", *, timeout: float = 60.0, node: UUID | None = None) -> Task:
+    async with database.transaction() as tx:
+        return await create_task(
+            tx,
+            ADMINISTRATOR,
+            op=op,
+            resource_kind=ResourceKind.NODE,
+            resource_id=uuid4(),
+            resource_name="thing",
+            node_id=node,
+            project_id=None,
+            parameters={},
+            timeout=timeout,
+        )
+
+
+async def nothing(run: TaskRun) -> None:
+    await run.log("did nothing")
+
+
+async def hang(gateway: FakeGateway, _: UUID, operation_id: OperationId, __: NodeOperation) -> OperationResult:
+    await gateway.until_cancelled(operation_id)
+    raise AssertionError
+
+
+async def test_a_running_task_is_cancelled_on_its_node(database: Database) -> None:
+    world, gateway = await make_world(database), FakeGateway()
+    gateway.answers["vm.create"] = hang
+    async with open_service(database, gateway) as service:
+        created = await service.create(world.machine())
+        await service.until_asked("vm.create")
+        asked = await service.tasks.cancel(ADMINISTRATOR, created.task.id)
+        assert asked.cancel_requested
+        ended = await service.ended(created.task)
+        assert ended.status is TaskStatus.CANCELLED
+        vm = await service.vm(created.vm_id)
+        assert (vm["status"], vm["status_reason"]) == ("failed", "Creation failed: Cancelled.")
+
+
+async def test_a_cancellation_that_comes_too_late_changes_nothing(database: Database) -> None:
+    async with running_machine(database) as (service, vm_id, _):
+        done = await service.ended(await order("shutdown")(service.machine(vm_id)))
+        with pytest.raises(ServiceError) as refusal:
+            await service.tasks.cancel(ADMINISTRATOR, done.id)
+        assert (refusal.value.code, refusal.value.details) == (ErrorCode.CONFLICT, {"status": "succeeded"})
+
+
+async def test_a_deletion_cannot_be_taken_back(database: Database) -> None:
+    async with running_machine(database) as (service, vm_id, _):
+        service.gateway.answers["vm.delete"] = hang
+        task = await order("delete")(service.machine(vm_id))
+        with pytest.raises(ServiceError) as refusal:
+            await service.tasks.cancel(ADMINISTRATOR, task.id)
+        assert refusal.value.code is ErrorCode.CONFLICT
+
+
+async def test_a_task_nobody_has_begun_is_cancelled_at_once(database: Database) -> None:
+    task = await new_task(database)
+    async with trio.open_nursery() as nursery:
+        runner = TaskRunner(database, FakeGateway(), sweep_interval=30)
+        runner.handles("test.op", nothing)
+        await runner.cancel(ADMINISTRATOR, task.id)
+        await nursery.start(runner.run)
+        while (row := await database.fetchrow("SELECT * FROM tasks"))["status"] == "queued":  # type: ignore[index]
+            await trio.sleep(0.002)
+        assert row is not None
+        assert (row["status"], row["error_message"]) == ("cancelled", "Cancelled before it was begun.")
+        assert await database.fetchval("SELECT count(*) FROM task_events WHERE message = 'did nothing'") == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_work_of_our_own_is_cancelled_without_a_node(database: Database) -> None:
+    begun = trio.Event()
+
+    async def work(_: TaskRun) -> None:
+        begun.set()
+        await trio.sleep_forever()
+
+    async with open_service(database, FakeGateway()) as service:
+        service.tasks.handles("test.op", work)
+        task = await new_task(database)
+        service.tasks.begin(task)
+        await begun.wait()
+        await service.tasks.cancel(ADMINISTRATOR, task.id)
+        assert (await service.ended(task)).status is TaskStatus.CANCELLED
+
+
+async def test_a_task_ends_by_its_deadline_and_the_node_is_told(database: Database) -> None:
+    world, gateway = await make_world(database), FakeGateway()
+
+    async def silence(*_: object) -> OperationResult:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    gateway.answers["node.inventory"] = silence
+
+    async def work(run: TaskRun) -> OperationResult:
+        return await run.perform(NodeInventory(), step="one", timeout=60)
+
+    async with open_service(database, gateway) as service:
+        service.tasks.handles("test.op", work)
+        task = await new_task(database, timeout=0.2, node=world.node_id)
+        service.tasks.begin(task)
+        ended = await service.ended(task)
+        assert (ended.status, ended.error_code) == (TaskStatus.FAILED, ErrorCode.UNAVAILABLE)
+        assert OperationId(f"{task.id}:one") in gateway.cancelled
+
+
+async def test_an_unknown_kind_of_task_ends_with_a_cause(database: Database) -> None:
+    async with open_service(database, FakeGateway()) as service:
+        task = await new_task(database, "future.op")
+        service.tasks.begin(task)
+        ended = await service.ended(task)
+        assert (ended.status, ended.error_code) == (TaskStatus.FAILED, ErrorCode.INTERNAL)
+
+
+async def test_a_defect_in_the_work_fails_the_task_and_no_other(database: Database) -> None:
+    async def broken(_: TaskRun) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    async with open_service(database, FakeGateway()) as service:
+        service.tasks.handles("test.op", broken)
+        service.tasks.handles("other.op", nothing)
+        first, second = await new_task(database), await new_task(database, "other.op")
+        service.tasks.begin(first)
+        service.tasks.begin(second)
+        ended = await service.ended(first)
+        assert ended.error_code is ErrorCode.INTERNAL
+        assert "secret detail" not in str(ended)
+        assert (await service.ended(second)).status is TaskStatus.SUCCEEDED
+
+
+async def test_a_task_survives_the_databases_absence(database: Database) -> None:
+    attempts: list[int] = []
+
+    async def work(_: TaskRun) -> None:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise unavailable("the database is away")
+
+    async with open_service(database, FakeGateway()) as service:
+        service.tasks.handles("test.op", work)
+        task = await new_task(database)
+        service.tasks.begin(task)
+        assert (await service.ended(task)).status is TaskStatus.SUCCEEDED
+        assert len(attempts) == 3
+
+
+async def test_a_task_that_nobody_began_is_taken_up_by_the_sweep(database: Database) -> None:
+    async with open_service(database, FakeGateway()) as service:
+        service.tasks.handles("test.op", nothing)
+        task = await new_task(database)
+        assert (await service.ended(task)).status is TaskStatus.SUCCEEDED
+
+
+async def test_an_ended_task_never_changes_again(database: Database) -> None:
+    task = await new_task(database)
+    async with database.transaction() as tx:
+        assert await end_task(tx, task.id, Ending(TaskStatus.CANCELLED, "over")) is not None
+    async with database.transaction() as tx:
+        assert await end_task(tx, task.id, Ending(TaskStatus.SUCCEEDED, "again")) is None
+    row = await database.fetchrow("SELECT status, message, last_position FROM tasks")
+    assert row is not None
+    assert tuple(row) == ("cancelled", "over", 1)
+
+
+async def test_an_outcome_is_acknowledged_only_once_it_is_stored(database: Database) -> None:
+    gateway = FakeGateway()
+    async with running_machine(database) as (service, vm_id, _):
+        gateway = service.gateway
+        stored_at_acknowledgement: list[str] = []
+        acknowledge = gateway.acknowledge
+
+        async def noting(node_id: UUID, operation_id: OperationId) -> None:
+            task_id = UUID(operation_id.split(":")[0])
+            status = await database.fetchval("SELECT status FROM tasks WHERE id = $1", task_id)
+            stored_at_acknowledgement.append(status)
+            await acknowledge(node_id, operation_id)
+
+        gateway.acknowledge = noting  # type: ignore[method-assign]
+        await service.ended(await order("shutdown")(service.machine(vm_id)))
+        with trio.fail_after(5):
+            while not stored_at_acknowledgement:
+                await trio.sleep(0.002)
+        assert stored_at_acknowledgement == ["succeeded"]
+
+
+@pytest.mark.parametrize(("op", "times"), [("shutdown", 3), ("reboot", 1)])
+async def test_what_the_agents_death_interrupted_is_asked_again_where_that_is_safe(
+    database: Database, op: str, times: int
+) -> None:
+    async with running_machine(database) as (service, vm_id, _):
+        calls: list[OperationId] = []
+
+        async def dying(
+            gateway: FakeGateway, _: UUID, operation_id: OperationId, operation: NodeOperation
+        ) -> OperationResult:
+            calls.append(operation_id)
+            if len(calls) < 3:
+                raise OperationFailed(FailureCode.INTERRUPTED, "the agent was killed", None)
+            return gateway.obey(operation)
+
+        service.gateway.answers[f"vm.{op}"] = dying
+        await service.ended(await order(op)(service.machine(vm_id)))
+        assert len(calls) == len(set(calls)) == times
+
+
+async def test_a_log_polled_with_after_through_restarts_has_no_gap_and_no_repeat(database: Database) -> None:
+    lines = 200
+    seen: list[tuple[int, str]] = []
+    stop = trio.Event()
+
+    async def work(run: TaskRun) -> None:
+        done = await database.fetchval("SELECT count(*) FROM task_events WHERE task_id = $1", run.task.id)
+        for number in range(done, lines):
+            await run.log(f"line {number}")
+
+    def prepare(tasks: TaskRunner) -> None:
+        tasks.handles("test.op", work)
+
+    task = await new_task(database)
+
+    async def poll() -> None:
+        while not stop.is_set() or await read_log(database, task.id, after=seen[-1][0] if seen else 0, limit=1):
+            for line in await read_log(database, task.id, after=seen[-1][0] if seen else 0, limit=7):
+                seen.append((line.position, line.message))
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poll)
+        for _ in range(8):
+            with trio.move_on_after(0.04):
+                async with open_service(database, FakeGateway(), prepare=prepare):
+                    await trio.sleep_forever()
+        async with open_service(database, FakeGateway(), prepare=prepare) as service:
+            await service.ended(task)
+        stop.set()
+    assert [position for position, _ in seen] == list(range(1, len(seen) + 1))
+    assert [message for _, message in seen] == [*(f"line {number}" for number in range(lines)), "Done."]
+
+
+async def test_concurrent_lines_get_contiguous_positions(database: Database) -> None:
+    async with open_service(database, FakeGateway()) as service:
+
+        async def work(run: TaskRun) -> None:
+            async with trio.open_nursery() as nursery:
+                for number in range(40):
+                    nursery.start_soon(run.log, f"line {number}")
+
+        service.tasks.handles("test.op", work)
+        task = await new_task(database)
+        service.tasks.begin(task)
+        await service.ended(task)
+        positions = [line.position for line in await read_log(database, task.id, after=0, limit=100)]
+        assert positions == list(range(1, 42))
+
+
+async def test_a_refusal_of_the_work_is_the_tasks_error(database: Database) -> None:
+    async def refused(_: TaskRun) -> None:
+        raise conflict("it is taken")
+
+    async with open_service(database, FakeGateway()) as service:
+        service.tasks.handles("test.op", refused)
+        task = await new_task(database)
+        service.tasks.begin(replace(task))
+        ended = await service.ended(task)
+        assert (ended.error_code, ended.error_message) == (ErrorCode.CONFLICT, "it is taken")
+
+
+async def test_only_operations_of_ended_tasks_may_be_forgotten(database: Database) -> None:
+    async with running_machine(database) as (service, vm_id, _):
+        done = await service.ended(await order("shutdown")(service.machine(vm_id)))
+        service.gateway.answers["vm.start"] = hang
+        under_way = await service.machine(vm_id).ask(Machine.start, ADMINISTRATOR)
+        kept = [OperationId(f"{done.id}:host"), OperationId(f"{under_way.id}:host"), OperationId("query:1")]
+        assert await service.tasks.forgettable(kept) == kept[:1]
+
+
+def test_no_order_waits_for_ever() -> None:
+    assert all(0 < seconds <= 3600 for seconds in TIMEOUTS.values())
