@@ -48,7 +48,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 class Exchange:
     """What is known of one request beside Quart's own object; kept in the ASGI scope."""
 
-    __slots__ = ("actor", "body", "operation", "request_id", "status")
+    __slots__ = ("actor", "answered", "body", "operation", "request_id", "status")
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
@@ -56,6 +56,7 @@ class Exchange:
         self.operation = "unmatched"
         self.actor: str | None = None
         self.status: int | None = None
+        self.answered = False
 
 
 def exchange_of(scope: Any) -> Exchange:
@@ -81,6 +82,8 @@ class Connection(TrioASGIHTTPConnection):
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
                 message["headers"] = _completed(message["headers"], identity)
+            elif message["type"] == "http.response.body":
+                exchange.answered = not message["more_body"]
             with trio.fail_after(SEND_DEADLINE):
                 await send(message)
 
@@ -115,7 +118,10 @@ class Connection(TrioASGIHTTPConnection):
                 await body.feed(message["body"], last=not message["more_body"])
             elif message["type"] == "http.disconnect":
                 break
-        nursery.cancel_scope.cancel()
+        # Hypercorn says so at the end of every answer as well, from within the last send: cancelling that would leave
+        # the connection neither idle nor closed.
+        if not exchange_of(self.scope).answered:
+            nursery.cancel_scope.cancel()
 
     async def _send_response(self, send: ASGISendCallable, response: ResponseTypes) -> None:
         await exchange_of(self.scope).body.drain()

@@ -1,0 +1,56 @@
+"""What is logged, and what never is."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import structlog
+
+from svc_http.logs import configure
+
+
+@pytest.fixture
+def output() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    configure(stream=stream)
+    yield stream
+    structlog.reset_defaults()
+    root.handlers, root.level = handlers, level
+
+
+def lines(output: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in output.getvalue().splitlines()]
+
+
+def test_secrets_do_not_reach_the_log_by_name_by_shape_or_in_a_traceback(output: io.StringIO) -> None:
+    token = "svcvm_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
+    ticket = "GET /api/v1/console/ws/Zm9vYmFyYmF6cXV1eA"
+    log = structlog.get_logger("test")
+    log.info("told", password="hunter2", nested={"secret": "hunter2"}, header=f"Bearer {token}", path=ticket)
+    try:
+        raise RuntimeError(f"failed with {token}")
+    except RuntimeError:
+        log.exception("broken")
+        logging.getLogger("library").exception("broken %s", token)
+    written = output.getvalue()
+    assert len(lines(output)) == 3
+    for secret in ("hunter2", token, token[12:], "Zm9vYmFy"):
+        assert secret not in written
+    assert "RuntimeError" in written
+
+
+async def test_a_request_is_logged_by_operation_and_not_by_path(output: io.StringIO, toys: httpx.AsyncClient) -> None:
+    await toys.get("/toys/a-very-private-name", headers={"Authorization": "Bearer customer,read"})
+    await toys.get("/nowhere/a-very-private-name")
+    entries = [line for line in lines(output) if line["event"] == "request"]
+    assert [(entry["operation"], entry["status"]) for entry in entries] == [("toy.show", 200), ("unmatched", 404)]
+    assert entries[0]["actor"] == "ada@example.org"
+    assert all(entry["request_id"] for entry in entries)
+    assert "private-name" not in output.getvalue()

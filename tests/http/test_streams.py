@@ -1,0 +1,156 @@
+"""Event streams over the wire: in order, filtered, resumed; ended with the session and the service; never in each
+other's way, however badly one of them is read."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import trio
+
+import svc_http.server
+import svc_http.streaming
+import svc_http.wire
+from svc_actors.store import Database, EventKind, NewEvent, append
+from tests.http.streams import reading
+from tests.http.toys import Served, served
+
+VERSIONS = ("http/1.1", "h2")
+
+
+async def emit(database: Database, *notes: str, administrators_only: bool = False, size: int = 0) -> None:
+    async with database.transaction() as tx:
+        for note in notes:
+            await append(
+                tx,
+                NewEvent(
+                    kind=EventKind.VM,
+                    subject=note,
+                    project_id=UUID(int=7),
+                    administrators_only=administrators_only,
+                    payload={"note": note, "filler": "x" * size},
+                ),
+            )
+
+
+async def until_open(server: Served, count: int) -> None:
+    with trio.fail_after(20):
+        while len(server.app.streams) != count:
+            await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_an_event_arrives_with_its_position_kind_and_payload(
+    server: Served, database: Database, version: str
+) -> None:
+    async with reading(server, version) as reader:
+        await until_open(server, 1)
+        await emit(database, "hidden", administrators_only=True)
+        await emit(database, "seen")
+        event = await reader.next_event()
+        data = json.loads(event["data"])
+        assert (event["id"], event["event"]) == ("2", "vm")
+        assert (data["id"], data["kind"], data["subject"], data["payload"]["note"]) == (2, "vm", "seen", "seen")
+        assert data["project_id"] == str(UUID(int=7))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_reader_resumes_where_it_left_off(server: Served, database: Database, version: str) -> None:
+    await emit(database, *(f"note {number}" for number in range(20)))
+    async with reading(server, version) as early:
+        await until_open(server, 1)
+        await emit(database, "note 20")
+        while json.loads((await early.next_event())["data"])["subject"] != "note 20":
+            pass
+    async with reading(server, version, after=15) as reader:
+        seen = [json.loads((await reader.next_event())["data"])["subject"] for _ in range(6)]
+    assert seen == [f"note {number}" for number in range(15, 21)]
+
+
+async def test_a_position_that_the_log_does_not_reach_tells_the_reader_to_begin_anew(
+    server: Served, database: Database
+) -> None:
+    async with reading(server, "http/1.1", after=10_000) as reader:
+        event = await reader.next_event()
+        assert (event["event"], json.loads(event["data"])["payload"]) == ("system", {"reset": True})
+        await until_open(server, 1)
+        await emit(database, "next")
+        assert json.loads((await reader.next_event())["data"])["subject"] == "next"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_hundred_readers_that_vanish_are_gone(server: Served, database: Database, version: str) -> None:
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        readers = []
+
+        async def join() -> None:
+            readers.append(await stack.enter_async_context(reading(server, version)))
+
+        for _ in range(100):
+            nursery.start_soon(join)
+        await until_open(server, 100)
+        for number, reader in enumerate(readers):
+            if number != 42:
+                reader.vanish()
+        await until_open(server, 1)
+        await emit(database, "still here")
+        assert json.loads((await readers[42].next_event())["data"])["subject"] == "still here"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_stream_ends_when_its_session_does(
+    server: Served, database: Database, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(svc_http.streaming, "RECHECK", 0.1)
+    async with reading(server, version) as reader:
+        await until_open(server, 1)
+        await database.execute("INSERT INTO settings (name, value) VALUES ('ended', 'true')")
+        with trio.fail_after(10):
+            assert await reader.ended()
+    await until_open(server, 0)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_silent_stream_has_a_heartbeat(server: Served, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(svc_http.streaming, "HEARTBEAT", 0.05)
+    async with reading(server, version) as reader:
+        beats = 0
+        async for frame in reader.frames():
+            beats += frame.endswith(b":")
+            if beats == 3:
+                break
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_who_never_reads_is_cut_off_and_costs_the_others_nothing(
+    database: Database, version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(svc_http.wire, "SEND_DEADLINE", 0.5)
+    monkeypatch.setattr(svc_http.server, "UNREAD_DEADLINE", 0.5)
+    async with (
+        served(database, tmp_path) as server,
+        reading(server, version, receive_buffer=4096),
+        reading(server, version) as good,
+    ):
+        await until_open(server, 2)
+        with trio.fail_after(30):
+            number = 0
+            while len(server.app.streams) == 2:
+                await emit(database, f"note {number}", size=60_000)
+                assert json.loads((await good.next_event())["data"])["subject"] == f"note {number}"
+                number += 1
+        assert number > 2
+
+
+async def test_stopping_the_service_ends_its_streams(server: Served) -> None:
+    async with AsyncExitStack() as stack:
+        readers = [await stack.enter_async_context(reading(server, version)) for version in VERSIONS * 3]
+        await until_open(server, len(readers))
+        server.stop.set()
+        with trio.fail_after(svc_http.server.GRACE):
+            for reader in readers:
+                assert await reader.ended()
+            await server.ended.wait()
