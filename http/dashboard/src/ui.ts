@@ -150,7 +150,7 @@ export function ask(form: Form): void {
       <h2>${form.title}</h2>
       ${form.text ? html`<p>${form.text}</p>` : nothing}
       ${form.fields ? inputs(form.fields) : nothing}
-      ${form.typed !== undefined ? html`<label>Type <code>${form.typed}</code> to confirm
+      ${form.typed !== undefined ? html`<label><span>Type <code>${form.typed}</code> to confirm</span>
         <input autocomplete="off" spellcheck="false" @input=${(event: Event) => { typed = (event.target as HTMLInputElement).value; draw(); }}></label>` : nothing}
       ${failure(error)}
       <footer>

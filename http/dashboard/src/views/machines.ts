@@ -70,7 +70,7 @@ function remove(machine: Machine): void {
   ask({
     title: `Delete ${machine.name}`,
     text: "The machine is stopped at once, and its addresses are given back.",
-    fields: [{ name: "destroy_disks", label: "Destroy its disks as well (otherwise they are kept on the node)", kind: "checkbox", value: "on" }],
+    fields: [{ name: "destroy_disks", label: "Destroy its disks as well (otherwise the node keeps them)", kind: "checkbox" }],
     action: "Delete",
     dangerous: true,
     typed: machine.name,
