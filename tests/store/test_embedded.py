@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from svc_actors.store import Database, DatabaseInUseError, DatabaseStartError, database_url, embedded
+from svc_actors.store.reach import server_account
 from tests.store.server import PATIENCE, answered, kill_server, postmaster, server_folder, until
 
 _SERVE = """
@@ -147,13 +148,20 @@ async def test_an_interrupt_at_the_terminal_reaches_the_server_only_through_the_
 
 
 async def test_the_pid_file_of_a_dead_server_whose_pid_another_process_has_now_is_no_obstacle() -> None:
-    with server_folder() as folder:
-        async with embedded(folder):
-            stale = (folder / "cluster" / "postmaster.pid").read_text().splitlines()
-        stale[0] = str(os.getpid())
-        (folder / "cluster" / "postmaster.pid").write_text("\n".join(stale) + "\n")
-        async with embedded(folder) as url, Database.open(url) as database:
-            assert await database.fetchval("SELECT 1") == 1
+    account = server_account()
+    bystander = await trio.lowlevel.open_process(["sleep", "600"], cwd="/", user=account.uid if account else None)
+    try:
+        with server_folder() as folder:
+            async with embedded(folder):
+                stale = (folder / "cluster" / "postmaster.pid").read_text().splitlines()
+            stale[0] = str(bystander.pid)
+            (folder / "cluster" / "postmaster.pid").write_text("\n".join(stale) + "\n")
+            async with embedded(folder) as url, Database.open(url) as database:
+                assert await database.fetchval("SELECT 1") == 1
+            assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        await bystander.wait()
 
 
 async def test_a_path_too_long_for_a_socket_is_no_obstacle() -> None:
