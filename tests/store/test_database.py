@@ -64,6 +64,27 @@ async def test_many_rows_of_any_size_are_written_in_order(table: Database) -> No
     assert [tuple(row) for row in await table.fetch("SELECT id, body FROM note ORDER BY id")] == rows
 
 
+async def test_many_documents_of_any_size_are_written(database: Database) -> None:
+    await database.execute("CREATE TABLE document (id uuid, content jsonb)")
+    rows = [(uuid.uuid4(), {"text": "x" * size}) for size in (1, 10, 50_000, 200_000, 3, 200_000, 1) * 3]
+    async with database.transaction() as transaction:
+        await transaction.executemany("INSERT INTO document VALUES ($1, $2)", rows)
+    assert {row["id"]: row["content"] for row in await database.fetch("SELECT id, content FROM document")} == dict(rows)
+
+
+async def test_statements_go_on_working_when_the_schema_changes_under_them(table: Database, database_url: str) -> None:
+    async with Database.open(database_url, size=1) as database:
+        for column in range(3):
+            rows = await database.fetch("SELECT * FROM note")
+            await table.execute("INSERT INTO note (id) VALUES ($1)", column)
+            assert len(rows) == column
+            await table.execute(f"ALTER TABLE note ADD COLUMN more_{column} int")
+        row = await database.fetchrow("SELECT * FROM note")
+        assert row is not None
+        assert list(row.keys()) == ["id", "body", "more_0", "more_1", "more_2"]
+        assert database.statistics().opened == 1
+
+
 async def test_a_transaction_that_raises_leaves_nothing(table: Database) -> None:
     with pytest.raises(ZeroDivisionError):
         async with table.transaction() as transaction:

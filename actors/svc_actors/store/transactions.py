@@ -11,8 +11,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
+from uuid import UUID
 
 import asyncpg
 import trio
@@ -242,7 +244,7 @@ def _batches(rows: Iterable[Sequence[object]]) -> Iterable[list[Sequence[object]
 
 def _weight(value: object) -> int:
     """An upper bound of the bytes that an argument takes, or "too many" where that is not known."""
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | int | float | UUID | datetime):
         return 32
     if isinstance(value, str | bytes):
         return 4 * len(value) + 8
