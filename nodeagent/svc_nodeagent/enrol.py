@@ -102,7 +102,7 @@ async def _exchange(
         f"{api}/nodes/enrol", content=request.model_dump_json(), headers={"Content-Type": "application/json"}
     )
     if not answer.is_success:
-        raise EnrolmentRefused(_refusal(answer))
+        raise EnrolmentRefused(refusal(answer))
     try:
         result = EnrolResult.model_validate_json(answer.content)
     except ValidationError as error:
@@ -130,7 +130,8 @@ def _enrolment_key(folder: AgentFolder) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _refusal(answer: httpx.Response) -> str:
+def refusal(answer: httpx.Response) -> str:
+    """What the controller said, in its own words where it said any."""
     try:
         error = answer.json()["error"]
         hint = f" ({error['hint']})" if error.get("hint") else ""

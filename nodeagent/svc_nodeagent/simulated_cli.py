@@ -42,10 +42,8 @@ def main() -> None:
     )
     try:
         trio.run(simulate, fleet, options)
-    except* KeyboardInterrupt:
+    except KeyboardInterrupt:
         sys.exit(130)
-    except* (httpx.HTTPError, EnrolmentRefused) as errors:
-        sys.exit(f"simulate-nodes: not every node joined: {errors.exceptions[0]}")
 
 
 def parse() -> argparse.Namespace:
@@ -96,7 +94,13 @@ async def enrol(fleet: Fleet, options: argparse.Namespace) -> None:
             if joined % 50 == 0:
                 say(f"{joined} nodes joined")
 
-        await fleet.enrol(client, options.controller.rstrip("/"), count)
+        failures: list[Exception] = []
+        try:
+            await fleet.enrol(client, options.controller.rstrip("/"), count)
+        except* (httpx.HTTPError, EnrolmentRefused) as errors:
+            failures.extend(errors.exceptions)
+        if failures:
+            sys.exit(f"simulate-nodes: not every node joined: {failures[0]}")
 
 
 def allow_many_sockets() -> None:

@@ -17,7 +17,7 @@ import trio
 
 from svc_nodeagent.agent import Agent, OpenHost
 from svc_nodeagent.config import AgentFolder
-from svc_nodeagent.enrol import enrol
+from svc_nodeagent.enrol import EnrolmentRefused, enrol, refusal
 from svc_nodeagent.host import Host, OpenStream
 from svc_nodeagent.journal import Journal
 from svc_nodeagent.simulated import Behaviour, SimulatedHost
@@ -75,7 +75,8 @@ class Fleet:
     ) -> None:
         async with limiter:
             answer = await client.post(f"{controller}/api/v1/nodes/bootstrap", json={"name": name})
-            answer.raise_for_status()
+            if not answer.is_success:
+                raise EnrolmentRefused(f"{name}: {refusal(answer)}")
             token = answer.json()["token"]
             await enrol(
                 folder,
