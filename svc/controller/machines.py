@@ -136,7 +136,7 @@ async def list_machines(context: Context[Controller], request: VMList) -> Page[V
             equals(SHOWN_STATUS, request.status.value if request.status else None),
             equals("vms.project_id", request.project),
             node_filter(request.node, context.principal),
-            contains(request.q, "vms.name", "vms.hostname", "vms.id::text"),
+            contains(request.q, "vms.name", "vms.hostname"),
         ],
         sortable=_SORTABLE,
         default_sort="-created_at",

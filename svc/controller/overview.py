@@ -18,6 +18,7 @@ from svc_actors.controller.scheduler import PROMISED
 from svc_actors.store import Queryable
 
 MAX_RESULTS = 20
+_LEAST_OF_AN_ID = 6
 
 
 class CapacityUse(Model):
@@ -113,10 +114,7 @@ def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condi
         "vms.id IN (SELECT vm_id FROM allocations WHERE vm_id IS NOT NULL AND host(ip) LIKE $1)",
         (_escaped(q) + "%",),
     )
-    by_name = contains(q, "vms.name", "vms.hostname", "vms.id::text")
-    either = joined([by_name])
-    shifted = joined([by_address], first=1 + len(either.args))
-    matches = Condition(f"({either.sql} OR {shifted.sql})", (*either.args, *shifted.args))
+    matches = _any_of(contains(q, "vms.name", "vms.hostname"), by_address, _by_id(q, "vms.id"))
     here = Condition("vms.deleted_at IS NULL")
     searches = [
         (ResultKind.VM, machines, joined([here, matches, own])),
@@ -132,7 +130,7 @@ def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condi
             (
                 ResultKind.NODE,
                 "SELECT id, name, state AS detail FROM nodes",
-                joined([Condition("deleted_at IS NULL"), contains(q, "name", "id::text")]),
+                joined([Condition("deleted_at IS NULL"), _any_of(contains(q, "name"), _by_id(q, "id"))]),
             ),
         )
     if principal.role is Role.ADMINISTRATOR:
@@ -143,7 +141,7 @@ def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condi
         (
             ResultKind.TASK,
             "SELECT id, op AS name, resource_name AS detail FROM tasks",
-            joined([Condition("id::text LIKE $1", (_escaped(q.lower()) + "%",)), visible_projects(principal)]),
+            joined([_by_id(q, "id"), visible_projects(principal)]),
         )
     )
     return searches
@@ -167,6 +165,24 @@ async def _capacity(queryable: Queryable) -> CapacityUse:
         )
     )
     return CapacityUse(**dict(row))
+
+
+def _by_id(q: str, column: str) -> Condition:
+    """Ids are found by what they begin with, where that is long enough not to be a word."""
+    begins = q.lower()
+    if len(begins) < _LEAST_OF_AN_ID or set(begins) - set("0123456789abcdef-"):
+        return Condition("false")
+    return Condition(f"{column}::text LIKE $1", (begins + "%",))
+
+
+def _any_of(*conditions: Condition) -> Condition:
+    clauses: list[str] = []
+    args: list[object] = []
+    for condition in conditions:
+        shifted = joined([condition], first=1 + len(args))
+        clauses.append(shifted.sql)
+        args += shifted.args
+    return Condition(" OR ".join(clauses), tuple(args))
 
 
 def _escaped(text: str) -> str:

@@ -8,15 +8,19 @@ whose end could not be stored (the database was away) stays open, and the sweep 
 Invariants:
 - an open task is hosted by this process, or taken up by the next sweep; it ends by its deadline in any case;
 - the end and what it means for the resource are one transaction (`end` of the handler); an ended task is left alone;
-- a deadline is counted on the monotonic clock from when the work was begun or resumed here.
+- a deadline is counted on the monotonic clock from when the work was first begun or resumed here, so a wall clock that
+  jumps ends nothing early and keeps nothing open; what is resumed gets the time to hear what its node did meanwhile.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -71,6 +75,9 @@ __all__ = [
     "start_task",
 ]
 
+RESUMED_SECONDS: Final = 30.0
+"""The least that a resumed task has, whatever the wall clock says: its node may have the outcome in its journal."""
+
 log = structlog.get_logger(__name__)
 
 Work = Callable[[TaskRun], Awaitable[OperationResult | None]]
@@ -103,7 +110,9 @@ class TaskRunner:
         self._sweep_interval = sweep_interval
         self._handlers: dict[str, _Handler] = {}
         self._hosted: dict[UUID, TaskRun] = {}
+        self._deadlines: dict[UUID, float] = {}
         self._nursery: trio.Nursery | None = None
+        self._context = copy_context()
 
     def handles(self, op: str, work: Work, *, end: End | None = None, irrevocable: str | None = None) -> None:
         """Say how tasks of this operation are worked.
@@ -117,7 +126,7 @@ class TaskRunner:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Resume what is open, then host the work of tasks until cancelled."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+            self._nursery, self._context = nursery, copy_context()
             try:
                 for task in await open_tasks(self.database):
                     self.begin(task)
@@ -133,16 +142,16 @@ class TaskRunner:
         started it is nothing, since `run` finds the task in the database."""
         if self._nursery is None or task.id in self._hosted:
             return
-        remaining = max(0.0, (task.deadline_at - datetime.now(UTC)).total_seconds())
         self._hosted[task.id] = run = TaskRun(
             task,
             self.database,
             self.gateway,
-            deadline=trio.current_time() + remaining,
+            deadline=self._deadline(task),
             cancel_interval=self._cancel_interval,
         )
         self.begun += 1
-        self._nursery.start_soon(self._host, run, name=f"task {task.op} {task.id}")
+        # Begun from an actor's handler, the work is not that handler's: it asks the actor itself in the end.
+        self._context.run(partial(self._nursery.start_soon, self._host, run, name=f"task {task.op} {task.id}"))
 
     async def cancel(self, caller: Caller, task_id: UUID) -> Task:
         """Ask for a task's end: at once where nothing was begun, else as soon as its node has given it up.
@@ -200,6 +209,15 @@ class TaskRunner:
         )
         return [kept for row in rows for kept in by_task[row["id"]]]
 
+    def _deadline(self, task: Task) -> float:
+        """On Trio's clock. Kept while the task is open, so that one which is taken up again and again still ends."""
+        if task.id not in self._deadlines:
+            lifetime = (task.deadline_at - task.created_at).total_seconds()
+            left = (task.deadline_at - datetime.now(UTC)).total_seconds()
+            remaining = min(max(left, RESUMED_SECONDS), lifetime)
+            self._deadlines[task.id] = trio.current_time() + remaining
+        return self._deadlines[task.id]
+
     async def _sweep(self) -> None:
         try:
             for task in await open_tasks(self.database, older_than=self._sweep_interval / 2):
@@ -214,6 +232,7 @@ class TaskRunner:
                 await self._end(run.task, ending)
                 self.ended[ending.status] += 1
                 await run.acknowledge()
+            self._deadlines.pop(run.task.id, None)
         except DomainError as error:
             # The database or an actor was not available: the task stays open, and the next sweep takes it up.
             log.warning("task left open", task_id=str(run.task.id), op=run.task.op, error=str(error))

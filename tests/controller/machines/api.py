@@ -52,7 +52,7 @@ class Api:
             ),
         )
 
-    async def __call__(self, name: str, *, upload: AsyncIterator[bytes] | None = None, **values: object) -> Any:
+    async def __call__(self, name: str, /, *, upload: AsyncIterator[bytes] | None = None, **values: object) -> Any:
         operation = REGISTRY[name]
         authorise(operation, self.principal)
         self.effects = Effects()

@@ -109,6 +109,12 @@ class FakeGateway:
         self.cancelled.append(operation_id)
         self.cancellation.setdefault(operation_id, trio.Event()).set()
 
+    async def query(self, node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult:
+        answer = self.answers.get(operation.op)
+        if answer is None:
+            raise NodeUnavailable("the node is offline")
+        return await answer(self, node_id, OperationId("query"), operation)
+
     async def until_cancelled(self, operation_id: OperationId) -> None:
         await self.cancellation.setdefault(operation_id, trio.Event()).wait()
         raise OperationFailed(FailureCode.CANCELLED, "given up", None)
