@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from typing import Any, Generic
 from urllib.parse import parse_qsl
 
@@ -73,11 +74,14 @@ def create_app(
             methods=[route.method.value],
             provide_automatic_options=False,
         )
-    described = json.dumps(document(registry, session_cookie=session_cookie), ensure_ascii=False).encode()
+
+    @cache
+    def described() -> bytes:
+        return json.dumps(document(registry, session_cookie=session_cookie), ensure_ascii=False).encode()
 
     async def openapi() -> Response:
         exchange_of(request.scope).operation = "openapi"
-        return Response(described, content_type=JSON_TYPE)
+        return Response(described(), content_type=JSON_TYPE)
 
     async def refused(error: HTTPException) -> Response:
         return refusal_of_http(error)

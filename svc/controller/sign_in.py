@@ -132,8 +132,10 @@ async def setup(ctx: Context[Controller], request: SetupRequest) -> LoginResult:
         )
         await tx.execute(
             """
-            WITH made AS (INSERT INTO projects (name) VALUES ($1) RETURNING id)
-            INSERT INTO project_members (project_id, user_id) SELECT id, $2 FROM made
+            WITH found AS (SELECT id FROM projects WHERE name = $1 ORDER BY created_at, id LIMIT 1),
+                 made AS (INSERT INTO projects (name) SELECT $1 WHERE NOT EXISTS (SELECT FROM found) RETURNING id)
+            INSERT INTO project_members (project_id, user_id)
+            SELECT id, $2::uuid FROM found UNION ALL SELECT id, $2::uuid FROM made
             """,
             DEFAULT_PROJECT,
             user_id,

@@ -73,7 +73,9 @@ async def once(
 
 async def forget_expired(database: Database) -> int:
     """Remove the answers past their 24 hours; returns how many. For the composer to run from time to time."""
-    tag = await database.execute("DELETE FROM idempotency_keys WHERE created_at < now() - interval '24 hours'")
+    tag = await database.execute(
+        "DELETE FROM idempotency_keys WHERE created_at < now() - interval '24 hours' AND leased_until < now()"
+    )
     return int(tag.split()[-1])
 
 
@@ -125,8 +127,10 @@ class _Order:
             ON CONFLICT (owner, key) DO UPDATE
             SET operation = excluded.operation, fingerprint = excluded.fingerprint, claim = excluded.claim,
                 leased_until = excluded.leased_until, answer = NULL, created_at = now()
-            WHERE held.created_at < now() - interval '24 hours' AND held.leased_until < now()
-               OR held.answer IS NULL AND held.leased_until < now() AND held.fingerprint = excluded.fingerprint
+            WHERE (held.created_at < now() - interval '24 hours'
+                   OR held.answer IS NULL AND held.fingerprint = excluded.fingerprint)
+              -- No lease is longer than a lease: one that seems so was made before the clock was set back.
+              AND held.leased_until NOT BETWEEN now() AND now() + make_interval(secs => $6)
             RETURNING claim
             """,
             self._owner,

@@ -139,7 +139,7 @@ class _Allowance:
 
 
 def authorise(operation: Operation[Any, Any, Any], principal: Principal) -> None:
-    """Authentication, scope, role, support-session rule. Raises `unauthenticated` or `forbidden`."""
+    """Authentication, scope, support-session rule, role. Raises `unauthenticated` or `forbidden`."""
     if operation.access is not Access.PUBLIC:
         if principal.user_id is None:
             raise unauthenticated("sign in first", hint="send a session cookie, or Authorization: Bearer <token>")
@@ -148,11 +148,12 @@ def authorise(operation: Operation[Any, Any, Any], principal: Principal) -> None
                 f"this token does not have the scope {operation.scope.value}",
                 details={"scope": operation.scope.value},
             )
-        if not principal.has_access(operation.access):
-            raise forbidden(f"this is for the role {operation.access.value} only")
     acts = operation.mutates or operation.route.method is not Method.GET
     if principal.impersonation_id is not None and acts and not operation.in_support_session:
+        # Before the role: an operator in a customer's account is told of the rule, not of the customer's role.
         raise forbidden(SUPPORT_SESSION_REFUSAL)
+    if not principal.has_access(operation.access):
+        raise forbidden(f"this is for the role {operation.access.value} only")
 
 
 async def _record_refusal(

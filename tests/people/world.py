@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -12,7 +13,7 @@ from uuid import UUID
 import httpx
 import trio
 
-from svc.controller import activity, events, settings, sign_in, tokens
+from svc.controller import activity, events, people, projects, settings, sign_in, ssh_keys, support, tokens, users
 from svc.controller.authenticate import Authentication
 from svc.controller.passwords import Passwords
 from svc.controller.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
@@ -25,7 +26,7 @@ from svc_http.app import App, create_app
 
 ORIGIN = "https://controller.test"
 PASSWORD = "Correct-Horse-42"
-AREAS = (activity, events, settings, sign_in, tokens)
+AREAS = (activity, events, people, projects, settings, sign_in, ssh_keys, support, tokens, users)
 
 
 class CheapPasswords(Passwords):
@@ -133,12 +134,17 @@ class World:
         return client
 
 
+@cache
+def people_registry() -> Registry[Controller]:
+    return Registry(operation for area in AREAS for operation in area.OPERATIONS)
+
+
 @asynccontextmanager
 async def open_world(
     database: Database,
     *,
     passwords: Passwords | None = None,
-    operations: Iterable[Operation[Controller, Any, Any]] = (),
+    operations: Sequence[Operation[Controller, Any, Any]] = (),
 ) -> AsyncIterator[World]:
     log = EventLog(database)
     services = cast(
@@ -147,9 +153,7 @@ async def open_world(
             database=database, events=log, sealer=Sealer(bytes(32)), passwords=passwords or CheapPasswords()
         ),
     )
-    registry: Registry[Controller] = Registry(
-        [*(operation for area in AREAS for operation in area.OPERATIONS), *operations]
-    )
+    registry = people_registry() if not operations else Registry([*people_registry(), *operations])
     app = create_app(registry, services, authenticator=Authentication(database), public_url=ORIGIN)
     async with trio.open_nursery() as nursery:
         await nursery.start(log.run)
