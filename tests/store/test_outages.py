@@ -121,6 +121,18 @@ async def test_listening_goes_on_after_a_restart_and_says_that_it_was_away() -> 
             assert (received.channel, received.payload) == ("news", "two")
 
 
+async def test_listening_can_be_left_while_more_arrives_than_is_read(database: Database) -> None:
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012  # what raises is how the block ends
+        async with database.listen("busy") as notifications:
+            await database.execute("SELECT pg_notify('busy', number::text) FROM generate_series(1, 5000) AS number")
+
+            async def its_buffer_is_full() -> bool:
+                return notifications.statistics().tasks_waiting_send > 0
+
+            await until(its_buffer_is_full)
+            raise ZeroDivisionError
+
+
 async def test_notifications_arrive_in_the_order_of_the_commits(database: Database) -> None:
     async with database.listen("first", 'strange "name"') as notifications:
         for number in range(300):

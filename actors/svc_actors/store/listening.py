@@ -45,7 +45,8 @@ async def listening(
 ) -> AsyncIterator[trio.MemoryReceiveChannel[Notification]]:
     """Listen to `channels` until the block ends; a reader that is slow holds up this connection and nothing else."""
     send, receive = trio.open_memory_channel[Notification](_BUFFER)
-    async with background_nursery() as nursery, receive:
+    # The channel is closed last, so that the listener never finds it closed while it is still sending.
+    async with receive, background_nursery() as nursery:
         await nursery.start(_keep_listening, connect, discard, channels, send)
         yield receive
 
