@@ -23,10 +23,13 @@ from svc.controller.defaults import seed_defaults
 from svc.controller.passwords import Passwords
 from svc.controller.services import Controller
 from svc.controller.sign_in import ensure_setup_token
+from svc.controller.throttle import forget_old_failures
+from svc.registry.idempotency import forget_expired
 from svc_actors.controller.alerts import Severity, raise_alert
 from svc_actors.controller.authority import Authority
 from svc_actors.controller.gateway import Gateway
 from svc_actors.controller.image_files import ImageFiles, ImageSources
+from svc_actors.controller.machine_watch import MachineWatch
 from svc_actors.controller.machine_work import install_machines
 from svc_actors.controller.node import Node, NodeServices
 from svc_actors.controller.node_watch import NodeWatch, machine_observer
@@ -44,6 +47,7 @@ from svc_http.server import TlsFiles, serve_https, serve_loopback
 
 POOL_SIZE = 16
 DRAIN_SECONDS = 10.0
+FORGET_SECONDS = 600.0
 
 log = structlog.get_logger("svc.compose")
 
@@ -123,6 +127,8 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         await nursery.start(gateway.run)
         await nursery.start(partial(watch.run))
         await nursery.start(tasks.run)
+        await nursery.start(MachineWatch(database, gateway).run)
+        nursery.start_soon(_forget_for_ever, database)
         try:
             yield Controller(config, database, events, actors, authority, gateway, tasks, sealer, Passwords())
         finally:
@@ -156,6 +162,17 @@ class _ActorAlerts:
                     await raise_alert(tx, f"actor:{alert.actor}", what, severity=Severity.WARNING)
             except ServiceError as error:
                 log.warning("alert not stored", alert=what, error=error.message)
+
+
+async def _forget_for_ever(database: Database) -> None:
+    """Remove what has run out: answers to idempotency keys, counts of failed sign-ins."""
+    while True:
+        await trio.sleep(FORGET_SECONDS)
+        try:
+            await forget_expired(database)
+            await forget_old_failures(database)
+        except ServiceError as error:
+            log.warning("nothing forgotten", error=error.message)
 
 
 def _watch(app: App, services: Controller) -> None:

@@ -36,8 +36,8 @@ NODE_LIFETIME: Final = timedelta(days=90)
 _AUTHORITY_LIFETIME: Final = timedelta(days=20 * 365)
 _SERVER_LIFETIME: Final = timedelta(days=397)
 _SERVER_RENEWED_BEFORE: Final = timedelta(days=30)
-_BACKDATED: Final = timedelta(hours=1)
-"""A host whose clock is behind still takes a certificate made just now."""
+_BACKDATED: Final = timedelta(days=2)
+"""A host whose clock is a day behind, or set back by a day, still takes a certificate made just now."""
 _PURPOSE: Final = "certificate authority key"
 _MOST_REFUSED: Final = 10_000
 

@@ -18,9 +18,8 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from svc_nodeagent.protocol import ConsoleKind, ConsoleOpen
-
 from svc_actors.store import Queryable
+from svc_nodeagent.protocol import ConsoleKind, ConsoleOpen
 
 __all__ = [
     "TICKET_SECONDS",
@@ -38,6 +37,7 @@ __all__ = [
 ]
 
 TICKET_SECONDS = 30
+_CLOCK_SLEW = 2.0
 _TICKET_BYTES = 32
 
 OPENABLE = frozenset({"running", "stopping", "rebooting"})
@@ -114,9 +114,12 @@ async def redeem(store: Queryable, ticket: str, *, session_cookie: str | None) -
         """DELETE FROM console_tickets AS ticket WHERE ticket.ticket_hash = $1
              AND (ticket.session_id IS NULL OR EXISTS (
                   SELECT FROM sessions WHERE sessions.id = ticket.session_id AND sessions.token_hash = $2))
-           RETURNING vm_id, kind, user_id, session_id, token_id, expires_at > now() AS fresh""",
+           RETURNING vm_id, kind, user_id, session_id, token_id,
+                     expires_at > now() AND expires_at <= now() + make_interval(secs => $3) AS fresh""",
         _hash(ticket),
         _hash(session_cookie) if session_cookie is not None else b"",
+        # A clock that was set back makes no ticket last longer.
+        float(TICKET_SECONDS) + _CLOCK_SLEW,
     )
     if row is None or not row["fresh"]:
         return None

@@ -65,6 +65,9 @@ TIMEOUTS: Final[dict[str, float]] = {
 """Seconds after which a task ends for want of an outcome."""
 
 
+_HEARD_SINCE: Final = "SELECT $1::timestamptz < $2::timestamptz AND $2 <= clock_timestamp()"
+
+
 @dataclass(frozen=True)
 class Changes:
     """What a machine may be changed in; None leaves it as it is. Sizes change only while it is stopped."""
@@ -148,13 +151,13 @@ class Machine(Actor):
         self, node_id: UUID, state: DomainState, reason: str, *, asked_at: datetime | None = None
     ) -> bool:
         """What the machine's host said outside of a task's outcome. False when this node does not host the machine:
-        then nothing is written. `asked_at` (the controller's clock) is given for an answer that describes the past, an
-        inventory: what was heard since then is newer."""
+        then nothing is written. `asked_at` (the database's clock) is given for an answer that describes the past, an
+        inventory: what was heard since then is newer, unless the clock has been set back in between."""
         async with self._database.transaction() as tx:
             vm = await lock_machine(tx, self.vm_id)
             if vm.node_id != node_id:
                 return False
-            if asked_at is not None and vm.observed_at is not None and vm.observed_at > asked_at:
+            if await tx.fetchval(_HEARD_SINCE, asked_at, vm.observed_at):
                 return True
             await self._note(tx, state)
             word = word_of(state)
@@ -190,6 +193,7 @@ class Machine(Actor):
                     await tx.execute("UPDATE vms SET built_at = now() WHERE id = $1", self.vm_id)
                 case "vm.create":
                     observed = None
+                    await begin_release(tx, self.vm_id)
             if task.op in ("vm.create", "vm.set_password"):
                 await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", self.vm_id)
             word = (word_of(observed) if observed is not None else None) or _unspoken(vm.status)

@@ -1,7 +1,8 @@
 """What is done about machines in the background: addresses that wait for their node, domains that nobody knows.
 
 Invariants:
-- an address is freed by its node's word alone: what a deletion did not name is asked for again until the node does;
+- an address is freed by its node's word alone: what a deletion did not name, and what a creation that failed held, is
+  asked for again until the node does;
 - a domain of ours that no record knows is shown by an alert and left alone: nobody's disks are destroyed by a guess.
 """
 
@@ -56,11 +57,12 @@ class MachineWatch:
                 log.warning("machine_watch.interrupted", error=error.message)
 
     async def release(self) -> None:
-        """Ask every online node for the addresses that machines gone from it still hold, all nodes at once."""
+        """Ask every online node for the addresses that machines gone or never built there hold, all nodes at once."""
         rows = await self._database.fetch(
             """SELECT vms.node_id, held.vm_id, array_agg(host(held.ip)) AS addresses
                FROM allocations held JOIN vms ON vms.id = held.vm_id
-               WHERE held.state = 'releasing' AND vms.deleted_at IS NOT NULL AND vms.node_id IS NOT NULL
+               WHERE held.state = 'releasing' AND vms.node_id IS NOT NULL
+                 AND (vms.deleted_at IS NOT NULL OR vms.built_at IS NULL AND vms.status = 'failed')
                GROUP BY vms.node_id, held.vm_id"""
         )
         async with trio.open_nursery() as nursery:

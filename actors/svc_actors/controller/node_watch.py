@@ -197,7 +197,7 @@ class NodeWatch:
 
     async def inspect(self, node_id: UUID) -> None:
         """Take an inventory of a node now, record it, and tell its machines. Raises what a query raises."""
-        asked_at = datetime.now(UTC)
+        asked_at: datetime = await self._database.fetchval("SELECT clock_timestamp()")
         self._asked[node_id] = trio.current_time()
         result = await self.gateway.query(node_id, NodeInventory(), timeout=INVENTORY_TIMEOUT)
         if isinstance(result, InventoryResult):
@@ -263,7 +263,7 @@ class NodeWatch:
             log.warning("node.alert_not_stored", node_id=str(node_id), error=unavailable.message)
 
     async def _inventory_task(self, run: TaskRun) -> OperationResult | None:
-        asked_at = datetime.now(UTC)
+        asked_at: datetime = await self._database.fetchval("SELECT clock_timestamp()")
         result = await run.perform(NodeInventory(), step="inventory", timeout=INVENTORY_TIMEOUT)
         if isinstance(result, InventoryResult):
             await self._take_in(run.task.resource_id, result, asked_at)

@@ -156,9 +156,11 @@ async def get_task(queryable: Queryable, task_id: UUID) -> Task | None:
 
 
 async def open_tasks(queryable: Queryable, *, older_than: float = 0.0) -> list[Task]:
-    """What is queued or running in the database, oldest first; `older_than` in seconds."""
+    """What is queued or running in the database, oldest first; `older_than` in seconds. What seems to come from
+    the future (the clock was set back) is old."""
     rows = await queryable.fetch(
-        """SELECT * FROM tasks WHERE status IN ('queued', 'running') AND created_at <= now() - make_interval(secs => $1)
+        """SELECT * FROM tasks WHERE status IN ('queued', 'running')
+             AND NOT (created_at > now() - make_interval(secs => $1) AND created_at <= now())
            ORDER BY created_at, id""",
         older_than,
     )
