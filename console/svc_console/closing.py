@@ -19,6 +19,7 @@ class Close:
     reason: str
 
 
+STOPPING = Close(1001, "the controller is stopping: try again with a new ticket")
 NOT_BINARY = Close(1003, "a console takes binary messages only")
 TICKET_REFUSED = Close(4401, "this ticket is spent, expired or not yours: ask for a new one")
 SIGNED_OUT = Close(4403, "the session or token this console was opened with has ended")

@@ -7,9 +7,10 @@ standing is lost: the session or token ended, the person suspended, the machine 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -87,11 +88,16 @@ class Consoles:
 
 
 def add_console_routes(
-    app: QuartTrio, services: ConsoleServices, *, standing_seconds: float = STANDING_SECONDS
+    app: QuartTrio,
+    services: ConsoleServices,
+    *,
+    shutdown: trio.Event | None = None,
+    standing_seconds: float = STANDING_SECONDS,
 ) -> Consoles:
-    """Serve consoles on `app`. Returns the count of those open."""
+    """Serve consoles on `app`, until `shutdown` is set. Returns the count of those open."""
     frames.install()
     consoles = Consoles()
+    service = _Service(services, consoles, shutdown or trio.Event(), standing_seconds)
 
     @app.websocket(CONSOLE_SOCKET_PATH + "<ticket>")
     async def console(ticket: str) -> Response | None:
@@ -100,7 +106,7 @@ def add_console_routes(
             return Response("a console opens from this service's own pages only\n", status=403)
         await websocket.accept()
         cookie = websocket.cookies.get(SESSION_COOKIE)
-        close = await _Service(services, consoles, standing_seconds).serve(ticket, cookie)
+        close = await service.serve(ticket, cookie)
         await websocket.close(close.code, close.reason)
         return None
 
@@ -111,6 +117,7 @@ def add_console_routes(
 class _Service:
     services: ConsoleServices
     consoles: Consoles
+    shutdown: trio.Event
     standing_seconds: float
 
     async def serve(self, ticket: str, cookie: str | None) -> Close:
@@ -138,18 +145,23 @@ class _Service:
         outcome: list[Close] = []
         async with trio.open_nursery() as nursery:
 
-            async def watch() -> None:
-                outcome.append(await self._until_standing_lost(grant, node_id))
+            async def end_after(reason: Callable[[], Awaitable[Close]]) -> None:
+                outcome.append(await reason())
                 nursery.cancel_scope.cancel()
                 # A browser that does not read holds the relay in a send that cannot be cancelled: let the guest go now.
                 await trio.aclose_forcefully(guest)
 
-            nursery.start_soon(watch)
+            nursery.start_soon(end_after, partial(self._standing_lost, grant, node_id))
+            nursery.start_soon(end_after, self._stopping)
             outcome.append(closing.ENDINGS[await relay(websocket, guest)])
             nursery.cancel_scope.cancel()
         return outcome[0]
 
-    async def _until_standing_lost(self, grant: Grant, node_id: UUID) -> Close:
+    async def _stopping(self) -> Close:
+        await self.shutdown.wait()
+        return closing.STOPPING
+
+    async def _standing_lost(self, grant: Grant, node_id: UUID) -> Close:
         certain = trio.current_time()
         while True:
             await trio.sleep(self.standing_seconds)

@@ -62,6 +62,7 @@ class House:
     vm_id: UUID
     node_id: UUID
     project_id: UUID
+    shutdown: trio.Event
 
     async def person(self, role: str = "customer", *, member: bool = True) -> UUID:
         user_id: UUID = await self.database.fetchval(
@@ -161,7 +162,8 @@ async def open_house(database: Database) -> AsyncIterator[House]:
             authenticator=Authentication(database),
             public_url="https://controller.test",
         )
-        counted = add_console_routes(app, services, standing_seconds=STANDING_SECONDS)
+        shutdown = trio.Event()
+        counted = add_console_routes(app, services, shutdown=shutdown, standing_seconds=STANDING_SECONDS)
         (url,) = await nursery.start(serve, app, config)
-        yield House(database, gateway, counted, url, vm_id, node_id, project_id)
+        yield House(database, gateway, counted, url, vm_id, node_id, project_id, shutdown)
         nursery.cancel_scope.cancel()

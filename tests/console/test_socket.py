@@ -128,6 +128,14 @@ async def test_a_console_ends_with_its_machine(house: House) -> None:
     await house.settled(open_consoles=0)
 
 
+async def test_a_controller_that_stops_says_so(house: House) -> None:
+    async with house.socket(await house.ticket(token=await house.token(await house.person()))) as socket:
+        await house.settled(open_consoles=1)
+        house.shutdown.set()
+        assert (await closed_with(socket))[0] == 1001
+        assert await house.gateway.guests[0].receive_some(1) == b""
+
+
 async def test_a_guest_that_went_off_meanwhile_is_said_to_be_off(house: House) -> None:
     path = await house.ticket(token=await house.token(await house.person()))
     house.gateway.guest_is_on = False
