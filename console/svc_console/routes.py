@@ -97,7 +97,7 @@ def add_console_routes(
     """Serve consoles on `app`, until `shutdown` is set. Returns the count of those open."""
     frames.install()
     consoles = Consoles()
-    service = _Service(services, consoles, shutdown or trio.Event(), standing_seconds)
+    service = _Service(services, consoles, trio.Event() if shutdown is None else shutdown, standing_seconds)
 
     @app.websocket(CONSOLE_SOCKET_PATH + "<ticket>")
     async def console(ticket: str) -> Response | None:
