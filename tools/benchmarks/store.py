@@ -114,7 +114,7 @@ def start_bare(folder: Path) -> float:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", user=user, group=group)
 
     began = perf_counter()
-    run("initdb")
+    run("initdb", "--auth=trust")
     run("pg_ctl", "-w", "-l", str(folder / "log"), "-o", f"-h '' -k {folder}", "start")
     took = perf_counter() - began
     run("pg_ctl", "-w", "stop")
