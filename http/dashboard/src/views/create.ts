@@ -24,8 +24,12 @@ async function form(me: Me): Promise<void> {
     api.get<Image[]>("/images"),
     all<Plan>("/plans"),
     all<Named>("/projects"),
-    me.role === "customer" ? [] : all<Node>("/nodes"),
+    me.role === "administrator" ? all<Node>("/nodes") : [],
   ]);
+  if (!images.some((image) => image.enabled)) {
+    note("There is no image to make a machine from yet.", true);
+    return;
+  }
   const key = crypto.randomUUID();
   const fields: Field[] = [
     { name: "name", label: "Name", required: true, placeholder: "web-1" },
