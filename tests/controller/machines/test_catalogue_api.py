@@ -1,0 +1,243 @@
+"""Plans, locations, networks, pools, alerts, the overview and the search: what they promise and refuse."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID, uuid4
+
+import pytest
+
+from svc.registry.principal import Role
+from svc_actors.controller.alerts import close_alert, raise_alert
+from svc_actors.controller.machine_watch import MachineWatch
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.store import Database
+from svc_nodeagent.protocol import NodeOperation, OperationId, OperationResult, ReleaseResult, VmNetRelease
+from tests.controller.machines.api import REGISTRY, Api, person
+from tests.controller.machines.service import FakeGateway, Service, World, make_world, open_service
+from tests.controller.machines.test_machine_life import order
+
+
+@asynccontextmanager
+async def opened(database: Database) -> AsyncIterator[tuple[Service, World, Api, Api]]:
+    """A service, its world, an administrator and a customer of the world's project."""
+    world = await make_world(database)
+    async with open_service(database, FakeGateway()) as service:
+        yield (
+            service,
+            world,
+            Api(service, await person(database, Role.ADMINISTRATOR)),
+            Api(service, await person(database, Role.CUSTOMER, projects=(world.project_id,))),
+        )
+
+
+async def code_of(api: Api, name: str, /, **values: object) -> ErrorCode:
+    with pytest.raises(ServiceError) as refused:
+        await api(name, **values)
+    return refused.value.code
+
+
+PLAN = {"name": "Small", "slug": "small", "vcpus": 1, "memory_mib": 1024, "disk_gib": 10}
+
+
+async def test_a_plan_is_made_changed_and_removed(database: Database) -> None:
+    async with opened(database) as (_, _, administrator, customer):
+        plan = await administrator("plan.create", **PLAN)
+        assert await code_of(administrator, "plan.create", **PLAN) is ErrorCode.CONFLICT
+        assert (await administrator("plan.update", id=plan.id, memory_mib=2048)).memory_mib == 2048
+        assert [each.slug for each in await customer("plan.list")] == ["small"]
+        await administrator("plan.update", id=plan.id, enabled=False)
+        assert await customer("plan.list") == []
+        await administrator("plan.delete", id=plan.id)
+        assert await code_of(administrator, "plan.delete", id=plan.id) is ErrorCode.NOT_FOUND
+
+
+async def test_a_plan_that_machines_have_stays(database: Database) -> None:
+    async with opened(database) as (service, world, administrator, _):
+        plan = await administrator("plan.create", **PLAN)
+        created = await service.create(world.machine(plan_id=plan.id))
+        await service.ended(created.task)
+        assert await code_of(administrator, "plan.delete", id=plan.id) is ErrorCode.CONFLICT
+        await service.ended(await order("delete")(service.machine(created.vm_id)))
+        await administrator("plan.delete", id=plan.id)
+
+
+async def test_customers_change_nothing_that_is_everybodys(database: Database) -> None:
+    async with opened(database) as (_, _, _, customer):
+        everybodys = {"network", "pool", "location", "plan", "alert"}
+        for operation in REGISTRY:
+            if operation.subject in everybodys and operation.mutates:
+                assert await code_of(customer, operation.name) is ErrorCode.FORBIDDEN
+
+
+async def test_a_network_with_a_pool_gives_addresses_at_once(database: Database) -> None:
+    async with opened(database) as (service, world, administrator, _):
+        network = await administrator(
+            "network.create", name="second", default=True, pool={"name": "p", "cidr": "10.5.0.0/29"}
+        )
+        [pool] = network.pools
+        assert (pool.gateway, pool.range_start, pool.range_end) == ("10.5.0.1", "10.5.0.1", "10.5.0.6")
+        assert (pool.total, pool.free_count, pool.reserved_count, pool.guest_prefix_len) == (6, 5, 3, 32)
+        assert {each.name: each.default for each in await administrator("network.list")} == {
+            "nat": False,
+            "second": True,
+        }
+        created = await service.create(world.machine())
+        assert str(created.address) == "10.5.0.2"
+        shown = await administrator("pool.show", id=pool.id)
+        assert (shown.allocated_count, shown.free_count, shown.pressure) == (1, 4, pytest.approx(2 / 6, abs=1e-4))
+        held = await administrator("pool.allocations", id=pool.id, state="allocated")
+        assert [(each.ip, each.vm_name, each.primary) for each in held.items] == [("10.5.0.2", "web", True)]
+        assert (await administrator("pool.allocations", id=pool.id)).total == 4
+
+
+@pytest.mark.parametrize(
+    ("pool", "code"),
+    [
+        ({"cidr": "10.77.5.0/24"}, ErrorCode.CONFLICT),
+        ({"cidr": "10.5.0.0/31"}, ErrorCode.INVALID),
+        ({"cidr": "fd00::/64"}, ErrorCode.INVALID),
+        ({"cidr": "10.5.0.0/24", "gateway": "10.6.0.1"}, ErrorCode.INVALID),
+        ({"cidr": "10.5.0.0/24", "range_start": "10.5.0.9", "range_end": "10.5.0.3"}, ErrorCode.INVALID),
+        ({"cidr": "10.5.0.0/24", "guest_prefix_len": 16}, ErrorCode.INVALID),
+        ({"cidr": "10.5.0.0/24", "location_id": str(uuid4())}, ErrorCode.NOT_FOUND),
+    ],
+)
+async def test_a_pool_that_cannot_be_is_refused(database: Database, pool: dict[str, object], code: ErrorCode) -> None:
+    async with opened(database) as (_, world, administrator, _):
+        assert await code_of(administrator, "network.add-pool", id=world.network_id, name="p", **pool) is code
+        assert len(await administrator("pool.list")) == 1
+
+
+async def test_a_network_is_removed_only_once_nothing_of_it_is_held(database: Database) -> None:
+    async with opened(database) as (service, world, administrator, _):
+        created = await service.create(world.machine())
+        await service.ended(created.task)
+        assert await code_of(administrator, "network.delete", id=world.network_id) is ErrorCode.CONFLICT
+        await service.ended(await order("delete")(service.machine(created.vm_id)))
+        await administrator("network.delete", id=world.network_id)
+        assert await administrator("pool.list") == []
+
+
+async def test_there_is_always_one_default_network(database: Database) -> None:
+    async with opened(database) as (_, world, administrator, _):
+        assert await code_of(administrator, "network.update", id=world.network_id, default=False) is ErrorCode.CONFLICT
+        other = await administrator("network.create", name="other")
+        assert not other.default
+        await administrator("network.update", id=other.id, default=True, mtu=9000)
+        assert [(each.name, each.default, each.mtu) for each in await administrator("network.list")] == [
+            ("nat", False, 1500),
+            ("other", True, 9000),
+        ]
+
+
+async def test_a_location_is_named_once(database: Database) -> None:
+    async with opened(database) as (_, _, administrator, customer):
+        await administrator("location.create", name="north")
+        assert await code_of(administrator, "location.create", name="north") is ErrorCode.CONFLICT
+        assert [each.name for each in await customer("location.list")] == ["default", "north"]
+
+
+async def test_an_alert_is_open_once_until_it_is_over(database: Database) -> None:
+    async with opened(database) as (_, _, administrator, customer):
+        for words in ("full", "full", "very full"):
+            async with database.transaction() as tx:
+                await raise_alert(tx, "disk:alpha", words)
+        [alert] = await administrator("alert.list")
+        assert (alert.message, alert.acknowledged_at) == ("very full", None)
+        seen = await administrator("alert.ack", id=alert.id)
+        assert seen.acknowledged_by == administrator.principal.user_id
+        again = await administrator("alert.ack", id=alert.id)
+        assert again.acknowledged_at == seen.acknowledged_at
+        assert await code_of(customer, "alert.list") is ErrorCode.FORBIDDEN
+        async with database.transaction() as tx:
+            await close_alert(tx, "disk:alpha")
+        assert await administrator("alert.list") == []
+        assert await code_of(administrator, "alert.ack", id=alert.id) is ErrorCode.NOT_FOUND
+
+
+async def test_the_overview_counts_what_the_caller_may_see(database: Database) -> None:
+    async with opened(database) as (service, world, administrator, customer):
+        other = await database.fetchval("INSERT INTO projects (name) VALUES ('other') RETURNING id")
+        for number, project in enumerate((world.project_id, world.project_id, other)):
+            created = await service.create(world.machine(f"m{number}", project_id=project))
+            await service.ended(created.task)
+        whole, own = await administrator("overview.show"), await customer("overview.show")
+        assert (whole.vms, own.vms) == ({"running": 3}, {"running": 2})
+        assert (whole.nodes, own.nodes, own.capacity) == ({"online": 1}, {}, None)
+        assert (whole.capacity.vcpus, whole.capacity.vcpus_used, whole.capacity.memory_used_mib) == (64, 3, 768)
+
+
+async def test_the_search_finds_by_name_address_and_id_and_shows_nobody_elses(database: Database) -> None:
+    async with opened(database) as (service, world, administrator, customer):
+        stranger = Api(service, await person(database, Role.CUSTOMER))
+        created = await service.create(world.machine("needle"))
+        for q in ("EEDL", str(created.address), str(created.vm_id)[:8]):
+            first, *_ = await customer("search.find", q=q)
+            assert (first.kind, first.id) == ("vm", str(created.vm_id))
+            assert not any(each.kind == "vm" for each in await stranger("search.find", q=q))
+        assert [each.kind for each in await administrator("search.find", q="alpha")] == ["node"]
+        assert await customer("search.find", q="alpha") == []
+        assert [each.kind for each in await administrator("search.find", q="administrator-")] == ["user"]
+        assert await customer("search.find", q="%") == []
+
+
+async def test_a_search_gives_twenty_at_most(database: Database) -> None:
+    async with opened(database) as (_, _, administrator, _):
+        await database.execute("INSERT INTO projects (name) SELECT 'p' FROM generate_series(1, 3)")
+        await database.execute(
+            """INSERT INTO users (email, name, role)
+               SELECT 'many' || n || '@example.com', 'x', 'customer' FROM generate_series(1, 40) n"""
+        )
+        assert len(await administrator("search.find", q="many")) == 20
+
+
+class ReleasingGateway(FakeGateway):
+    """A node that names, when asked again, what it has removed."""
+
+    online = True
+
+    def is_online(self, node_id: UUID) -> bool:
+        return self.online
+
+    async def perform(  # type: ignore[override]
+        self, node_id: UUID, operation_id: OperationId, operation: NodeOperation, *, timeout: float
+    ) -> OperationResult:
+        assert isinstance(operation, VmNetRelease)
+        self.asked.append(operation)
+        return ReleaseResult(vm_id=operation.vm_id, removed=operation.addresses[:1])
+
+
+async def test_what_a_deletion_left_behind_is_freed_by_the_nodes_later_word(database: Database) -> None:
+    async with opened(database) as (service, world, _, _):
+        created = await service.create(world.machine())
+        await service.ended(created.task)
+        service.gateway.addresses.clear()
+        await service.ended(await order("delete")(service.machine(created.vm_id)))
+        gateway = ReleasingGateway()
+        gateway.online = False
+        await MachineWatch(database, gateway).release()
+        assert await database.fetchval("SELECT count(*) FROM allocations WHERE state = 'releasing'") == 1
+        gateway.online = True
+        await MachineWatch(database, gateway).release()
+        assert await database.fetchval("SELECT count(*) FROM allocations WHERE vm_id IS NOT NULL") == 0
+        await MachineWatch(database, gateway).release()
+        assert len(gateway.asked) == 1
+
+
+async def test_a_domain_of_ours_that_nobody_knows_is_pointed_out_until_it_is_gone(database: Database) -> None:
+    async with opened(database) as (_, world, administrator, _):
+        watch = MachineWatch(database, ReleasingGateway())
+        await database.execute(
+            """INSERT INTO observed_domains (node_id, uuid, name, vm_id, state, vcpus, memory_mib, seen_at)
+               VALUES ($1, $2, 'svc-lost', $2, 'running', 1, 64, now())""",
+            world.node_id,
+            uuid4(),
+        )
+        await watch.point_out_orphans()
+        [alert] = await administrator("alert.list")
+        assert alert.message == "Node alpha has the domain svc-lost of a machine that is not recorded there."
+        await database.execute("DELETE FROM observed_domains")
+        await watch.point_out_orphans()
+        assert await administrator("alert.list") == []
