@@ -90,7 +90,7 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-async def database_url(database_cluster: Cluster) -> AsyncIterator[str]:
+async def database_url(database_cluster: Cluster) -> str:
     """The URL of a fresh database with every migration applied."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
     finished = database_cluster.finished
@@ -100,7 +100,7 @@ async def database_url(database_cluster: Cluster) -> AsyncIterator[str]:
             await administration.execute(f"DROP DATABASE {finished.pop(0)} WITH (FORCE)")
         await administration.execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE} STRATEGY file_copy")
     finished.append(name)
-    yield database_cluster.url_of(name)
+    return database_cluster.url_of(name)
 
 
 @pytest.fixture

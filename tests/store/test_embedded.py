@@ -168,6 +168,9 @@ async def test_a_path_too_long_for_a_socket_is_no_obstacle() -> None:
     with server_folder() as folder:
         async with embedded(folder / ("long-" * 30)) as url, Database.open(url) as database:
             assert await database.fetchval("SELECT 1") == 1
+            elsewhere = Path(parse_qs(urlsplit(url).query)["host"][0])
+            assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o700
+        assert not elsewhere.exists()
 
 
 async def test_a_folder_whose_parents_are_closed_to_others_is_no_obstacle() -> None:

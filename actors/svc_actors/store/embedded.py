@@ -21,7 +21,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TypedDict
 from urllib.parse import quote
@@ -146,7 +146,13 @@ class _Folder:
                 raise DatabaseInUseError(
                     f"Another running service uses the database in {self.path}. Stop it, or choose another folder."
                 ) from None
-            yield
+            try:
+                yield
+            finally:
+                if self.socket.parent != self.path:
+                    # What could not lie in the data folder is not left behind elsewhere.
+                    with suppress(OSError):
+                        self.socket.rmdir()
 
     def open_log(self) -> int:
         if self.log.exists() and self.log.stat().st_size > _LOG_LIMIT:
