@@ -52,7 +52,13 @@ class Api:
             ),
         )
 
-    async def __call__(self, name: str, /, *, upload: AsyncIterator[bytes] | None = None, **values: object) -> Any:
+    async def __call__(self, name: str, /, **values: object) -> Any:
+        return await self._call(name, values, None)
+
+    async def upload(self, name: str, chunks: AsyncIterator[bytes], /, **values: object) -> Any:
+        return await self._call(name, values, chunks)
+
+    async def _call(self, name: str, values: dict[str, object], upload: AsyncIterator[bytes] | None) -> Any:
         operation = REGISTRY[name]
         authorise(operation, self.principal)
         self.effects = Effects()

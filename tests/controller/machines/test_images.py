@@ -207,7 +207,7 @@ async def test_an_uploaded_file_is_kept_whole_with_its_digest(database: Database
     async with offered(database, tmp_path) as (administrator, _, _):
         image = await administrator("image.create", **CUSTOM, source="file")
         assert image.digest is None
-        sent = await administrator("image.upload", upload=chunks(b"first ", b"second"), id=image.id)
+        sent = await administrator.upload("image.upload", chunks(b"first ", b"second"), id=image.id)
         assert (sent.digest, sent.size_bytes) == (hashlib.sha256(b"first second").hexdigest(), 12)
         path = ImageFiles(tmp_path).find(str(image.id))
         assert path is not None
@@ -221,9 +221,9 @@ async def test_an_upload_that_breaks_off_leaves_the_file_that_was_there(database
 
     async with offered(database, tmp_path) as (administrator, _, _):
         image = await administrator("image.create", **CUSTOM, source="file")
-        before = await administrator("image.upload", upload=chunks(b"whole"), id=image.id)
+        before = await administrator.upload("image.upload", chunks(b"whole"), id=image.id)
         with pytest.raises(trio.BrokenResourceError):
-            await administrator("image.upload", upload=broken(), id=image.id)
+            await administrator.upload("image.upload", broken(), id=image.id)
         assert [path.read_bytes() for path in (tmp_path / "images").iterdir()] == [b"whole"]
         [now] = [each for each in await administrator("image.list") if each.id == image.id]
         assert now.digest == before.digest
