@@ -232,6 +232,9 @@ class Agent:
             self._live.outbox.put(Renewal(csr=signing_request(self._renewal_key)))
             with trio.move_on_after(_RENEWAL_RETRY):
                 await self._adopted.wait()
+            # Not at once again, also where this host's clock makes every certificate look old.
+            with trio.move_on_after(_RENEWAL_RETRY):
+                await self._renew.wait()
 
     def _renewed(self, frame: Renewed) -> None:
         if self._renewal_key is None:

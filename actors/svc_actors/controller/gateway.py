@@ -13,6 +13,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -300,7 +301,8 @@ class Gateway:
         node_id = connection.node_id
         match frame:
             case Heartbeat():
-                node.heartbeat = frame
+                # By the controller's clock: the node's may be wrong.
+                node.heartbeat = frame.model_copy(update={"at": datetime.now(UTC)})
                 self._hooks.heartbeat(node_id, frame)
             case Progress():
                 node.operations.progressed(frame)
@@ -308,8 +310,11 @@ class Gateway:
                 self._ended(node_id, node, frame)
             case DomainChanged():
                 self._hooks.domain_changed(node_id, frame)
-            case Renewal():
+            case Renewal() if not connection.renewing:
+                connection.renewing = True
                 nursery.start_soon(self._renew, connection, frame)
+            case Renewal():
+                log.warning("gateway.renewal_repeated", node_id=str(node_id))
             case Hello():
                 connection.drop("it said hello twice")
 
@@ -334,6 +339,8 @@ class Gateway:
             # The agent asks again by itself.
             log.warning("gateway.not_renewed", node_id=str(connection.node_id), error=error.message)
             return
+        finally:
+            connection.renewing = False
         connection.send(Renewed(certificate=signed.pem, authority=self._authority.certificate_pem))
 
     async def _sweep(self) -> None:

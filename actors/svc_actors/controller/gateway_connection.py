@@ -48,6 +48,7 @@ class AgentConnection:
         self.serial = serial
         self.hello = hello
         self.ended = trio.Event()
+        self.renewing = False
         self._socket = socket
         self._scope = trio.CancelScope()
         self._reason = "ended"

@@ -70,17 +70,20 @@ class NodeUnavailable(ServiceError):  # noqa: N818 - named for what it says
 
 class Lane(StrEnum):
     TRANSFERS = "transfers"
+    CREATIONS = "creations"
     ORDERS = "orders"
     QUERIES = "queries"
 
 
-LANE_LIMITS: Final = {Lane.TRANSFERS: 8, Lane.ORDERS: 16, Lane.QUERIES: 16}
+LANE_LIMITS: Final = {Lane.TRANSFERS: 4, Lane.CREATIONS: 16, Lane.ORDERS: 16, Lane.QUERIES: 16}
 
 
 def lane_of(operation: NodeOperation) -> Lane:
     match operation:
-        case VmCreate() | ImagePull():
+        case ImagePull():
             return Lane.TRANSFERS
+        case VmCreate():
+            return Lane.CREATIONS
         case VmMetrics() | NodeInventory() | NodePreflight() | NodeNetProbe() | ConsoleOpen():
             return Lane.QUERIES
         case _:
