@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from svc.controller.access import visible_projects
@@ -113,11 +113,30 @@ class VMCreateResult(Model):
     replayed: bool
 
 
+class MetricPoint(Model):
+    """Rates are a second's, averaged over the resolution. `memory_used_mib` is None where the guest does not tell."""
+
+    at: datetime
+    cpu_percent: float
+    memory_used_mib: float | None
+    disk_read_bytes: float
+    disk_written_bytes: float
+    net_received_bytes: float
+    net_sent_bytes: float
+
+
+class MetricSeries(Model):
+    """Oldest first."""
+
+    resolution_seconds: int
+    points: list[MetricPoint]
+
+
 SHOWN_STATUS: Final = """CASE WHEN nodes.state <> 'online'
     AND vms.status IN ('stopped', 'starting', 'running', 'stopping', 'rebooting') THEN 'unknown' ELSE vms.status END"""
 
-# The FROM of the sub-select begins a line: `paginate` takes the first one between blanks for the list's own. Outer joins
-# by a primary key cost nothing where only rows are counted: the planner leaves them out.
+# The FROM of the sub-select begins a line: `paginate` takes the first one between blanks for the list's own. Outer
+# joins by a primary key cost nothing where only rows are counted: the planner leaves them out.
 VM_SELECT: Final = f"""
 SELECT vms.*, {SHOWN_STATUS} AS shown_status, projects.name AS project_name, nodes.name AS node_name,
        plans.name AS plan_name, images.name AS image_name, images.login_user,
@@ -151,7 +170,3 @@ def node_filter(node_id: UUID | None, principal: Principal) -> Condition:
     if node_id is None:
         return Condition("true")
     return Condition("vms.node_id = $1", (node_id,)) if principal.sees_everything else Condition("false")
-
-
-def as_details(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

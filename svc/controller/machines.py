@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -19,6 +18,8 @@ from svc.controller.machine_models import (
     VM,
     VM_SELECT,
     AccessMode,
+    MetricPoint,
+    MetricSeries,
     VMCreateResult,
     VMStatus,
     node_filter,
@@ -28,7 +29,7 @@ from svc.controller.machine_models import (
 from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel, page_of_tasks
 from svc.registry.idempotency import once
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.operation import Command, Context, Method, Operation, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal, Role, Scope
 from svc_actors.controller.machine_creation import IdempotencyKey, NewMachine, create_machine, find_by_key
@@ -105,25 +106,6 @@ class MetricsRequest(Request):
     id: UUID
     res: Annotated[int, Field(ge=10, le=86400)] = 60
     hours: Annotated[int, Field(ge=1, le=24 * 31)] = 1
-
-
-class MetricPoint(Model):
-    """Rates are a second's, averaged over the resolution. `memory_used_mib` is None where the guest does not tell."""
-
-    at: datetime
-    cpu_percent: float
-    memory_used_mib: float | None
-    disk_read_bytes: float
-    disk_written_bytes: float
-    net_received_bytes: float
-    net_sent_bytes: float
-
-
-class MetricSeries(Model):
-    """Oldest first."""
-
-    resolution_seconds: int
-    points: list[MetricPoint]
 
 
 async def list_machines(context: Context[Controller], request: VMList) -> Page[VM]:

@@ -94,11 +94,12 @@ class MachineWork:
 
     async def reboot(self, run: TaskRun) -> OperationResult:
         operation = VmReboot(vm_id=run.task.resource_id, timeout_seconds=GUEST_SHUTDOWN_SECONDS)
-        # Asked again it would reboot a guest that has come up already.
-        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.reboot"], repeatable=False)
+        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.reboot"])
 
     async def reset(self, run: TaskRun) -> OperationResult:
         operation = VmReset(vm_id=run.task.resource_id)
+        # Asked again it would cut off a guest that has come up already. A reboot is asked again: it is orderly, and
+        # interrupted half-way it has left the machine off.
         return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.reset"], repeatable=False)
 
     async def force_stop(self, run: TaskRun) -> OperationResult:

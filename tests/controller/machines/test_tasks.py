@@ -215,7 +215,7 @@ async def test_an_outcome_is_acknowledged_only_once_it_is_stored(database: Datab
         assert stored_at_acknowledgement == ["succeeded"]
 
 
-@pytest.mark.parametrize(("op", "times"), [("shutdown", 3), ("reboot", 1)])
+@pytest.mark.parametrize(("op", "times"), [("shutdown", 3), ("reboot", 3), ("reset", 1)])
 async def test_what_the_agents_death_interrupted_is_asked_again_where_that_is_safe(
     database: Database, op: str, times: int
 ) -> None:
