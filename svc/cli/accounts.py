@@ -11,133 +11,99 @@ import hmac
 import socket
 import ssl
 import sys
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import asyncclick as click
 import httpx
-import trio
 
 from svc.cli import profiles
-from svc.cli.client import API_PREFIX, Client
+from svc.cli.client import API_PREFIX, Client, certificate_refused
 from svc.cli.failures import Exit, Failure
-from svc.cli.output import MESSAGES, show
+from svc.cli.output import say
 from svc.cli.profiles import Profile, ProfileFile
-from svc.cli.session import Session, narrow, session_options
+
+_CONNECT_SECONDS = 10.0
+_SCOPES = ("admin", "write", "read")
 
 
-@click.command()
-@click.argument("url")
-@click.option("--email", prompt="E-mail", help="Who you are.")
-@click.option("--password", help="Asked for when left out.")
-@click.option("--name", default="default", show_default=True, help="The profile to write.")
-@click.option("--fingerprint", help="SHA-256 of the server's certificate, as the installer printed it.")
-@click.option("--days", default=90, show_default=True, help="How long the token lasts; 0: for ever.")
-@session_options
-@click.pass_obj
-async def login(
-    session: Session,
-    /,
-    url: str,
-    email: str,
-    password: str | None,
-    name: str,
-    fingerprint: str | None,
-    days: int,
-    **given: Any,
-) -> None:
-    """Sign in to a service and remember it as a profile."""
-    session = narrow(session, given)
-    url = url.rstrip("/")
-    if session.choice.trusted_file is not None:
-        trusted: str | None = session.choice.trusted_file.read_text()
-    else:
-        trusted = await _trust(url, fingerprint)
-    if password is None:
-        password = await click.prompt("Password", hide_input=True, err=True)
-    profile = Profile(url=url, trusted=trusted)
-    token = await trade_password(profile, email, password, days)
-    environment = session.choice.environment
+@dataclass(frozen=True)
+class SignIn:
+    """What `svc login` was told. `trusted` is a certificate given by file, `fingerprint` that of the server's own
+    certificate or of the authority that signed it; without either the person is asked."""
+
+    url: str
+    email: str
+    password: str
+    name: str
+    days: int
+    trusted: str | None
+    fingerprint: str | None
+
+
+async def login(environment: Mapping[str, str], given: SignIn) -> None:
     stored = profiles.load(environment)
-    known = stored.profiles | {name: profile.model_copy(update={"token": token})}
-    profiles.save(environment, ProfileFile(current=name, profiles=known))
-    MESSAGES.print(f"signed in to {url} as {email}; profile {name}", style="green")
+    trusted = given.trusted or await trust(given.url, given.fingerprint)
+    profile = Profile(url=given.url, trusted=trusted)
+    token = await trade_password(profile, given.email, given.password, given.days)
+    known = {**stored.profiles, given.name: replace(profile, token=token)}
+    profiles.save(environment, ProfileFile(current=given.name, profiles=known))
+    say(f"signed in to {given.url} as {given.email}; profile {given.name}", style="green")
 
 
 async def trade_password(profile: Profile, email: str, password: str, days: int) -> str:
-    """An API token for a password: sign in, make the token, sign out."""
+    """An API token for a password: sign in, make the token, sign out. `days` 0 is for ever."""
     async with Client.open(profile) as client:
         guard = {"X-Service-Request": "1", "Origin": profile.url}
         await client.call("POST", "/auth/login", body={"email": email, "password": password}, headers=guard)
-        wanted = {"name": f"svc on {socket.gethostname()}", "scopes": ["admin", "write", "read"], "days": days}
+        wanted = {"name": f"svc on {socket.gethostname()}", "scopes": _SCOPES, "days": days}
         created = await client.call("POST", "/tokens", body=wanted, headers=guard)
         await client.call("POST", "/auth/logout", body={}, headers=guard)
         return str(created["token"])
 
 
-async def _trust(url: str, fingerprint: str | None) -> str | None:
-    """The server's certificate to pin, or None where the system's authorities vouch for it."""
-    address = urlsplit(url)
-    if address.scheme != "https" or address.hostname is None:
-        raise Failure(Exit.INVALID, f"{url!r} is not an https:// address")
-    try:
-        async with httpx.AsyncClient(timeout=10.0) as http:
-            await http.get(url + API_PREFIX + "/setup/status")
-            return None
-    except httpx.ConnectError as error:
-        if "certificate" not in str(error).lower():
-            raise Failure(Exit.UNAVAILABLE, f"cannot reach {url}: {error}") from error
-    pem = await trio.to_thread.run_sync(ssl.get_server_certificate, (address.hostname, address.port or 443))
-    seen = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+async def trust(url: str, fingerprint: str | None) -> str | None:
+    """The authority to trust for a service, or None where the system's authorities vouch for its certificate.
+
+    The controller's authority is fetched without trust and compared with what the controller printed; what it did not
+    sign is then refused by the first request that carries a secret."""
+    if fingerprint is None and await _vouched_for(url):
+        return None
+    authority = await _authority(url)
+    seen = hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority)).hexdigest()
     if fingerprint is not None:
-        if not hmac.compare_digest(fingerprint.replace(":", "").lower(), seen):
-            raise Failure(Exit.FORBIDDEN, f"the server's certificate has the fingerprint {seen}, not the one given")
-        return pem
+        if not hmac.compare_digest(fingerprint.replace(":", "").strip().lower().encode(), seen.encode()):
+            what = f"the certificate authority of {url} has the fingerprint {seen}, not the one given"
+            raise Failure(Exit.FORBIDDEN, what, "nothing was sent")
+        return authority
     if not sys.stdin.isatty():
-        raise Failure(
-            Exit.FORBIDDEN, "the server's certificate is not known here", f"give --fingerprint {seen} if it is right"
-        )
-    MESSAGES.print(f"The certificate of {url} is not vouched for by this system.\nSHA-256: {seen}")
-    if not click.confirm("Is that the fingerprint your installer printed?", err=True):
+        hint = f"give --fingerprint {seen} if it is what the controller printed"
+        raise Failure(Exit.FORBIDDEN, f"nothing here vouches for the certificate of {url}; nothing was sent", hint)
+    say(f"Nothing here vouches for the certificate of {url}.\nSHA-256 of its authority: {seen}")
+    if not click.confirm("Is that the fingerprint that the controller printed?", err=True):
         raise Failure(Exit.FORBIDDEN, "not trusted; nothing was sent")
-    return pem
+    return authority
 
 
-@click.group("profile")
-def profile_group() -> None:
-    """The services this account knows."""
+async def _vouched_for(url: str) -> bool:
+    try:
+        async with httpx.AsyncClient(timeout=_CONNECT_SECONDS) as http:
+            await http.head(url)
+    except httpx.TransportError as error:
+        if certificate_refused(error):
+            return False
+        raise Failure(Exit.UNAVAILABLE, f"cannot reach {url}: {error}", "is the controller running there?") from error
+    return True
 
 
-@profile_group.command("list")
-@session_options
-@click.pass_obj
-async def list_profiles(session: Session, /, **given: Any) -> None:
-    """Show the profiles; the current one is marked."""
-    session = narrow(session, given)
-    stored = profiles.load(session.choice.environment)
-    rows = [{"name": n, "url": p.url, "current": n == stored.current} for n, p in stored.profiles.items()]
-    show(rows, session.style, columns=("name", "url", "current"))
-
-
-@profile_group.command("use")
-@click.argument("name")
-@click.pass_obj
-async def use_profile(session: Session, /, name: str) -> None:
-    """Make a profile the current one."""
-    stored = profiles.load(session.choice.environment)
-    if name not in stored.profiles:
-        raise Failure(Exit.NOT_FOUND, f"there is no profile {name!r}")
-    profiles.save(session.choice.environment, stored.model_copy(update={"current": name}))
-
-
-@profile_group.command("remove")
-@click.argument("name")
-@click.pass_obj
-async def remove_profile(session: Session, /, name: str) -> None:
-    """Forget a profile. The token itself lives on until it is deleted at the service."""
-    stored = profiles.load(session.choice.environment)
-    if name not in stored.profiles:
-        raise Failure(Exit.NOT_FOUND, f"there is no profile {name!r}")
-    left = {known: profile for known, profile in stored.profiles.items() if known != name}
-    current = None if stored.current == name else stored.current
-    profiles.save(session.choice.environment, ProfileFile(current=current, profiles=left))
+async def _authority(url: str) -> str:
+    """The certificate authority that the service names as its own, in PEM."""
+    try:
+        # Not verified on purpose: what comes is public, and compared with a fingerprint before it is of use.
+        async with httpx.AsyncClient(timeout=_CONNECT_SECONDS, verify=False) as http:  # noqa: S501
+            answer = await http.get(f"{url}{API_PREFIX}/nodes/authority")
+    except httpx.TransportError as error:
+        raise Failure(Exit.UNAVAILABLE, f"cannot reach {url}: {error}", "is the controller running there?") from error
+    if not answer.is_success or "BEGIN CERTIFICATE" not in answer.text:
+        raise Failure(Exit.INVALID, f"{url} is not a controller", "is that its address?")
+    return answer.text

@@ -2,129 +2,122 @@
 
 from __future__ import annotations
 
-import json
-import math
+import os
+import sys
 from typing import Any
 
 import asyncclick as click
 
-from svc.cli import tasks
-from svc.cli.accounts import login, profile_group
-from svc.cli.console import console
+from svc.cli import everyday
+from svc.cli.description import Service, service
 from svc.cli.failures import Exit, Failure
-from svc.cli.generated import add_commands
-from svc.cli.output import MESSAGES, Format, show
-from svc.cli.serve import serve
-from svc.cli.session import Session, narrow, session_options
-from svc.cli.vnc import vnc
-from svc.controller.catalogue import controller_registry
-from svc.registry.openapi import document
+from svc.cli.generated import OperationCommand
+from svc.cli.output import say
+from svc.cli.session import Session, narrow, session_parameters
+
+_HELP = {
+    "event": "What changes, as it changes.",
+    "image": "Images that machines are made from.",
+    "location": "Where nodes are.",
+    "network": "Networks of machines, and their address pools.",
+    "node": "Compute nodes: join, look after, remove.",
+    "person": "The people who have an account, and what they own.",
+    "plan": "Sizes of machines.",
+    "pool": "Addresses.",
+    "project": "Projects and their members.",
+    "settings": "Settings of the service.",
+    "ssh-key": "Public keys for machines.",
+    "alert": "What needs attention.",
+    "task": "Work in progress: look, follow, cancel.",
+    "token": "API tokens of your own.",
+    "user": "Accounts.",
+    "vm": "Virtual machines.",
+}
+_NOT_SHOWN = {"session", "impersonation", "setup"}
+"""Groups for browsers and installers: they work, and are in `svc ops`, but are in the way of a person who looks for
+a command."""
+_NOT_SHOWN_COMMANDS = {"node.enrol", "node.script", "node.authority", "node.package", "vm.console"}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="svc")
-@session_options
-@click.pass_context
-async def root(context: click.Context, /, **given: Any) -> None:
-    """Virtual machines for hosting providers."""
-    context.obj = narrow(Session(), given)
-
-
-@root.command()
-@session_options
-@click.pass_obj
-async def ops(session: Session, /, **given: Any) -> None:
-    """Print the operation registry."""
-    session = narrow(session, given)
-    rows = [
-        {
-            "operation": operation.name,
-            "method": operation.route.method.value,
-            "path": operation.route.path,
-            "command": "svc " + " ".join(operation.command.words),
-            "access": operation.access.value,
-            "scope": operation.scope.value,
-            "mutates": operation.mutates,
-        }
-        for operation in controller_registry()
-    ]
-    show(rows, session.style)
-
-
-@root.command("openapi")
-@click.argument("service", type=click.Choice(["controller"]))
-def openapi(service: str) -> None:
-    """Print a service's OpenAPI 3.1 document; no server is asked."""
-    click.echo(json.dumps(document(controller_registry()), indent=2, ensure_ascii=False))
-
-
-@click.command("stream")
-@click.option("--after", metavar="POSITION", help="Resume behind this event.")
-@session_options
-@click.pass_obj
-async def events(session: Session, /, after: str | None, **given: Any) -> None:
-    """Print what changes, as it changes."""
-    session = narrow(session, given)
-    async with session.client() as client, client.events(after) as stream:
-        async for kind, data in stream:
-            if session.style.format is Format.TABLE:
-                click.echo(f"{kind:9} {json.dumps(data, ensure_ascii=False)}")
-            else:
-                click.echo(json.dumps({"kind": kind, "data": data}, ensure_ascii=False))
-
-
-@click.command("watch")
-@click.argument("task")
-@click.option("--wait-timeout", type=float, metavar="SECONDS", help="Give up waiting then.")
-@session_options
-@click.pass_obj
-async def watch(session: Session, /, task: str, wait_timeout: float | None, **given: Any) -> None:
-    """Follow a task's log to its end."""
-    session = narrow(session, given)
-    async with session.client() as client:
-        ended = await tasks.wait(client, task, timeout=math.inf if wait_timeout is None else wait_timeout)
-    show(ended, session.style)
-
-
-@root.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print what your shell needs to complete `svc` commands."""
-    source = {
-        "bash": 'eval "$(_SVC_COMPLETE=bash_source svc)"',
-        "zsh": 'eval "$(_SVC_COMPLETE=zsh_source svc)"',
-        "fish": "_SVC_COMPLETE=fish_source svc | source",
-    }
-    click.echo(source[shell])
-
-
-def _group(name: str) -> click.Group:
-    group = root.commands[name]
-    assert isinstance(group, click.Group)
-    return group
-
-
-def build() -> click.Group:
+def build(known: Service) -> click.Group:
     """The whole command tree."""
-    root.add_command(serve)
-    root.add_command(login)
-    root.add_command(profile_group)
-    add_commands(root, controller_registry())
-    events_group = click.Group("event", help="What changes, as it changes.")
-    events_group.add_command(events)
-    root.add_command(events_group)
-    _group("vm").add_command(console)
-    _group("vm").add_command(vnc)
-    _group("task").add_command(watch)
+    root = click.Group(
+        "svc",
+        callback=_root,
+        params=session_parameters(),
+        help="Virtual machines for hosting providers.\n\nSign in once with `svc login https://HOST:8443`; "
+        "`svc vm create --help` shows what a machine takes.",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "obj": Session(known)},
+    )
+    click.version_option(package_name="svc")(root)
+    for operation in known.operations:
+        if operation.presentation != "event_stream":
+            *groups, _ = operation.words
+            command = OperationCommand(operation)
+            command.hidden = operation.name in _NOT_SHOWN_COMMANDS
+            _group(root, groups).add_command(command)
+    for plain in (everyday.login, everyday.ops, everyday.openapi, everyday.completion):
+        root.add_command(plain)
+    root.add_command(everyday.profile_group)
+    root.add_command(everyday.serve)
+    _group(root, ["event"]).add_command(everyday.stream)
+    _group(root, ["vm"]).add_command(everyday.console)
+    _group(root, ["vm"]).add_command(everyday.vnc)
+    _group(root, ["task"]).add_command(everyday.watch)
     return root
 
 
+@click.pass_context
+def _root(context: click.Context, /, **given: Any) -> None:
+    context.obj = narrow(context.obj, given)
+
+
+def _group(root: click.Group, words: list[str]) -> click.Group:
+    group = root
+    for word in words:
+        found = group.commands.get(word)
+        if found is None:
+            help_text = _HELP.get(word, f"Commands for {word.replace('-', ' ')}.")
+            found = click.Group(word, help=help_text, hidden=word in _NOT_SHOWN)
+            group.add_command(found)
+        assert isinstance(found, click.Group), f"{word} is a command and a group"
+        group = found
+    return group
+
+
 def main() -> None:
+    raise SystemExit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """One command line; the exit code."""
     try:
-        build()(_anyio_backend="trio")
-    except KeyboardInterrupt:
-        MESSAGES.print("interrupted")
-        raise SystemExit(130) from None
-    except Failure as failure:  # raised before click took over
-        failure.show()
-        raise SystemExit(failure.exit_code or int(Exit.FAILED)) from None
+        code = build(service(os.environ))(arguments, prog_name="svc", standalone_mode=False, _anyio_backend="trio")
+        sys.stdout.flush()
+    except BaseException as error:  # noqa: BLE001 - what is not ours to tell is raised again
+        return _ended_by(error)
+    return code if isinstance(code, int) else 0
+
+
+def _ended_by(error: BaseException) -> int:
+    """The exit code of a command line that an error ended, once the person has been told."""
+    cause = _first(error)
+    if isinstance(cause, click.ClickException):
+        cause.show()
+        return cause.exit_code
+    if isinstance(cause, click.Abort | KeyboardInterrupt):
+        say("svc: interrupted")
+        return Exit.INTERRUPTED
+    if isinstance(cause, BrokenPipeError):
+        # The reader has enough. What Python still holds back for it goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.BROKEN_PIPE
+    raise error
+
+
+def _first(error: BaseException) -> BaseException:
+    """What a nursery's group is about: its first error that is not a mere interruption of the others."""
+    while isinstance(error, BaseExceptionGroup):
+        told = [inner for inner in error.exceptions if isinstance(_first(inner), Failure)]
+        error = told[0] if told else error.exceptions[0]
+    return error

@@ -1,13 +1,17 @@
 """The HTTP side of the command line: one request, its retries, and its errors as `Failure`.
 
 A read is tried again on 429, 502, 503, 504 and a lost connection. A write is tried again only where that cannot do the
-work twice: when it was refused with 429, when no connection was made, or when it carries an idempotency key.
+work twice: when it was refused with 429, when no connection was made, or when it carries an idempotency key. A
+`Retry-After` of the service is honoured, within reason.
 """
 
 from __future__ import annotations
 
+import email.utils
 import json
-from collections.abc import AsyncIterator, Mapping
+import ssl
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,12 +19,15 @@ import httpx
 import trio
 
 from svc.cli.failures import EXIT_BY_CODE, Exit, Failure
+from svc.cli.output import say
 from svc.cli.profiles import Profile, tls_context
 from svc_actors.errors import ErrorCode
 
 API_PREFIX = "/api/v1"
 _ATTEMPTS = 4
 _RETRIED = {429, 502, 503, 504}
+_LONGEST_PAUSE = 60.0
+_WORTH_A_WORD = 2.0
 
 
 class Client:
@@ -35,6 +42,8 @@ class Client:
     async def open(cls, profile: Profile) -> AsyncIterator[Client]:
         headers = {"Accept": "application/json"}
         if profile.token:
+            if not profile.token.isascii() or any(character.isspace() for character in profile.token):
+                raise Failure(Exit.INVALID, "the API token holds characters that no token has")
             headers["Authorization"] = f"Bearer {profile.token}"
         timeout = httpx.Timeout(35.0, connect=10.0)
         async with httpx.AsyncClient(
@@ -49,39 +58,62 @@ class Client:
         *,
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
-        content: AsyncIterator[bytes] | None = None,
+        content: AsyncIterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The decoded JSON answer, or None for an empty one."""
+        """The decoded JSON answer, the text of one that is not JSON, or None for an empty one."""
         once_only = method != "GET" and not (body and body.get("idempotency_key"))
         for attempt in range(1, _ATTEMPTS + 1):
             last = attempt == _ATTEMPTS or content is not None
+            pause = _pause(attempt)
             try:
                 response = await self._http.request(
                     method, path, params=query, json=body, content=content, headers=headers
                 )
-            except httpx.ConnectError as error:
-                if last:
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                if last or certificate_refused(error):
                     raise self._unreachable(error) from error
             except httpx.TransportError as error:
                 if once_only or last:
-                    raise self._unreachable(error) from error
+                    raise self._unreachable(error, sent=method != "GET") from error
             else:
                 retried = response.status_code in _RETRIED and (not once_only or response.status_code == 429)
-                if last or not retried:
+                wanted = _retry_after(response)
+                if last or not retried or (wanted or 0.0) > _LONGEST_PAUSE:
                     return self._answer(response)
-            await trio.sleep(_pause(attempt))
+                pause = max(pause, wanted or 0.0)
+            if pause >= _WORTH_A_WORD:
+                say(f"{self.profile.url} is busy or away; trying again in {pause:.0f} s", style="dim")
+            await trio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
+
+    async def download(self, path: str, query: Mapping[str, Any] | None = None) -> AsyncIterator[bytes]:
+        """The chunks of a file."""
+        try:
+            async with self._http.stream("GET", path, params=query) as response:
+                await self._checked(response)
+                async for chunk in response.aiter_bytes():
+                    yield chunk
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
 
     @asynccontextmanager
     async def events(self, after: str | None = None) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
-        """The event stream as (kind, data) pairs."""
+        """The event stream as (kind, data) pairs; the event's position is the member `id` of data. It ends where the
+        service ends it; a broken connection is a `Failure`."""
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": after} if after else {})
-        async with self._http.stream("GET", "/events", headers=headers, timeout=None) as response:
-            if response.status_code != 200:
-                await response.aread()
-                self._answer(response)
-            yield _parse_events(response)
+        silence = httpx.Timeout(60.0, connect=10.0)  # the service says something at least every few seconds
+        try:
+            async with self._http.stream("GET", "/events", headers=headers, timeout=silence) as response:
+                await self._checked(response)
+                yield _parse_events(response)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    async def _checked(self, response: httpx.Response) -> None:
+        if not response.is_success:
+            await response.aread()
+            self._answer(response)
 
     def _answer(self, response: httpx.Response) -> Any:
         if response.is_success:
@@ -93,29 +125,58 @@ class Client:
             error = response.json()["error"]
             code = ErrorCode(error["code"])
         except (ValueError, KeyError, TypeError):
-            raise Failure(
-                Exit.INTERNAL, f"{self.profile.url} answered {response.status_code} without saying why"
-            ) from None
+            what = f"{self.profile.url} answered {response.status_code}, and not in the way of this service"
+            raise Failure(Exit.INTERNAL, what, "is that the address of the controller?") from None
         hint = error.get("hint")
         if code is ErrorCode.UNAUTHENTICATED and not hint:
-            hint = "sign in with `svc login`"
-        raise Failure(EXIT_BY_CODE[code], _with_details(error), hint)
+            hint = f"sign in with `svc login {self.profile.url}`"
+        raise Failure(EXIT_BY_CODE[code], str(error["message"]), hint, fields=_fields(error.get("details")))
 
-    def _unreachable(self, error: httpx.TransportError) -> Failure:
+    def _unreachable(self, error: httpx.TransportError, *, sent: bool = False) -> Failure:
+        if certificate_refused(error):
+            trusted = "the one this profile trusts" if self.profile.trusted else "one this system vouches for"
+            hint = f"if its certificate was renewed, sign in again: svc login {self.profile.url}"
+            return Failure(Exit.UNAVAILABLE, f"the certificate of {self.profile.url} is not {trusted}", hint)
         reason = str(error) or type(error).__name__
-        hint = "is the controller running, and is its certificate the one this profile trusts?"
-        return Failure(Exit.UNAVAILABLE, f"cannot reach {self.profile.url}: {reason}", hint)
+        hint = "the connection broke after the request was sent: look whether it was done"
+        return Failure(
+            Exit.UNAVAILABLE,
+            f"cannot reach {self.profile.url}: {reason}",
+            hint if sent else "is the controller running there?",
+        )
+
+
+def certificate_refused(error: BaseException) -> bool:
+    """Whether it was the server's certificate that ended a connection."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _pause(attempt: int) -> float:
     return min(0.25 * 2.0**attempt, 4.0)
 
 
-def _with_details(error: Mapping[str, Any]) -> str:
-    details = error.get("details")
-    if not details:
-        return str(error["message"])
-    return f"{error['message']} ({json.dumps(details, default=str)})"
+def _retry_after(response: httpx.Response) -> float | None:
+    """The seconds that the service asks to wait (RFC 9110, 10.2.3: a number, or a date)."""
+    given = response.headers.get("retry-after")
+    if given is None:
+        return None
+    if given.isdigit():
+        return float(given)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(given).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _fields(details: Any) -> dict[str, str]:
+    if not isinstance(details, Mapping) or not isinstance(details.get("fields"), list):
+        return {}
+    return {str(entry["field"]): str(entry["problem"]) for entry in details["fields"]}
 
 
 async def _parse_events(response: httpx.Response) -> AsyncIterator[tuple[str, dict[str, Any]]]:

@@ -1,10 +1,12 @@
 """How a command ends: one exit code for each error code of the API, and a few of the command line's own.
 
-The numbers are promised: scripts branch on them.
+The numbers are promised: scripts branch on them (docs/cli.md).
 """
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import IO, Any
 
@@ -28,18 +30,25 @@ class Exit(IntEnum):
     INTERNAL = 11
     TASK_FAILED = 20
     WAIT_TIMED_OUT = 21
+    INTERRUPTED = 128 + signal.SIGINT
+    BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 EXIT_BY_CODE = {code: Exit[code.name] for code in ErrorCode}
 
 
 class Failure(click.ClickException):
-    """An error for the person at the terminal: the message, and what to do about it. Written to stderr."""
+    """An error for the person at the terminal: the message, and what to do about it. Written to stderr.
 
-    def __init__(self, exit_code: Exit, message: str, hint: str | None = None) -> None:
+    `fields` are the problems with single parameters, by the name that the API gives them."""
+
+    def __init__(
+        self, exit_code: Exit, message: str, hint: str | None = None, *, fields: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(message)
         self.exit_code = int(exit_code)  # type: ignore[misc] # click reads it from the instance
         self.hint = hint
+        self.fields = dict(fields or {})
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"svc: {self.message}", err=True)

@@ -1,206 +1,223 @@
 """Commands made from the registry: one for each operation, its flags from the request model.
 
-A field that holds an id takes a name as well. An operation that answers with a task can be waited for. A destructive
-one, known by its `confirm` field, asks first, unless `--yes` or the confirmation itself is given.
+A field that holds an id takes a name as well. An operation that starts a task can be waited for. A destructive one
+asks first, unless `--yes` or the confirmation itself is given. A creation that may be repeated safely carries an
+idempotency key of its own, so that a lost connection makes nothing twice.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-import types
-import typing
-from collections.abc import Iterable
-from enum import StrEnum
-from typing import Any
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import asyncclick as click
-from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
-from svc.cli import tasks
+from svc.cli import transfer
+from svc.cli.columns import COLUMNS, shortened
+from svc.cli.description import Kind, OperationDescription, Parameter
 from svc.cli.failures import Exit, Failure
-from svc.cli.naming import COLLECTIONS, resolve
-from svc.cli.output import show
-from svc.cli.session import Session, narrow, session_options
-from svc.registry.operation import Method, Operation, Presentation
+from svc.cli.naming import pages, resolve
+from svc.cli.output import Format, say, show
+from svc.cli.parameters import flag_of, parameters
+from svc.cli.session import Session, narrow
 
-AnyOperation = Operation[Any, Any, Any]
+if TYPE_CHECKING:
+    from svc.cli.client import Client
 
-COLUMNS = {
-    "/vms": ("id", "name", "status", "node_name", "primary_ip", "vcpus", "memory_mib", "disk_gib"),
-    "/nodes": ("id", "name", "state", "mode", "location", "seen_at"),
-    "/tasks": ("id", "op", "status", "resource_name", "progress", "created_at"),
-    "/images": ("id", "slug", "name", "enabled", "size_bytes"),
-    "/activity": ("at", "actor", "operation", "target_name", "outcome"),
-}
+SHOWN_ONCE = ("password", "token")
 
 
-def add_commands(root: click.Group, operations: Iterable[AnyOperation]) -> None:
-    for operation in operations:
-        if operation.presentation is Presentation.EVENT_STREAM:
-            continue
-        *groups, name = operation.command.words
-        group = root
-        for word in groups:
-            found = group.commands.get(word)
-            if found is None:
-                found = click.Group(word, help=f"Commands for {word}.")
-                group.add_command(found)
-            assert isinstance(found, click.Group)
-            group = found
-        group.add_command(_command(name, operation))
+class OperationCommand(click.Command):
+    """One operation of the registry as a command."""
+
+    def __init__(self, operation: OperationDescription) -> None:
+        @click.pass_obj
+        async def run(session: Session, /, **given: Any) -> None:
+            session = narrow(session, given)
+            try:
+                await _carry_out(session, operation, given)
+            except Failure as failure:
+                raise _in_words_of_flags(failure, operation) from failure
+
+        super().__init__(
+            operation.words[-1],
+            callback=run,
+            help=f"{operation.summary.rstrip('.')}.",
+            params=parameters(operation),
+        )
 
 
-def _command(name: str, operation: AnyOperation) -> click.Command:
-    @click.pass_obj
-    async def run(session: Session, /, **given: Any) -> None:
-        waits = given.pop("wait", False)
-        timeout = given.pop("wait_timeout", None)
-        session = narrow(session, given)
-        if given.pop("yes", False) and "confirm" in operation.request.model_fields:
-            given["_confirmed"] = True
-        await _carry_out(session, operation, given, waits, timeout)
-
-    command = click.Command(name, callback=run, help=operation.summary, params=_parameters(operation))
-    return session_options(command)
-
-
-def _parameters(operation: AnyOperation) -> list[click.Parameter]:
-    parameters: list[click.Parameter] = []
-    fields = operation.request.model_fields
-    for field_name in operation.command.positional:
-        parameters.append(click.Argument([field_name], required=fields[field_name].is_required()))
-    for field_name, field in fields.items():
-        if field_name not in operation.command.positional:
-            parameters.append(_option(field_name, field))
-    if "confirm" in fields:
-        parameters.append(click.Option(["--yes", "-y"], is_flag=True, help="Do it without asking."))
-    if operation.mutates:
-        parameters.append(click.Option(["--wait/--no-wait"], default=False, help="Wait until the task has ended."))
-        parameters.append(click.Option(["--wait-timeout"], type=float, metavar="SECONDS", help="Give up waiting then."))
-    return parameters
-
-
-def _option(field_name: str, field: FieldInfo) -> click.Option:
-    kind, many = _kind(field.annotation)
-    flag = "--" + field_name.replace("_", "-")
-    help_text = field.description or (f"A name or an id ({field_name})." if field_name in COLLECTIONS else None)
-    if kind is bool:
-        return click.Option([f"{flag}/--no-{field_name.replace('_', '-')}", field_name], default=None, help=help_text)
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        choice = click.Choice([member.value for member in kind])
-        return click.Option([flag, field_name], type=choice, multiple=many, help=help_text)
-    if kind in (int, float):
-        return click.Option([flag, field_name], type=kind, multiple=many, help=help_text)
-    if kind is dict:
-        return click.Option([flag, field_name], type=_Json(), metavar="JSON", help=help_text)
-    return click.Option([flag, field_name], multiple=many, help=help_text)
-
-
-class _Json(click.ParamType[Any]):
-    name = "json"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return json.loads(value)
-        except ValueError as error:
-            self.fail(f"not JSON: {error}", param, ctx)
-
-
-def _kind(annotation: Any) -> tuple[Any, bool]:
-    """What a flag of this annotation takes, and whether it may be repeated. What has members of its own is JSON."""
-    origin = typing.get_origin(annotation)
-    arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
-    if origin in (typing.Union, types.UnionType):
-        return _kind(arguments[0]) if len(arguments) == 1 else (str, False)
-    if origin is typing.Annotated:
-        return _kind(arguments[0])
-    if origin in (list, tuple, set, frozenset):
-        inner, _ = _kind(arguments[0]) if arguments else (str, False)
-        return (dict, False) if inner is dict else (inner, True)
-    if origin is dict or (isinstance(annotation, type) and hasattr(annotation, "model_fields")):
-        return dict, False
-    return annotation, False
-
-
-async def _carry_out(
-    session: Session, operation: AnyOperation, given: dict[str, Any], waits: bool, timeout: float | None
-) -> None:
-    confirmed = given.pop("_confirmed", False)
+async def _carry_out(session: Session, operation: OperationDescription, given: dict[str, Any]) -> None:
+    wait_timeout = given.pop("wait_timeout", None)
+    waits = given.pop("wait", False) or wait_timeout is not None
+    yes, everything = given.pop("yes", False), given.pop("all_pages", False)
+    file, to = given.pop("upload_file", None), given.pop("download_to", None)
     values = {name: _plain(value) for name, value in given.items() if value is not None and value != ()}
     async with session.client() as client:
-        path = operation.route.path
-        collection = path.split("/{")[0]
-        for name, value in list(values.items()):
-            where = COLLECTIONS.get(name) or (
-                collection if name == "id" and path.startswith(collection + "/{id}") else None
-            )
-            if where is not None and isinstance(value, str) and _has_list(where):
-                values[name] = await resolve(client, where, value)
-        if "confirm" in operation.request.model_fields and "confirm" not in values:
-            values["confirm"] = await _confirmation(client, operation, collection, values, given, confirmed)
-        _check(operation, values)
-        in_path = {name: values.pop(name) for name in list(values) if "{" + name + "}" in path}
-        reads = operation.route.method is Method.GET
-        answer = await client.call(
-            operation.route.method.value,
-            path.format(**in_path),
-            query=values if reads else None,
-            body=None if reads else values,
-        )
-        if waits and (task_id := task_of(answer)):
-            answer = await tasks.wait(client, task_id, timeout=math.inf if timeout is None else timeout)
-    show(answer, session.style, columns=COLUMNS.get(path, ()))
+        await _resolve_names(session, client, operation, values)
+        await _read_secrets(operation, values)
+        if operation.parameter("confirm") is not None or operation.method == "DELETE":
+            await _confirm(client, operation, values, yes)
+        if operation.parameter("idempotency_key") is not None:
+            values.setdefault("idempotency_key", f"svc-{uuid.uuid4()}")
+        in_path = {name: values.pop(name) for name in list(values) if "{" + name + "}" in operation.path}
+        path = operation.path.format(**in_path)
+        if operation.presentation == "file":
+            await transfer.download(client, path, values, to)
+        elif everything:
+            found = [row async for row in pages(client, path, values)]
+            show(found, session.style, columns=COLUMNS.get(operation.name, ()))
+        elif operation.method == "GET":
+            answer = await client.call("GET", path, query=values)
+            show(answer, session.style, columns=COLUMNS.get(operation.name, ()))
+        else:
+            if operation.upload:
+                answer = await transfer.upload(client, operation.method, path, file)
+            else:
+                answer = await client.call(operation.method, path, body=values)
+            await _report(session, client, operation, answer, waits, wait_timeout)
+
+
+async def _report(
+    session: Session,
+    client: Client,
+    operation: OperationDescription,
+    answer: Any,
+    waits: bool,
+    wait_timeout: float | None,
+) -> None:
+    """Print what an order led to. The answer is printed also when its task fails or outlasts our patience, since it
+    may hold what is told only once."""
+    task_id = task_of(answer)
+    failure: Failure | None = None
+    if waits and task_id is not None:
+        from svc.cli import tasks
+
+        try:
+            ended = await tasks.follow(client, task_id, timeout=math.inf if wait_timeout is None else wait_timeout)
+            answer = await _brought_up_to_date(client, answer, ended)
+            tasks.check(ended)
+        except Failure as error:
+            failure = error
+    if session.style.format is Format.TABLE and not session.style.columns:
+        if operation.name == "node.bootstrap":
+            say(f"Run this as root on the new host, before {answer['expires_at'][:16].replace('T', ' ')} UTC:\n")
+            show(answer["command"], session.style)
+            return
+        show(shortened(answer), session.style)
+    else:
+        show(answer, session.style)
+    if isinstance(answer, Mapping):
+        for name in SHOWN_ONCE:
+            if answer.get(name):
+                say(f"This {name} is shown once and kept nowhere: keep it now.", style="yellow")
+    if failure is not None:
+        raise failure
+    if task_id is not None and not waits and sys.stderr.isatty():
+        say(f"follow it with `svc task watch {task_id}`", style="dim")
+
+
+async def _brought_up_to_date(client: Client, answer: Any, ended: dict[str, Any]) -> Any:
+    if "op" in answer:
+        return ended
+    changed = dict(answer)
+    if isinstance(answer.get("task"), Mapping):
+        changed["task"] = ended
+    if isinstance(answer.get("vm"), Mapping):
+        changed["vm"] = await client.call("GET", f"/vms/{answer['vm']['id']}")
+    return changed
 
 
 def task_of(answer: Any) -> str | None:
     """The task an answer starts: the answer itself, or what it holds as `task` or `task_id`."""
-    if not isinstance(answer, dict):
+    if not isinstance(answer, Mapping):
         return None
     if "op" in answer and "progress" in answer:
         return str(answer["id"])
-    if isinstance(answer.get("task"), dict):
+    if isinstance(answer.get("task"), Mapping):
         return str(answer["task"]["id"])
     return str(answer["task_id"]) if answer.get("task_id") else None
 
 
-async def _confirmation(
-    client: Any,
-    operation: AnyOperation,
-    collection: str,
-    values: dict[str, Any],
-    given: dict[str, Any],
-    confirmed: bool,
-) -> str:
-    """The name that the API wants repeated: typed by the person, or filled in for `--yes`."""
-    thing = await client.call("GET", f"{collection}/{values['id']}")
+async def _resolve_names(
+    session: Session, client: Client, operation: OperationDescription, values: dict[str, Any]
+) -> None:
+    for parameter in operation.parameters:
+        given = values.get(parameter.name)
+        if given is None or parameter.names is None:
+            continue
+        listing = session.listing(parameter.names)
+        if isinstance(given, list):
+            values[parameter.name] = [await resolve(client, listing, one) for one in given]
+        else:
+            values[parameter.name] = await resolve(client, listing, given)
+
+
+async def _read_secrets(operation: OperationDescription, values: dict[str, Any]) -> None:
+    """`-` in the place of a secret: typed unseen at a terminal, else the next line of standard input. A secret that
+    must be there is asked for."""
+    for parameter in operation.parameters:
+        given = values.get(parameter.name)
+        if parameter.secret and (given == "-" or (given is None and parameter.required)):
+            values[parameter.name] = await _secret(parameter)
+
+
+async def _secret(parameter: Parameter) -> str:
+    if sys.stdin.isatty():
+        asked = parameter.name.replace("_", " ").capitalize()
+        typed: str = await click.prompt(asked, hide_input=True, confirmation_prompt=True, err=True)
+        return typed
+    line = sys.stdin.readline()
+    if not line:
+        raise Failure(Exit.INVALID, f"{flag_of(parameter)}: nothing on standard input")
+    return line.rstrip("\r\n")
+
+
+async def _confirm(client: Client, operation: OperationDescription, values: dict[str, Any], yes: bool) -> None:
+    """Have the person say that it shall be done, in the way that the API wants it said."""
+    parameter = operation.parameter("confirm")
+    if parameter is not None and parameter.name in values:
+        return
+    what = " ".join(operation.words)
+    if parameter is None or parameter.kind is Kind.BOOLEAN:
+        if not yes:
+            _need_terminal(what)
+            if not click.confirm(f"{what}: go on?", err=True):
+                raise Failure(Exit.INVALID, "nothing was done")
+        if parameter is not None:
+            values[parameter.name] = True
+        return
+    thing = await client.call("GET", f"{operation.list_path}/{values['id']}")
     name = str(thing["name"])
-    if confirmed:
-        return name
+    if not yes:
+        _need_terminal(what)
+        typed = await click.prompt(f"{what}: type {name} to go on", err=True, default="", show_default=False)
+        if typed != name:
+            raise Failure(Exit.INVALID, "that is not its name; nothing was done")
+    values[parameter.name] = name
+
+
+def _need_terminal(what: str) -> None:
     if not sys.stdin.isatty():
-        raise Failure(Exit.INVALID, f"{' '.join(operation.command.words)} needs a confirmation", "give --yes")
-    typed: str = await click.prompt(
-        f"This cannot be undone. Type {name} to go on", err=True, default="", show_default=False
-    )
-    if typed != name:
-        raise Failure(Exit.INVALID, "the name did not match; nothing was done")
-    return name
+        raise Failure(Exit.INVALID, f"{what} wants to be confirmed; nothing was done", "give --yes")
 
 
-def _check(operation: AnyOperation, values: dict[str, Any]) -> None:
-    """Say what is wrong before anything is sent, in the words of the flags."""
-    try:
-        operation.request.model_validate_json(json.dumps(values))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else "the command"
-        raise Failure(Exit.INVALID, f"{where}: {first['msg']}") from None
-
-
-def _has_list(collection: str) -> bool:
-    return collection in COLLECTIONS.values()
+def _in_words_of_flags(failure: Failure, operation: OperationDescription) -> Failure:
+    """A refusal of single parameters, told by the flags that were typed."""
+    problems: list[str] = []
+    for field, problem in failure.fields.items():
+        name, _, rest = field.partition(".")
+        parameter = operation.parameter(name)
+        if parameter is None:
+            return failure
+        flag = name.upper() if name in operation.positional else flag_of(parameter)
+        problems.append(f"{flag}{'.' + rest if rest else ''}: {problem}")
+    if not problems:
+        return failure
+    return Failure(Exit(failure.exit_code), "\n     ".join(problems), failure.hint)
 
 
 def _plain(value: Any) -> Any:

@@ -5,51 +5,62 @@ A name must mean exactly one thing; where it means several, the ids are listed a
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from svc.cli.client import Client
+from svc.cli.description import OperationDescription
 from svc.cli.failures import Exit, Failure
 
-COLLECTIONS = {
-    "vm_id": "/vms",
-    "image_id": "/images",
-    "plan_id": "/plans",
-    "project_id": "/projects",
-    "node_id": "/nodes",
-    "location_id": "/locations",
-    "network_id": "/networks",
-    "pool_id": "/pools",
-    "user_id": "/users",
-    "group_id": "/security-groups",
-}
-"""Request fields that hold an id, and the list in which their names are found."""
+if TYPE_CHECKING:
+    from svc.cli.client import Client
 
-_NAME_FIELDS = ("name", "slug", "email", "hostname")
+NAME_FIELDS = ("name", "slug", "email", "hostname")
+_PAGE_SIZE = 200
 
 
-async def resolve(client: Client, collection: str, given: str) -> str:
-    """The id that `given` names in a collection; an id stays as it is."""
-    if _is_id(given):
+async def resolve(client: Client, listing: OperationDescription, given: str) -> str:
+    """The id that `given` names in a list; an id stays as it is."""
+    if is_id(given):
         return given
-    answer = await client.call("GET", collection, query={"q": given, "page_size": 200} if _paged(collection) else None)
-    rows: list[dict[str, Any]] = answer["items"] if isinstance(answer, dict) else answer
-    found = [row for row in rows if any(row.get(field) == given for field in _NAME_FIELDS)]
+    found = [row async for row in rows(client, listing, given) if any(row.get(name) == given for name in NAME_FIELDS)]
     if len(found) == 1:
         return str(found[0]["id"])
+    where = listing.path.strip("/")
     if not found:
-        raise Failure(Exit.NOT_FOUND, f"nothing is named {given!r} in {collection[1:]}")
-    ids = ", ".join(str(row["id"]) for row in found)
-    raise Failure(
-        Exit.CONFLICT, f"{given!r} names {len(found)} things in {collection[1:]}", f"give one of the ids: {ids}"
-    )
+        hint = f"`svc {' '.join(listing.words)}` shows what there is"
+        raise Failure(Exit.NOT_FOUND, f"nothing is named {given!r} in {where}", hint)
+    ids = "\n     ".join(_told_apart(row) for row in found)
+    raise Failure(Exit.CONFLICT, f"{given!r} names {len(found)} things in {where}", f"give one of the ids:\n     {ids}")
 
 
-def _paged(collection: str) -> bool:
-    return collection in {"/vms", "/nodes", "/users"}
+async def rows(client: Client, listing: OperationDescription, text: str | None = None) -> AsyncIterator[dict[str, Any]]:
+    """Every row of a list; of those that contain `text`, where the list can be searched."""
+    if listing.paged:
+        query = {"q": text} if text and listing.parameter("q") else {}
+        async for row in pages(client, listing.path, query):
+            yield row
+    else:
+        for row in await client.call("GET", listing.path):
+            yield row
 
 
-def _is_id(given: str) -> bool:
+async def pages(client: Client, path: str, query: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """Every row of a paged list, page by page."""
+    page, last = 1, 1
+    while page <= last:
+        answer = await client.call("GET", path, query={"page_size": _PAGE_SIZE} | dict(query) | {"page": page})
+        for row in answer["items"]:
+            yield row
+        page, last = page + 1, answer["pages"]
+
+
+def _told_apart(row: dict[str, Any]) -> str:
+    facts = (row.get("project_name"), row.get("email"), row.get("created_at"))
+    return "  ".join(str(fact) for fact in (row["id"], *facts) if fact)
+
+
+def is_id(given: str) -> bool:
     try:
         UUID(given)
     except ValueError:

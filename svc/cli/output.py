@@ -1,20 +1,27 @@
-"""Results to stdout as a table, JSON or YAML; messages and progress to stderr. NO_COLOR is honoured by rich."""
+"""Results to stdout as a table, JSON or YAML; messages to stderr. NO_COLOR is honoured.
+
+JSON and YAML hold what the API answered, unchanged. A table is for reading: sizes with units, times by how long ago,
+and the columns that people look at; `--columns` names others, with dots to reach inside.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncclick as click
-import yaml
-from rich.console import Console
-from rich.table import Table
 
-MESSAGES = Console(stderr=True, highlight=False)
-"""Where a person is told what happens; never mixed with a result."""
+from svc.cli.columns import Column
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class Format(StrEnum):
@@ -30,80 +37,200 @@ class Style:
     header: bool = True
 
 
-def show(result: Any, style: Style, *, columns: Sequence[str] = ()) -> None:
+_STYLES: Mapping[str, Mapping[str, Any]] = {
+    "dim": {"dim": True},
+    "bold": {"bold": True},
+    "green": {"fg": "green"},
+    "yellow": {"fg": "yellow"},
+}
+
+
+def say(text: str, *, style: str | None = None, nl: bool = True) -> None:
+    """Tell the person at the terminal; never mixed with a result."""
+    coloured = style is not None and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    click.echo(click.style(text, **_STYLES[style]) if style and coloured else text, err=True, nl=nl)
+
+
+def show(result: Any, style: Style, *, columns: Sequence[Column] = ()) -> None:
     """Print one result. `columns` are the everyday ones of this list, where the person named none."""
     if result is None:
         return
     if style.format is Format.JSON:
         click.echo(json.dumps(result, indent=2, ensure_ascii=False))
     elif style.format is Format.YAML:
+        import yaml
+
         click.echo(yaml.safe_dump(result, sort_keys=False, allow_unicode=True).rstrip())
     elif isinstance(result, str):
-        click.echo(result)
+        click.echo(result.rstrip("\n"))
     else:
         _show_table(result, style, tuple(columns))
 
 
-def _show_table(result: Any, style: Style, columns: tuple[str, ...]) -> None:
-    rows = result["items"] if isinstance(result, Mapping) and "items" in result and "total" in result else result
+def is_page(result: Any) -> bool:
+    return isinstance(result, Mapping) and "items" in result and "total" in result
+
+
+def _show_table(result: Any, style: Style, columns: tuple[Column, ...]) -> None:
+    rows = result["items"] if is_page(result) else result
     if isinstance(rows, Mapping):
         _show_fields(rows, style)
         return
-    chosen = style.columns or _known(columns, rows) or _plain_columns(rows)
-    table = Table(box=None, show_header=style.header, header_style="bold", pad_edge=False)
+    if rows and not isinstance(rows[0], Mapping):
+        click.echo("\n".join(str(row) for row in rows))
+        return
+    chosen = tuple(Column(name, name) for name in style.columns) or _present(columns, rows) or _plain(rows)
+    if style.columns and rows:
+        _refuse_unknown(style.columns, rows[0])
+    table = _table(header=style.header)
     for column in chosen:
-        table.add_column(column, overflow="fold")
+        table.add_column(column.title, overflow="fold", no_wrap=column.whole, justify="left")
     for row in rows:
-        table.add_row(*(_text(_pick(row, column)) for column in chosen))
-    _print(table)
-    if rows is not result and result["pages"] > 1:
-        MESSAGES.print(f"page {result['page']} of {result['pages']}, {result['total']} in all", style="dim")
+        table.add_row(*(_cell(column.path, _pick(row, column.path)) for column in chosen))
+    if rows or sys.stdout.isatty():
+        _print(table)
+    if is_page(result) and result["pages"] > 1:
+        say(f"page {result['page']} of {result['pages']}, {result['total']} in all; --page N for another", style="dim")
 
 
 def _show_fields(row: Mapping[str, Any], style: Style) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
+    if style.columns:
+        _refuse_unknown(style.columns, row)
+    named = [(name, _pick(row, name)) for name in style.columns] or list(_flat(row))
+    table = _table(header=False)
+    table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name in style.columns or tuple(row):
-        table.add_row(name, _text(_pick(row, name)))
+    for name, value in named:
+        text = _cell(name, value)
+        if _is_time(name, value):
+            text = f"{str(value)[:19].replace('T', ' ')} UTC ({text})"
+        if style.header or style.columns:
+            table.add_row(name, text)
     _print(table)
 
 
+def _table(*, header: bool) -> Table:
+    from rich.table import Table
+
+    return Table(box=None, show_header=header, header_style="bold", pad_edge=False)
+
+
 def _print(table: Table) -> None:
-    console = Console(highlight=False)
-    # Into a pipe, a column is as wide as its longest value: a line is a row there.
-    console.print(table) if console.is_terminal else Console(highlight=False, width=100_000, soft_wrap=True).print(
-        table
-    )
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        # Into a pipe, a column is as wide as its longest value: a line is a row there, without blanks at its end.
+        wide = Console(highlight=False, markup=False, emoji=False, width=100_000)
+        with wide.capture() as captured:
+            wide.print(table)
+        click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        return
+    console.print(table)
 
 
-def _known(columns: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(column for column in columns if not rows or _pick(rows[0], column) is not _ABSENT)
+def _flat(row: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    """The fields of a thing, those of its parts by their dotted names."""
+    fields: list[tuple[str, Any]] = []
+    for name, value in row.items():
+        if isinstance(value, Mapping) and value:
+            fields.extend(_flat(value, f"{before}{name}."))
+        else:
+            fields.append((before + name, value))
+    return fields
 
 
-def _plain_columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(name for name, value in rows[0].items() if not isinstance(value, dict | list)) if rows else ("id",)
+def _present(columns: tuple[Column, ...], rows: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+    return tuple(column for column in columns if not rows or _pick(rows[0], column.path) is not _ABSENT)
+
+
+def _plain(rows: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+    if not rows:
+        return (Column("id", "id"),)
+    return tuple(Column(name, name) for name, value in rows[0].items() if not isinstance(value, dict | list))
 
 
 _ABSENT = object()
 
 
+def _refuse_unknown(columns: tuple[str, ...], row: Mapping[str, Any]) -> None:
+    unknown = [column for column in columns if _pick(row, column) is _ABSENT]
+    if unknown:
+        raise click.UsageError(f"no column {', '.join(unknown)}; there are {', '.join(name for name, _ in _flat(row))}")
+
+
 def _pick(row: Mapping[str, Any], dotted: str) -> Any:
+    """The value at a dotted path. Inside a part that is not there (a node's capacity before its first word), None."""
     value: Any = row
     for part in dotted.split("."):
+        if value is None:
+            return None
         if not isinstance(value, Mapping) or part not in value:
             return _ABSENT
         value = value[part]
     return value
 
 
-def _text(value: Any) -> str:
+def _is_time(name: str, value: Any) -> bool:
+    last = name.rpartition(".")[2]
+    return isinstance(value, str) and (last in {"at", "hour"} or last.endswith("_at")) and value[10:11] == "T"
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _cell(name: str, value: Any) -> str:
     if value is None or value is _ABSENT:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if _is_time(name, value):
+        return ago(value)
+    if isinstance(value, int | float):
+        return _number(name.rpartition(".")[2], value)
     if isinstance(value, list):
-        return ", ".join(_text(item) for item in value)
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={_text(item)}" for name, item in value.items() if item not in (None, [], {}))
-    return str(value).replace("\x1b", "")
+        separator = "\n" if any(isinstance(item, Mapping) for item in value) else ", "
+        return separator.join(_cell(name, item) for item in value)
+    if isinstance(value, Mapping):
+        kept = {key: _cell(key, item) for key, item in value.items() if item not in (None, [], {})}
+        return ", ".join(f"{key} {text}" for key, text in kept.items())
+    return _CONTROL.sub("", str(value))
+
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def _number(name: str, value: float) -> str:
+    if name.endswith("_bytes"):
+        return size(value)
+    if name.endswith("_mib"):
+        return size(value * 2**20)
+    if name.endswith("_gib"):
+        return size(value * 2**30)
+    if name == "progress":
+        return f"{value:g}%"
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def size(count: float) -> str:
+    unit = 0
+    while count >= 1024 and unit < len(_UNITS) - 1:
+        count, unit = count / 1024, unit + 1
+    digits = f"{count:.1f}".removesuffix(".0")
+    return f"{digits} {_UNITS[unit]}"
+
+
+_SPANS = ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def ago(moment: str) -> str:
+    """`5 min ago`, `in 3 d`: one unit, rounded down."""
+    try:
+        seconds = (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
+    except (ValueError, TypeError):
+        return moment
+    for length, unit in _SPANS:
+        if abs(seconds) >= length:
+            count = int(abs(seconds) // length)
+            return f"{count} {unit} ago" if seconds > 0 else f"in {count} {unit}"
+    return "now"

@@ -1,39 +1,39 @@
 """Which service to talk to, and as whom: a flag wins over the environment, the environment over the profile file.
 
 Profiles live in `$XDG_CONFIG_HOME/svc/profiles.yaml`, readable by their owner alone, since they hold API tokens.
-`SVC_URL` and `SVC_TOKEN` together need no profile at all.
+`SVC_URL` and `SVC_TOKEN` together need no profile at all. A profile's token goes to that profile's own service and to
+no other.
 """
 
 from __future__ import annotations
 
 import os
 import ssl
+import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict
 
 from svc.cli.failures import Exit, Failure
 
 
-class Profile(BaseModel):
+@dataclass(frozen=True)
+class Profile:
     """`trusted` is a PEM certificate: the controller's authority, or the server's own certificate as first seen.
     Without it the system's authorities decide."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     url: str
-    token: str | None = None
-    trusted: str | None = None
+    token: str | None = field(default=None, repr=False)
+    trusted: str | None = field(default=None, repr=False)
 
 
-class ProfileFile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+@dataclass(frozen=True)
+class ProfileFile:
     current: str | None = None
-    profiles: dict[str, Profile] = {}
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Choice:
 
     profile: str | None = None
     url: str | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     trusted_file: Path | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
@@ -53,12 +53,19 @@ def profile_path(environment: Mapping[str, str]) -> Path:
 
 
 def load(environment: Mapping[str, str]) -> ProfileFile:
+    """The stored profiles; none where there is no file. Raises `Failure` for a file that is not ours to read."""
     path = profile_path(environment)
     try:
-        text = path.read_text()
+        stored = yaml.safe_load(path.read_text()) or {}
+        profiles = {str(name): Profile(**values) for name, values in stored.get("profiles", {}).items()}
+        return ProfileFile(stored.get("current"), profiles)
     except FileNotFoundError:
         return ProfileFile()
-    return ProfileFile.model_validate(yaml.safe_load(text) or {})
+    except OSError as error:
+        raise Failure(Exit.INVALID, f"{path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, TypeError, AttributeError) as error:
+        hint = "mend it, or move it away and sign in again with `svc login`"
+        raise Failure(Exit.INVALID, f"{path} is not a file of profiles", hint) from error
 
 
 def save(environment: Mapping[str, str], profiles: ProfileFile) -> None:
@@ -66,36 +73,85 @@ def save(environment: Mapping[str, str], profiles: ProfileFile) -> None:
     path = profile_path(environment)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_suffix(".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    temporary.unlink(missing_ok=True)
+    content = {
+        "current": profiles.current,
+        "profiles": {
+            name: {key: value for key, value in asdict(profile).items() if value is not None}
+            for name, profile in profiles.profiles.items()
+        },
+    }
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        yaml.safe_dump(profiles.model_dump(exclude_none=True), file, sort_keys=False)
+        yaml.safe_dump(content, file, sort_keys=False)
     temporary.replace(path)
+
+
+def exposed(environment: Mapping[str, str]) -> Path | None:
+    """The profile file where others than its owner may read it."""
+    path = profile_path(environment)
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return None
+    return path if mode & (stat.S_IRWXG | stat.S_IRWXO) else None
 
 
 def choose(choice: Choice) -> Profile:
     environment = choice.environment
     stored = load(environment)
-    name = choice.profile or environment.get("SVC_PROFILE") or stored.current
+    named = choice.profile or environment.get("SVC_PROFILE")
+    name = named or stored.current
     if name is not None and name not in stored.profiles:
         known = ", ".join(sorted(stored.profiles)) or "none"
         raise Failure(Exit.INVALID, f"there is no profile {name!r}", f"known profiles: {known}")
     base = stored.profiles.get(name or "")
-    url = choice.url or environment.get("SVC_URL") or (base.url if base else None)
+    # A profile named by a flag is nearer than an address in the environment.
+    from_environment = environment.get("SVC_URL") if choice.profile is None else None
+    url = choice.url or from_environment or (base.url if base else None)
     if url is None:
-        raise Failure(Exit.INVALID, "no controller is chosen", "sign in with `svc login https://HOST:8443`")
-    trusted_file = choice.trusted_file or (Path(environment["SVC_CA"]) if "SVC_CA" in environment else None)
-    same_service = base is not None and base.url == url
+        hint = "sign in with `svc login https://HOST:8443`, or choose one with `svc profile use NAME`"
+        raise Failure(Exit.INVALID, "no controller is chosen", hint)
+    url = normal_url(url)
+    own = base if base is not None and base.url == url else None
+    trusted_file = choice.trusted_file or (Path(environment["SVC_CA"]) if environment.get("SVC_CA") else None)
+    environment_token = environment.get("SVC_TOKEN") if choice.profile is None else None
     return Profile(
-        url=url.rstrip("/"),
-        token=choice.token or environment.get("SVC_TOKEN") or (base.token if base and same_service else None),
-        trusted=trusted_file.read_text() if trusted_file else (base.trusted if base and same_service else None),
+        url=url,
+        token=choice.token or environment_token or (own.token if own else None),
+        trusted=_certificate(trusted_file) if trusted_file else (own.trusted if own else None),
     )
 
 
+def normal_url(given: str) -> str:
+    """`https://host:port`, whatever of it was typed. Raises `Failure` for what is no such address."""
+    url = given if "://" in given else f"https://{given}"
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise Failure(Exit.INVALID, f"{given!r} is not an address: {error}") from error
+    if parts.scheme != "https" or not host or parts.path not in ("", "/") or parts.query or parts.username:
+        raise Failure(Exit.INVALID, f"{given!r} is not the address of a service", "it looks like https://HOST:8443")
+    return f"https://{parts.netloc}"
+
+
 def tls_context(profile: Profile) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=profile.trusted) if profile.trusted else ssl.create_default_context()
-    if profile.trusted:
+    if profile.trusted is None:
+        context = ssl.create_default_context()
+    else:
+        try:
+            context = ssl.create_default_context(cadata=profile.trusted)
+        except (ssl.SSLError, ValueError) as error:
+            raise Failure(Exit.INVALID, "the certificate to trust is not a PEM certificate") from error
         # The pinned certificate may be the server's own rather than an authority's.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
+
+
+def _certificate(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(Exit.INVALID, f"the certificate {path} cannot be read: {error}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import asyncclick as click
@@ -15,7 +16,7 @@ import structlog
 import trio
 
 from svc.cli.compose import open_controller
-from svc.cli.output import MESSAGES
+from svc.cli.output import say
 from svc.controller.config import ControllerConfig
 
 _FOLDER = click.Path(path_type=Path, resolve_path=True, file_okay=False)
@@ -62,11 +63,9 @@ async def controller(
         async with open_controller(config, os.environ) as running:
             if running.setup_token is not None:
                 # Shown to a person only: what is not a terminal is a log file, and the token is no matter for one.
-                token = running.setup_token if MESSAGES.is_terminal else f"in {config.data_dir}/setup-token"
-                MESSAGES.print(
-                    f"First run: set the service up at {config.public_url}/ with the one-time token\n  {token}"
-                )
-            MESSAGES.print(f"SHA-256 of the certificate authority: {running.fingerprint}", style="dim", soft_wrap=True)
+                token = running.setup_token if sys.stderr.isatty() else f"in {config.data_dir}/setup-token"
+                say(f"First run: set the service up at {config.public_url}/ with the one-time token\n  {token}")
+            say(f"SHA-256 of the certificate authority: {running.fingerprint}", style="dim")
             log.info("serving", url=config.public_url, gateway_port=config.gateway_port)
             async for received in signals:
                 log.info("stopping", signal=signal.Signals(received).name)

@@ -1,72 +1,83 @@
-"""What every command shares: the choice of service, how results are shown, and whether to wait for a task."""
+"""What every command shares: the choice of service, and how results are shown."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import asyncclick as click
 
-from svc.cli.client import Client
-from svc.cli.output import Format, Style
-from svc.cli.profiles import Choice, choose
+from svc.cli.description import OperationDescription, Service
+from svc.cli.output import Format, Style, say
+from svc.cli.profiles import Choice, choose, exposed
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from svc.cli.client import Client
 
 
 @dataclass(frozen=True)
 class Session:
     """One command line. Flags given to `svc` itself are the defaults of those given to the command."""
 
+    service: Service
     choice: Choice = field(default_factory=Choice)
     style: Style = field(default_factory=Style)
-    wait: bool = False
-    wait_timeout: float = math.inf
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        async with Client.open(choose(self.choice)) as client:
+        from svc.cli.client import Client
+
+        profile = choose(self.choice)
+        open_to_others = exposed(self.choice.environment)
+        if open_to_others is not None:
+            say(f"svc: {open_to_others} holds API tokens and others may read it: chmod 600 it", style="yellow")
+        async with Client.open(profile) as client:
             yield client
 
-
-_OPTIONS = (
-    click.option("--profile", metavar="NAME", help="The profile to use [env: SVC_PROFILE]."),
-    click.option("--url", metavar="URL", help="The service to talk to [env: SVC_URL]."),
-    click.option("--token", metavar="TOKEN", help="The API token to use [env: SVC_TOKEN]."),
-    click.option(
-        "--ca",
-        "trusted_file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="PEM certificate to trust [env: SVC_CA].",
-    ),
-    click.option(
-        "--output", "-o", "format_", type=click.Choice([f.value for f in Format]), help="How to print results."
-    ),
-    click.option("--columns", metavar="A,B,...", help="The columns of a table; dots reach inside."),
-    click.option("--no-header", is_flag=True, help="Print a table without its first line."),
-)
+    def listing(self, path: str) -> OperationDescription:
+        found = self.service.list_at(path)
+        assert found is not None, f"no list at {path}"
+        return found
 
 
-def session_options(command: F) -> F:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+def session_parameters(taken: Collection[str] = ()) -> list[click.Parameter]:
+    """The shared options, but those whose flag the command needs for itself: they go before its name then."""
+    options = (
+        click.Option(["--profile", "session_profile"], metavar="NAME", help="The profile to use [env: SVC_PROFILE]."),
+        click.Option(["--url", "session_url"], metavar="URL", help="The service to talk to [env: SVC_URL]."),
+        click.Option(["--token", "session_token"], metavar="TOKEN", help="The API token to use [env: SVC_TOKEN]."),
+        click.Option(
+            ["--ca", "session_ca"],
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="PEM certificate to trust [env: SVC_CA].",
+        ),
+        click.Option(
+            ["--output", "-o", "session_output"], type=click.Choice([f.value for f in Format]), help="How to print."
+        ),
+        click.Option(["--columns", "session_columns"], metavar="A,B,...", help="What to show; dots reach inside."),
+        click.Option(["--no-header", "session_no_header"], is_flag=True, help="No titles above a table."),
+    )
+    return [option for option in options if not set(option.opts) & set(taken)]
 
 
 def narrow(session: Session, given: dict[str, Any]) -> Session:
     """Take the shared options out of `given` and lay them over the session's."""
     choice, style = session.choice, session.style
-    changes = {name: given.pop(name) for name in ("profile", "url", "token", "trusted_file")}
+    changes = {
+        "profile": given.pop("session_profile", None),
+        "url": given.pop("session_url", None),
+        "token": given.pop("session_token", None),
+        "trusted_file": given.pop("session_ca", None),
+    }
     choice = replace(choice, **{name: value for name, value in changes.items() if value is not None})
-    format_, columns, no_header = given.pop("format_"), given.pop("columns"), given.pop("no_header")
-    if format_ is not None:
-        style = replace(style, format=Format(format_))
+    output, columns = given.pop("session_output", None), given.pop("session_columns", None)
+    if output is not None:
+        style = replace(style, format=Format(output))
     if columns is not None:
-        style = replace(style, columns=tuple(part.strip() for part in columns.split(",")))
-    if no_header:
+        style = replace(style, columns=tuple(part.strip() for part in columns.split(",") if part.strip()))
+    if given.pop("session_no_header", False):
         style = replace(style, header=False)
     return replace(session, choice=choice, style=style)

@@ -1,0 +1,247 @@
+"""What the command line knows of the registry: plain data, so that a client command need not load the service itself.
+
+Loading every model of the controller takes longer than most calls. The description is derived from the registry, kept
+in the user's cache folder, and made anew when any source of the service has changed since; there is no other copy of
+what a command is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from svc.registry.operation import Operation
+
+_PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
+_FORMAT = 1
+_SECRETS = {"password", "set_password", "token"}
+
+
+class Kind(StrEnum):
+    """What a parameter takes on the command line. ID: an id, or a name where `names` says in which list to look."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    JSON = "json"
+    ID = "id"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """`names` is the path of the list in which a name is looked up. `secret` values are neither shown nor kept."""
+
+    name: str
+    kind: Kind
+    many: bool
+    required: bool
+    choices: tuple[str, ...]
+    secret: bool
+    names: str | None
+    default: str | None
+    help: str | None
+
+
+@dataclass(frozen=True)
+class OperationDescription:
+    """One operation. `list_path` is the list that the operation's thing is in, `/vms` for `/vms/{id}/start`;
+    `starts_task` when its answer is a task or names one."""
+
+    name: str
+    summary: str
+    method: str
+    path: str
+    words: tuple[str, ...]
+    positional: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    access: str
+    scope: str
+    mutates: bool
+    presentation: str
+    upload: bool
+    paged: bool
+    starts_task: bool
+    list_path: str | None
+
+    def parameter(self, name: str) -> Parameter | None:
+        return next((parameter for parameter in self.parameters if parameter.name == name), None)
+
+
+@dataclass(frozen=True)
+class Service:
+    """Every operation, and the lists by their path."""
+
+    operations: tuple[OperationDescription, ...]
+
+    def list_at(self, path: str) -> OperationDescription | None:
+        return next((found for found in self.operations if found.method == "GET" and found.path == path), None)
+
+
+def service(environment: Mapping[str, str]) -> Service:
+    """The description: from the cache where it fits these sources, else from the registry."""
+    cached = _cache_path(environment)
+    sources = _fingerprint()
+    known = _read(cached, sources)
+    if known is None:
+        from svc.controller.catalogue import controller_registry
+
+        known = describe(controller_registry())
+        _write(cached, sources, known)
+    return known
+
+
+def describe(operations: Iterable[Operation[Any, Any, Any]]) -> Service:
+    operations = tuple(operations)
+    lists = {operation.route.path for operation in operations if operation.route.method.value == "GET"}
+    things = {
+        operation.name.removesuffix(".list"): operation.route.path
+        for operation in operations
+        if operation.name.endswith(".list")
+    }
+    return Service(tuple(_described(operation, lists, things) for operation in operations))
+
+
+def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dict[str, str]) -> OperationDescription:
+    path = operation.route.path
+    before = path.partition("/{")[0]
+    list_path = before if before in lists else None
+    fields = operation.request.model_fields
+
+    def names(field_name: str) -> str | None:
+        if field_name == "id":
+            return list_path
+        return things.get(field_name.removesuffix("_ids").removesuffix("_id"))
+
+    return OperationDescription(
+        name=operation.name,
+        summary=operation.summary,
+        method=operation.route.method.value,
+        path=path,
+        words=operation.command.words,
+        positional=operation.command.positional,
+        parameters=tuple(_parameter(name, field, names(name)) for name, field in fields.items()),
+        access=operation.access.value,
+        scope=operation.scope.value,
+        mutates=operation.mutates,
+        presentation=operation.presentation.value,
+        upload=operation.upload,
+        paged="page_size" in fields,
+        starts_task=_starts_task(operation.response),
+        list_path=list_path,
+    )
+
+
+def _parameter(name: str, field: FieldInfo, names: str | None) -> Parameter:
+    kind, many, choices = _kind(field.annotation)
+    default = None if field.is_required() or field.default is None or many else field.default
+    return Parameter(
+        name=name,
+        kind=kind,
+        many=many,
+        required=field.is_required(),
+        choices=choices,
+        secret=field.repr is False or (kind is Kind.TEXT and name in _SECRETS),
+        names=names if kind is Kind.ID else None,
+        default=None if default is None or kind is Kind.JSON or not field.repr else _shown(default),
+        help=field.description,
+    )
+
+
+def _starts_task(response: Any) -> bool:
+    members = set(getattr(response, "model_fields", ()))
+    return {"op", "progress"} <= members or "task" in members or "task_id" in members
+
+
+def _shown(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _kind(annotation: Any) -> tuple[Kind, bool, tuple[str, ...]]:
+    """What a flag takes, whether it may be repeated, and its choices. What has members of its own is JSON."""
+    origin = typing.get_origin(annotation)
+    arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
+    if origin in (typing.Union, types.UnionType):
+        return _kind(arguments[0]) if len(arguments) == 1 else (Kind.TEXT, False, ())
+    if origin is typing.Annotated:
+        return _kind(arguments[0])
+    if origin is typing.Literal:
+        return Kind.TEXT, False, tuple(str(argument) for argument in arguments)
+    if origin in (list, tuple, set, frozenset):
+        kind, _, choices = _kind(arguments[0]) if arguments else (Kind.TEXT, False, ())
+        return kind, kind is not Kind.JSON, choices
+    if not isinstance(annotation, type) or origin is dict or hasattr(annotation, "model_fields"):
+        return Kind.JSON, False, ()
+    if issubclass(annotation, StrEnum):
+        return Kind.TEXT, False, tuple(member.value for member in annotation)
+    plain = {bool: Kind.BOOLEAN, int: Kind.INTEGER, float: Kind.NUMBER, UUID: Kind.ID, dict: Kind.JSON}
+    return plain.get(annotation, Kind.TEXT), False, ()
+
+
+def _cache_path(environment: Mapping[str, str]) -> Path:
+    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
+    return Path(base, "svc", "commands.json")
+
+
+def _fingerprint() -> str:
+    """Changes whenever a source does from which the registry is made."""
+    digest = hashlib.sha256(f"{_FORMAT}".encode())
+    for package in _PACKAGES:
+        spec = importlib.util.find_spec(package)
+        for folder in sorted(spec.submodule_search_locations or ()) if spec else ():
+            for path, changed, size in sorted(_sources(folder)):
+                digest.update(f"{path}:{changed}:{size}\n".encode())
+    return digest.hexdigest()
+
+
+def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir() and entry.name != "__pycache__":
+                yield from _sources(entry.path)
+            elif entry.name.endswith(".py"):
+                status = entry.stat()
+                yield entry.path, status.st_mtime_ns, status.st_size
+
+
+def _read(path: Path, sources: str) -> Service | None:
+    try:
+        stored = json.loads(path.read_text())
+        if stored["sources"] != sources:
+            return None
+        return Service(tuple(_revived(operation) for operation in stored["operations"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # absent, unreadable or cut short: it is made again
+
+
+def _revived(stored: dict[str, Any]) -> OperationDescription:
+    parameters = tuple(
+        Parameter(**parameter | {"kind": Kind(parameter["kind"]), "choices": tuple(parameter["choices"])})
+        for parameter in stored["parameters"]
+    )
+    plain = stored | {"words": tuple(stored["words"]), "positional": tuple(stored["positional"])}
+    return OperationDescription(**plain | {"parameters": parameters})
+
+
+def _write(path: Path, sources: str, known: Service) -> None:
+    stored = {"sources": sources, "operations": [asdict(operation) for operation in known.operations]}
+    temporary = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(stored))
+        temporary.replace(path)
+    except OSError:
+        return  # a home that cannot be written to: the next command derives it again

@@ -1,0 +1,244 @@
+"""The commands that are more than one call: signing in, profiles, following tasks and events, consoles, completion.
+
+What a command needs is loaded when it runs: most command lines use little of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import asyncclick as click
+
+from svc.cli import profiles
+from svc.cli.columns import shortened
+from svc.cli.failures import Exit, Failure
+from svc.cli.output import Format, say, show
+from svc.cli.parameters import Name
+from svc.cli.profiles import ProfileFile, normal_url
+from svc.cli.session import Session, narrow, session_parameters
+
+_LONGEST_SILENCE = 30.0
+
+
+def shared(command: click.Command) -> click.Command:
+    """Give a command the options that all share."""
+    command.params.extend(session_parameters({flag for parameter in command.params for flag in parameter.opts}))
+    return command
+
+
+@shared
+@click.command()
+@click.argument("url")
+@click.option("--email", prompt="E-mail", help="Who you are.")
+@click.option("--password", metavar="SECRET", help="Asked for when left out; `-` reads standard input.")
+@click.option("--name", default="default", show_default=True, help="The profile to write.")
+@click.option("--fingerprint", help="SHA-256 of the controller's certificate authority, as the controller printed it.")
+@click.option("--days", default=90, show_default=True, help="How long the token lasts; 0: for ever.")
+@click.pass_obj
+async def login(session: Session, /, url: str, **given: Any) -> None:
+    """Sign in to a service and remember it as a profile."""
+    from svc.cli import accounts
+
+    session = narrow(session, given)
+    password = given.pop("password")
+    if password == "-":  # noqa: S105 - the sign for standard input
+        password = click.get_text_stream("stdin").readline().rstrip("\r\n")
+    elif password is None:
+        password = await click.prompt("Password", hide_input=True, err=True)
+    authority = session.choice.trusted_file
+    trusted = authority.read_text() if authority is not None else None
+    asked = accounts.SignIn(url=normal_url(url), password=password, trusted=trusted, **given)
+    await accounts.login(session.choice.environment, asked)
+
+
+@click.group("profile")
+def profile_group() -> None:
+    """The services this account knows."""
+
+
+@profile_group.command("list")
+@click.pass_obj
+async def list_profiles(session: Session, /, **given: Any) -> None:
+    """Show the profiles; the current one is marked."""
+    session = narrow(session, given)
+    stored = profiles.load(session.choice.environment)
+    show([{"name": n, "url": p.url, "current": n == stored.current} for n, p in stored.profiles.items()], session.style)
+
+
+shared(list_profiles)
+
+
+@profile_group.command("use")
+@click.argument("name")
+@click.pass_obj
+async def use_profile(session: Session, /, name: str) -> None:
+    """Make a profile the current one."""
+    stored = _having(session, name)
+    profiles.save(session.choice.environment, replace(stored, current=name))
+
+
+@profile_group.command("remove")
+@click.argument("name")
+@click.pass_obj
+async def remove_profile(session: Session, /, name: str) -> None:
+    """Forget a profile. The token itself lives on until it is deleted at the service."""
+    stored = _having(session, name)
+    left = {known: profile for known, profile in stored.profiles.items() if known != name}
+    current = None if stored.current == name else stored.current
+    profiles.save(session.choice.environment, ProfileFile(current=current, profiles=left))
+
+
+def _having(session: Session, name: str) -> ProfileFile:
+    stored = profiles.load(session.choice.environment)
+    if name not in stored.profiles:
+        known = ", ".join(sorted(stored.profiles)) or "none"
+        raise Failure(Exit.NOT_FOUND, f"there is no profile {name!r}", f"known profiles: {known}")
+    return stored
+
+
+@shared
+@click.command()
+@click.pass_obj
+async def ops(session: Session, /, **given: Any) -> None:
+    """Print the operation registry."""
+    session = narrow(session, given)
+    rows = [
+        {
+            "operation": operation.name,
+            "method": operation.method,
+            "path": operation.path,
+            "command": "svc " + " ".join(operation.words),
+            "access": operation.access,
+            "scope": operation.scope,
+            "mutates": operation.mutates,
+        }
+        for operation in session.service.operations
+    ]
+    show(rows, session.style)
+
+
+@click.command()
+@click.argument("service", type=click.Choice(["controller"]))
+def openapi(service: str) -> None:
+    """Print a service's OpenAPI 3.1 document; no server is asked."""
+    from svc.controller.catalogue import controller_registry
+    from svc.registry.openapi import document
+
+    click.echo(json.dumps(document(controller_registry()), indent=2, ensure_ascii=False))
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the completions of a shell: source <(svc completion bash)."""
+    from asyncclick.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(context.find_root().command, {}, "svc", "_SVC_COMPLETE").source())
+
+
+@shared
+@click.command("stream")
+@click.option("--after", metavar="POSITION", help="Resume behind this event.")
+@click.pass_obj
+async def stream(session: Session, /, after: str | None, **given: Any) -> None:
+    """Print what changes, as it changes; a lost connection is resumed where it broke."""
+    import trio
+
+    session = narrow(session, given)
+    pause, connected = 1.0, False
+    async with session.client() as client:
+        while True:
+            try:
+                async with client.events(after) as events:
+                    pause, connected = 1.0, True
+                    async for kind, data in events:
+                        after = str(data.get("id", after or "")) or None
+                        _print_event(kind, data, session.style.format)
+            except Failure as failure:
+                if not connected or failure.exit_code != Exit.UNAVAILABLE:
+                    raise
+                say(f"svc: {failure.message}; trying again in {pause:g} s", style="yellow")
+            await trio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_SILENCE)
+
+
+def _print_event(kind: str, data: Mapping[str, Any], format_: Format) -> None:
+    if format_ is Format.TABLE:
+        facts = ", ".join(
+            f"{name} {value}"
+            for name, value in data.get("payload", {}).items()
+            if value not in (None, "") and not isinstance(value, dict | list)
+        )
+        line = f"{str(data.get('at', ''))[11:19]:8} {kind:9} {data.get('subject') or '-'}  {facts}"
+    else:
+        line = json.dumps({"kind": kind, "data": data}, ensure_ascii=False)
+    click.echo(line)
+
+
+@shared
+@click.command()
+@click.argument("task")
+@click.option("--wait-timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up waiting then.")
+@click.pass_obj
+async def watch(session: Session, /, task: str, wait_timeout: float | None, **given: Any) -> None:
+    """Follow a task's log to its end."""
+    from svc.cli import tasks
+
+    session = narrow(session, given)
+    async with session.client() as client:
+        ended = await tasks.follow(client, task, timeout=math.inf if wait_timeout is None else wait_timeout)
+    show(shortened(ended) if session.style.format is Format.TABLE else ended, session.style)
+    tasks.check(ended)
+
+
+@shared
+@click.command()
+@click.argument("name", type=Name("/vms"))
+@click.pass_obj
+async def console(session: Session, /, name: str, **given: Any) -> None:
+    """Open a machine's serial console. Ctrl-] leaves."""
+    from svc.cli.console import console as run
+
+    await run(narrow(session, given), name)
+
+
+@shared
+@click.command()
+@click.argument("name", type=Name("/vms"))
+@click.option("--port", default=0, help="The port on 127.0.0.1; 0 takes a free one.")
+@click.pass_obj
+async def vnc(session: Session, /, name: str, port: int, **given: Any) -> None:
+    """Offer a machine's screen to a VNC viewer on this computer, until interrupted."""
+    from svc.cli.vnc import vnc as run
+
+    await run(narrow(session, given), name, port)
+
+
+class LateGroup(click.Group):
+    """A group whose commands are loaded when one of them is wanted."""
+
+    def __init__(self, name: str, help_text: str, load: Callable[[], click.Group]) -> None:
+        super().__init__(name, help=help_text)
+        self._load = load
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return self._load().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return self._load().get_command(ctx, cmd_name)
+
+
+def _serve() -> click.Group:
+    from svc.cli.serve import serve
+
+    return serve
+
+
+serve = LateGroup("serve", "Run a service.", _serve)

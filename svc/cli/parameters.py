@@ -1,0 +1,192 @@
+"""The flags of a generated command, from the description of its operation.
+
+An id is given as `--image` (`--image-id` says the same) and takes a name; a request that has a field for the name as
+well (`image`) does not show it twice.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import asyncclick as click
+from asyncclick.shell_completion import CompletionItem
+
+from svc.cli.description import Kind, OperationDescription, Parameter
+from svc.cli.failures import Failure
+from svc.cli.naming import NAME_FIELDS
+from svc.cli.profiles import Choice, choose, tls_context
+from svc.cli.session import session_parameters
+
+_COMPLETION_SECONDS = 2.0
+
+_HELP = {
+    "access_mode": "Which account is offered; without it, the image's own user with sudo.",
+    "after": "Behind this position.",
+    "destroy_disks": "Destroy its disks as well; otherwise they stay on the node.",
+    "disk_gib": "Size of the disk in GiB, where no plan says it.",
+    "hostname": "What the guest calls itself; without it, the machine's name.",
+    "hours": "How far back.",
+    "idempotency_key": "Repeating a call with the same key repeats nothing; made up where left out.",
+    "memory_mib": "Memory in MiB, where no plan says it.",
+    "page": "Which page.",
+    "page_size": "Rows a page, at most 200.",
+    "password": "Have a password made up, shown once.",
+    "q": "Only what contains this text.",
+    "sort": "Sort by this field; -FIELD for descending order.",
+    "ssh_keys": "A public key, as in ~/.ssh/id_ed25519.pub.",
+    "start": "Start it once it is there.",
+    "vcpus": "Virtual processors, where no plan says it.",
+}
+"""What fields say that many requests share and none describes."""
+
+
+def parameters(operation: OperationDescription) -> list[click.Parameter]:
+    made: list[click.Parameter] = []
+    for name in operation.positional:
+        parameter = operation.parameter(name)
+        assert parameter is not None, f"{operation.name} has no field {name}"
+        made.append(
+            click.Argument([name], required=parameter.required, type=_type(parameter), metavar=_metavar(parameter))
+        )
+    if operation.upload:
+        made.append(click.Argument(["upload_file"], metavar="FILE", type=click.Path(exists=True, path_type=Path)))
+    options = [
+        option(parameter)
+        for parameter in operation.parameters
+        if parameter.name not in operation.positional and not _said_by_its_id(operation, parameter)
+    ]
+    options += _further(operation)
+    taken = {flag for option in options for flag in option.opts}
+    return [*made, *options, *session_parameters(taken)]
+
+
+def option(parameter: Parameter) -> click.Option:
+    flags = _flags(parameter)
+    required = parameter.required and not parameter.secret and parameter.name != "confirm"
+    if parameter.kind is Kind.BOOLEAN:
+        flag = flags[0]
+        return click.Option(
+            [f"{flag}/--no-{flag[2:]}", parameter.name], default=None, required=required, help=_help(parameter)
+        )
+    return click.Option(
+        [*flags, parameter.name],
+        type=_type(parameter),
+        multiple=parameter.many,
+        required=required,
+        metavar=None if parameter.choices else _metavar(parameter),
+        help=_help(parameter),
+    )
+
+
+def flag_of(parameter: Parameter) -> str:
+    return _flags(parameter)[0]
+
+
+def _flags(parameter: Parameter) -> list[str]:
+    """The friendly flag first, then the field's own name where that differs."""
+    own = "--" + parameter.name.replace("_", "-")
+    if parameter.kind is not Kind.ID:
+        return [own]
+    friendly = own.removesuffix("-ids").removesuffix("-id")
+    return [own] if friendly in (own, "--") else [friendly, own]
+
+
+def _said_by_its_id(operation: OperationDescription, parameter: Parameter) -> bool:
+    return operation.parameter(f"{parameter.name}_id") is not None
+
+
+def _metavar(parameter: Parameter) -> str:
+    if parameter.names is not None:
+        return "NAME" if parameter.name != "id" else parameter.names.rpartition("/")[2].rstrip("s").upper()
+    if parameter.kind is Kind.TEXT:
+        return parameter.name.upper() if not parameter.secret else "SECRET"
+    return {Kind.INTEGER: "N", Kind.NUMBER: "X", Kind.JSON: "JSON"}.get(parameter.kind, parameter.name.upper())
+
+
+def _help(parameter: Parameter) -> str | None:
+    told = parameter.help or (None if parameter.secret else _HELP.get(parameter.name))
+    said = [told.rstrip(".") + "."] if told else []
+    if parameter.names is not None:
+        said.append("Its name or id.")
+    if parameter.secret:
+        said.append("`-` asks for it, or reads it from standard input.")
+    if parameter.many:
+        said.append("May be repeated.")
+    if parameter.default is not None:
+        said.append(f"[default: {parameter.default}]")
+    return " ".join(said) or None
+
+
+def _further(operation: OperationDescription) -> list[click.Option]:
+    """The flags that are the command line's own."""
+    options: list[click.Option] = []
+    if operation.paged:
+        options.append(click.Option(["--all", "all_pages"], is_flag=True, help="Every page."))
+    if operation.presentation == "file":
+        where = click.Path(dir_okay=False, path_type=Path)
+        options.append(click.Option(["--to", "download_to"], type=where, metavar="FILE", help="Where to write it."))
+    if operation.method == "DELETE" or operation.parameter("confirm") is not None:
+        options.append(click.Option(["--yes", "-y"], is_flag=True, help="Do it without asking."))
+    if operation.starts_task:
+        options.append(click.Option(["--wait", "-w"], is_flag=True, help="Wait until the task has ended."))
+        options.append(
+            click.Option(
+                ["--wait-timeout"],
+                type=click.FloatRange(min=0),
+                metavar="SECONDS",
+                help="Wait, but no longer; the task goes on.",
+            )
+        )
+    return options
+
+
+def _type(parameter: Parameter) -> click.ParamType[Any]:
+    if parameter.choices:
+        return click.Choice(parameter.choices)
+    if parameter.names is not None:
+        return Name(parameter.names)
+    if parameter.kind is Kind.INTEGER:
+        return click.INT
+    if parameter.kind is Kind.NUMBER:
+        return click.FLOAT
+    return _Json() if parameter.kind is Kind.JSON else click.STRING
+
+
+class Name(click.ParamType[str]):
+    """The name or id of a thing in a list; the shell completes it by asking the service, which is given little time
+    for that."""
+
+    name = "name"
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        import httpx
+
+        given = ctx.find_root().params | ctx.params
+        try:
+            profile = choose(Choice(given.get("session_profile"), given.get("session_url"), given.get("session_token")))
+            answer = httpx.get(
+                f"{profile.url}/api/v1{self._path}",
+                headers={"Authorization": f"Bearer {profile.token}"},
+                verify=tls_context(profile),
+                timeout=_COMPLETION_SECONDS,
+            ).json()
+        except (httpx.HTTPError, ValueError, Failure, OSError):
+            return []  # there is nowhere to tell the person: the shell is in the middle of their line
+        rows = answer.get("items", []) if isinstance(answer, dict) else answer
+        names = [next((str(row[name]) for name in ("slug", *NAME_FIELDS) if row.get(name)), None) for row in rows]
+        return [CompletionItem(name) for name in names if name is not None and name.startswith(incomplete)]
+
+
+class _Json(click.ParamType[Any]):
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            self.fail(f"not JSON: {error}", param, ctx)
