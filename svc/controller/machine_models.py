@@ -163,10 +163,3 @@ async def visible_machine(queryable: Queryable, principal: Principal, vm_id: UUI
 
 async def show(queryable: Queryable, principal: Principal, vm_id: UUID) -> VM:
     return VM.of(await visible_machine(queryable, principal, vm_id), principal)
-
-
-def node_filter(node_id: UUID | None, principal: Principal) -> Condition:
-    """The filter by node, which would tell a customer about placement."""
-    if node_id is None:
-        return Condition("true")
-    return Condition("vms.node_id = $1", (node_id,)) if principal.sees_everything else Condition("false")

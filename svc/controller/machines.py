@@ -22,12 +22,11 @@ from svc.controller.machine_models import (
     MetricSeries,
     VMCreateResult,
     VMStatus,
-    node_filter,
     show,
     visible_machine,
 )
 from svc.controller.services import Controller
-from svc.controller.tasks import TaskModel, page_of_tasks
+from svc.controller.tasks import TaskModel, node_filter, page_of_tasks
 from svc.registry.idempotency import once
 from svc.registry.operation import Command, Context, Method, Operation, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
@@ -117,7 +116,7 @@ async def list_machines(context: Context[Controller], request: VMList) -> Page[V
             visible_projects(context.principal, "vms.project_id"),
             equals(SHOWN_STATUS, request.status.value if request.status else None),
             equals("vms.project_id", request.project),
-            node_filter(request.node, context.principal),
+            node_filter(request.node, context.principal, "vms.node_id"),
             contains(request.q, "vms.name", "vms.hostname"),
         ],
         sortable=_SORTABLE,

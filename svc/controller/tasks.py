@@ -104,7 +104,7 @@ async def list_tasks(context: Context[Controller], request: TaskList) -> Page[Ta
         request,
         equals("status", request.status.value if request.status else None),
         equals("op", request.op),
-        equals("node_id", request.node),
+        node_filter(request.node, context.principal, "node_id"),
         equals("resource_kind", request.resource_kind.value if request.resource_kind else None),
     )
 
@@ -126,6 +126,13 @@ async def page_of_tasks(
         request=request,
     )
     return Page[TaskModel].of([TaskModel.of(as_task(row), principal) for row in rows], total, request)
+
+
+def node_filter(node_id: UUID | None, principal: Principal, column: str) -> Condition:
+    """The filter by node, which would tell a customer about placement: theirs is empty."""
+    if node_id is not None and not principal.sees_everything:
+        return Condition("false")
+    return equals(column, node_id)
 
 
 async def show_task(context: Context[Controller], request: TaskRequest) -> TaskModel:

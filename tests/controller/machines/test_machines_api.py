@@ -56,6 +56,8 @@ async def test_somebody_elses_task_is_not_found(database: Database) -> None:
             assert (await refusal(now.stranger, name, id=task_id)).code is ErrorCode.NOT_FOUND
         assert (await now.stranger("task.list")).total == 0
         assert (await now.customer("task.list")).items[0].id == task_id
+        assert (await now.customer("task.list", node=now.world.node_id)).total == 0
+        assert (await now.staff("task.list", node=now.world.node_id)).total == 1
 
 
 @pytest.mark.parametrize("name", ["vm.delete", "vm.force-stop", "vm.reset"])
