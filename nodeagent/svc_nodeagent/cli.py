@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
                 trio.run(_enrol, folder)
             case "run":
                 with _only_one(folder):
-                    trio.run(_run, folder, options.simulated)
+                    trio.run(_run, folder, options.simulated, options.prefix)
             case _:
                 _status(folder)
     except (_Unusable, NotEnrolled, EnrolmentRefused) as error:
@@ -67,6 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("enrol", parents=[common], help="join the controller named in the environment")
     run = commands.add_parser("run", parents=[common], help="serve the controller until stopped")
     run.add_argument("--simulated", action="store_true", help="machines in memory instead of libvirt, for tests")
+    run.add_argument(
+        "--prefix",
+        default="svc",
+        help="how the names of domains, taps and of the nftables table begin; two agents on one host differ in it",
+    )
     commands.add_parser("status", parents=[common], help="say what this node is")
     return parser
 
@@ -83,12 +88,12 @@ async def _enrol(folder: AgentFolder) -> None:
     sys.stdout.write(f"joined as node {enrolment.node_id}\n")
 
 
-async def _run(folder: AgentFolder, simulated: bool) -> None:
+async def _run(folder: AgentFolder, simulated: bool, prefix: str) -> None:
     agent = Agent(folder, Journal.open(folder.journal))
     log.info("agent.started", node_id=str(agent.node_id), data=str(folder.path))
     async with trio.open_nursery() as nursery:
         await nursery.start(_stop_on_signal, agent)
-        await agent.run(_simulated(folder) if simulated else _libvirt(folder))
+        await agent.run(_simulated(folder) if simulated else _libvirt(folder, prefix))
         nursery.cancel_scope.cancel()
     log.info("agent.stopped")
 
@@ -101,12 +106,14 @@ async def _stop_on_signal(agent: Agent, *, task_status: trio.TaskStatus[None]) -
             agent.stop()
 
 
-def _libvirt(folder: AgentFolder) -> OpenHost:
+def _libvirt(folder: AgentFolder, prefix: str) -> OpenHost:
     # Imported here: a simulated node runs where libvirt is not installed.
-    from svc_nodeagent.hypervisor import LibvirtHost
+    from svc_nodeagent.hypervisor import LibvirtHost, Naming
+
+    naming = Naming(domain_prefix=f"{prefix}-", device_prefix=prefix, table=prefix)
 
     def open_host(open_stream: OpenStream) -> AbstractAsyncContextManager[Host]:
-        return LibvirtHost.open(folder.path / "host", open_stream=open_stream)
+        return LibvirtHost.open(folder.path / "host", open_stream=open_stream, naming=naming)
 
     return open_host
 

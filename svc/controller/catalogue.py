@@ -6,14 +6,19 @@ from functools import cache
 
 from svc.controller import (
     activity,
+    alerts,
     consoles,
     events,
     images,
+    locations,
     machine_orders,
     machines,
+    networks,
     nodes,
+    overview,
     people,
     plans,
+    pools,
     projects,
     settings,
     sign_in,
@@ -44,6 +49,11 @@ AREAS = (
     tasks,
     images,
     plans,
+    locations,
+    networks,
+    pools,
+    alerts,
+    overview,
 )
 
 

@@ -1,4 +1,7 @@
-"""What this host itself says: domains, taps, routes, rules and files, asked with its own tools."""
+"""What this host itself says: domains, taps, routes, rules and files, asked with its own tools.
+
+Only what belongs to the tests' own agent is told, by the beginning of its name.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,22 @@ import json
 import subprocess
 from pathlib import Path
 
+from tests.system.stack import PREFIX
+
 
 def _output(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def domains() -> set[str]:
-    """UUIDs of all libvirt domains, running or not."""
-    return set(_output("virsh", "-q", "list", "--all", "--uuid").split())
+    """Ids of the machines that have a libvirt domain, running or not."""
+    names = _output("virsh", "-q", "list", "--all", "--name").split()
+    return {name.removeprefix(f"{PREFIX}-") for name in names if name.startswith(f"{PREFIX}-")}
 
 
 def taps() -> set[str]:
     links = json.loads(_output("ip", "-j", "link", "show"))
-    return {link["ifname"] for link in links if link["ifname"].startswith("svc")}
+    return {link["ifname"] for link in links if link["ifname"].startswith(PREFIX)}
 
 
 def routes_to(address: str) -> list[dict[str, object]]:

@@ -28,6 +28,8 @@ from svc.cli.profiles import Profile
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv" / "bin"
+PREFIX = "tst"
+"""What begins the names of domains, taps and tables here, so that an agent which serves this host is left alone."""
 DEMO_IMAGE = Path(os.environ.get("SVC_IMAGES") or Path.home() / ".cache/svc/images") / "demo.qcow2"
 
 
@@ -166,7 +168,8 @@ class Stack:
         await trio.run_process(
             [str(BIN / "svc-nodeagent"), "enrol", "--data", str(data)], env=dict(os.environ) | environment
         )
-        agent = Program(name, [str(BIN / "svc-nodeagent"), "run", "--data", str(data)], self.folder / f"{name}.log")
+        command = [str(BIN / "svc-nodeagent"), "run", "--data", str(data), "--prefix", PREFIX]
+        agent = Program(name, command, self.folder / f"{name}.log")
         agent.start()
         return agent
 
@@ -178,6 +181,13 @@ class Stack:
                         if node["name"] == name:
                             return dict(node)
                     await trio.sleep(0.2)
+
+    async def own_network(self) -> None:
+        """New machines get addresses that no other service on this host gives out."""
+        cidr = f"10.78.{secrets.randbelow(256)}.0/24"
+        async with self.client() as client:
+            pool = {"name": "tests", "cidr": cidr}
+            await client.call("POST", "/networks", body={"name": "tests", "default": True, "pool": pool})
 
     async def import_demo_image(self) -> dict[str, Any]:
         async with self.client() as client:

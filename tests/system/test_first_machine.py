@@ -53,7 +53,7 @@ def look(port: int) -> tuple[int, int, int]:
 
 
 async def create(client: Client, image_id: str) -> dict[str, object]:
-    [project] = (p for p in (await client.call("GET", "/projects"))["items"] if p["name"] == "default")
+    [project] = (await client.call("GET", "/projects"))["items"]
     created = await client.call(
         "POST",
         "/vms",
@@ -79,6 +79,7 @@ async def test_a_machine_from_order_to_removal() -> None:
         agent = await stack.enrol_node("alpha")
         try:
             await stack.node_online("alpha")
+            await stack.own_network()
             image = await stack.import_demo_image()
             async with stack.client() as client:
                 [node] = (await client.call("GET", "/nodes"))["items"]
