@@ -33,6 +33,9 @@ async def fresh_controller() -> AsyncIterator[Stack]:
         await stack.start_controller()
         try:
             yield stack
+        except Exception as error:
+            error.add_note(f"The controller's log ends:\n{stack.controller.tail()}")
+            raise
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 60):
                 await stack.controller.stop()
