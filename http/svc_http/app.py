@@ -1,22 +1,25 @@
-"""The Quart-Trio application of a registry: every operation at its route below /api/v1, and nothing besides the
-document.
+"""The application of a registry: every operation at its route below /api/v1, and the OpenAPI document.
 
-A request goes straight down: route, credentials, registry (all checks, then the handler), response model, bytes.
-Pages and websockets are added to the application by whoever composes the service.
+A request goes straight down: route, credentials, registry (all checks, then the handler), response model, bytes. This
+path is plain ASGI, without a task, a context or a routing of Quart's for each request: that is half of what a read
+costs. Pages and websockets are Quart-Trio's, added to the application by whoever composes the service.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from functools import cache
 from typing import Any, Generic
 from urllib.parse import parse_qsl
 
-from quart import Request, Response, request
-from quart.typing import ResponseReturnValue
+import trio
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
+from quart import Response
 from quart_trio import QuartTrio
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from svc.registry.idempotency import KEY_FIELD
 from svc.registry.openapi import document
@@ -24,32 +27,55 @@ from svc.registry.operation import Context, Effects, Presentation, ServicesT
 from svc.registry.parameters import Parameters
 from svc.registry.principal import Principal
 from svc.registry.registry import Entry, Registry
-from svc.registry.streaming import EventStream
 from svc_actors.errors import invalid
 from svc_actors.store import Caller, Via
 from svc_http.credentials import Authenticator, Credentials
-from svc_http.errors import as_service_error, failure, refusal_of_http
+from svc_http.errors import as_service_error, failure, no_such_path, wrong_method
+from svc_http.exchange import JSON_TYPE, ClientGoneError, Exchange, Header, Reply
 from svc_http.metrics import Metrics
-from svc_http.streaming import EventStreamBody, Streams
-from svc_http.wire import JSON_TYPE, Connection, Exchange, exchange_of
+from svc_http.routing import Routes
+from svc_http.streaming import Streams
 
 API_PREFIX = "/api/v1"
 _MAX_QUERY_FIELDS = 100
 _MAX_KEY = 200
+_COOKIE_FLAGS = "Path=/; Secure; HttpOnly; SameSite=Strict"
+_STREAM_HEADERS: tuple[Header, ...] = ((b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"))
+_TYPES = {
+    Presentation.SHELL_SCRIPT: b"text/x-shellscript; charset=utf-8",
+    Presentation.FILE: b"application/octet-stream",
+}
 
 
 class App(QuartTrio):
     """`streams.stop()` ends the event streams; `server.serve_https` calls it when the service stops."""
 
-    asgi_http_class = Connection
-
-    def __init__(self, *, metrics: Metrics) -> None:
+    def __init__(self, api: Api[Any], metrics: Metrics) -> None:
         super().__init__("svc_http", static_folder=None)
+        self._api = api
         self.metrics = metrics
-        self.streams = Streams()
-        self.url_map.merge_slashes = False
+        self.streams = api.streams
         self.config["RESPONSE_TIMEOUT"] = None
-        metrics.event_streams.set_function(lambda: len(self.streams))
+        self.register_error_handler(HTTPException, _refused)
+        metrics.event_streams.set_function(lambda: len(api.streams))
+
+    async def asgi_app(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] != "http":
+            await super().asgi_app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        exchange = Exchange(scope, receive, send)
+        try:
+            if scope["path"].startswith(API_PREFIX + "/"):
+                await self._api.answer(exchange)
+            else:
+                exchange.operation = "page"
+                await super().asgi_app(scope, receive, exchange.observed_send)
+        except* (ClientGoneError, trio.TooSlowError):
+            # Nobody is there to be told. What was asked for is done, or was never asked for whole.
+            pass
+        finally:
+            exchange.account(self.metrics, began)
 
 
 def create_app(
@@ -62,171 +88,145 @@ def create_app(
     metrics: Metrics | None = None,
 ) -> App:
     """The application that serves `registry` for `public_url` (an origin: scheme, host, port)."""
-    app = App(metrics=metrics or Metrics())
     credentials = Credentials(authenticator, cookie=session_cookie, public_url=public_url)
-    endpoint = _Endpoints(registry, services, credentials, app.streams, session_cookie)
-    for entry in registry.entries():
-        route = entry.operation.route
-        app.add_url_rule(
-            API_PREFIX + route.path.replace("{", "<").replace("}", ">"),
-            endpoint=entry.operation.name,
-            view_func=endpoint.view(entry),
-            methods=[route.method.value],
-            provide_automatic_options=False,
-        )
-
-    @cache
-    def described() -> bytes:
-        return json.dumps(document(registry, session_cookie=session_cookie), ensure_ascii=False).encode()
-
-    async def openapi() -> Response:
-        exchange_of(request.scope).operation = "openapi"
-        return Response(described(), content_type=JSON_TYPE)
-
-    async def refused(error: HTTPException) -> Response:
-        return refusal_of_http(error)
-
-    async def broken(error: Exception) -> Response:
-        request_id = exchange_of(request.scope).request_id
-        return failure(as_service_error(error, request_id))
-
-    app.add_url_rule(f"{API_PREFIX}/openapi.json", view_func=openapi, provide_automatic_options=False)
-    app.register_error_handler(HTTPException, refused)
-    app.register_error_handler(Exception, broken)
-    return app
+    return App(Api(registry, services, credentials, session_cookie), metrics or Metrics())
 
 
-class _Endpoints(Generic[ServicesT]):
-    """The view functions of a registry's operations."""
+class Api(Generic[ServicesT]):
+    """The operations of a registry, over HTTP."""
 
     def __init__(
-        self,
-        registry: Registry[ServicesT],
-        services: ServicesT,
-        credentials: Credentials,
-        streams: Streams,
-        session_cookie: str,
+        self, registry: Registry[ServicesT], services: ServicesT, credentials: Credentials, session_cookie: str
     ) -> None:
+        self.streams = Streams()
         self._registry = registry
         self._services = services
         self._credentials = credentials
-        self._streams = streams
         self._cookie = session_cookie
+        self._routes = Routes(registry.entries())
+        self._document: Callable[[], bytes] = cache(
+            lambda: json.dumps(document(registry, session_cookie=session_cookie), ensure_ascii=False).encode()
+        )
 
-    def view(self, entry: Entry[ServicesT]) -> Callable[..., Awaitable[ResponseReturnValue]]:
-        async def answer(**path: str) -> ResponseReturnValue:
-            asked: Request = request._get_current_object()  # type: ignore[attr-defined]
-            exchange = exchange_of(asked.scope)
-            exchange.operation = entry.operation.name
-            effects = Effects()
-            try:
-                response = await self._perform(entry, asked, exchange, path, effects)
-            except HTTPException:
-                raise
-            except Exception as error:  # noqa: BLE001 - the edge: a defect is logged whole and answered as `internal`
-                response = failure(as_service_error(error, exchange.request_id))
-            self._apply(effects, response)
-            return response
+    async def answer(self, exchange: Exchange) -> None:
+        path, method = exchange.scope["path"][len(API_PREFIX) :], exchange.scope["method"]
+        found = self._routes.find(path)
+        if found is None:
+            await self._answer_besides(exchange, path, method)
+            return
+        entry = found.entries.get("GET" if method == "HEAD" else method)
+        if entry is None or (method == "HEAD" and entry.operation.presentation is Presentation.EVENT_STREAM):
+            await exchange.respond(*wrong_method(found.allowed))
+            return
+        exchange.operation = entry.operation.name
+        effects = Effects()
+        reply: Reply | AsyncGenerator[bytes, None]
+        try:
+            result = await self._perform(entry, exchange, found.values, effects)
+            if entry.operation.presentation is Presentation.EVENT_STREAM:
+                reply = self.streams.read(result, await result.visibility())
+            else:
+                reply = _presented(entry, result, effects)
+        except ClientGoneError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the edge: a defect is logged whole and answered as `internal`
+            reply = failure(as_service_error(error, exchange.request_id))
+        if isinstance(reply, tuple):
+            status, body, headers = reply
+            await exchange.respond(status, body, [*headers, *self._cookies(effects)])
+        else:
+            async with aclosing(reply) as chunks:
+                await exchange.stream(200, chunks, _STREAM_HEADERS)
 
-        return answer
+    async def _answer_besides(self, exchange: Exchange, path: str, method: str) -> None:
+        if path != "/openapi.json":
+            await exchange.respond(*no_such_path())
+        elif method not in ("GET", "HEAD"):
+            await exchange.respond(*wrong_method("GET, HEAD"))
+        else:
+            exchange.operation = "openapi"
+            await exchange.respond(200, self._document(), [(b"content-type", JSON_TYPE)])
 
     async def _perform(
-        self, entry: Entry[ServicesT], asked: Request, exchange: Exchange, path: Mapping[str, str], effects: Effects
-    ) -> Response:
+        self, entry: Entry[ServicesT], exchange: Exchange, values: tuple[str, ...], effects: Effects
+    ) -> Any:
         operation = entry.operation
-        principal = await self._credentials.principal(asked, operation)
+        principal = await self._credentials.principal(exchange, operation)
         exchange.actor = principal.display
         context = Context(
             principal=principal,
-            caller=_caller(principal, asked, exchange, operation.name),
+            caller=_caller(principal, exchange, operation.name),
             services=self._services,
             effects=effects,
             response=operation.response,
-            user_agent=asked.headers.get("User-Agent"),
-            upload=exchange.body.chunks() if operation.upload else None,
+            user_agent=exchange.header(b"user-agent"),
+            upload=exchange.upload() if operation.upload else None,
         )
-        result = await self._registry.execute(operation.name, context, _parameters(entry, asked, path))
-        return await self._presented(entry, result, effects)
+        path = dict(zip(entry.reader.in_path, values, strict=True))
+        return await self._registry.execute(operation.name, context, _parameters(entry, exchange, path))
 
-    async def _presented(self, entry: Entry[ServicesT], result: Any, effects: Effects) -> Response:
-        operation = entry.operation
-        status = effects.status or operation.status
-        match operation.presentation:
-            case Presentation.JSON:
-                if operation.response is None:
-                    return Response(b"", status=status)
-                return Response(entry.response.dump_json(result), status=status, content_type=JSON_TYPE)
-            case Presentation.SHELL_SCRIPT:
-                return Response(result, status=status, content_type="text/x-shellscript; charset=utf-8")
-            case Presentation.FILE:
-                return Response(result, status=status, content_type="application/octet-stream")
-            case Presentation.REDIRECT:
-                return Response(b"", status=303, headers={"Location": _inside(result)})
-            case Presentation.EVENT_STREAM:
-                return await self._stream(result)
-
-    async def _stream(self, stream: EventStream) -> Response:
-        body = EventStreamBody(stream, await stream.visibility(), self._streams)
-        response = Response(content_type="text/event-stream")
-        response.response = body
-        response.headers.pop("Content-Length", None)
-        response.headers["X-Accel-Buffering"] = "no"
-        response.timeout = None
-        return response
-
-    def _apply(self, effects: Effects, response: Response) -> None:
+    def _cookies(self, effects: Effects) -> list[Header]:
         if effects.set_session is not None:
-            response.set_cookie(
-                self._cookie, effects.set_session, secure=True, httponly=True, samesite="Strict", path="/"
-            )
-        elif effects.clear_session:
-            response.delete_cookie(self._cookie, secure=True, httponly=True, samesite="Strict", path="/")
+            return [(b"set-cookie", f"{self._cookie}={effects.set_session}; {_COOKIE_FLAGS}".encode())]
+        if effects.clear_session:
+            return [(b"set-cookie", f"{self._cookie}=; Max-Age=0; {_COOKIE_FLAGS}".encode())]
+        return []
 
 
-def _parameters(entry: Entry[Any], asked: Request, path: Mapping[str, str]) -> Parameters:
+def _presented(entry: Entry[Any], result: Any, effects: Effects) -> Reply:
+    operation = entry.operation
+    status = effects.status or operation.status
+    if operation.presentation is Presentation.REDIRECT:
+        return 303, b"", [(b"location", _inside(result).encode())]
+    if operation.presentation is not Presentation.JSON:
+        body = result.encode() if isinstance(result, str) else result
+        return status, body, [(b"content-type", _TYPES[operation.presentation])]
+    if operation.response is None:
+        return status, b"", []
+    return status, entry.response.dump_json(result), [(b"content-type", JSON_TYPE)]
+
+
+def _parameters(entry: Entry[Any], exchange: Exchange, path: Mapping[str, str]) -> Parameters:
     defaults: dict[str, str] = {}
-    if (key := asked.headers.get("Idempotency-Key")) is not None:
+    if (key := exchange.header(b"idempotency-key")) is not None:
         if not 0 < len(key) <= _MAX_KEY:
             raise invalid(f"the header Idempotency-Key holds 1 to {_MAX_KEY} characters")
         defaults[KEY_FIELD] = key
-    position = asked.headers.get("Last-Event-ID")
+    position = exchange.header(b"last-event-id")
     if position is not None and entry.operation.presentation is Presentation.EVENT_STREAM:
         defaults["after"] = position
 
     async def body() -> bytes:
         if entry.operation.upload:
             return b""
-        declared = asked.headers.get("Content-Type")
-        if declared is not None and asked.mimetype != JSON_TYPE:
-            raise invalid(f"the body of a request is {JSON_TYPE}, not {asked.mimetype or 'unnamed'}")
-        read = await exchange_of(asked.scope).body.read()
+        declared = exchange.header(b"content-type")
+        if declared is not None and declared.partition(";")[0].strip().lower() != "application/json":
+            raise invalid("the body of a request is application/json, and its Content-Type says so")
+        read = await exchange.body()
         if read and declared is None:
-            raise invalid(f"a request with a body carries the header Content-Type: {JSON_TYPE}")
+            raise invalid("a request with a body carries the header Content-Type: application/json")
         return read
 
-    return Parameters(path=path, query=_query(asked) if entry.reader.in_query else (), body=body, defaults=defaults)
+    query = _query(exchange.scope["query_string"]) if entry.reader.in_query else ()
+    return Parameters(path=path, query=query, body=body, defaults=defaults)
 
 
-def _query(asked: Request) -> list[tuple[str, str]]:
-    if not asked.query_string:
+def _query(query_string: bytes) -> list[tuple[str, str]]:
+    if not query_string:
         return []
     try:
         return parse_qsl(
-            asked.query_string.decode("ascii"),
-            keep_blank_values=True,
-            errors="strict",
-            max_num_fields=_MAX_QUERY_FIELDS,
+            query_string.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_QUERY_FIELDS
         )
     except ValueError:
         raise invalid(f"the query is not well-formed UTF-8, or has more than {_MAX_QUERY_FIELDS} fields") from None
 
 
-def _caller(principal: Principal, asked: Request, exchange: Exchange, operation: str) -> Caller:
+def _caller(principal: Principal, exchange: Exchange, operation: str) -> Caller:
     if principal.impersonation_id is not None:
         via = Via.IMPERSONATION
     else:
         via = Via.TOKEN if principal.token_id is not None else Via.SESSION
-    peer = asked.scope.get("client")
     return Caller(
         actor_id=principal.user_id,
         actor=principal.display,
@@ -235,7 +235,7 @@ def _caller(principal: Principal, asked: Request, exchange: Exchange, operation:
         impersonation_id=principal.impersonation_id,
         impersonator_id=principal.impersonator_id,
         token_id=principal.token_id,
-        address=peer[0] if peer else None,
+        address=exchange.address,
         request_id=exchange.request_id,
         operation=operation,
     )
@@ -243,6 +243,15 @@ def _caller(principal: Principal, asked: Request, exchange: Exchange, operation:
 
 def _inside(path: str) -> str:
     """A redirect stays inside this service, whatever made the path."""
-    if not path.startswith("/") or path.startswith(("//", "/\\")) or any(ord(c) < 0x21 for c in path):
+    if not path.startswith("/") or path.startswith(("//", "/\\")) or any(not "!" <= c <= "~" for c in path):
         return "/"
     return path
+
+
+async def _refused(error: HTTPException) -> Response:
+    """What Quart refuses outside the API, in the API's words."""
+    if isinstance(error, MethodNotAllowed):
+        status, body, headers = wrong_method(", ".join(sorted(error.valid_methods or ())))
+    else:
+        status, body, headers = no_such_path()
+    return Response(body, status, headers={name.decode(): value.decode() for name, value in headers})

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from quart import Request
-
 from svc.registry.operation import Method, Operation
 from svc.registry.principal import ANONYMOUS, Access, Principal
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated
+from svc_http.exchange import Exchange
 
 GUARD_HEADER = "X-Service-Request"
 
@@ -37,39 +36,42 @@ class Credentials:
         self._cookie = cookie
         self._origin = public_url.lower()
 
-    async def principal(self, request: Request, operation: Operation[Any, Any, Any]) -> Principal:
+    async def principal(self, exchange: Exchange, operation: Operation[Any, Any, Any]) -> Principal:
         """Raises `unauthenticated`, or `forbidden` for a request that another site may have forged."""
         acts = operation.mutates or operation.route.method is not Method.GET
         public = operation.access is Access.PUBLIC
         if public and not acts:
             return ANONYMOUS
         try:
-            return await self._identified(request, acts=operation.route.method is not Method.GET)
+            return await self._identified(exchange, acts=operation.route.method is not Method.GET)
         except ServiceError as error:
             if public and error.code is ErrorCode.UNAUTHENTICATED:
                 return ANONYMOUS
             raise
 
-    async def _identified(self, request: Request, *, acts: bool) -> Principal:
-        authorization = request.headers.get("Authorization")
+    async def _identified(self, exchange: Exchange, *, acts: bool) -> Principal:
+        authorization = exchange.header(b"authorization")
         if authorization is not None:
             scheme, _, token = authorization.partition(" ")
             if scheme.lower() != "bearer" or not token.strip():
                 raise unauthenticated("the Authorization header must read: Bearer <token>")
             return await self._authenticator.by_token(token.strip())
-        cookie = request.cookies.get(self._cookie)
-        if acts and (cookie is not None or "Origin" in request.headers):
-            self._refuse_forgery(request)
+        cookie = exchange.cookie(self._cookie)
+        if acts and (cookie is not None or exchange.header(b"origin") is not None):
+            self._refuse_forgery(exchange)
         if cookie is None:
             return ANONYMOUS
         return await self._authenticator.by_session(cookie)
 
-    def _refuse_forgery(self, request: Request) -> None:
-        origin = request.headers.get("Origin")
-        if origin is None or origin.lower() not in (self._origin, f"https://{request.host.lower()}"):
+    def _refuse_forgery(self, exchange: Exchange) -> None:
+        origin = exchange.header(b"origin")
+        if origin is None or origin.lower() not in (
+            self._origin,
+            f"https://{(exchange.header(b'host') or '').lower()}",
+        ):
             raise forbidden(
                 "the request does not come from this service's own pages: its Origin is missing or foreign",
                 hint="from a program, use a token: Authorization: Bearer <token>",
             )
-        if request.headers.get(GUARD_HEADER) != "1":
+        if exchange.header(GUARD_HEADER.lower().encode()) != "1":
             raise forbidden(f"a request that changes something must carry the header {GUARD_HEADER}: 1")

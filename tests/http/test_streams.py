@@ -13,7 +13,7 @@ import trio
 
 import svc_http.server
 import svc_http.streaming
-import svc_http.wire
+import svc_http.exchange
 from svc_actors.store import Database, EventKind, NewEvent, append
 from tests.http.streams import reading
 from tests.http.toys import Served, served
@@ -128,7 +128,7 @@ async def test_a_silent_stream_has_a_heartbeat(server: Served, version: str, mon
 async def test_who_never_reads_is_cut_off_and_costs_the_others_nothing(
     database: Database, version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(svc_http.wire, "SEND_DEADLINE", 0.5)
+    monkeypatch.setattr(svc_http.exchange, "SEND_DEADLINE", 0.5)
     monkeypatch.setattr(svc_http.server, "UNREAD_DEADLINE", 0.5)
     async with (
         served(database, tmp_path) as server,

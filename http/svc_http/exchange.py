@@ -1,0 +1,206 @@
+"""One HTTP request and its answer, over ASGI: headers, body, the headers every answer carries, deadlines, log and
+figures.
+
+Invariants:
+
+- a body is read only when somebody asks for it, so back-pressure reaches the sender, and what is read whole is
+  bounded;
+- what nobody read is read and dropped before the answer, up to a bound: a connection closed over unread bytes would
+  lose the answer as well;
+- a reader that does not take its answer is given up after `SEND_DEADLINE` seconds. (Over HTTP/1.1 a send that has
+  begun cannot be cancelled: there the kernel ends it, see `svc_http.server`.)
+- a request is logged by its operation, never by its path: paths carry tickets and sign-on links.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterable
+
+import structlog
+import trio
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, HTTPScope
+
+from svc_actors.errors import invalid
+from svc_http.metrics import Metrics
+
+Header = tuple[bytes, bytes]
+Reply = tuple[int, bytes, list[Header]]
+"""Status, body and headers of a whole answer."""
+
+JSON_TYPE = b"application/json"
+MAX_BODY = 1_000_000
+"""Bytes of a body that is read whole."""
+BODY_DEADLINE = 30.0
+CHUNK_DEADLINE = 60.0
+SEND_DEADLINE = 20.0
+_DRAINED_BYTES = 16 * 1024 * 1024
+_DRAIN_DEADLINE = 5.0
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+_UNIVERSAL: tuple[Header, ...] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_OF_ANSWERS: tuple[Header, ...] = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
+
+
+class ClientGoneError(Exception):
+    """The client went away before its request was whole."""
+
+
+class Exchange:
+    """`operation` and `actor` are filled in as they become known, for the log and the figures."""
+
+    __slots__ = ("_headers", "_receive", "_send", "_unread", "actor", "operation", "request_id", "scope", "status")
+
+    def __init__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        self.scope = scope
+        self._receive = receive
+        self._send = send
+        self._headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            # h2 sends a cookie in pieces (RFC 9113, section 8.2.3); any other repeated header reads as a list.
+            join = b"; " if name == b"cookie" else b", "
+            self._headers[name] = self._headers[name] + join + value if name in self._headers else value
+        given = self._headers.get(b"x-request-id", b"")
+        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
+        # A body is announced, save over h2 (RFC 9113, section 8.1.1), where a GET without announcement has none
+        # either.
+        announced = not _BODY_HEADERS.isdisjoint(self._headers)
+        self._unread = announced or (scope["http_version"] == "2" and scope["method"] not in ("GET", "HEAD"))
+        self.operation = "unmatched"
+        self.actor: str | None = None
+        self.status: int | None = None
+
+    def header(self, name: bytes) -> str | None:
+        """The header's value; `name` in lower case."""
+        value = self._headers.get(name)
+        return value.decode("latin-1") if value is not None else None
+
+    def cookie(self, name: str) -> str | None:
+        for pair in (self.header(b"cookie") or "").split(";"):
+            key, separator, value = pair.strip().partition("=")
+            if separator and key == name:
+                return value
+        return None
+
+    @property
+    def address(self) -> str | None:
+        """The peer's own address; forwarded headers are not believed."""
+        client = self.scope.get("client")
+        return client[0] if client else None
+
+    async def body(self) -> bytes:
+        """All of the body. Raises `invalid` past `MAX_BODY` bytes or `BODY_DEADLINE` seconds."""
+        whole = bytearray()
+        with trio.move_on_after(BODY_DEADLINE) as deadline:
+            async for chunk in self._chunks():
+                whole += chunk
+                if len(whole) > MAX_BODY:
+                    raise invalid(f"the body of a request is at most {MAX_BODY} bytes")
+        if deadline.cancelled_caught:
+            raise invalid(f"the body of the request did not arrive within {BODY_DEADLINE:g} seconds")
+        return bytes(whole)
+
+    async def upload(self) -> AsyncIterator[bytes]:
+        """The body chunk by chunk, of any length. Raises `invalid` when none comes for `CHUNK_DEADLINE` seconds."""
+        chunks = self._chunks()
+        while True:
+            with trio.move_on_after(CHUNK_DEADLINE) as deadline:
+                try:
+                    chunk = await anext(chunks)
+                except StopAsyncIteration:
+                    return
+            if deadline.cancelled_caught:
+                raise invalid(f"nothing of the upload arrived for {CHUNK_DEADLINE:g} seconds")
+            yield chunk
+
+    async def respond(self, status: int, body: bytes, headers: Iterable[Header]) -> None:
+        """Send a whole answer. Raises TooSlowError when the client does not take it."""
+        if self._unread:
+            await self._drop_the_rest()
+        with trio.fail_after(SEND_DEADLINE):
+            await self._begin(status, [*headers, (b"content-length", b"%d" % len(body)), *_OF_ANSWERS])
+            await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def stream(self, status: int, chunks: AsyncIterator[bytes], headers: Iterable[Header]) -> None:
+        """Send an answer as it comes, until it ends or the client has gone."""
+        gone = False
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                nonlocal gone
+                while (await self._receive())["type"] != "http.disconnect":
+                    pass
+                gone = True
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            with trio.fail_after(SEND_DEADLINE):
+                await self._begin(status, [*headers, *_OF_ANSWERS])
+            async for chunk in chunks:
+                with trio.fail_after(SEND_DEADLINE):
+                    await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+            nursery.cancel_scope.cancel()
+        if not gone:
+            # Outside the nursery: hypercorn reports a disconnect from within the last send of every answer.
+            with trio.fail_after(SEND_DEADLINE):
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def observed_send(self, message: ASGISendEvent) -> None:
+        """`send` for an application below this one: completes the headers, and notes the status."""
+        if message["type"] == "http.response.start":
+            given = list(message["headers"])
+            names = {name.lower() for name, _ in given}
+            await self._begin(message["status"], [*given, *(item for item in _OF_ANSWERS if item[0] not in names)])
+        else:
+            with trio.fail_after(SEND_DEADLINE):
+                await self._send(message)
+
+    def account(self, metrics: Metrics, began: float) -> None:
+        """Count and log what became of the request."""
+        took = time.perf_counter() - began
+        metrics.answered(self.operation, self.status, took)
+        log.info(
+            "request",
+            request_id=self.request_id,
+            method=self.scope["method"],
+            operation=self.operation,
+            actor=self.actor,
+            status=self.status,
+            milliseconds=round(took * 1000, 1),
+        )
+
+    async def _begin(self, status: int, headers: list[Header]) -> None:
+        self.status = status
+        headers.extend(_UNIVERSAL)
+        headers.append((b"x-request-id", self.request_id.encode()))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        while self._unread:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise ClientGoneError
+            self._unread = message["more_body"]
+            if message["body"]:
+                yield message["body"]
+
+    async def _drop_the_rest(self) -> None:
+        dropped = 0
+        with trio.move_on_after(_DRAIN_DEADLINE):
+            async for chunk in self._chunks():
+                dropped += len(chunk)
+                if dropped > _DRAINED_BYTES:
+                    return
