@@ -10,7 +10,7 @@ import asyncclick as click
 
 from svc.cli import everyday
 from svc.cli.description import Service, service
-from svc.cli.failures import Exit, Failure
+from svc.cli.failures import Exit, first_cause
 from svc.cli.generated import OperationCommand
 from svc.cli.output import say
 from svc.cli.session import Session, narrow, session_parameters
@@ -101,7 +101,7 @@ def run(arguments: list[str]) -> int:
 
 def _ended_by(error: BaseException) -> int:
     """The exit code of a command line that an error ended, once the person has been told."""
-    cause = _first(error)
+    cause = first_cause(error)
     if isinstance(cause, click.ClickException):
         cause.show()
         return cause.exit_code
@@ -113,11 +113,3 @@ def _ended_by(error: BaseException) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.BROKEN_PIPE
     raise error
-
-
-def _first(error: BaseException) -> BaseException:
-    """What a nursery's group is about: its first error that is not a mere interruption of the others."""
-    while isinstance(error, BaseExceptionGroup):
-        told = [inner for inner in error.exceptions if isinstance(_first(inner), Failure)]
-        error = told[0] if told else error.exceptions[0]
-    return error

@@ -54,3 +54,11 @@ class Failure(click.ClickException):
         click.echo(f"svc: {self.message}", err=True)
         if self.hint:
             click.echo(f"     {self.hint}", err=True)
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """What a nursery's group of errors is about: the failure among them that is told to people, else the first."""
+    while isinstance(error, BaseExceptionGroup):
+        told = [inner for inner in error.exceptions if isinstance(first_cause(inner), Failure)]
+        error = told[0] if told else error.exceptions[0]
+    return error

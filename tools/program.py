@@ -1,0 +1,61 @@
+"""A program that runs detached from the terminal, found again by a later run through its pid file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import trio
+
+
+class Program:
+    """One of our programs, running detached from the terminal; its pid and its log are in the data folder."""
+
+    def __init__(self, name: str, data: Path, command: list[str]) -> None:
+        self.name = name
+        self.command = command
+        self.log = data / f"{name}.log"
+        self._pid_file = data / f"{name}.pid"
+
+    def pid(self) -> int | None:
+        """The pid while the program runs; the command is compared, since a pid may have been given to another."""
+        try:
+            pid = int(self._pid_file.read_text())
+            running = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ValueError):
+            return None
+        return pid if self.command[1].encode() in running else None
+
+    def start(self) -> None:
+        if self.pid() is not None:
+            return
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
+            )
+        self._pid_file.write_text(str(process.pid))
+
+    async def stop(self) -> None:
+        pid = self.pid()
+        if pid is None:
+            return
+        os.kill(pid, signal.SIGTERM)
+        with trio.move_on_after(30):
+            while self.pid() is not None:
+                reap()
+                await trio.sleep(0.1)
+        if self.pid() is not None:
+            print(f"{self.name} did not stop within 30 s; killing it", file=sys.stderr)
+            os.kill(pid, signal.SIGKILL)
+        self._pid_file.unlink(missing_ok=True)
+
+
+def reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        return
