@@ -56,12 +56,12 @@ class Api:
         if answer.is_success:
             return answer.json() if answer.content else None
         try:
-            error = answer.json()["error"]
+            said = answer.json()["error"]
         except (ValueError, KeyError) as malformed:
             raise AssertionError(f"{answer.status_code} without an error: {answer.text[:500]}") from malformed
-        if answer.status_code == 503 and error["code"] == "unavailable":
-            raise Unavailable(error["message"])
-        raise Refused(answer.status_code, error)
+        if answer.status_code == 503 and said["code"] == "unavailable":
+            raise Unavailable(said["message"])
+        raise Refused(answer.status_code, said)
 
     async def insist(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """Ask until it is done. For what is safe to repeat."""
