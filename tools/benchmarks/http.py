@@ -1,0 +1,318 @@
+"""B1, B4 and B7: a machine over HTTPS beside a bare route, a list beside its SQL, events beside a bare loop.
+
+Servers run in processes of their own, pinned to one core where there are two; the client has the other. Turns
+alternate, and the median counts. Run as `python -m tools.benchmarks.http`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import httpx
+import structlog
+import trio
+from pydantic_core import to_json
+
+from svc.controller.authenticate import Authentication
+from svc.controller.catalogue import controller_registry
+from svc.controller.config import ControllerConfig
+from svc.controller.machine_models import VM_SELECT
+from svc.controller.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
+from svc.controller.services import Controller
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database, Event, EventKind, EventLog, NewEvent, append, embedded, migrate
+from svc_http.app import App, create_app
+from svc_http.server import TlsFiles, serve_https
+from tests.http.toys import certificate
+from tools.benchmarks import Ratio
+
+ROUNDS = 5
+WRK_SECONDS = 3
+CONNECTIONS = 8
+MACHINES = 10_000
+LISTS = 30
+READERS = 50
+EVENTS = 200
+
+
+def measure() -> list[Ratio]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    return trio.run(_measure)
+
+
+async def _measure() -> list[Ratio]:
+    folder = Path(tempfile.mkdtemp(prefix="svc-bench-"))
+    folder.chmod(0o711)
+    certificate(folder)
+    async with embedded(folder / "postgresql") as url, Database.open(url) as database:
+        await migrate(database)
+        token, vm_id = await _seed(database)
+        return [
+            await _measure_route(folder, url, token, vm_id),
+            await _measure_list(database, token),
+            await _measure_events(folder, url, database, token),
+        ]
+
+
+async def _measure_route(folder: Path, url: str, token: str, vm_id: UUID) -> Ratio:
+    ours, peer = [], []
+    async with _server("ours", folder, url) as our_port, _server("bare", folder, url) as bare_port:
+        for _ in range(ROUNDS):
+            ours.append(await _wrk(f"https://127.0.0.1:{our_port}/api/v1/vms/{vm_id}", token))
+            peer.append(await _wrk(f"https://127.0.0.1:{bare_port}/", token))
+    return Ratio("B1 authenticated GET /vms/{id} : bare route", median(ours), median(peer), "requests/s", 0.7, True)
+
+
+async def _measure_list(database: Database, token: str) -> Ratio:
+    """Both in this process: the whole application from ASGI on, and the same two statements with JSON encoding."""
+    app = _application(database)
+    transport = httpx.ASGITransport(app=cast(Any, app))
+    ours, peer = [], []
+    async with httpx.AsyncClient(transport=transport, base_url="https://bench") as http:
+        headers = {"Authorization": f"Bearer {token}"}
+
+        async def listed() -> None:
+            answer = await http.get("/api/v1/vms", headers=headers)
+            assert len(answer.json()["items"]) == 50
+
+        for _ in range(ROUNDS):
+            ours.append(await _time(listed))
+            peer.append(await _time(partial(_raw_list, database)))
+    return Ratio("B4 GET /vms, 50 of 10,000 : raw SQL and JSON", median(ours), median(peer), "s", 2.0, False)
+
+
+async def _raw_list(database: Database) -> None:
+    where = "WHERE vms.deleted_at IS NULL"
+    rows = await database.fetch(f"{VM_SELECT} {where} ORDER BY vms.created_at DESC, vms.id DESC LIMIT 50")
+    total = await database.fetchval(f"SELECT count(*) FROM vms {where}")
+    json.loads(to_json({"items": [dict(row) for row in rows], "total": total}, fallback=str))
+
+
+async def _measure_events(folder: Path, url: str, database: Database, token: str) -> Ratio:
+    ours, peer = [], []
+    async with _server("ours", folder, url) as our_port, _server("loop", folder, url) as loop_port:
+        for _ in range(ROUNDS):
+            ours.append(await _deliver(our_port, database, token))
+            peer.append(await _deliver(loop_port, database, token))
+    name = f"B7 {EVENTS} events to {READERS} readers : bare Trio loop"
+    return Ratio(name, median(ours), median(peer), "s", 1.5, False)
+
+
+async def _deliver(port: int, database: Database, token: str) -> float:
+    """Seconds from the first of the events to the last reader's last one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    request = f"GET /api/v1/events HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+    opened: list[trio.SSLStream[trio.SocketStream]] = []
+
+    async def open_one() -> None:
+        stream = trio.SSLStream(await trio.open_tcp_stream("127.0.0.1", port), context, server_hostname="bench")
+        await stream.send_all(request)
+        received = b""
+        while b"retry: " not in received:
+            received += await stream.receive_some()
+        opened.append(stream)
+
+    async def read(stream: trio.SSLStream[trio.SocketStream]) -> None:
+        tail, seen = b"", 0
+        while seen < EVENTS:
+            data = tail + await stream.receive_some()
+            seen += data.count(b"\nevent: ")
+            tail = data[-8:] if b"\nevent: " not in data[-8:] else b""
+
+    async def emit() -> None:
+        for number in range(EVENTS):
+            async with database.transaction() as tx:
+                await append(tx, NewEvent(kind=EventKind.VM, subject=str(number), payload={"number": number}))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(READERS):
+            nursery.start_soon(open_one)
+    await trio.sleep(0.2)  # for events of an earlier turn to be numbered
+    began = perf_counter()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(emit)
+        for stream in opened:
+            nursery.start_soon(read, stream)
+    took = perf_counter() - began
+    for stream in opened:
+        await trio.aclose_forcefully(stream)
+    return took
+
+
+async def _time(work: Callable[[], Awaitable[None]]) -> float:
+    await work()
+    began = perf_counter()
+    for _ in range(LISTS):
+        await work()
+    return (perf_counter() - began) / LISTS
+
+
+async def _wrk(url: str, token: str) -> float:
+    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{WRK_SECONDS}s", "-H", f"Authorization: Bearer {token}", url]
+    done = await trio.run_process(_pinned(1, command), capture_stdout=True)
+    output = done.stdout.decode()
+    assert "Non-2xx" not in output, output
+    found = re.search(r"Requests/sec:\s+([\d.]+)", output)
+    assert found is not None, output
+    return float(found[1])
+
+
+def _pinned(core: int, command: list[str]) -> list[str]:
+    return ["taskset", "-c", str(core), *command] if (os.cpu_count() or 1) > 1 else command
+
+
+@asynccontextmanager
+async def _server(kind: str, folder: Path, url: str) -> AsyncIterator[int]:
+    """A server process of this module; yields its port."""
+    command = _pinned(0, [sys.executable, "-m", "tools.benchmarks.http", kind, str(folder), url])
+    process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    try:
+        yield int((await process.stdout.receive_some(20)).decode())
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+def _application(database: Database, events: EventLog | None = None) -> App:
+    services = SimpleNamespace(database=database, events=events, sealer=Sealer(bytes(32)))
+    return create_app(
+        controller_registry(),
+        cast(Controller, services),
+        authenticator=Authentication(database),
+        public_url="https://bench",
+    )
+
+
+async def _serve(kind: str, folder: Path, url: str) -> None:
+    from svc_http.logs import configure
+
+    configure()
+    async with Database.open(url) as database, trio.open_nursery() as nursery:
+        log = EventLog(database)
+        await nursery.start(log.run)
+        if kind == "loop":
+            port = await nursery.start(_serve_loop, folder, log)
+        else:
+            app = _bare() if kind == "bare" else _application(database, log)
+            config = ControllerConfig(data_dir=folder, public_host="bench", bind_host="127.0.0.1", api_port=0)
+            serve = partial(serve_https, app, config, _tls(folder), trio.Event())
+            [bind] = await nursery.start(serve)
+            port = int(bind.rpartition(":")[2])
+        print(port, flush=True)
+
+
+def _bare() -> App:
+    """The peer of B1: Quart-Trio with one route that answers JSON, and hypercorn set up as ours is."""
+    from quart_trio import QuartTrio
+
+    app = QuartTrio("bare")
+    app.streams = SimpleNamespace(stop=lambda: None)  # type: ignore[attr-defined]
+
+    @app.route("/")
+    async def answer() -> dict[str, object]:
+        return {"id": "x", "name": "machine", "status": "running"}
+
+    return cast(App, app)
+
+
+async def _serve_loop(folder: Path, log: EventLog, task_status: trio.TaskStatus[int]) -> None:
+    """The peer of B7: a loop that writes each event to one socket, with TLS and nothing else."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+
+    async def handle(stream: trio.SSLStream[trio.SocketStream]) -> None:
+        try:
+            await stream.receive_some()
+            await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nretry: 2000\n\n")
+            async with log.subscribe(None) as events:
+                async for event in events:
+                    await stream.send_all(_frame(event))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_ssl_over_tcp, handle, 0, context, host="127.0.0.1"))
+        task_status.started(listener.transport_listener.socket.getsockname()[1])
+
+
+def _frame(event: Event) -> bytes:
+    data = {
+        "id": event.position,
+        "kind": event.kind,
+        "subject": event.subject,
+        "at": event.at,
+        "payload": event.payload,
+    }
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.value.encode(), to_json(data))
+
+
+def _tls(folder: Path) -> TlsFiles:
+    return TlsFiles(folder / "certificate.pem", folder / "key.pem")
+
+
+async def _seed(database: Database) -> tuple[str, UUID]:
+    """An administrator's token, and ten thousand machines, of which one id."""
+    token = new_secret(API_TOKEN_PREFIX)
+    user = await database.fetchval(
+        "INSERT INTO users (email, name, role) VALUES ('root@bench', 'Root', 'administrator') RETURNING id"
+    )
+    await database.execute(
+        "INSERT INTO api_tokens (token_hash, last_four, user_id, name, scopes) VALUES ($1, 'xxxx', $2, 't', '{admin}')",
+        fingerprint(token),
+        user,
+    )
+    vm_id: UUID = await database.fetchval(
+        """
+        WITH location AS (INSERT INTO locations (name) VALUES ('bench') RETURNING id),
+        node AS (
+            INSERT INTO nodes (name, location_id, state, host_uuid)
+            SELECT 'bench', id, 'online', gen_random_uuid() FROM location RETURNING id
+        ),
+        project AS (INSERT INTO projects (name) VALUES ('bench') RETURNING id),
+        image AS (
+            INSERT INTO images (slug, name, os_family, distribution, release, login_user, format, source, custom)
+            VALUES ('bench', 'Bench', 'linux', 'debian', '12', 'debian', 'qcow2', 'file', true) RETURNING id
+        ),
+        made AS (
+            INSERT INTO vms (name, hostname, project_id, node_id, image_id, vcpus, memory_mib, disk_gib, status,
+                             access_mode, created_at)
+            SELECT 'vm' || number, 'vm' || number, project.id, node.id, image.id, 1, 1024, 10, 'running', 'user_sudo',
+                   now() - number * interval '1 second'
+            FROM generate_series(1, $1) AS number, project, node, image RETURNING id
+        )
+        SELECT id FROM made LIMIT 1
+        """,
+        MACHINES,
+    )
+    await database.execute("ANALYZE")
+    return token, vm_id
+
+
+def main() -> None:
+    if len(sys.argv) == 4:
+        trio.run(_serve, sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+        return
+    for row in measure():
+        print(f"{row.name}: {row.ours:,.4g} : {row.peer:,.4g} {row.unit} = {row.ratio:.2f} (goal {row.goal})")
+
+
+if __name__ == "__main__":
+    main()
