@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.errors import capacity, conflict, not_found
+from svc_actors.errors import capacity, conflict, not_found, unavailable
 from svc_actors.store import Record, Transaction
 
 _PLACEMENT_LOCK: Final = 0x5356_5043
 
 PROMISED: Final = "deleted_at IS NULL AND NOT (status = 'failed' AND built_at IS NULL)"
 """The machines that hold room on their node, as a condition on `vms`."""
+
+
+_OFFLINE: Final = "node: it is offline"
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,9 @@ async def lock_placement(tx: Transaction) -> None:
 async def place(tx: Transaction, need: Need, *, explain: bool) -> list[Candidate]:
     """The nodes with room, the emptiest first; never empty. The caller consumes the room in this transaction.
 
-    Raises `capacity` when there is none; with `explain` its details say of each node why not. Raises not_found for a
-    node that does not exist, and conflict for a named node that takes no machines.
+    Raises `capacity` when there is none; with `explain` its details say of each node why not. Raises `unavailable`
+    when a node would have room but is offline: it may be back in a moment. Raises not_found for a node that does not
+    exist.
     """
     await lock_placement(tx)
     nodes = await _nodes(tx)
@@ -84,6 +88,7 @@ async def place(tx: Transaction, need: Need, *, explain: bool) -> list[Candidate
     )
     found: list[Candidate] = []
     refused: list[dict[str, object]] = []
+    away: list[str] = []
     for node in nodes:
         if need.node_id is not None and node["id"] != need.node_id:
             continue
@@ -94,9 +99,11 @@ async def place(tx: Transaction, need: Need, *, explain: bool) -> list[Candidate
             for pool in pools
             if pool["location_id"] == node["location_id"] and (not pool["node_ids"] or node["id"] in pool["node_ids"])
         )
-        reasons = _unfit(node) or [lack for room, wanted in _wanted(node, need) if (lack := room.lack(wanted))]
+        reasons = _unfit(node) or _lacks(node, need)
         if not pool_ids:
             reasons.append("network: no enabled pool serves this node")
+        if reasons == [_OFFLINE] and not _lacks(node, need):
+            away.append(node["name"])
         if reasons:
             refused.append({"node_id": str(node["id"]), "node": node["name"], "reasons": reasons})
             continue
@@ -104,6 +111,12 @@ async def place(tx: Transaction, need: Need, *, explain: bool) -> list[Candidate
         found.append(Candidate(node["id"], node["name"], pool_ids, share))
     if need.node_id is not None and not found and not refused:
         raise not_found("There is no such node.")
+    if not found and away:
+        raise unavailable(
+            "The nodes with room for this machine are offline; nothing was made.",
+            hint="Try again once a node is back.",
+            details={"nodes": refused} if explain else None,
+        )
     if not found:
         raise capacity(
             "No node has room for this machine.",
@@ -141,7 +154,7 @@ async def _nodes(tx: Transaction) -> list[Record]:
 def _unfit(node: Record) -> list[str]:
     reasons = []
     if node["state"] != "online":
-        reasons.append(f"node: it is {node['state']}")
+        reasons.append(_OFFLINE if node["state"] == "offline" else f"node: it is {node['state']}")
     if node["mode"] != "managed":
         reasons.append("node: it is only observed")
     if node["maintenance"]:
@@ -149,6 +162,10 @@ def _unfit(node: Record) -> list[str]:
     if node["capacity"] is None:
         reasons.append("node: it has not reported its capacity")
     return reasons
+
+
+def _lacks(node: Record, need: Need) -> list[str]:
+    return [lack for room, wanted in _wanted(node, need) if (lack := room.lack(wanted))]
 
 
 def _rooms(node: Record) -> tuple[_Room, _Room, _Room]:
