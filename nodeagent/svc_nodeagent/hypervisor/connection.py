@@ -81,6 +81,7 @@ class Connection:
         self._changed = trio.Event()
         self._lost = trio.Event()
         self._last_error = "it was not tried yet"
+        self._subscriptions: list[int] = []
         libvirt.registerErrorHandler(lambda _context, _error: None, None)  # else it prints what is raised as well
 
     @property
@@ -170,8 +171,10 @@ class Connection:
                 (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._on_lifecycle),
                 (libvirt.VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, self._on_guest_agent),
             ):
-                connection.domainEventRegisterAny(None, event, callback, None)
+                self._subscriptions.append(connection.domainEventRegisterAny(None, event, callback, None))
             return connection
+
+        self._subscriptions = []
 
         with trio.fail_after(15):
             return await trio.to_thread.run_sync(open_and_subscribe, abandon_on_cancel=True, limiter=self._limiter)
@@ -184,6 +187,9 @@ class Connection:
 
         def close() -> None:
             try:
+                # Each subscription holds the connection open, so all of them go first.
+                for subscription in self._subscriptions:
+                    connection.domainEventDeregisterAny(subscription)
                 connection.unregisterCloseCallback()
                 connection.close()
             except libvirt.libvirtError as error:
@@ -216,11 +222,16 @@ class Connection:
 
     def _on_lifecycle(self, connection: Libvirt, domain: Any, event: int, detail: int, opaque: object) -> None:
         seen = LifecycleEvent(UUID(domain.UUIDString()), domain.name(), event, detail)
-        EVENT_LOOP.soon(self._listener.lifecycle, seen)
+        EVENT_LOOP.soon(self._tell, connection, self._listener.lifecycle, seen)
 
     def _on_guest_agent(self, connection: Libvirt, domain: Any, state: int, reason: int, opaque: object) -> None:
         if state == libvirt.VIR_CONNECT_DOMAIN_EVENT_AGENT_LIFECYCLE_STATE_CONNECTED:
-            EVENT_LOOP.soon(self._listener.guest_agent_connected, UUID(domain.UUIDString()), domain.name())
+            heard = UUID(domain.UUIDString()), domain.name()
+            EVENT_LOOP.soon(self._tell, connection, self._listener.guest_agent_connected, *heard)
+
+    def _tell(self, connection: Libvirt, tell: Callable[..., None], *what: object) -> None:
+        if self._connection is connection:  # what a connection given up says late is not listened to
+            tell(*what)
 
     def _closed(self, connection: Libvirt, reason: int) -> None:
         if self._connection is connection:

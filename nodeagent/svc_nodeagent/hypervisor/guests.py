@@ -41,8 +41,8 @@ class Guests:
             await self._on_domain(
                 vm_id, lambda domain: domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
             )
-        except LibvirtError as error:
-            if error.number != libvirt.VIR_ERR_OPERATION_INVALID:  # it went off between the look and the press
+        except LibvirtError:
+            if await self.state(vm_id) is DomainState.RUNNING:  # else it went off between the look and the press
                 raise
 
     async def start(self, vm_id: UUID) -> None:

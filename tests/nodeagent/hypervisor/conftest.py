@@ -61,9 +61,17 @@ async def clean_host(naming: Naming) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def host(data_folder: Path, naming: Naming, clean_host: None, demo_image: Path) -> AsyncIterator[LibvirtHost]:
+def files() -> dict[str, Path]:
+    """What the controller keeps, by digest; the demo image is served for everything else."""
+    return {}
+
+
+@pytest.fixture
+async def host(
+    data_folder: Path, naming: Naming, clean_host: None, demo_image: Path, files: dict[str, Path]
+) -> AsyncIterator[LibvirtHost]:
     async def open_stream(token: str) -> trio.abc.HalfCloseableStream:
-        return FileStream(await trio.Path(demo_image).read_bytes())
+        return FileStream(await trio.Path(files.get(token, demo_image)).read_bytes())
 
     async with LibvirtHost.open(data_folder, open_stream=open_stream, naming=naming) as opened:
         yield opened

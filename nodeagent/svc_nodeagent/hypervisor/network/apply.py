@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from uuid import UUID
 
 import trio
@@ -16,7 +17,7 @@ import trio
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network import ruleset, taps
-from svc_nodeagent.hypervisor.network.plan import addresses_of, plan
+from svc_nodeagent.hypervisor.network.plan import TapPlan, addresses_of, plan
 from svc_nodeagent.hypervisor.programs import run_program, try_program
 from svc_nodeagent.protocol import NetworkSpec, ObservedTap, ProbeResult
 
@@ -96,17 +97,22 @@ class HostNetwork:
             for device, tap in seen.items()
             if device not in wanted and (only is None or tap.vm_id in (only, None))
         ]
-        # Whatever tap is there is guarded, one without a record from everything; a chain needs its device to exist, and
-        # a machine whose tap is missing has it made when it is started.
-        guarded = sorted(device for device in seen.keys() | wanted if taps.exists(device))
-        await run_program("nft", "-j", "-f", "-", stdin=ruleset.ruleset(planned, guarded, self._naming))
+        await self._load(planned, seen.keys() | wanted)
         fault_point("network.rules")
         for tap in mine:
             await taps.open_tap(tap, seen.get(tap.device))
             fault_point("network.routes")
         await taps.remove_taps(surplus)
         fault_point("network.removed")
+        if surplus:  # a kernel may keep the chain of a device that has gone
+            await self._load(planned, wanted)
         self._networks = networks
+
+    async def _load(self, planned: tuple[TapPlan, ...], devices: AbstractSet[str]) -> None:
+        """Whatever tap is there is guarded, one without a record from everything. A chain needs its device to exist; a
+        machine whose tap is missing has it made when it is started."""
+        guarded = sorted(device for device in devices if taps.exists(device))
+        await run_program("nft", "-j", "-f", "-", stdin=ruleset.ruleset(planned, guarded, self._naming))
 
     async def _absent(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
         seen = await taps.seen_taps(self._naming)

@@ -70,14 +70,15 @@ async def open_tap(tap: TapPlan, seen: SeenTap | None) -> None:
     """Bring the tap up and give it exactly its gateways and routes. Only after its rules are in."""
     have_gateways = seen.gateways if seen else frozenset[IPv4Address]()
     have_routes = seen.routes if seen else frozenset[IPv4Address]()
-    for gateway in have_gateways - frozenset(tap.gateways):
+    for address in have_routes - frozenset(tap.addresses):
+        await run_program("ip", "route", "del", f"{address}/32", "dev", tap.device)
+    for gateway in have_gateways - frozenset(tap.gateways):  # after the routes: the last address takes those with it
         await run_program("ip", "address", "del", f"{gateway}/32", "dev", tap.device)
+        have_routes = frozenset()
     for gateway in frozenset(tap.gateways) - have_gateways:
         await run_program("ip", "address", "replace", f"{gateway}/32", "dev", tap.device)
     if seen is None or not seen.up:
         await run_program("ip", "link", "set", "dev", tap.device, "up")
-    for address in have_routes - frozenset(tap.addresses):
-        await run_program("ip", "route", "del", f"{address}/32", "dev", tap.device)
     for address in frozenset(tap.addresses) - have_routes:
         await run_program("ip", "route", "replace", f"{address}/32", "dev", tap.device)
 

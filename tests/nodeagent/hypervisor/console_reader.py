@@ -1,0 +1,51 @@
+"""Reads a serial console as a person would: until something is there to be read."""
+
+from __future__ import annotations
+
+import trio
+
+
+class ConsoleReader:
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.text = ""
+
+    async def until(self, *expected: str, seconds: float = 60) -> str:
+        """What was said up to and including the first of `expected`."""
+        with trio.move_on_after(seconds):
+            while True:
+                for words in expected:
+                    if words in self.text:
+                        said, _, self.text = self.text.partition(words)
+                        return said + words
+                chunk = await self.stream.receive_some()
+                assert chunk, f"the console ended before {expected}: {self.text[-2000:]}"
+                self.text += chunk.decode(errors="replace").replace("\r", "")
+        raise AssertionError(f"{expected} did not appear on the console: {self.text[-2000:]}")
+
+    async def type(self, line: str) -> None:
+        await self.stream.send_all(f"{line}\n".encode())
+
+    async def log_in(self, account: str, password: str) -> None:
+        """A prompt shows before the guest listens, and what is typed into that gap is lost: so it is waited out."""
+        await self.quiet()
+        await self.type(account)
+        await self.until("assword:")
+        await self.quiet()
+        await self.type(password)
+        said = await self.until("$ ", "# ", "ncorrect", "imed out")
+        assert said.endswith(("$ ", "# ")), said
+
+    async def quiet(self) -> None:
+        """Until nothing has been said for a moment."""
+        heard = True
+        while heard:
+            heard = False
+            with trio.move_on_after(0.5):
+                self.text += (await self.stream.receive_some()).decode(errors="replace").replace("\r", "")
+                heard = True
+
+    async def run(self, command: str, seconds: float = 30) -> str:
+        """A shell command's output. The marker is typed in two halves, so the echo of the line is not taken for it."""
+        await self.type(f"{command}; echo end''mark")
+        return await self.until("endmark", seconds=seconds)
