@@ -20,6 +20,9 @@ export interface Page<T> {
   pages: number;
 }
 
+const READ_ATTEMPTS = 3;
+const RETRY_MILLISECONDS = 400;
+
 type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
 export type Parameters = Record<string, string | number | boolean | null | undefined>;
 
@@ -31,13 +34,7 @@ async function call<T>(method: Method, path: string, body?: unknown, signal?: Ab
     request.body = JSON.stringify(body);
   }
   if (signal) request.signal = signal;
-  let response: Response;
-  try {
-    response = await fetch(`/api/v1${path}`, request);
-  } catch (error) {
-    if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new ApiError(0, "unavailable", "the controller cannot be reached", "It may be restarting.", null);
-  }
+  const response = await reach(`/api/v1${path}`, request, method === "GET" ? READ_ATTEMPTS : 1);
   const text = await response.text();
   const json = (response.headers.get("Content-Type") ?? "").includes("json") && text ? JSON.parse(text) : null;
   if (response.ok) return json as T;
@@ -49,6 +46,21 @@ async function call<T>(method: Method, path: string, body?: unknown, signal?: Ab
     failure.hint ?? null,
     failure.details ?? null,
   );
+}
+
+/** A read that got no answer (a network that changed, a controller that restarts) is asked again; an order never is. */
+async function reach(url: string, request: RequestInit, attempts: number): Promise<Response> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await fetch(url, request);
+    } catch (error) {
+      if (error instanceof DOMException && error.name === "AbortError") throw error;
+      if (attempt >= attempts) {
+        throw new ApiError(0, "unavailable", "the controller cannot be reached", "It may be restarting.", null);
+      }
+      await new Promise((resolve) => setTimeout(resolve, attempt * RETRY_MILLISECONDS));
+    }
+  }
 }
 
 export const api = {

@@ -44,8 +44,10 @@ const SECTIONS: Section[] = [
 
 /** "2 minutes ago" is true for so long without an event. */
 const AGE_MILLISECONDS = 20_000;
+const RETRY_MILLISECONDS = 3000;
 
 let session: Session = { is: "loading" };
+let retry: number | undefined;
 let view: View | null = null;
 let opened = "";
 
@@ -59,6 +61,8 @@ async function begin(): Promise<void> {
     live.stop();
     session = error.status === 401 ? await signedOut() : { is: "unreachable", why: error.message };
   }
+  clearTimeout(retry);
+  if (session.is === "unreachable") retry = window.setTimeout(() => void begin(), RETRY_MILLISECONDS);
   reopen();
 }
 
@@ -106,7 +110,8 @@ function draw(): TemplateResult {
     case "loading":
       return html`<p class="alone quiet">Loading…</p>`;
     case "unreachable":
-      return html`<div class="alone"><p>${session.why}</p><button @click=${() => void begin()}>Try again</button></div>`;
+      return html`<div class="alone"><p>${session.why}</p><p class="quiet">Trying again by itself.</p>
+        <button @click=${() => void begin()}>Try now</button></div>`;
     case "setup":
     case "out":
       return html`<div class="alone">${view?.draw()}</div>${notesTemplate()}`;
