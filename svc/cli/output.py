@@ -193,10 +193,11 @@ def _cell(name: str, value: Any) -> str:
         return separator.join(_cell(name, item) for item in value)
     if isinstance(value, Mapping):
         kept = {key: _cell(key, item) for key, item in value.items() if item not in (None, [], {})}
-        return ", ".join(f"{key} {text}" for key, text in kept.items())
+        return ", ".join(text if key in _SPEAKS_FOR_ITSELF else f"{key} {text}" for key, text in kept.items())
     return _CONTROL.sub("", str(value))
 
 
+_SPEAKS_FOR_ITSELF = {"name", "status", "state", "message", "ip"}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
