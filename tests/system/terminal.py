@@ -46,6 +46,8 @@ class Terminal:
         await self.expect("login: ")
         await self.send(user + "\r")
         await self.expect("assword: ")
+        # login discards what is typed before it has turned the echo off, which it does unseen just after the prompt.
+        await trio.sleep(1.0)
         await self.send(password + "\r")
 
     async def run(self, command: str, timeout: float = 30.0) -> str:
