@@ -28,7 +28,7 @@ _CLOSE_SECONDS = 2.0
 class Browser(Protocol):
     """A websocket that was accepted. Its going is the cancellation of the task that relays."""
 
-    async def receive(self) -> bytes | str: ...
+    async def receive(self) -> bytes | str | None: ...
 
     async def send(self, data: bytes) -> None: ...
 
@@ -80,6 +80,8 @@ async def _browser_to_guest(browser: Browser, guest: trio.abc.Stream) -> Ending:
         data = await browser.receive()
         if isinstance(data, str):
             return Ending.NOT_BINARY
+        if not data:  # Quart hands an empty message over as None.
+            continue
         try:
             with trio.fail_after(INPUT_SECONDS):
                 await guest.send_all(data)

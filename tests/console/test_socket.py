@@ -56,6 +56,21 @@ async def test_bytes_flow_both_ways_unchanged(house: House) -> None:
         assert house.gateway.opened[0].kind is ConsoleKind.SERIAL
 
 
+async def test_an_empty_message_is_nothing(house: House) -> None:
+    async with house.socket(await house.ticket(token=await house.token(await house.person()))) as socket:
+        await house.settled(open_consoles=1)
+        await socket.send_message(b"")
+        await socket.send_message(b"x")
+        assert await house.gateway.guests[0].receive_some(10) == b"x"
+
+
+async def test_a_text_message_is_refused(house: House) -> None:
+    async with house.socket(await house.ticket(token=await house.token(await house.person()))) as socket:
+        await house.settled(open_consoles=1)
+        await socket.send_message("x")
+        assert (await closed_with(socket))[0] == 1003
+
+
 async def test_a_spent_ticket_is_refused(house: House) -> None:
     path = await house.ticket(token=await house.token(await house.person()))
     async with house.socket(path):
