@@ -10,7 +10,7 @@ class ConsoleReader:
         self.stream = stream
         self.text = ""
 
-    async def until(self, *expected: str, seconds: float = 60) -> str:
+    async def until(self, *expected: str, seconds: float = 180) -> str:
         """What was said up to and including the first of `expected`."""
         with trio.move_on_after(seconds):
             while True:
@@ -45,7 +45,7 @@ class ConsoleReader:
                 self.text += (await self.stream.receive_some()).decode(errors="replace").replace("\r", "")
                 heard = True
 
-    async def run(self, command: str, seconds: float = 30) -> str:
+    async def run(self, command: str, seconds: float = 60) -> str:
         """A shell command's output. The marker is typed in two halves, so the echo of the line is not taken for it."""
         await self.type(f"{command}; echo end''mark")
         return await self.until("endmark", seconds=seconds)

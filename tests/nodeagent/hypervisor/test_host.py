@@ -114,7 +114,7 @@ async def test_a_guest_from_creation_to_nothing_left(
     assert any(point.memory_used_mib for point in measured.points)
 
     # Off and on again, with a change of definition that waited for it; what was set later stands
-    updated = VmUpdate(vm_id=vm_id, name="web-2", vcpus=2, memory_mib=320)
+    updated = VmUpdate(vm_id=vm_id, name="web-2", vcpus=1, memory_mib=384)
     assert state(await host.perform(updated, silent)) is DomainState.RUNNING
     assert state(await host.perform(VmShutdown(vm_id=vm_id), silent)) is DomainState.STOPPED
     with trio.fail_after(10):
@@ -128,7 +128,7 @@ async def test_a_guest_from_creation_to_nothing_left(
     await console.until("was set up before")
     await console.until("login:")
     await console.log_in("alice", LATER_PASSWORD)
-    assert "\n2\n" in await console.run("nproc")
+    assert int((await console.run("grep MemTotal /proc/meminfo")).split("MemTotal:")[1].split()[0]) > 300_000
 
     with pytest.raises(HostError) as refusal:
         await host.perform(ImageRemove(image_id=(await inventory(host)).images[0].image_id), silent)
