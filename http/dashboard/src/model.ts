@@ -126,7 +126,8 @@ export interface Person {
   name: string;
   role: Role;
   status: string;
-  company?: string;
+  suspension_reason: string | null;
+  last_sign_in_at: string | null;
 }
 
 export interface Token {

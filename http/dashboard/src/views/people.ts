@@ -1,12 +1,12 @@
 /** The people who may sign in. */
-import { html } from "lit-html";
+import { html, nothing, type TemplateResult } from "lit-html";
 import { api } from "../api";
-import type { Person } from "../model";
+import type { Me, Person } from "../model";
 import type { View } from "../page";
-import { ask, badge } from "../ui";
+import { ask, attempt, badge, when } from "../ui";
 import { list } from "./list";
 
-export function peopleView(): View {
+export function peopleView(me: Me): View {
   return list<Person>({
     title: "People",
     path: "/admin/users",
@@ -18,10 +18,30 @@ export function peopleView(): View {
     ],
     buttons: () => html`<button class="primary" @click=${add}>Add a person</button>`,
     rows: (people) => html`<div class="scroll"><table>
-      <thead><tr><th scope="col">Email</th><th scope="col">Name</th><th scope="col">Role</th><th scope="col">Status</th></tr></thead>
-      <tbody>${people.map((person) => html`<tr><td>${person.email}</td><td>${person.name}</td><td>${person.role}</td><td>${badge(person.status)}</td></tr>`)}</tbody>
+      <thead><tr><th scope="col">Email</th><th scope="col">Name</th><th scope="col">Role</th><th scope="col">Status</th><th scope="col">Signed in</th><th></th></tr></thead>
+      <tbody>${people.map((person) => html`<tr><td>${person.email}</td><td>${person.name}</td><td>${person.role}</td><td>${badge(person.status, person.suspension_reason)}</td>
+        <td>${when(person.last_sign_in_at)}</td><td class="act">${person.id === me.id ? nothing : actions(person)}</td></tr>`)}</tbody>
     </table></div>`,
   });
+}
+
+function actions(person: Person): TemplateResult {
+  const path = `/admin/users/${person.id}`;
+  const withReason = (title: string, text: string, action: string, verb: string, done?: () => void) => () =>
+    ask({ title, text, fields: [{ name: "reason", label: "Reason", required: true }], action,
+      submit: async (values) => {
+        await api.post(`${path}/${verb}`, values);
+        done?.();
+      } });
+  return html`
+    ${person.role === "customer" && person.status === "active" ? html`<button @click=${withReason(
+      `Look inside the account of ${person.email}`,
+      "For 30 minutes you see what this person sees. You can look, not act; it is written down for both of you.",
+      "Begin", "impersonate", () => location.replace("/"),
+    )}>Support session</button>` : nothing}
+    ${person.status === "active"
+      ? html`<button class="danger" @click=${withReason(`Suspend ${person.email}`, "They are signed out at once, and shown the reason when they sign in.", "Suspend", "suspend")}>Suspend</button>`
+      : html`<button @click=${() => void attempt(() => api.post(`${path}/restore`), "Restored.")}>Restore</button>`}`;
 }
 
 function add(): void {
