@@ -75,10 +75,10 @@ async function signedOut(): Promise<Session> {
   }
 }
 
-/** Show the view that the address names. The same view keeps what it has loaded. */
+/** Show the view that the address names. The same view, seen by the same person, keeps what it has loaded. */
 function reopen(): void {
   const { parts } = address();
-  const name = session.is === "in" ? parts.join("/") : session.is;
+  const name = session.is === "in" ? [session.me.id, ...parts].join("/") : session.is;
   if (!view || name !== opened) {
     view?.dispose?.();
     opened = name;
