@@ -125,7 +125,10 @@ class Machine(Actor):
             name = changes.name or vm.name
             before = {"name": vm.name, "vcpus": vm.vcpus, "memory_mib": vm.memory_mib}
             after = {"name": name, "vcpus": vcpus, "memory_mib": memory_mib}
-            await self._write_definition(tx, name, vcpus, memory_mib)
+            try:
+                await self._write_definition(tx, name, vcpus, memory_mib)
+            except UniqueViolationError:
+                raise conflict(f"The project has a machine named {name} already.") from None
             task = await self._new_task(tx, caller, vm, "vm.update", {"before": before, "after": after})
             await announce_machine(tx, self.vm_id)
         self._tasks.begin(task)
@@ -186,9 +189,10 @@ class Machine(Actor):
                     await free_removed(tx, self.vm_id, ending.result.removed_addresses)
                     await self._move(tx, vm, Word.DELETED, None)
                     return
+                case "vm.delete" if vm.built_at is None:
+                    observed = None
                 case "vm.update" if not ending.succeeded:
-                    was = task.parameters["before"]
-                    await self._write_definition(tx, was["name"], was["vcpus"], was["memory_mib"])
+                    await self._put_back(tx, vm.name, **task.parameters["before"])
                 case "vm.create" if ending.succeeded:
                     await tx.execute("UPDATE vms SET built_at = now() WHERE id = $1", self.vm_id)
                 case "vm.create":
@@ -292,17 +296,22 @@ class Machine(Actor):
         )
         await announce_machine(tx, self.vm_id)
 
-    async def _write_definition(self, tx: Transaction, name: str, vcpus: int, memory_mib: int) -> None:
+    async def _put_back(self, tx: Transaction, name_now: str, *, name: str, vcpus: int, memory_mib: int) -> None:
+        """The host kept what it had. The name may be another machine's by now; then this one keeps the new name."""
         try:
-            await tx.execute(
-                "UPDATE vms SET name = $2, vcpus = $3, memory_mib = $4 WHERE id = $1",
-                self.vm_id,
-                name,
-                vcpus,
-                memory_mib,
-            )
+            async with tx.savepoint():
+                await self._write_definition(tx, name, vcpus, memory_mib)
         except UniqueViolationError:
-            raise conflict(f"The project has a machine named {name} already.") from None
+            await self._write_definition(tx, name_now, vcpus, memory_mib)
+
+    async def _write_definition(self, tx: Transaction, name: str, vcpus: int, memory_mib: int) -> None:
+        await tx.execute(
+            "UPDATE vms SET name = $2, vcpus = $3, memory_mib = $4 WHERE id = $1",
+            self.vm_id,
+            name,
+            vcpus,
+            memory_mib,
+        )
 
     async def _note(self, tx: Transaction, state: DomainState) -> None:
         await tx.execute(
