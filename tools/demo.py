@@ -37,7 +37,7 @@ EMAIL = "admin@example.test"
 MACHINE = "demo"
 URL = "https://127.0.0.1:8443"
 PORTS = {8443: "the API", 8444: "nodes", 8445: "/metrics and /healthz"}
-BOOT_DEADLINE = 120.0
+BOOT_DEADLINE = 300.0
 NEEDED_GIB = 2
 SAY = Console(stderr=True, highlight=False)
 

@@ -24,10 +24,13 @@ class Program:
         """The pid while the program runs; the command is compared, since a pid may have been given to another."""
         try:
             pid = int(self._pid_file.read_text())
-            running = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ValueError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError, ValueError):
             return None
-        return pid if self.command[1].encode() in running else None
+        # A program that is only just being loaded has no arguments yet, and neither has one that has ended.
+        ours = self.command[1].encode() in command or command == [b""]
+        return pid if ours and state not in "ZX" else None
 
     def start(self) -> None:
         if self.pid() is not None:
