@@ -1,14 +1,16 @@
 """What a new controller starts with, so that the first machine needs no preparation: a location, a project, a network
-behind nat, and three plans.
+behind nat, three plans, and the catalogue of publishers' images.
 
 Made once: what an operator renames or removes afterwards does not come back.
 """
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import Final
 
+from svc_actors.controller.image_catalogue import ensure_catalogue
 from svc_actors.controller.networks import NewPool, create_network, create_pool
 from svc_actors.store import Database
 
@@ -23,6 +25,12 @@ _PLANS: Final = (
 
 
 async def seed_defaults(database: Database) -> None:
+    """At every start: the defaults, unless they were made before, and what is new in the catalogue."""
+    await _make_once(database)
+    await ensure_catalogue(database)
+
+
+async def _make_once(database: Database) -> None:
     async with database.transaction() as tx:
         await tx.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         if await tx.fetchval("SELECT 1 FROM settings WHERE name = 'defaults_made'") is not None:
@@ -30,8 +38,29 @@ async def seed_defaults(database: Database) -> None:
         location = await tx.fetchval("INSERT INTO locations (name) VALUES ('default') RETURNING id")
         await tx.execute("INSERT INTO projects (name) VALUES ('default')")
         network = await create_network(tx, "default", default=True)
-        await create_pool(tx, network["id"], NewPool(name="nat", location_id=location, cidr=NAT_NETWORK))
+        pool = NewPool(name="nat", location_id=location, cidr=NAT_NETWORK, nameservers=_resolvers())
+        await create_pool(tx, network["id"], pool)
         await tx.executemany(
             "INSERT INTO plans (name, slug, vcpus, memory_mib, disk_gib) VALUES ($1, $2, $3, $4, $5)", _PLANS
         )
         await tx.execute("INSERT INTO settings (name, value) VALUES ('defaults_made', 'true')")
+
+
+def _resolvers(path: Path = Path("/etc/resolv.conf")) -> list[IPv4Address]:
+    """The name servers of this host that a guest behind nat can reach as well: not those on its loopback."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        word, _, value = line.strip().partition(" ")
+        if word != "nameserver":
+            continue
+        try:
+            address = IPv4Address(value.strip())
+        except ValueError:
+            continue
+        if not address.is_loopback:
+            found.append(address)
+    return found[:3]
