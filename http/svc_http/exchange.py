@@ -130,9 +130,11 @@ class Exchange:
         """Send a whole answer. Raises TooSlowError when the client does not take it."""
         if self._unread:
             await self._drop_the_rest()
-        with trio.fail_after(SEND_DEADLINE):
+        with trio.CancelScope(relative_deadline=SEND_DEADLINE) as deadline:
             await self._begin(status, [*headers, (b"content-length", b"%d" % len(body)), *_OF_ANSWERS])
             await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        if deadline.cancelled_caught:
+            raise trio.TooSlowError
 
     async def stream(self, status: int, chunks: AsyncIterator[bytes], headers: Iterable[Header]) -> None:
         """Send an answer as it comes, until it ends or the client has gone."""
@@ -150,8 +152,10 @@ class Exchange:
             with trio.fail_after(SEND_DEADLINE):
                 await self._begin(status, [*headers, *_OF_ANSWERS])
             async for chunk in chunks:
-                with trio.fail_after(SEND_DEADLINE):
+                with trio.CancelScope(relative_deadline=SEND_DEADLINE) as deadline:
                     await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if deadline.cancelled_caught:
+                    raise trio.TooSlowError
             nursery.cancel_scope.cancel()
         if not gone:
             # Outside the nursery: hypercorn reports a disconnect from within the last send of every answer.

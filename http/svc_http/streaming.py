@@ -10,7 +10,7 @@ the stream ends when the answer is no; a stream ends at once when the service st
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -20,13 +20,15 @@ from pydantic_core import to_json
 
 from svc.registry.streaming import EventStream, Visibility
 from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.store import Event, Gone, SlowReader
+from svc_actors.store import Event, Gone, SlowReader, Subscription
 
 HEARTBEAT = 15.0
 RECHECK = 3.0
 BLIND = 30.0
 """How long a stream goes on while it cannot be told whether it still may."""
 _KEPT_FRAMES = 256
+_TOGETHER = 64
+"""How many events go out in one chunk when they have come together."""
 _COMMENT = b":\n\n"
 _OPENING = b"retry: 2000\n\n"
 _RESET = b'event: system\ndata: {"kind":"system","payload":{"reset":true}}\n\n'
@@ -86,9 +88,12 @@ class Streams:
                 except (SlowReader, Gone, ServiceError) as error:
                     log.info("event stream ended", reason=str(error))
                     return
-                if event is not None and visible(event):
+                if event is None:
+                    continue
+                frames = [self._rendered(it) for it in (event, *events.ready(_TOGETHER)) if visible(it)]
+                if frames:
                     heartbeat_at = trio.current_time() + HEARTBEAT
-                    yield self._rendered(event)
+                    yield b"".join(frames)
 
     def _rendered(self, event: Event) -> bytes:
         """The frame of an event; the log hands one object to all streams, so it is made once for all of them."""
@@ -110,7 +115,7 @@ class _Wait:
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
 
-    async def until(self, deadline: float, events: AsyncIterator[Event]) -> Event | None:
+    async def until(self, deadline: float, events: Subscription) -> Event | None:
         with trio.CancelScope(deadline=deadline) as self.scope:
             return await anext(events)
         return None

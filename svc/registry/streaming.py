@@ -6,11 +6,11 @@ seconds, so that a session which ended, or a project that was left, ends or narr
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from svc_actors.store import Event
+from svc_actors.store import Event, Subscription
 
 Visibility = Callable[[Event], bool]
 
@@ -20,6 +20,6 @@ class EventStream:
     """`visibility` gives the filter for the moment, or raises `ServiceError` when the stream must end; `after` is the
     position behind which to start, None for now."""
 
-    subscribe: Callable[[int | None], AbstractAsyncContextManager[AsyncIterator[Event]]]
+    subscribe: Callable[[int | None], AbstractAsyncContextManager[Subscription]]
     visibility: Callable[[], Awaitable[Visibility]]
     after: int | None

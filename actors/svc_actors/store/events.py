@@ -142,6 +142,13 @@ class Subscription:
         self.position = event.position
         return event
 
+    def ready(self, limit: int) -> list[Event]:
+        """What comes next and is here already, at most `limit` events; empty rather than waiting."""
+        taken = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
+        if taken:
+            self.position = taken[-1].position
+        return taken
+
     async def _read_history(self) -> None:
         page = await _read_after(self._database, self.position, _PAGE)
         if page and page[0].position != self.position + 1:
