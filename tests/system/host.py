@@ -1,6 +1,6 @@
 """What this host itself says: domains, taps, routes, rules and files, asked with its own tools.
 
-Only what belongs to the tests' own agent is told, by the beginning of its name.
+Only what belongs to the tests' own agent is told and touched, by the prefix of its names.
 """
 
 from __future__ import annotations
@@ -9,22 +9,37 @@ import json
 import subprocess
 from pathlib import Path
 
-from tests.system.stack import PREFIX
-
 
 def _output(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def domains() -> set[str]:
+def domains(prefix: str) -> set[str]:
     """Ids of the machines that have a libvirt domain, running or not."""
     names = _output("virsh", "-q", "list", "--all", "--name").split()
-    return {name.removeprefix(f"{PREFIX}-") for name in names if name.startswith(f"{PREFIX}-")}
+    return {name.removeprefix(f"{prefix}-") for name in names if name.startswith(f"{prefix}-")}
 
 
-def taps() -> set[str]:
+def taps(prefix: str) -> set[str]:
     links = json.loads(_output("ip", "-j", "link", "show"))
-    return {link["ifname"] for link in links if link["ifname"].startswith(PREFIX)}
+    return {link["ifname"] for link in links if link["ifname"].startswith(prefix)}
+
+
+def tables(prefix: str) -> list[tuple[str, str]]:
+    """Family and name of the nftables tables."""
+    listed = (line.split() for line in _output("nft", "list", "tables").splitlines())
+    return [(family, name) for _, family, name in listed if name == prefix]
+
+
+def clear(prefix: str) -> None:
+    """Remove what a test that failed has left."""
+    for vm_id in domains(prefix):
+        subprocess.run(["virsh", "-q", "destroy", f"{prefix}-{vm_id}"], capture_output=True, check=False)
+        subprocess.run(["virsh", "-q", "undefine", f"{prefix}-{vm_id}"], capture_output=True, check=False)
+    for tap in taps(prefix):
+        _output("ip", "link", "delete", tap)
+    for table in tables(prefix):
+        _output("nft", "delete", "table", *table)
 
 
 def routes_to(address: str) -> list[dict[str, object]]:

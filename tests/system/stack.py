@@ -25,11 +25,10 @@ import trio
 from svc.cli import tasks
 from svc.cli.client import Client
 from svc.cli.profiles import Profile
+from tests.system import host
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv" / "bin"
-PREFIX = "tst"
-"""What begins the names of domains, taps and tables here, so that an agent which serves this host is left alone."""
 DEMO_IMAGE = Path(os.environ.get("SVC_IMAGES") or Path.home() / ".cache/svc/images") / "demo.qcow2"
 
 
@@ -98,6 +97,8 @@ class Stack:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.prefix = f"t{secrets.token_hex(2)[:3]}"
+        """What begins the names of its domains, taps and tables: another agent of this host is left alone."""
         self.api_port, self.gateway_port, self.operations_port = free_port(), free_port(), free_port()
         self.url = f"https://127.0.0.1:{self.api_port}"
         self.controller_data = folder / "controller"
@@ -172,7 +173,7 @@ class Stack:
         await trio.run_process(
             [str(BIN / "svc-nodeagent"), "enrol", "--data", str(data)], env=dict(os.environ) | environment
         )
-        command = [str(BIN / "svc-nodeagent"), "run", "--data", str(data), "--prefix", PREFIX]
+        command = [str(BIN / "svc-nodeagent"), "run", "--data", str(data), "--prefix", self.prefix]
         agent = Program(name, command, self.folder / f"{name}.log")
         agent.start()
         return agent
@@ -257,4 +258,5 @@ async def open_stack() -> AsyncIterator[Stack]:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 60):
             if stack.controller.running():
                 await stack.controller.stop()
+        host.clear(stack.prefix)
         shutil.rmtree(folder, ignore_errors=True)

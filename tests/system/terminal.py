@@ -47,7 +47,7 @@ class Terminal:
         await self.send(user + "\r")
         await self.expect("assword: ")
         # login discards what is typed before it has turned the echo off, which it does unseen just after the prompt.
-        await trio.sleep(1.0)
+        await trio.sleep(2.0)
         await self.send(password + "\r")
 
     async def run(self, command: str, timeout: float = 30.0) -> str:

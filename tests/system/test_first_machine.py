@@ -74,7 +74,6 @@ async def create(client: Client, image_id: str) -> dict[str, object]:
 
 
 async def test_a_machine_from_order_to_removal() -> None:
-    domains, taps = host.domains(), host.taps()
     async with open_stack() as stack:
         agent = await stack.enrol_node("alpha")
         try:
@@ -124,8 +123,8 @@ async def test_a_machine_from_order_to_removal() -> None:
                 for pool in await client.call("GET", "/pools"):
                     assert pool["allocated_count"] == 0
                     assert pool["releasing_count"] == 0
-            assert host.domains() == domains
-            assert host.taps() == taps
+            assert host.domains(stack.prefix) == set()
+            assert host.taps(stack.prefix) == set()
             assert host.routes_to(address) == []
             assert address not in host.ruleset()
             assert host.machine_files(stack.folder / "alpha", vm_id) == []
