@@ -203,6 +203,68 @@ class House:
         self.stack.controller.start(**environment)
         await self.stack.healthy()
 
+    async def read_events(
+        self,
+        events: list[tuple[int, str, dict[str, Any]]],
+        after: int | None,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Append the events of one stream as (position, kind, data), until the stream ends."""
+        async with self.api() as api:
+            headers = {} if after is None else {"Last-Event-ID": str(after)}
+            async with api.http.stream("GET", "/api/v1/events", headers=headers, timeout=None) as stream:
+                assert stream.status_code == 200, stream.status_code
+                task_status.started()
+                position, kind = 0, ""
+                async for line in stream.aiter_lines():
+                    name, _, value = line.partition(": ")
+                    match name:
+                        case "id":
+                            position = int(value)
+                        case "event":
+                            kind = value
+                        case "data":
+                            events.append((position, kind, json.loads(value)))
+
+    async def follow_events(
+        self,
+        events: list[tuple[int, str, dict[str, Any]]],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Read events as a browser does: again from the last one seen whenever the stream ends or breaks."""
+        started = False
+
+        async def read(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+            try:
+                await self.read_events(events, events[-1][0] if events else 0, task_status=task_status)
+            except httpx.TransportError:
+                return
+
+        async with trio.open_nursery() as nursery:
+            while True:
+                if not started:
+                    await nursery.start(read)
+                    task_status.started()
+                    started = True
+                else:
+                    await read()
+                await trio.sleep(POLL)
+
+    async def watch_events(
+        self, kind: str, seen: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Set `seen` at the next event of a kind."""
+        events: list[tuple[int, str, dict[str, Any]]] = []
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.read_events, events, None)
+            task_status.started()
+            while not any(event[1] == kind for event in events):
+                await trio.sleep(POLL)
+            seen.set()
+            nursery.cancel_scope.cancel()
+
     async def _addresses_settle(self, api: Api, holders: set[str]) -> None:
         """Wait until nothing is being released, then compare who holds addresses with who may."""
         while True:
@@ -282,7 +344,7 @@ async def enrol_fleet(house: House, api: Api, nodes: int, prepare: Callable[[Hou
     with trio.fail_after(60):
         while True:
             known = await api.everything("/nodes")
-            if len(known) == nodes and all(node["state"] == "online" for node in known):
+            if len(known) == nodes and all(node["state"] == "online" and node["capacity"] for node in known):
                 return
             await trio.sleep(POLL)
 

@@ -1,0 +1,172 @@
+"""PostgreSQL killed, its backends killed, its connections used up, while people work."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+
+from svc_actors.store import Database
+from tests.faults.house import ENDED, Api, House, Refused, Unavailable, open_house
+
+pytestmark = pytest.mark.system
+
+KILLS = 5
+WORKERS = 6
+BACK_WITHIN = 10.0
+WINDOW = 1.0
+LOCK_SECONDS = 6.5
+CROWD = 40
+
+
+@dataclass
+class Load:
+    """People who start, stop and list machines all the time, and what they were told."""
+
+    house: House
+    acknowledged: set[str] = field(default_factory=set)
+    """Ids of the tasks that were answered with."""
+    unavailable: int = 0
+    done: bool = False
+    _moments: deque[float] = field(default_factory=deque)
+
+    async def person(self, api: Api, number: int) -> None:
+        created = await self.house.order(api, f"load-{number}")
+        self.acknowledged.add(created["task"]["id"])
+        machine = f"/vms/{created['vm']['id']}"
+        while not self.done:
+            for verb in ("shutdown", "start"):
+                await self.order(api, f"{machine}/{verb}")
+            try:
+                await api.call("GET", "/vms", page_size=20)
+                self.count()
+            except Unavailable:
+                self.unavailable += 1
+
+    async def order(self, api: Api, path: str) -> None:
+        try:
+            task = await api.call("POST", path, {})
+        except Unavailable:
+            self.unavailable += 1
+        except Refused as refusal:
+            # Busy with the order before, or already so because an unanswered order was carried out.
+            if refusal.code not in ("conflict", "not_ready"):
+                raise
+        else:
+            self.acknowledged.add(task["id"])
+            self.count()
+
+    def count(self) -> None:
+        self._moments.append(trio.current_time())
+
+    def rate(self) -> int:
+        """What succeeded within the last second."""
+        since = trio.current_time() - WINDOW
+        while self._moments and self._moments[0] < since:
+            self._moments.popleft()
+        return len(self._moments)
+
+
+@asynccontextmanager
+async def working(house: House, api: Api) -> AsyncIterator[Load]:
+    load = Load(house)
+    async with trio.open_nursery() as nursery:
+        for number in range(WORKERS):
+            nursery.start_soon(load.person, api, number)
+        await trio.sleep(2 * WINDOW)
+        yield load
+        load.done = True
+
+
+async def back(load: Load, wanted: float) -> None:
+    """The throughput is what it was, near enough on a machine that does other things as well."""
+    with trio.fail_after(BACK_WITHIN):
+        await trio.sleep(WINDOW)
+        while load.rate() < wanted:
+            await trio.sleep(WINDOW / 10)
+
+
+async def test_no_acknowledged_order_is_lost_when_postgresql_dies_under_load() -> None:
+    async with open_house(nodes=2, seed=51) as house, house.api() as api:
+        async with working(house, api) as load:
+            for _ in range(KILLS):
+                usual = load.rate()
+                assert usual > 0
+                await trio.sleep(house.random.uniform(0.0, 0.5))
+                house.kill_postmaster()
+                await back(load, usual / 2)
+        await house.check_truth(api)
+        tasks = {task["id"]: task for task in await api.everything("/tasks")}
+        assert load.acknowledged <= tasks.keys()
+        assert {task["status"] for task in tasks.values()} <= ENDED
+        assert load.unavailable > 0
+        recorded = await activity_of_machines(api)
+        assert {tasks[task]["resource_id"] for task in load.acknowledged} <= recorded
+        await background_lives(house, api)
+
+
+async def test_killed_backends_are_replaced_and_nobody_gets_a_wrong_answer() -> None:
+    async with open_house(nodes=2, seed=52) as house, house.api() as api:
+        async with (
+            working(house, api) as load,
+            Database.open(house.database_url("postgres", "postgres"), size=1) as administration,
+        ):
+            for _ in range(8):
+                await trio.sleep(house.random.uniform(0.05, 0.3))
+                await administration.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'svc' AND random() < 0.7"
+                )
+            await back(load, 1)
+        await house.check_truth(api)
+        tasks = {task["id"] for task in await api.everything("/tasks")}
+        assert load.acknowledged <= tasks
+        await background_lives(house, api)
+
+
+async def test_used_up_connections_are_unavailable_and_nothing_worse() -> None:
+    async with open_house(nodes=1, seed=53) as house, house.api() as api:
+        await house.order(api, "first")
+        answers: list[str] = []
+
+        async def ask() -> None:
+            try:
+                await api.call("GET", "/vms")
+                answers.append("answered")
+            except Unavailable:
+                answers.append("unavailable")
+
+        async with Database.open(house.database_url(), size=1) as database, trio.open_nursery() as nursery:
+            async with database.transaction() as tx:
+                await tx.execute("LOCK TABLE vms IN ACCESS EXCLUSIVE MODE")
+                for _ in range(CROWD):
+                    nursery.start_soon(ask)
+                await trio.sleep(LOCK_SECONDS)
+        assert answers.count("unavailable") > 0
+        assert len(answers) == CROWD
+        await api.call("GET", "/vms")
+        await house.check_truth(api)
+        await background_lives(house, api)
+
+
+async def activity_of_machines(api: Api) -> set[str]:
+    """Ids of the machines whose activity tells of orders."""
+    machines = await api.everything("/vms")
+    return {vm["id"] for vm in machines if (await api.insist("GET", f"/vms/{vm['id']}/activity"))["items"]}
+
+
+async def background_lives(house: House, api: Api) -> None:
+    """Events flow, nodes are asked, tasks are worked: nothing that runs in the background has died."""
+    [node, *_] = await api.everything("/nodes")
+    seen = trio.Event()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(house.watch_events, "task", seen)
+        task = await api.insist("POST", f"/nodes/{node['id']}/inventory", {})
+        with trio.fail_after(30):
+            await seen.wait()
+            while (await api.insist("GET", f"/tasks/{task['id']}"))["status"] != "succeeded":
+                await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
