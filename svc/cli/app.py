@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import asyncclick as click
+import trio
 
 from svc.cli import everyday
 from svc.cli.description import Service, service
@@ -92,8 +94,18 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """One command line; the exit code."""
     try:
-        code = build(service(os.environ))(arguments, prog_name="svc", standalone_mode=False, _anyio_backend="trio")
+        return trio.run(execute, arguments)
+    except KeyboardInterrupt:
+        return _ended_by(KeyboardInterrupt())
+
+
+async def execute(arguments: Sequence[str]) -> int:
+    """One command line, for those who run in Trio already; the exit code."""
+    try:
+        code = await build(service(os.environ)).main(list(arguments), prog_name="svc", standalone_mode=False)
         sys.stdout.flush()
+    except trio.Cancelled:
+        raise
     except BaseException as error:  # noqa: BLE001 - what is not ours to tell is raised again
         return _ended_by(error)
     return code if isinstance(code, int) else 0

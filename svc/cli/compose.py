@@ -119,7 +119,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         watch.watch(gateway)
         tasks = TaskRunner(database, gateway)
         install_machines(database, sealer, tasks, actors, ImageSources(database, gateway.offer_file))
-        node_services = NodeServices(database, gateway, authority, observe)
+        node_services = NodeServices(database, gateway, authority, observe, watch.recheck)
         actors.register(Node, lambda _: Node(node_services))
         watch.handle_tasks(tasks)
         await nursery.start(events.run)
