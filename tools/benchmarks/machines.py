@@ -22,6 +22,7 @@ from uuid import uuid4
 import trio
 
 from svc.cli.client import Client
+from svc.cli.failures import Exit, Failure
 from tests.system.stack import Stack, open_stack
 from tools.benchmarks import Ratio
 
@@ -90,7 +91,8 @@ class Ours:
             "vcpus": 1,
             "memory_mib": MEMORY_MIB,
             "disk_gib": 1,
-            "access_mode": "root_key",
+            "access_mode": "root_password",
+            "password": True,
         }
         self._vms: list[tuple[str, str]] = []
 
@@ -106,10 +108,19 @@ class Ours:
                 raise RuntimeError(f"a machine failed: {vm['status_reason']}")
             await trio.sleep(look_every)
 
+    async def _when_idle(self, method: str, path: str, body: dict[str, Any]) -> Any:
+        while True:
+            try:
+                return await self._client.call(method, path, body=body)
+            except Failure as failure:
+                if failure.exit_code != Exit.NOT_READY:
+                    raise
+            await trio.sleep(0.2)
+
     async def remove(self) -> None:
         async def one(vm_id: str, name: str) -> None:
             gone = {"confirm": name, "destroy_disks": True}
-            task = await self._client.call("DELETE", f"/vms/{vm_id}", body=gone)
+            task = await self._when_idle("DELETE", f"/vms/{vm_id}", gone)
             while (await self._client.call("GET", f"/tasks/{task['id']}"))["ended_at"] is None:
                 await trio.sleep(0.1)
 
@@ -127,6 +138,8 @@ async def _both() -> AsyncIterator[tuple[Ours, Peer]]:
                 disk = stack.folder / "blank.qcow2"
                 subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(disk), "1M"], check=True)
                 disk.chmod(0o644)
+                room = {"cpu_overcommit": 100.0, "memory_overcommit": 10.0, "disk_overcommit": 100.0}
+                await client.call("PATCH", f"/nodes/{node['id']}", body=room)
                 image_id = await _import(stack, client, disk)
                 pull = await client.call("POST", f"/images/{image_id}/pull", body={"node_id": node["id"]})
                 await stack.task(client, pull)
