@@ -3,7 +3,8 @@
 The agent dials the controller's gateway (port 8444, TLS with certificates on both sides) and speaks one of two
 protocols, chosen by ALPN:
 
-- `http/1.1`: a websocket at `/agent` carrying JSON text frames, each a `DownFrame` (controller to agent) or an `UpFrame`;
+- `http/1.1`: a websocket at `/agent` carrying JSON text frames, each a `DownFrame` (controller to agent) or an
+  `UpFrame`;
 - `svc-stream/1`: a raw byte stream for consoles and image files. The agent sends a stream token and a newline, then the
   bytes flow both ways with TCP's own back-pressure.
 
@@ -20,11 +21,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import IPv4Interface, IPv6Interface
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Annotated, Literal, NewType
 from uuid import UUID
 
-from pydantic import AnyUrl, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, AnyUrl, BaseModel, ConfigDict, Field, TypeAdapter
 
 PROTOCOL_VERSION = 1
 AGENT_PATH = "/agent"
@@ -35,10 +36,24 @@ OperationId = NewType("OperationId", str)
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 MacAddress = Annotated[str, Field(pattern=r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$")]
 GuestInterface = IPv4Interface | IPv6Interface
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Size = Annotated[int, Field(ge=0, le=2**53)]
+Quantity = Annotated[float, Field(ge=0)]
+
+
+def _an_address(text: str) -> str:
+    ip_interface(text)
+    return text
+
+
+Address = Annotated[str, AfterValidator(_an_address)]
+"""An address as text, with or without a prefix length."""
 
 
 class Wire(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    """What a peer says ends in records, so a figure that none could hold is no frame."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class DomainState(StrEnum):
@@ -256,7 +271,7 @@ class VmNetRelease(Wire):
 
     op: Literal["vm.net.release"] = "vm.net.release"
     vm_id: UUID
-    addresses: tuple[str, ...]
+    addresses: tuple[Address, ...]
 
 
 class NodeNetProbe(Wire):
@@ -345,13 +360,13 @@ class DomainResult(Wire):
 class ReleaseResult(Wire):
     kind: Literal["release"] = "release"
     vm_id: UUID
-    removed: tuple[str, ...]
+    removed: tuple[Address, ...]
 
 
 class DeleteResult(Wire):
     kind: Literal["delete"] = "delete"
     vm_id: UUID
-    removed_addresses: tuple[str, ...]
+    removed_addresses: tuple[Address, ...]
     retained_disks: tuple[str, ...]
 
 
@@ -396,14 +411,14 @@ class ObservedDomain(Wire):
     name: str
     vm_id: UUID | None
     state: DomainState
-    vcpus: int
-    memory_mib: int
+    vcpus: Count
+    memory_mib: Count
 
 
 class CachedImage(Wire):
     image_id: UUID
     format: ImageFormat
-    size_bytes: int
+    size_bytes: Size
     digest: str
     pulled_at: datetime
 
@@ -411,12 +426,12 @@ class CachedImage(Wire):
 class Capacity(Wire):
     """What the host has, and what running guests use now."""
 
-    cpus: int
-    memory_mib: int
-    memory_free_mib: int
-    disk_gib: float
-    disk_free_gib: float
-    load_1m: float
+    cpus: Count
+    memory_mib: Size
+    memory_free_mib: Size
+    disk_gib: Quantity
+    disk_free_gib: Quantity
+    load_1m: Quantity
 
 
 class NodeFacts(Wire):

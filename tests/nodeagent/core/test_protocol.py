@@ -1,0 +1,67 @@
+"""What the protocol takes and what it does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pydantic import ValidationError
+
+from svc_nodeagent.protocol import UP
+
+CAPACITY = {
+    "cpus": 4,
+    "memory_mib": 1024,
+    "memory_free_mib": 512,
+    "disk_gib": 10.0,
+    "disk_free_gib": 5.0,
+    "load_1m": 0.1,
+}
+DOMAIN = {"uuid": str(UUID(int=1)), "name": "web", "vm_id": None, "state": "running", "vcpus": 1, "memory_mib": 256}
+
+
+def heartbeat(**figures: Any) -> dict[str, Any]:
+    return {"frame": "heartbeat", "at": "2026-01-01T00:00:00Z", "capacity": CAPACITY | figures}
+
+
+def result(**of: Any) -> dict[str, Any]:
+    return {"frame": "result", "id": "a", "outcome": {"outcome": "succeeded", "result": of}}
+
+
+def inventory(**of: Any) -> dict[str, Any]:
+    facts = dict.fromkeys(
+        ("hostname", "agent_version", "os", "kernel", "libvirt", "hypervisor", "cpu_model"), "simulated"
+    ) | {"host_uuid": str(UUID(int=2)), "accelerator": "simulated", "machine_types": [], "network_features": []}
+    return result(kind="inventory", facts=facts, capacity=CAPACITY, domains=[DOMAIN | of], images=[])
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        heartbeat(load_1m=float("inf")),
+        heartbeat(disk_free_gib=float("nan")),
+        heartbeat(memory_free_mib=10**400),
+        heartbeat(cpus=-1),
+        inventory(vcpus=2**31),
+        inventory(memory_mib=2**31),
+        result(kind="release", vm_id=str(UUID(int=3)), removed=["not an address"]),
+        result(kind="delete", vm_id=str(UUID(int=3)), removed_addresses=["10.0.0.1", ""], retained_disks=[]),
+    ],
+)
+def test_what_no_record_could_hold_is_no_frame(frame: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        UP.validate_json(json.dumps(frame))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        heartbeat(),
+        inventory(),
+        result(kind="release", vm_id=str(UUID(int=3)), removed=["10.0.0.1", "10.0.0.2/32", "fd00::1"]),
+    ],
+)
+def test_what_a_host_says_is_a_frame(frame: dict[str, Any]) -> None:
+    assert UP.validate_json(json.dumps(frame))
