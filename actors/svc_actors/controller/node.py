@@ -26,7 +26,7 @@ from svc_actors.controller.node_records import (
     node_itself,
 )
 from svc_actors.errors import conflict
-from svc_actors.runtime import Actor
+from svc_actors.runtime import Actor, DomainError
 from svc_actors.store import Caller, Database, Outcome, Transaction, UniqueViolationError, audit
 from svc_nodeagent.protocol import DomainChanged, DomainState, InventoryResult, PreflightResult
 
@@ -45,10 +45,13 @@ class Presence(Protocol):
 
 @dataclass(frozen=True)
 class NodeServices:
+    """`recheck` has a node looked at again soon: something that it said could not be recorded."""
+
     database: Database
     gateway: Presence
     authority: Authority
     observe: Observe
+    recheck: Callable[[UUID], None]
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,11 @@ class Node(Actor):
 
     async def domain_changed(self, change: DomainChanged) -> None:
         """A guest changed state on this host: its machine is told, unless it is not this host's to speak of."""
-        ours = await self._services.observe(self.node_id, change.vm_id, change.state, change.reason, None)
+        try:
+            ours = await self._services.observe(self.node_id, change.vm_id, change.state, change.reason, None)
+        except DomainError:
+            self._services.recheck(self.node_id)
+            raise
         if not ours:
             await self.trespassed(f"reported machine {change.vm_id} as {change.state.value}, which is not placed on it")
             return

@@ -5,6 +5,7 @@ Invariants:
 - a heartbeat costs no write: live figures are the gateway's, one batch a minute keeps them;
 - an inventory is taken at every connect and every ten minutes after, a few nodes at a time; a host that does not answer
   gets an alert and holds up no other;
+- what could not be recorded (the database was away) is asked for again as soon as it can be;
 - nodes that were online when the controller stopped are called offline only after they had time to come back.
 """
 
@@ -20,7 +21,7 @@ import structlog
 import trio
 
 from svc_actors.controller.alerts import Severity, raise_alert
-from svc_actors.controller.gateway import Gateway, GatewayHooks, OperationFailed
+from svc_actors.controller.gateway import Gateway, GatewayHooks, NodeUnavailable, OperationFailed
 from svc_actors.controller.machine import Machine
 from svc_actors.controller.node import Node, Observe, offline_alert, silent_alert
 from svc_actors.controller.tasks import TaskRun, TaskRunner
@@ -118,7 +119,8 @@ class NodeWatch:
             self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.look))
 
         def domain_changed(node_id: UUID, change: DomainChanged) -> None:
-            self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.domain_changed, change))
+            if not self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.domain_changed, change)):
+                self.recheck(node_id)
 
         def trespassed(node_id: UUID, what: str) -> None:
             self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.trespassed, what))
@@ -131,6 +133,10 @@ class NodeWatch:
         """The work of tasks `node.inventory` and `node.preflight`."""
         tasks.handles("node.inventory", self._inventory_task)
         tasks.handles("node.preflight", self._preflight_task)
+
+    def recheck(self, node_id: UUID) -> None:
+        """Take an inventory of this node at the next look, however recent the last one is."""
+        self._asked.pop(node_id, None)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -173,7 +179,10 @@ class NodeWatch:
         )
         for row in rows:
             if (row["state"] == "online") != self.gateway.is_online(row["id"]):
-                await self._system.ref(Node, str(row["id"])).ask(Node.look)
+                try:
+                    await self._system.ref(Node, str(row["id"])).ask(Node.look)
+                except DomainError as error:
+                    log.warning("node.not_looked_at", node_id=str(row["id"]), error=str(error))
         async with self._database.transaction() as tx:
             away = await tx.fetch(
                 """
@@ -212,7 +221,7 @@ class NodeWatch:
         await node.ask(Node.inventoried, inventory, asked_at)
         reported = {domain.vm_id: domain.state for domain in inventory.domains if domain.vm_id is not None}
         for vm_id, state in reported.items():
-            ours = await self._observe(node_id, vm_id, state, "inventory", asked_at)
+            ours = await self._tell_machine(node_id, vm_id, state, "inventory", asked_at)
             if not ours and vm_id not in known:
                 await node.ask(Node.trespassed, f"has a domain of machine {vm_id}, which is not placed on it")
         placed = await self._database.fetch(
@@ -220,7 +229,18 @@ class NodeWatch:
         )
         for row in placed:
             if row["id"] not in reported:
-                await self._observe(node_id, row["id"], DomainState.ABSENT, "not in the host's inventory", asked_at)
+                reason = "not in the host's inventory"
+                await self._tell_machine(node_id, row["id"], DomainState.ABSENT, reason, asked_at)
+
+    async def _tell_machine(
+        self, node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime
+    ) -> bool:
+        """As `Observe`; but a machine that takes no messages is left to the next inventory, and holds up no other."""
+        try:
+            return await self._observe(node_id, vm_id, state, reason, asked_at)
+        except DeliveryError as error:
+            log.warning("node.machine_not_told", node_id=str(node_id), vm_id=str(vm_id), error=str(error))
+            return True
 
     async def _inspect_for_ever(self) -> None:
         while True:
@@ -235,10 +255,14 @@ class NodeWatch:
                     await self._forget(node_id, hello)
                 await self.inspect(node_id)
                 await self._first_preflight(node_id)
-            except (DomainError, OperationFailed) as error:
+            except (NodeUnavailable, OperationFailed) as error:
                 log.warning("node.not_inspected", node_id=str(node_id), error=str(error))
                 if self.gateway.is_online(node_id):
                     await self._raise_silent(node_id, str(error))
+            except DomainError as error:
+                # Ours, not the host's.
+                log.warning("node.not_recorded", node_id=str(node_id), error=str(error))
+                self.recheck(node_id)
 
     async def _forget(self, node_id: UUID, hello: Hello) -> None:
         if self._forgettable is not None and hello.unacknowledged:
@@ -303,14 +327,19 @@ class NodeWatch:
                 await do()
             except DomainError as error:
                 log.warning("node.watch_interrupted", error=str(error))
+            except Exception:
+                # A defect in one round: the watch, and the controller with it, goes on.
+                log.exception("node.watch_failed")
 
     def _enqueue(self, node_id: UUID, hello: Hello | None) -> None:
         self._waiting[node_id] = hello or self._waiting.get(node_id)
         self._work.set()
 
-    def _tell(self, node_id: UUID, tell: Callable[[], None]) -> None:
+    def _tell(self, node_id: UUID, tell: Callable[[], None]) -> bool:
         """A message that is not taken is not lost for good: the next look and the next inventory say it again."""
         try:
             tell()
         except DeliveryError as error:
             log.warning("node.not_told", node_id=str(node_id), error=str(error))
+            return False
+        return True

@@ -1,0 +1,163 @@
+"""The watch over nodes: what goes wrong with one of them, or for a while, is made up for and holds up no other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import cast
+from uuid import UUID, uuid4
+
+import trio
+
+from svc_actors.controller.authority import Authority
+from svc_actors.controller.gateway import Gateway
+from svc_actors.controller.node import Node, NodeServices
+from svc_actors.controller.node_watch import NodeWatch, Rhythm
+from svc_actors.errors import unavailable
+from svc_actors.runtime import ActorCrashed, ActorSystem
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database
+from svc_nodeagent.protocol import DomainChanged, DomainState, Heartbeat, NodeOperation, OperationResult
+from svc_nodeagent.simulated import SimulatedHost
+
+AWAY = unavailable("The database is away.")
+
+
+@dataclass
+class Nodes:
+    """A gateway whose nodes are hosts in memory, and machines that note what they are told."""
+
+    database: Database
+    hosts: dict[UUID, SimulatedHost] = field(default_factory=dict)
+    connected: set[UUID] = field(default_factory=set)
+    told: list[tuple[UUID, DomainState]] = field(default_factory=list)
+    failures: dict[UUID, list[Exception]] = field(default_factory=dict)
+    """What goes wrong, in this order, when a machine or a node's record is to be changed."""
+    watch: NodeWatch = field(init=False)
+
+    def is_online(self, node_id: UUID) -> bool:
+        return node_id in self.connected
+
+    def online(self) -> list[UUID]:
+        return list(self.connected)
+
+    def heartbeat(self, _: UUID) -> Heartbeat | None:
+        return None
+
+    def drop(self, node_id: UUID, reason: str) -> None:
+        raise NotImplementedError
+
+    async def query(self, node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult:
+        async def report(_: int, __: str) -> None: ...
+
+        return await self.hosts[node_id].perform(operation, report)
+
+    async def observe(self, _: UUID, vm_id: UUID, state: DomainState, __: str, ___: datetime | None) -> bool:
+        await trio.lowlevel.checkpoint()
+        self.fail(vm_id)
+        self.told.append((vm_id, state))
+        return True
+
+    def fail(self, whose: UUID) -> None:
+        if failures := self.failures.get(whose):
+            raise failures.pop(0)
+
+    async def new(self, *, machines: int = 0) -> UUID:
+        node_id: UUID = await self.database.fetchval(
+            """INSERT INTO nodes (name, location_id, host_uuid, state, preflight_at)
+               SELECT $1, id, $2, 'online', now() FROM locations LIMIT 1 RETURNING id""",
+            str(uuid4()),
+            uuid4(),
+        )
+        self.hosts[node_id] = SimulatedHost("host", uuid4())
+        self.hosts[node_id].populate(machines)
+        self.connected.add(node_id)
+        return node_id
+
+    async def state(self, node_id: UUID) -> str:
+        return str(await self.database.fetchval("SELECT state FROM nodes WHERE id = $1", node_id))
+
+    async def until_told(self, vm_id: UUID, state: DomainState) -> None:
+        with trio.fail_after(10):
+            while (vm_id, state) not in self.told:
+                await trio.sleep(0.01)
+
+
+@asynccontextmanager
+async def open_nodes(database: Database) -> AsyncIterator[Nodes]:
+    await database.execute("INSERT INTO locations (name) VALUES ('default')")
+    authority = await Authority.open(database, Sealer(b"k" * 32))
+    nodes = Nodes(database)
+    async with ActorSystem.open() as actors:
+        rhythm = Rhythm(grace=0.0, look=0.05, inventory=3600.0)
+        nodes.watch = NodeWatch(actors, database, nodes.observe, rhythm=rhythm)
+        nodes.watch.watch(cast(Gateway, nodes))
+        services = NodeServices(database, nodes, authority, nodes.observe, nodes.watch.recheck)
+
+        def make(key: str) -> Node:
+            nodes.fail(UUID(key))
+            return Node(services)
+
+        actors.register(Node, make)
+        yield nodes
+
+
+def change(vm_id: UUID, state: DomainState) -> DomainChanged:
+    return DomainChanged(vm_id=vm_id, state=state, reason="", at=datetime.now(UTC))
+
+
+async def test_a_node_that_cannot_be_recorded_holds_up_no_other(database: Database) -> None:
+    async with open_nodes(database) as nodes:
+        made = [await nodes.new() for _ in range(3)]
+        nodes.failures[made[0]] = [AWAY]
+        nodes.connected.clear()
+        await nodes.watch.look()
+        assert [await nodes.state(node_id) for node_id in made] == ["online", "offline", "offline"]
+
+
+async def test_a_machine_that_cannot_be_told_holds_up_none_of_its_node(database: Database) -> None:
+    async with open_nodes(database) as nodes:
+        node_id = await nodes.new(machines=3)
+        first, *others = nodes.hosts[node_id].machines
+        nodes.failures[first] = [ActorCrashed(f"Machine:{first}", "observed")]
+        await nodes.watch.inspect(node_id)
+        assert [vm_id for vm_id, _ in nodes.told] == others
+
+
+async def test_a_change_that_could_not_be_recorded_is_asked_for_again(database: Database) -> None:
+    async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
+        node_id = await nodes.new(machines=1)
+        [vm_id] = nodes.hosts[node_id].machines
+        await nursery.start(nodes.watch.run)
+        await nodes.until_told(vm_id, DomainState.RUNNING)
+        nodes.failures[vm_id] = [AWAY, AWAY]
+        nodes.hosts[node_id].set_state(vm_id, DomainState.STOPPED, "powered off")
+        nodes.watch.hooks.domain_changed(node_id, change(vm_id, DomainState.STOPPED))
+        await nodes.until_told(vm_id, DomainState.STOPPED)
+        assert await database.fetchval("SELECT count(*) FROM alerts") == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_defect_in_one_round_does_not_end_the_watch(database: Database) -> None:
+    async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
+        nodes.watch = NodeWatch(
+            cast(ActorSystem, None), database, nodes.observe, rhythm=Rhythm(grace=0.0, look=0.01, record=3600.0)
+        )
+        rounds = 0
+        over = trio.Event()
+
+        async def look() -> None:
+            nonlocal rounds
+            await trio.lowlevel.checkpoint()
+            rounds += 1
+            if rounds == 3:
+                over.set()
+            raise OverflowError("a figure that nobody thought of")
+
+        nodes.watch.look = look  # type: ignore[method-assign]
+        await nursery.start(nodes.watch.run)
+        with trio.fail_after(10):
+            await over.wait()
+        nursery.cancel_scope.cancel()
