@@ -27,6 +27,7 @@ from svc_console import Consoles, add_console_routes
 from svc_http.app import create_app
 
 STANDING_SECONDS = 0.02
+PING_SECONDS = 0.05
 
 
 @dataclass
@@ -155,6 +156,8 @@ async def open_house(database: Database) -> AsyncIterator[House]:
     config = Config()
     config.bind = ["127.0.0.1:0"]
     config.accesslog = None
+    config.websocket_ping_interval = PING_SECONDS
+    config.keep_alive_timeout = 5 * PING_SECONDS
     async with trio.open_nursery() as nursery:
         app = create_app(
             Registry(consoles.OPERATIONS),

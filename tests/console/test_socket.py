@@ -184,9 +184,8 @@ async def test_a_machine_has_several_viewers(house: House) -> None:
         assert await second.get_message() == b"login: "
 
 
-async def test_a_browser_that_offers_compression_gets_none(house: House) -> None:
-    """Compressing a screen costs more than sending it, and every browser offers it."""
-    path = await house.ticket(token=await house.token(await house.person()))
+async def bare_socket(house: House, path: str) -> trio.SocketStream:
+    """The console's socket with its handshake sent, asking for compression as every browser does."""
     host = house.url.removeprefix("http://")
     stream = await trio.open_tcp_stream("127.0.0.1", int(host.rpartition(":")[2]))
     await stream.send_all(
@@ -194,13 +193,31 @@ async def test_a_browser_that_offers_compression_gets_none(house: House) -> None
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
         "Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n".encode()
     )
+    return stream
+
+
+async def test_a_browser_that_offers_compression_gets_none(house: House) -> None:
+    """Compressing a screen costs more than sending it."""
+    stream = await bare_socket(house, await house.ticket(token=await house.token(await house.person())))
     await house.settled(open_consoles=1)
     await house.gateway.guests[0].send_all(b"a" * 300)
     received = b""
-    while not received.endswith(b"a"):
+    while b"a" * 300 not in received:
         received += await stream.receive_some()
     head, _, frames = received.partition(b"\r\n\r\n")
     assert b"101" in head
     assert b"extensions" not in head.lower()
-    assert frames == b"\x82\x7e\x01\x2c" + b"a" * 300
+    assert b"\x82\x7e\x01\x2c" + b"a" * 300 in frames
+    await stream.aclose()
+
+
+async def test_an_idle_console_is_pinged_and_outlives_the_servers_keep_alive(house: House) -> None:
+    stream = await bare_socket(house, await house.ticket(token=await house.token(await house.person())))
+    pings = b""
+    with trio.fail_after(10):
+        while pings.count(b"\x89\x00") < 12:  # more than twice the keep-alive's time
+            pings += await stream.receive_some()
+        await house.gateway.guests[0].send_all(b"login: ")
+        while b"\x82\x07login: " not in pings:
+            pings += await stream.receive_some()
     await stream.aclose()
