@@ -36,7 +36,7 @@ from svc_nodeagent.protocol import (
 
 HANDSHAKE_SECONDS = 15.0
 HEARTBEATS_UNTIL_DEAD = 3
-_CLOSING_SECONDS = 2.0
+_CLOSING_SECONDS = 0.5
 log = structlog.get_logger(__name__)
 
 

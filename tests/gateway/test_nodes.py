@@ -16,6 +16,7 @@ import trio
 from svc.cli.compose import open_services
 from svc.controller import nodes, nodes_joining
 from svc.controller.config import ControllerConfig
+from svc.controller.nodes_models import HealthStatus, NodeDetail
 from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel
 from svc.registry.operation import Context, Empty
@@ -77,7 +78,7 @@ class Site:
             )
         return NodeOnDisk(enrolment.node_id, folder)
 
-    async def detail(self, node_id: UUID) -> nodes.NodeDetail:
+    async def detail(self, node_id: UUID) -> NodeDetail:
         return await self.call(nodes.show_node, nodes.NodeRequest(id=node_id))
 
     async def until_state(self, node_id: UUID, state: NodeState) -> None:
@@ -180,7 +181,7 @@ async def test_a_node_is_pending_then_online_with_its_facts_then_offline(site: S
                 await trio.sleep(0.02)
         domains = await site.call(nodes.node_domains, nodes.NodeRequest(id=node.node_id))
     assert detail.facts.accelerator == "simulated"
-    assert detail.health.status is nodes.HealthStatus.PASSED
+    assert detail.health.status is HealthStatus.PASSED
     assert {check.name for check in detail.health.checks} >= {"libvirt", "time", "certificate"}
     assert detail.capacity is not None
     assert detail.capacity.memory_free_mib == detail.capacity.memory_mib - 3 * 512

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import struct
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -31,6 +32,26 @@ async def test_a_serial_console_carries_bytes_both_ways(rig: Rig) -> None:
             assert await _read(stream, len(b"\r\nweb login: ")) == b"\r\nweb login: "
             await stream.send_all(b"root\r")
             assert await _read(stream, 6) == b"root\r\n"
+
+
+async def test_a_screen_speaks_rfb_and_shows_a_frame(rig: Rig) -> None:
+    node = await rig.new_node()
+    async with node.running():
+        wanted = (await _machine(rig, node)).model_copy(update={"kind": ConsoleKind.VNC})
+        stream = await rig.gateway.open_stream(node.node_id, _with_token(wanted), timeout=10)
+        async with stream:
+            assert await _read(stream, 12) == b"RFB 003.008\n"
+            await stream.send_all(b"RFB 003.008\n")
+            assert await _read(stream, 2) == b"\x01\x01"
+            await stream.send_all(b"\x01")
+            assert await _read(stream, 4) == bytes(4)
+            await stream.send_all(b"\x01")
+            width, height, *_ = struct.unpack(">HH16sI", await _read(stream, 24))
+            assert await _read(stream, 3) == b"web"
+            await stream.send_all(struct.pack(">BxHi", 2, 1, 0) + struct.pack(">BBHHHH", 3, 0, 0, 0, width, height))
+            kind, rectangles, *frame = struct.unpack(">BxHHHHHi", await _read(stream, 16))
+            assert (kind, rectangles, frame) == (0, 1, [0, 0, width, height, 0])
+            assert len(await _read(stream, width * height * 4)) == width * height * 4
 
 
 async def test_a_console_that_is_not_read_does_not_hold_up_the_control_channel(rig: Rig) -> None:
