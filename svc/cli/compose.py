@@ -75,12 +75,12 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
         app = create_app(
             controller_registry(), services, authenticator=Authentication(database), public_url=config.public_url
         )
-        add_console_routes(app, services)
+        stop = trio.Event()
+        add_console_routes(app, services, shutdown=stop)
         add_pages(app)
         _watch(app, services)
         token = await ensure_setup_token(database)
         _leave_setup_token(config.data_dir / "setup-token", token)
-        stop = trio.Event()
         tls = TlsFiles(certificate.chain, certificate.key)
         checks = {"database": database_check(database)}
         async with trio.open_nursery() as listeners:
