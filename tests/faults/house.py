@@ -343,10 +343,15 @@ async def enrol_fleet(house: House, api: Api, nodes: int, prepare: Callable[[Hou
         house.fleet.start()
     with trio.fail_after(60):
         while True:
-            known = await api.everything("/nodes")
-            if len(known) == nodes and all(node["state"] == "online" and node["capacity"] for node in known):
+            known = await api.everything("/nodes", state="online")
+            if len(known) == nodes and all([await _inventoried(api, node["id"]) for node in known]):
                 return
             await trio.sleep(POLL)
+
+
+async def _inventoried(api: Api, node_id: str) -> bool:
+    """Only a node that has said what it has takes machines."""
+    return (await api.insist("GET", f"/nodes/{node_id}"))["health"]["inventory_at"] is not None
 
 
 async def _prepare(house: House, api: Api) -> None:

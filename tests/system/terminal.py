@@ -42,13 +42,20 @@ class Terminal:
         await self._socket.send_message(text.encode())
 
     async def log_in(self, user: str, password: str) -> None:
+        """From a silent line to a shell's prompt."""
         await self.send("\r")
         await self.expect("login: ")
         await self.send(user + "\r")
         await self.expect("assword: ")
-        # login discards what is typed before it has turned the echo off, which it does unseen just after the prompt.
-        await trio.sleep(2.0)
-        await self.send(password + "\r")
+        for _ in range(5):
+            # login discards what is typed before it has turned the echo off, which it does unseen just after the
+            # prompt: a person whose password was not taken types it again.
+            await trio.sleep(1.0)
+            await self.send(password + "\r")
+            with trio.move_on_after(10):
+                await self.expect("# ")
+                return
+        raise AssertionError(f"{user} was not let in; the guest wrote:\n{self.transcript[-2000:]!r}")
 
     async def run(self, command: str, timeout: float = 30.0) -> str:
         """What a command printed, and its exit status on the last line."""

@@ -97,7 +97,6 @@ async def test_a_machine_from_order_to_removal() -> None:
                     await terminal.expect("Linux version")
                     await terminal.expect("login: ", timeout=90)
                     await terminal.log_in("root", PASSWORD)
-                    await terminal.expect("# ")
                     gateway = (await terminal.run("ip route | sed -n 's/^default via \\([0-9.]*\\).*/\\1/p'")).split()[
                         0
                     ]
