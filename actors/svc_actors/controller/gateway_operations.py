@@ -5,6 +5,8 @@ Nothing here waits for the network: frames are handed to the connection of the m
 - an operation is known by its id; asking for the same id joins it, and an outcome that came while nobody waited (the
   controller was restarted) waits for whoever asks;
 - an outcome is kept until it is acknowledged, or for `KEPT_SECONDS`: then the agent is told to forget it;
+- a cancellation is remembered as long: an agent that still has the operation is told whenever it is connected, and one
+  that never had it is not sent it any more;
 - at most so many operations of a lane are under way on a node, so a long queue of image transfers never keeps a machine
   from being stopped.
 """
@@ -120,7 +122,8 @@ class NodeOperations:
         self._cancelled: dict[OperationId, float] = {}
         self._acknowledged: dict[OperationId, float] = {}
         self._send: Send | None = None
-        self._known: frozenset[OperationId] = frozenset()
+        self._known: set[OperationId] = set()
+        """What the connected agent has, by its hello and by what it was sent since."""
         self._boot_id = ""
 
     def __contains__(self, operation_id: OperationId) -> bool:
@@ -132,7 +135,7 @@ class NodeOperations:
 
     def attach(self, send: Send, hello: Hello) -> None:
         """A connection stands: tell it everything it has to know."""
-        self._send, self._known, self._boot_id = send, frozenset(hello.unacknowledged), hello.boot_id
+        self._send, self._known, self._boot_id = send, set(hello.unacknowledged), hello.boot_id
         for operation_id in self._known & self._cancelled.keys() - self._pending.keys():
             send(Cancel(id=operation_id))
         if forgotten := tuple(self._known & self._acknowledged.keys()):
@@ -147,7 +150,7 @@ class NodeOperations:
 
     def detach(self, send: Send) -> None:
         if self._send is send:
-            self._send, self._known = None, frozenset()
+            self._send, self._known = None, set()
 
     async def perform(
         self, operation_id: OperationId, operation: NodeOperation, *, timeout: float, on_progress: OnProgress | None
@@ -161,7 +164,11 @@ class NodeOperations:
         pending = self._pending.get(operation_id)
         if pending is None:
             pending = self._pending[operation_id] = _Pending(operation_id, operation, lane_of(operation), deadline)
-            self._pump()
+            if operation_id in self._cancelled:
+                pending.cancelled = True
+                self._send_cancel(pending)
+            else:
+                self._pump()
         pending.deadline = max(pending.deadline, deadline)
         pending.waiters += 1
         try:
@@ -218,7 +225,7 @@ class NodeOperations:
 
     def acknowledge(self, operation_id: OperationId) -> None:
         self._kept.pop(operation_id, None)
-        self._cancelled.pop(operation_id, None)
+        self._known.discard(operation_id)
         self._remember(self._acknowledged, operation_id)
         if self._send is not None:
             self._send(Acknowledge(ids=(operation_id,)))
@@ -263,6 +270,7 @@ class NodeOperations:
                 continue
             under_way[pending.lane] += 1
             pending.sent, pending.sent_to = True, self._boot_id
+            self._known.add(pending.id)
             seconds = pending.deadline - now
             self._send(
                 Request(

@@ -151,6 +151,9 @@ class TaskRun:
         self._performed[performed] = node
         self._in_operation = performed
         outcome: OperationResult | HostRefused
+        if self.cancel_requested:
+            # Before it is asked for: what the node never had, it is not to begin.
+            await self._gateway.cancel(node, performed)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_cancelling, node, performed)
             try:
