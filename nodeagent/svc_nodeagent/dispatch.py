@@ -5,8 +5,8 @@ Invariants:
 - a request that is running is joined, one that has ended is answered from the journal; neither is executed again;
 - work belongs to the dispatcher's nursery, not to a connection: it goes on while disconnected, and every outcome that
   is not acknowledged is told again on the next connection;
-- an operation begun by an earlier process is run again when the controller asks for it (operations are idempotent), and
-  answered `interrupted` if it does not ask within a while of being connected.
+- an operation begun by an earlier process is run again when the controller asks for it (operations are idempotent, but
+  for those in `ONCE`, which are not), and answered `interrupted` if it does not ask within a while of being connected.
 
 Queries (see `QUERIES`) change nothing, so they are not written to the disk: after a restart they are simply run again.
 """
@@ -45,9 +45,12 @@ from svc_nodeagent.protocol import (
     Succeeded,
     UpFrame,
     VmMetrics,
+    VmReset,
 )
 
 QUERIES = (VmMetrics, NodeInventory, NodeNetProbe, NodePreflight, ConsoleOpen, CertificateRenew)
+ONCE = (VmReset,)
+"""Done again they would harm: a second reset cuts off a guest that has come up from the first."""
 UNCLAIMED_AFTER = 60.0
 _MOST_PROGRESS = 1_000
 _JOURNAL_RETRY = 5.0
@@ -182,7 +185,11 @@ class Dispatcher:
     async def _execute(self, request: Request, run: _Run) -> None:
         durable = not isinstance(request.operation, QUERIES)
         try:
-            if durable and request.id not in self._journal.begun:
+            if request.id in self._journal.begun:
+                if isinstance(request.operation, ONCE):
+                    await self._end(request.id, _NOT_AGAIN, durable=True)
+                    return
+            elif durable:
                 try:
                     await self._journal.begin(request.id)
                 except OSError as error:
@@ -195,10 +202,7 @@ class Dispatcher:
             fault_point("agent.performed")
             await self._end(request.id, outcome, durable=durable)
         finally:
-            self._runs.pop(request.id, None)
-            if not self._runs:
-                self._idle.set()
-                self._idle = trio.Event()
+            self._over(request.id)
 
     async def _perform(self, request: Request, run: _Run) -> Outcome:
         async def report(percent: int, message: str) -> None:
@@ -245,7 +249,13 @@ class Dispatcher:
             begun = operation_id in self._journal.begun
             await self._end(operation_id, _INTERRUPTED if begun else _NEVER_BEGUN, durable=True)
         finally:
-            self._runs.pop(operation_id, None)
+            self._over(operation_id)
+
+    def _over(self, operation_id: OperationId) -> None:
+        self._runs.pop(operation_id, None)
+        if not self._runs:
+            self._idle.set()
+            self._idle = trio.Event()
 
     async def _end(self, operation_id: OperationId, outcome: Outcome, *, durable: bool) -> None:
         """Journal first, then tell. A full disk only delays: the outcome is kept until it can be written."""
@@ -268,5 +278,10 @@ _INTERRUPTED = Failed(
     code=FailureCode.INTERRUPTED,
     message="the agent was restarted while this ran, and it was not asked for again",
     hint="The next inventory shows what the host has.",
+)
+_NOT_AGAIN = Failed(
+    code=FailureCode.INTERRUPTED,
+    message="the agent was restarted while this ran; it may have been done, and is not done again",
+    hint="Look at the machine's console, and order it again if it is needed.",
 )
 _NEVER_BEGUN = Failed(code=FailureCode.CANCELLED, message="cancelled before the node had begun")

@@ -35,6 +35,7 @@ from svc_nodeagent.protocol import (
     Succeeded,
     UpFrame,
     VmForceStop,
+    VmReset,
 )
 
 VM = UUID(int=1)
@@ -316,3 +317,24 @@ async def test_an_agent_told_to_stop_lets_what_runs_end_and_begins_nothing(
         it.ask(str(uuid4()))
         assert await it.next_result() == DONE
         assert it.host.performed == 1
+
+
+async def test_a_reset_that_an_earlier_process_had_begun_is_not_done_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    journal = Journal.open(None)
+    await journal.begin(OperationId("a"))
+    async with agent(journal) as it:
+        it.ask(operation=VmReset(vm_id=VM))
+        outcome = await it.next_result()
+        assert isinstance(outcome, Failed)
+        assert outcome.code is FailureCode.INTERRUPTED
+        assert it.host.performed == 0
+
+
+async def test_stopping_does_not_outwait_a_cancellation(autojump_clock: trio.testing.MockClock) -> None:
+    async with agent() as it:
+        it.dispatcher.cancel(OperationId("unseen"))
+        before = trio.current_time()
+        await it.dispatcher.stop(60)
+        assert trio.current_time() - before < 60
