@@ -120,7 +120,8 @@ def _ended_by(error: BaseException) -> int:
     if isinstance(cause, click.Abort | KeyboardInterrupt):
         say("svc: interrupted")
         return Exit.INTERRUPTED
-    if isinstance(cause, BrokenPipeError):
+    # click turns a broken pipe into an exit of its own.
+    if isinstance(cause, BrokenPipeError) or isinstance(cause.__context__, BrokenPipeError):
         # The reader has enough. What Python still holds back for it goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.BROKEN_PIPE

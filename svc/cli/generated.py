@@ -8,6 +8,7 @@ idempotency key of its own, so that a lost connection makes nothing twice.
 from __future__ import annotations
 
 import math
+import re
 import sys
 import uuid
 from collections.abc import Mapping
@@ -206,7 +207,8 @@ def _need_terminal(what: str) -> None:
 
 
 def _in_words_of_flags(failure: Failure, operation: OperationDescription) -> Failure:
-    """A refusal of single parameters, told by the flags that were typed."""
+    """A refusal told by the flags that were typed, rather than by the fields of the request."""
+    hint = _flags_for_fields(failure.hint, operation) if failure.hint else None
     problems: list[str] = []
     for field, problem in failure.fields.items():
         name, _, rest = field.partition(".")
@@ -215,9 +217,16 @@ def _in_words_of_flags(failure: Failure, operation: OperationDescription) -> Fai
             return failure
         flag = name.upper() if name in operation.positional else flag_of(parameter)
         problems.append(f"{flag}{'.' + rest if rest else ''}: {problem}")
-    if not problems:
-        return failure
-    return Failure(Exit(failure.exit_code), "\n     ".join(problems), failure.hint)
+    return Failure(Exit(failure.exit_code), "\n     ".join(problems) or failure.message, hint)
+
+
+def _flags_for_fields(text: str, operation: OperationDescription) -> str:
+    for parameter in operation.parameters:
+        if parameter.kind is Kind.BOOLEAN:
+            text = re.sub(rf"\b{parameter.name}: true\b", flag_of(parameter), text)
+        if "_" in parameter.name:
+            text = re.sub(rf"(?<![-\w]){parameter.name}\b", flag_of(parameter), text)
+    return text
 
 
 def _plain(value: Any) -> Any:

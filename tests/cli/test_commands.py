@@ -1,0 +1,119 @@
+"""Commands and operations are one list: each operation has its command, and each command says what it takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import asyncclick as click
+import pytest
+import trio
+from asyncclick.shell_completion import ShellComplete
+
+from svc.cli import description
+from svc.cli.app import build
+from svc.cli.description import OperationDescription, describe
+from svc.cli.failures import EXIT_BY_CODE, Exit
+from svc.controller.catalogue import controller_registry
+from svc_actors.errors import ErrorCode
+from tests.cli.conftest import Terminal
+
+SERVICE = describe(controller_registry())
+
+
+def command_of(operation: OperationDescription) -> click.Command:
+    found: click.Command = build(SERVICE)
+    for word in operation.words:
+        assert isinstance(found, click.Group)
+        found = found.commands[word]
+    return found
+
+
+@pytest.mark.parametrize("operation", SERVICE.operations, ids=lambda operation: operation.name)
+async def test_every_operation_has_a_command_that_takes_its_fields(operation: OperationDescription) -> None:
+    command = command_of(operation)
+    async with click.Context(command, info_name=" ".join(operation.words)) as context:
+        told = command.get_help(context)
+    taken = {parameter.name for parameter in command.params}
+    if operation.presentation != "event_stream":
+        assert operation.summary.split()[0] in told
+        for parameter in operation.parameters:
+            assert parameter.name in taken or operation.parameter(f"{parameter.name}_id") is not None
+    flags = [flag for parameter in command.params for flag in parameter.opts]
+    assert len(flags) == len(set(flags)), "a flag that means two things"
+
+
+async def test_what_must_be_given_is_asked_for_before_anything_is_sent(terminal: Terminal) -> None:
+    for arguments in (("vm", "create"), ("image", "create", "x"), ("vm", "show"), ("plan", "create")):
+        ended = await terminal.svc(*arguments, SVC_URL="https://127.0.0.1:1", SVC_TOKEN="svcvm_x")
+        assert ended.code == Exit.INVALID
+        assert "Missing" in ended.err
+
+
+def test_every_error_of_the_api_has_an_exit_code_of_its_own() -> None:
+    codes = [EXIT_BY_CODE[code] for code in ErrorCode]
+    assert len(set(codes)) == len(ErrorCode)
+    assert not {Exit.OK, Exit.FAILED, Exit.TASK_FAILED, Exit.WAIT_TIMED_OUT} & set(codes)
+
+
+def test_the_description_is_the_same_from_the_cache(tmp_path: Path) -> None:
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert description.service(environment) == SERVICE
+    assert (tmp_path / "svc" / "commands.json").exists()
+    assert description.service(environment) == SERVICE
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"sources": "other", "operations": []}'])
+def test_a_description_that_does_not_fit_is_made_again(tmp_path: Path, damage: str) -> None:
+    cached = tmp_path / "svc" / "commands.json"
+    cached.parent.mkdir()
+    cached.write_text(damage)
+    assert description.service({"XDG_CACHE_HOME": str(tmp_path)}) == SERVICE
+    assert json.loads(cached.read_text())["operations"]
+
+
+def test_a_home_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert description.service({"XDG_CACHE_HOME": str(file)}) == SERVICE
+
+
+async def test_help_loads_nothing_of_the_service(terminal: Terminal) -> None:
+    """A command line is started often; the controller's models are many."""
+    description.service(terminal.variables())
+    code = (
+        "import sys; from svc.cli.app import run; code = run(['vm', 'create', '--help']);"
+        "loaded = {name.partition('.')[0] for name in sys.modules};"
+        "assert not loaded & {'pydantic', 'asyncpg', 'quart', 'httpx'}, loaded; raise SystemExit(code)"
+    )
+    ended = await trio.run_process(
+        [sys.executable, "-c", code], env=terminal.variables(), stdout=subprocess.DEVNULL, check=False
+    )
+    assert ended.returncode == 0
+
+
+async def test_operations_are_listed_without_a_service(terminal: Terminal) -> None:
+    listed = await terminal.ok("ops", "--columns", "operation,command", "--no-header")
+    assert len(listed.lines()) == len(SERVICE.operations)
+    assert ["vm.create", "svc vm create"] in [line.split(maxsplit=1) for line in listed.lines()]
+    document = (await terminal.ok("openapi", "controller")).json
+    assert document["openapi"].startswith("3.1")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+async def test_completions_are_printed_for_each_shell(terminal: Terminal, shell: str) -> None:
+    assert f"_SVC_COMPLETE={shell}_complete" in (await terminal.ok("completion", shell)).out
+
+
+async def test_words_and_flags_are_completed(terminal: Terminal) -> None:
+    completing = ShellComplete(build(SERVICE), {}, "svc", "_SVC_COMPLETE")
+
+    async def words(*before: str, incomplete: str) -> list[str]:
+        return [item.value for item in await completing.get_completions(list(before), incomplete)]
+
+    assert "vm" in await words(incomplete="v")
+    assert await words("vm", incomplete="force") == ["force-stop"]
+    assert "--image" in await words("vm", "create", "x", incomplete="--im")
+    assert await words("vm", "create", "x", "--access-mode", incomplete="root_p") == ["root_password"]

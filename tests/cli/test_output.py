@@ -1,0 +1,65 @@
+"""Tables are for reading, JSON and YAML are what the API said."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import yaml
+
+from svc.cli.columns import COLUMNS
+from svc.cli.output import Format, Style, ago, show, size
+from svc.controller.catalogue import controller_registry
+
+ROWS: list[dict[str, Any]] = [
+    {"name": "a", "memory_mib": 1536, "size_bytes": 19243520, "location": {"name": "here", "id": 7}, "on": True},
+    {"name": "b\x1b[31m", "memory_mib": 256, "size_bytes": None, "location": {"name": "there", "id": 8}, "on": False},
+]
+
+
+def printed(capsys: pytest.CaptureFixture[str], result: Any, **style: Any) -> str:
+    show(result, Style(**style))
+    return capsys.readouterr().out
+
+
+def test_sizes_have_units_in_tables_and_are_raw_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    table = printed(capsys, ROWS)
+    assert "1.5 GiB" in table
+    assert "18.4 MiB" in table
+    assert '"memory_mib": 1536' in printed(capsys, ROWS, format=Format.JSON)
+    assert yaml.safe_load(printed(capsys, ROWS[:1], format=Format.YAML)) == ROWS[:1]
+
+
+def test_columns_are_chosen_by_dotted_names_and_unknown_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    table = printed(capsys, ROWS, columns=("name", "location.name"), header=False)
+    assert [line.split() for line in table.splitlines()] == [["a", "here"], ["b[31m", "there"]]
+    with pytest.raises(Exception, match=r"no column colour; there are name, memory_mib"):
+        printed(capsys, ROWS, columns=("colour",))
+
+
+def test_nothing_in_a_result_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "\x1b" not in printed(capsys, ROWS)
+    assert "\x1b" not in printed(capsys, ROWS[1])
+
+
+def test_a_long_value_stays_on_its_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    table = printed(capsys, [{"name": "x" * 500, "on": True}], header=False)
+    assert len(table.splitlines()) == 1
+
+
+def test_an_empty_list_prints_nothing_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, []) == ""
+    assert printed(capsys, [], format=Format.JSON) == "[]\n"
+
+
+def test_sizes_and_spans_read_well() -> None:
+    assert [size(n) for n in (0, 1023, 1024, 1536, 20 * 2**30)] == ["0 B", "1023 B", "1 KiB", "1.5 KiB", "20 GiB"]
+    now = datetime.now(UTC)
+    assert ago((now - timedelta(minutes=5, seconds=30)).isoformat()) == "5 min ago"
+    assert ago((now + timedelta(days=3, hours=1)).isoformat()) == "in 3 d"
+
+
+def test_every_list_has_columns_of_its_own() -> None:
+    lists = {operation.name for operation in controller_registry() if operation.name.endswith(".list")}
+    assert lists <= set(COLUMNS)
