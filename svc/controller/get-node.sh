@@ -5,7 +5,8 @@
 #   SVC_TOKEN        the one-time token
 #   SVC_FINGERPRINT  SHA-256 of the controller's certificate authority
 #
-# Run again, it repairs what is missing: a host that has joined keeps its identity and needs no new token.
+# Run again, it repairs what is missing: a host that has joined keeps its identity and needs no new token. After its
+# node was deleted, a new command lets it join anew.
 set -eu
 
 data=/var/lib/svc-node
@@ -22,6 +23,7 @@ main() {
     [ -n "${SVC_FINGERPRINT:-}" ] || fail "SVC_FINGERPRINT is not set; copy the whole command that the controller shows"
     command -v apt-get >/dev/null || fail "this script knows Debian and its relatives only; nothing was changed"
 
+    export SVC_CONTROLLER SVC_FINGERPRINT SVC_TOKEN="${SVC_TOKEN:-}"
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     trust_controller
@@ -80,12 +82,15 @@ print(names[0].split("/")[0].removesuffix(".dist-info").partition("-")[2])' "$wo
 
 join() {
     if [ -f "$data/enrolment.json" ]; then
-        say "get-node: this host has joined already"
+        # Where its node was deleted it joins anew; where it was not, the controller refuses and nothing changes.
+        if [ -n "${SVC_TOKEN:-}" ] && "$agent" enrol --data "$data" 2>"$work/refusal"; then
+            return
+        fi
+        say "get-node: this host has joined already and keeps its identity"
         return
     fi
     [ -n "${SVC_TOKEN:-}" ] || fail "SVC_TOKEN is not set; copy the whole command that the controller shows"
-    SVC_TOKEN=$SVC_TOKEN SVC_CONTROLLER=$SVC_CONTROLLER SVC_FINGERPRINT=$SVC_FINGERPRINT \
-        "$agent" enrol --data "$data"
+    "$agent" enrol --data "$data"
 }
 
 start() {

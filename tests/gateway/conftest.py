@@ -9,9 +9,16 @@ import pytest
 
 from svc_actors.store import Database
 from tests.gateway.rig import Rig, open_rig
+from tests.gateway.site import Site, open_site
 
 
 @pytest.fixture
 async def rig(database: Database, tmp_path: Path) -> AsyncIterator[Rig]:
     async with open_rig(database, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def site(database: Database, tmp_path: Path) -> AsyncIterator[Site]:
+    async with open_site(database, tmp_path) as opened:
         yield opened

@@ -2,114 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 from uuid import UUID, uuid4
 
-import httpx
 import pytest
 import trio
 
-from svc.cli.compose import open_services
 from svc.controller import nodes, nodes_joining
-from svc.controller.config import ControllerConfig
-from svc.controller.nodes_models import HealthStatus, NodeDetail
-from svc.controller.services import Controller
+from svc.controller.nodes_models import HealthStatus
 from svc.controller.tasks import TaskModel
-from svc.registry.operation import Context, Empty
-from svc.registry.principal import Principal, Role, Scope
+from svc.registry.operation import Empty
 from svc_actors.controller.node_records import NodeMode, NodeState
 from svc_actors.controller.node_watch import NodeWatch, Rhythm, machine_observer
 from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.store import Caller, Database, Via
-from svc_nodeagent.config import AgentFolder
-from svc_nodeagent.enrol import EnrolmentRefused, enrol, new_key, signing_request
+from svc_actors.store import Database
+from svc_nodeagent.enrol import EnrolmentRefused, new_key, signing_request
 from svc_nodeagent.protocol import DomainState
 from tests.gateway.rig import NodeOnDisk, until
-
-R = TypeVar("R")
-A = TypeVar("A")
-ADMINISTRATOR = Principal(uuid4(), "admin@example.com", Role.ADMINISTRATOR, frozenset(Scope))
-CALLER = Caller(None, "admin@example.com", "administrator", Via.SYSTEM, None, None, None, "127.0.0.1", "r", "test")
-
-
-@dataclass
-class Site:
-    services: Controller
-    folder: Path
-    made: int = field(default=0)
-
-    @property
-    def context(self) -> Context[Controller]:
-        return Context(principal=ADMINISTRATOR, caller=CALLER, services=self.services)
-
-    async def call(self, handler: Callable[[Context[Controller], A], Awaitable[R]], request: A) -> R:
-        return await handler(self.context, request)
-
-    async def bootstrap(self, name: str = "node-1", mode: NodeMode = NodeMode.MANAGED) -> str:
-        request = nodes_joining.NodeBootstrapRequest(name=name, mode=mode)
-        return (await self.call(nodes_joining.bootstrap_node, request)).token
-
-    async def join(self, token: str, *, host: UUID | None = None, folder: AgentFolder | None = None) -> NodeOnDisk:
-        """As the agent does, with the handler behind an HTTP transport in place of a server."""
-        self.made += 1
-        folder = folder or AgentFolder(self.folder / f"agent-{self.made}")
-
-        async def answer(request: httpx.Request) -> httpx.Response:
-            try:
-                wanted = nodes_joining.NodeEnrolRequest.model_validate_json(request.content)
-                enrolled = await self.call(nodes_joining.enrol_node, wanted)
-            except ServiceError as error:
-                return httpx.Response(409, json={"error": {"code": error.code, "message": error.message}})
-            return httpx.Response(200, content=enrolled.model_dump_json())
-
-        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-            enrolment = await enrol(
-                folder,
-                controller="https://controller",
-                token=token,
-                fingerprint="",
-                hostname="host",
-                host=host or uuid4(),
-                client=client,
-            )
-        return NodeOnDisk(enrolment.node_id, folder)
-
-    async def detail(self, node_id: UUID) -> NodeDetail:
-        return await self.call(nodes.show_node, nodes.NodeRequest(id=node_id))
-
-    async def until_state(self, node_id: UUID, state: NodeState) -> None:
-        with trio.fail_after(20):
-            while (await self.detail(node_id)).state is not state:
-                await trio.sleep(0.02)
-
-    async def count(self, sql: str, *arguments: object) -> int:
-        return int(await self.services.database.fetchval(sql, *arguments))
-
-
-@asynccontextmanager
-async def open_site(database: Database, folder: Path) -> AsyncIterator[Site]:
-    config = ControllerConfig(
-        data_dir=folder,
-        public_host="localhost",
-        bind_host="127.0.0.1",
-        api_port=0,
-        gateway_port=0,
-        operations_port=0,
-        heartbeat_seconds=0.5,
-    )
-    with trio.fail_after(60):
-        async with open_services(config, database) as services:
-            yield Site(services, folder)
-
-
-@pytest.fixture
-async def site(database: Database, tmp_path: Path) -> AsyncIterator[Site]:
-    async with open_site(database, tmp_path) as opened:
-        yield opened
+from tests.gateway.site import Site, open_site
 
 
 async def test_a_bootstrap_token_used_twenty_times_at_once_makes_one_node(site: Site) -> None:
@@ -360,3 +270,14 @@ async def _placed(site: Site, node_id: UUID) -> UUID:
         image,
     )
     return vm_id
+
+
+async def test_a_refused_enrolment_leaves_the_identity_of_the_host_as_it_was(site: Site) -> None:
+    host = uuid4()
+    node = await site.join(await site.bootstrap("node-1"), host=host)
+    before = node.folder.identity.read_bytes(), node.folder.enrolment.read_bytes()
+    with pytest.raises(EnrolmentRefused):
+        await site.join(await site.bootstrap("node-2"), host=host, folder=node.folder)
+    assert (node.folder.identity.read_bytes(), node.folder.enrolment.read_bytes()) == before
+    async with node.running():
+        await site.until_state(node.node_id, NodeState.ONLINE)
