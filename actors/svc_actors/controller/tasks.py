@@ -2,8 +2,8 @@
 
 How a task survives. Its row says that it is open; nothing else is needed to go on. After a restart the work runs again
 from its beginning: each step asks the node under the same operation id, and the agent's journal answers what was done
-already, so nothing is done twice. An outcome is acknowledged to the agent only once the task's end is stored. A task
-whose end could not be stored (the database was away) stays open, and the sweep takes it up again.
+already, so nothing is done twice. An outcome is acknowledged to the agent only once the task's end is stored; while the
+database is away it is kept here, whatever the deadline. Work that could not go on stays open: the sweep takes it up.
 
 Invariants:
 - an open task is hosted by this process, or taken up by the next sweep; it ends by its deadline in any case;
@@ -78,6 +78,7 @@ __all__ = [
 RESUMED_SECONDS: Final = 30.0
 """The least that a resumed task has, whatever the wall clock says: its node may have the outcome in its journal."""
 
+_FIRST_PAUSE: Final = 0.2
 log = structlog.get_logger(__name__)
 
 Work = Callable[[TaskRun], Awaitable[OperationResult | None]]
@@ -229,13 +230,16 @@ class TaskRunner:
         try:
             ending = await self._work(run)
             if ending is not None:
-                await self._end(run.task, ending)
+                await self._store(run.task, ending)
                 self.ended[ending.status] += 1
                 await run.acknowledge()
             self._deadlines.pop(run.task.id, None)
         except DomainError as error:
             # The database or an actor was not available: the task stays open, and the next sweep takes it up.
             log.warning("task left open", task_id=str(run.task.id), op=run.task.op, error=str(error))
+        except Exception:
+            # A defect in one task's work must not end the others; the sweep takes it up as well.
+            log.exception("task left open", task_id=str(run.task.id), op=run.task.op)
         finally:
             del self._hosted[run.task.id]
 
@@ -276,6 +280,20 @@ class TaskRunner:
             log.exception("task work failed", task_id=str(run.task.id), op=run.task.op)
             return _failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log says why.")
         return Ending(TaskStatus.SUCCEEDED, "Done.", result=result)
+
+    async def _store(self, task: Task, ending: Ending) -> None:
+        """Write the end, however long the database or the actor is away: an outcome is not lost to a deadline."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await self._end(task, ending)
+                return
+            except DomainError as error:
+                if isinstance(error, ServiceError) and error.code is not ErrorCode.UNAVAILABLE:
+                    raise
+                log.warning("end of a task not stored yet", task_id=str(task.id), op=task.op, error=str(error))
+            await trio.sleep(pause)
+            pause = min(2 * pause, self._sweep_interval)
 
     async def _end(self, task: Task, ending: Ending) -> None:
         handler = self._handlers.get(task.op)
