@@ -106,6 +106,7 @@ async def create_machine(database: Database, sealer: Sealer, caller: Caller, new
             candidate, address = await _take_address(tx, candidates, vm_id, nic_id)
             if candidate.node_id != candidates[0].node_id:
                 await tx.execute("UPDATE vms SET node_id = $2 WHERE id = $1", vm_id, candidate.node_id)
+            await _still_there(tx, candidate.node_id)
             task = await create_task(
                 tx,
                 caller,
@@ -207,6 +208,12 @@ async def _take_address(
         hint="Delete a machine, or ask an administrator for another pool.",
         details={"full_pools": len(tried)},
     )
+
+
+async def _still_there(tx: Transaction, node_id: UUID) -> None:
+    """The machine's row holds its node's by now: whoever deletes the node has done so, or will find the machine."""
+    if await tx.fetchval("SELECT deleted_at IS NOT NULL FROM nodes WHERE id = $1", node_id):
+        raise capacity("The node that was chosen has just been deleted; nothing was made.", hint="Order it again.")
 
 
 async def _insert(tx: Transaction, sealer: Sealer, caller: Caller, new: NewMachine, vm_id: UUID, node_id: UUID) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
 from uuid import UUID
 
 import trio
 
 from svc_actors.controller.gateway import OperationFailed
+from svc_actors.controller.images import order_refresh
 from svc_actors.controller.machine import Changes, Machine
-from svc_actors.controller.tasks import TaskStatus
+from svc_actors.controller.machine_creation import create_machine
+from svc_actors.controller.tasks import Ending, Task, TaskRun, TaskRunner, TaskStatus, end_task
+from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationId, OperationResult
-from tests.controller.machines.service import ADMINISTRATOR, FakeGateway, make_world, open_service
+from tests.controller.machines.service import ADMINISTRATOR, SEALER, FakeGateway, make_world, open_service
 from tests.controller.machines.test_machine_life import order, refuse, running_machine
 
 
@@ -49,3 +53,102 @@ async def test_a_machine_never_built_stays_failed_when_its_deletion_fails(databa
         await service.ended(await order("delete")(machine))
         vm = await service.vm(created.vm_id)
         assert (vm["status"], vm["status_reason"]) == ("failed", "Deletion failed: the disk is busy")
+
+
+async def test_no_machine_is_placed_on_a_node_that_is_deleted_meanwhile(database: Database) -> None:
+    world = await make_world(database)
+    refused: list[ErrorCode] = []
+
+    async def create() -> None:
+        try:
+            await create_machine(database, SEALER, ADMINISTRATOR, world.machine())
+        except ServiceError as error:
+            refused.append(error.code)
+
+    async with trio.open_nursery() as nursery:
+        # As a node's deletion does: the node is locked, no machine is found on it, the record is marked.
+        async with database.transaction() as tx:
+            await tx.execute("SELECT FROM nodes WHERE id = $1 FOR UPDATE", world.node_id)
+            nursery.start_soon(create)
+            with trio.fail_after(10):
+                while not await database.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
+                    await trio.sleep(0.005)
+            await tx.execute("UPDATE nodes SET state = 'offline', deleted_at = now() WHERE id = $1", world.node_id)
+    assert refused == [ErrorCode.CAPACITY]
+    assert await database.fetchval("SELECT count(*) FROM vms") == 0
+
+
+async def test_an_outcome_once_had_outlives_the_deadline_while_it_cannot_be_stored(database: Database) -> None:
+    world, gateway, back = await make_world(database), FakeGateway(), trio.Event()
+    overdue = trio.Event()
+
+    def store_nothing_at_first(tasks: TaskRunner) -> None:
+        handler = tasks._handlers["vm.create"]
+
+        async def end(task: Task, ending: Ending) -> None:
+            if not back.is_set():
+                tasks._deadlines[task.id] = trio.current_time()
+                overdue.set()
+                raise unavailable("The database is away.")
+            assert handler.end is not None
+            await handler.end(task, ending)
+
+        tasks.handles("vm.create", handler.work, end=end)
+
+    async with open_service(database, gateway, prepare=store_nothing_at_first) as service:
+        created = await service.create(world.machine())
+        await overdue.wait()
+        back.set()
+        assert (await service.ended(created.task)).status is TaskStatus.SUCCEEDED
+        assert await service.status(created.vm_id) == "running"
+
+
+async def test_a_defect_in_one_tasks_end_ends_no_other_task(database: Database) -> None:
+    world, crashed = await make_world(database), trio.Event()
+
+    def break_refreshes(tasks: TaskRunner) -> None:
+        async def work(_: TaskRun) -> None:
+            await trio.lowlevel.checkpoint()
+
+        async def end(task: Task, ending: Ending) -> None:
+            if not crashed.is_set():
+                crashed.set()
+                raise RuntimeError("a defect")
+            async with database.transaction() as tx:
+                await end_task(tx, task.id, ending)
+
+        tasks.handles("images.refresh", work, end=end)
+
+    async with open_service(database, FakeGateway(), prepare=break_refreshes) as service:
+        async with database.transaction() as tx:
+            broken = await order_refresh(tx, ADMINISTRATOR)
+        service.tasks.begin(broken)
+        await crashed.wait()
+        created = await service.create(world.machine())
+        assert (await service.ended(created.task)).status is TaskStatus.SUCCEEDED
+        assert (await service.ended(broken)).status is TaskStatus.SUCCEEDED
+
+
+async def test_what_was_cancelled_before_a_restart_is_not_begun_after_it(database: Database) -> None:
+    world, gateway = await make_world(database), FakeGateway()
+
+    async def lost(*_: object) -> NoReturn:
+        await trio.sleep_forever()
+
+    async def reset(gateway: FakeGateway, _: UUID, operation_id: OperationId, op: NodeOperation) -> OperationResult:
+        if operation_id in gateway.cancelled:
+            raise OperationFailed(FailureCode.CANCELLED, "cancelled before the node had begun", None)
+        return gateway.obey(op)
+
+    gateway.answers["vm.reset"] = lost
+    async with open_service(database, gateway) as service:
+        created = await service.create(world.machine())
+        await service.ended(created.task)
+        task = await order("reset")(service.machine(created.vm_id))
+        await service.until_asked("vm.reset")
+        await service.tasks.cancel(ADMINISTRATOR, task.id)
+    gateway.cancelled.clear()
+    gateway.answers["vm.reset"] = reset
+    async with open_service(database, gateway) as service:
+        assert (await service.ended(task)).status is TaskStatus.CANCELLED
+    assert f"{task.id}:host" not in gateway.done
