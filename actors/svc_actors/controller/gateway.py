@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -110,17 +111,11 @@ class Gateway:
         listeners = await trio.open_tcp_listeners(self.port, host=self._bind_host, backlog=_BACKLOG)
         self.port = listeners[0].socket.getsockname()[1]
 
-        async def accept(tcp: trio.SocketStream) -> None:
-            # serve_listeners closes what it gave once this returns, and a console outlives it: take the socket over.
-            own = trio.SocketStream(tcp.socket.dup())
-            await trio.aclose_forcefully(tcp)
-            await self._accept(own, context)
-
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
             nursery.start_soon(self._renew_own_certificate, context)
             task_status.started()
-            await trio.serve_listeners(accept, listeners)
+            await trio.serve_listeners(partial(self._accept, context), listeners)
 
     def is_online(self, node_id: UUID) -> bool:
         node = self._nodes.get(node_id)
@@ -205,7 +200,7 @@ class Gateway:
     def _node(self, node_id: UUID) -> _Node:
         return self._nodes.setdefault(node_id, _Node())
 
-    async def _accept(self, tcp: trio.SocketStream, context: ssl.SSLContext) -> None:
+    async def _accept(self, context: ssl.SSLContext, tcp: trio.SocketStream) -> None:
         if self._unproven >= _MOST_UNPROVEN:
             await trio.aclose_forcefully(tcp)
             return
@@ -367,8 +362,12 @@ class Gateway:
     async def _renew_own_certificate(self, context: ssl.SSLContext) -> None:
         while True:
             await trio.sleep(_CERTIFICATE_CHECK_SECONDS)
-            certificate = self._certificate()
-            context.load_cert_chain(certificate.chain, certificate.key)
+            try:
+                certificate = self._certificate()
+                context.load_cert_chain(certificate.chain, certificate.key)
+            except OSError as error:
+                # The one in use is good for weeks yet; a full disk is no reason to end the gateway.
+                log.error("gateway.own_certificate_not_renewed", error=str(error))
 
 
 def _refusal(failure: OperationFailed) -> ServiceError:
