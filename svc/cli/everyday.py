@@ -174,7 +174,7 @@ def _print_event(kind: str, data: Mapping[str, Any], format_: Format) -> None:
         facts = ", ".join(
             f"{name} {value}"
             for name, value in data.get("payload", {}).items()
-            if value not in (None, "") and not isinstance(value, dict | list)
+            if value not in (None, "") and not isinstance(value, dict | list) and not name.endswith("id")
         )
         line = f"{str(data.get('at', ''))[11:19]:8} {kind:9} {data.get('subject') or '-'}  {facts}"
     else:

@@ -73,6 +73,8 @@ def is_page(result: Any) -> bool:
 
 def _show_table(result: Any, style: Style, columns: tuple[Column, ...]) -> None:
     rows = result["items"] if is_page(result) else result
+    if isinstance(rows, Mapping) and isinstance(rows.get("points"), list):
+        rows = rows["points"]
     if isinstance(rows, Mapping):
         _show_fields(rows, style)
         return
