@@ -5,6 +5,7 @@ The `purpose` is bound to what is sealed (as associated data), so a sealed value
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 from pathlib import Path
@@ -23,6 +24,7 @@ class CannotUnseal(Exception):
 class Sealer:
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
+        self._marking_key = hmac.digest(key, b"marks", "sha256")
 
     @classmethod
     def from_file(cls, path: Path) -> Sealer:
@@ -37,6 +39,10 @@ class Sealer:
             file.flush()
             os.fsync(file.fileno())
         return cls(key)
+
+    def mark(self, secret: bytes, purpose: str) -> bytes:
+        """The same 32 bytes for the same secret and purpose, from which nobody without the key can guess the secret."""
+        return hmac.digest(self._marking_key, purpose.encode() + b"\0" + secret, "sha256")
 
     def seal(self, secret: bytes, purpose: str) -> bytes:
         nonce = secrets.token_bytes(_NONCE_BYTES)

@@ -13,7 +13,6 @@ Invariants:
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -32,6 +31,7 @@ T = TypeVar("T")
 KEY_FIELD = "idempotency_key"
 LEASE = 15.0
 PATIENCE = 120.0
+_CLOCK_MARGIN = 60.0
 _FIRST_POLL, _SLOWEST_POLL = 0.02, 0.5
 _RELEASE_DEADLINE = 5.0
 
@@ -117,7 +117,8 @@ class _Order:
         self._claim = uuid.uuid4()
         self.operation = ctx.caller.operation
         body = request.model_dump(mode="json", exclude={KEY_FIELD})
-        self._fingerprint = hashlib.sha256(self.operation.encode() + b"\0" + to_json(_ordered(body))).digest()
+        # Under the service's key: an order may hold a chosen password, which a plain hash would give to a guesser.
+        self._fingerprint = self._sealer.mark(to_json(_ordered(body)), f"order:{self.operation}")
 
     async def claim(self) -> bool:
         claimed = await self._database.fetchval(
@@ -129,8 +130,9 @@ class _Order:
                 leased_until = excluded.leased_until, answer = NULL, created_at = now()
             WHERE (held.created_at < now() - interval '24 hours'
                    OR held.answer IS NULL AND held.fingerprint = excluded.fingerprint)
-              -- No lease is longer than a lease: one that seems so was made before the clock was set back.
-              AND held.leased_until NOT BETWEEN now() AND now() + make_interval(secs => $6)
+              -- A lease that runs far longer than a lease does was made before the clock was set back. Not merely
+              -- longer: now() is when this statement began, and it may have waited for the one that made the lease.
+              AND held.leased_until NOT BETWEEN now() AND now() + make_interval(secs => $6 + $7)
             RETURNING claim
             """,
             self._owner,
@@ -139,6 +141,7 @@ class _Order:
             self._fingerprint,
             self._claim,
             LEASE,
+            _CLOCK_MARGIN,
         )
         return bool(claimed == self._claim)
 
