@@ -15,6 +15,7 @@ import tty
 from collections import deque
 from pathlib import Path
 
+import structlog
 import trio
 
 from svc_nodeagent.hypervisor.files import in_thread
@@ -23,6 +24,8 @@ SCROLLBACK_BYTES = 64 * 1024
 BACKLOG_BYTES = 256 * 1024
 READ_BYTES = 16 * 1024
 SKIPPED = b"\r\n[output skipped]\r\n"
+
+log = structlog.get_logger()
 
 
 class SerialLine:
@@ -58,6 +61,10 @@ class SerialLine:
             os.close(descriptor)
             for viewer in tuple(self._viewers):
                 viewer.end()
+
+    @property
+    def is_open(self) -> bool:
+        return self._descriptor is not None
 
     def watch(self) -> SerialViewer:
         """A new viewer, who first sees the scrollback."""
@@ -188,7 +195,7 @@ async def _read(descriptor: int) -> bytes:
             continue
         except OSError as error:
             if error.errno != errno.EIO:
-                raise
+                log.warning("a serial line failed", error=str(error))
             return b""
 
 

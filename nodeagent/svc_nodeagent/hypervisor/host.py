@@ -311,7 +311,13 @@ class LibvirtHost:
                 FailureCode.CONFLICT, "The machine is not running, so it has no console.", "Start it first."
             )
         line = self._lines[vm_id] = SerialLine(path, self._folders.serial_log(vm_id))
-        await self._nursery.start(line.run)
+        try:
+            await self._nursery.start(line.run)
+        except OSError as error:
+            raise HostError(FailureCode.HOST, f"The serial console could not be opened: {error}") from error
+        finally:
+            if not line.is_open:
+                line.ended = True
         return line
 
     # What libvirt tells (`connection.Listener`)

@@ -11,6 +11,8 @@ from typing import Any
 from uuid import UUID
 from xml.etree import ElementTree
 
+import libvirt
+
 from svc_nodeagent.enrol import host_uuid
 from svc_nodeagent.hypervisor.acceleration import Acceleration
 from svc_nodeagent.hypervisor.connection import Connection, Libvirt
@@ -53,8 +55,9 @@ async def facts(connection: Connection, acceleration: Acceleration) -> NodeFacts
 async def domains(connection: Connection, naming: Naming) -> tuple[ObservedDomain, ...]:
     """Every domain of the host, ours and others'."""
 
-    def observe(libvirt: Libvirt) -> tuple[ObservedDomain, ...]:
-        return tuple(sorted((_observed(domain, naming) for domain in libvirt.listAllDomains()), key=lambda d: d.name))
+    def observe(connected: Libvirt) -> tuple[ObservedDomain, ...]:
+        found = (_observed(domain, naming) for domain in connected.listAllDomains())
+        return tuple(sorted((domain for domain in found if domain is not None), key=lambda domain: domain.name))
 
     return await connection.call(observe)
 
@@ -63,10 +66,16 @@ def retained_disks(folders: Folders) -> tuple[str, ...]:
     return tuple(f"retained/{path.parent.name}/{path.name}" for path in sorted(folders.retained.glob("*/disk-*.qcow2")))
 
 
-def _observed(domain: Any, naming: Naming) -> ObservedDomain:
+def _observed(domain: Any, naming: Naming) -> ObservedDomain | None:
+    """None for a domain that went away since it was listed."""
     uuid, name = UUID(domain.UUIDString()), domain.name()
-    state, reason = domain.state()
-    info = domain.info()
+    try:
+        state, reason = domain.state()
+        info = domain.info()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+            raise
+        return None
     return ObservedDomain(
         uuid=uuid,
         name=name,
@@ -93,12 +102,12 @@ def _capacity(folder: Path) -> Capacity:
     )
 
 
-def _hypervisor(libvirt: Libvirt) -> tuple[str, str, tuple[str, ...]]:
-    capabilities = ElementTree.fromstring(libvirt.getCapabilities())  # noqa: S314 - from libvirt itself
+def _hypervisor(connected: Libvirt) -> tuple[str, str, tuple[str, ...]]:
+    capabilities = ElementTree.fromstring(connected.getCapabilities())  # noqa: S314 - from libvirt itself
     machines = capabilities.findall("./guest/arch[@name='x86_64']/machine")
     return (
-        _version(libvirt.getLibVersion()),
-        f"QEMU {_version(libvirt.getVersion())}",
+        _version(connected.getLibVersion()),
+        f"QEMU {_version(connected.getVersion())}",
         tuple(sorted({machine.text for machine in machines if machine.text})),
     )
 

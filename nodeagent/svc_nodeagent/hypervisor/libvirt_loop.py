@@ -19,7 +19,6 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +62,8 @@ class LibvirtLoop:
     _token: trio.lowlevel.TrioToken | None = None
     _nursery: trio.Nursery | None = None
     _registered: bool = False
+    _to_free: list[_Handle | _Timer] = field(default_factory=list)
+    """Removed while no loop ran. Freeing them where they are removed would be inside libvirt's own call: a deadlock."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve libvirt until cancelled. Connections are opened after it started and closed before it ends."""
@@ -75,6 +76,9 @@ class LibvirtLoop:
                     self._nursery = nursery
                     self._token = trio.lowlevel.current_trio_token()
                     left_over = list(self._watches)
+                    to_free, self._to_free = self._to_free, []
+                for removed in to_free:
+                    _free(removed)
                 for watch in left_over:
                     self._start(watch)
                 task_status.started()
@@ -83,13 +87,17 @@ class LibvirtLoop:
             with self._lock:
                 self._nursery = self._token = None
 
-    def soon(self, work: Callable[..., None], *arguments: object) -> None:
-        """Run `work` in the Trio thread, from any thread; nothing when no loop runs any more."""
+    def soon(self, work: Callable[..., None], *arguments: object) -> bool:
+        """Run `work` in the Trio thread, from any thread; False when no loop runs any more."""
         with self._lock:
             token = self._token
-        if token is not None:
-            with suppress(trio.RunFinishedError):  # the run ended between the two lines: nothing is left to tell
-                token.run_sync_soon(work, *arguments)
+        if token is None:
+            return False
+        try:
+            token.run_sync_soon(work, *arguments)
+        except trio.RunFinishedError:
+            return False
+        return True
 
     def statistics(self) -> dict[str, int]:
         with self._lock:
@@ -138,7 +146,9 @@ class LibvirtLoop:
         if removed is None:
             return -1
         removed.removed = True
-        self.soon(self._wake, removed)
+        if not self.soon(self._wake, removed):
+            with self._lock:
+                self._to_free.append(removed)
         return 0
 
     def _add(self, watched: _Handle | _Timer) -> int:
@@ -174,8 +184,7 @@ class LibvirtLoop:
                 break
             if due := ready & handle.events:
                 handle.callback(watch, handle.descriptor, due, handle.opaque)
-        os.close(handle.duplicate)
-        libvirt.virEventInvokeFreeCallback(handle.opaque)
+        _free(handle)
 
     async def _serve_timer(self, watch: int, timer: _Timer) -> None:
         while not timer.removed:
@@ -185,7 +194,13 @@ class LibvirtLoop:
             timer.waiting = None
             if due and not timer.removed and timer.milliseconds >= 0:
                 timer.callback(watch, timer.opaque)
-        libvirt.virEventInvokeFreeCallback(timer.opaque)
+        _free(timer)
+
+
+def _free(watched: _Handle | _Timer) -> None:
+    if isinstance(watched, _Handle):
+        os.close(watched.duplicate)
+    libvirt.virEventInvokeFreeCallback(watched.opaque)
 
 
 async def _ready(descriptor: int, events: int) -> int:

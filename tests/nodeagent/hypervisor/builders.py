@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -24,11 +25,13 @@ from svc_nodeagent.protocol import (
     Topology,
 )
 
-GATEWAY = "10.213.0.1"
+# Machines of test processes that run at once stand on one host: each process has addresses of its own.
+_NETWORK = f"10.{128 + os.getpid() % 64}.{os.getpid() // 64 % 256}"
+GATEWAY, ADDRESS, OTHER = (f"{_NETWORK}.{number}" for number in (1, 2, 3))
 
 
 def nic(
-    address: str = "10.213.0.2",
+    address: str = ADDRESS,
     *,
     topology: Topology = Topology.NAT,
     mac: str = "52:54:00:21:30:02",
@@ -48,7 +51,7 @@ def nic(
 
 def network(*addresses: str) -> NetworkSpec:
     """One card for each address, with a MAC made from it."""
-    return NetworkSpec(nics=tuple(nic(address, mac=mac_of(address)) for address in addresses or ("10.213.0.2",)))
+    return NetworkSpec(nics=tuple(nic(address, mac=mac_of(address)) for address in addresses or (ADDRESS,)))
 
 
 def mac_of(address: str) -> str:

@@ -7,6 +7,8 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from uuid import UUID
 
 import libvirt
@@ -116,6 +118,41 @@ async def test_while_libvirt_is_away_calls_say_so_and_the_host_still_opens(
     with pytest.raises(ConnectionLost) as lost:
         await connection.call(lambda libvirt_: libvirt_.getHostname(), timeout=5)
     assert lost.value.hint
+
+
+@pytest.mark.system
+async def test_when_libvirtd_is_killed_and_started_again_the_host_goes_on(data_folder: Path) -> None:
+    """A daemon of the test's own, serving libvirt's test driver."""
+    heard, socket = Heard(), data_folder / "libvirt" / "libvirt-sock"
+    data_folder.chmod(0o777)
+    async with trio.open_nursery() as nursery:
+        daemon = await nursery.start(private_daemon, data_folder, socket)
+        async with connected(heard, f"test+unix:///default?socket={socket}") as connection:
+            await connection.call(lambda libvirt_: libvirt_.lookupByName(DOMAIN).suspend())
+            await heard.until(libvirt.VIR_DOMAIN_EVENT_SUSPENDED)
+            daemon.kill()
+            await daemon.wait()
+            with pytest.raises(ConnectionLost):
+                await connection.call(lambda libvirt_: libvirt_.getHostname(), timeout=2)
+            await nursery.start(private_daemon, data_folder, socket)
+            heard.events.clear()
+            await connection.call(lambda libvirt_: libvirt_.lookupByName(DOMAIN).suspend())
+            await heard.until(libvirt.VIR_DOMAIN_EVENT_SUSPENDED)
+        nursery.cancel_scope.cancel()
+    assert heard.connected == 2
+
+
+async def private_daemon(folder: Path, socket: Path, *, task_status: trio.TaskStatus[trio.Process]) -> None:
+    """Unprivileged, so that it has nothing to do with the libvirtd of this host."""
+    socket.unlink(missing_ok=True)
+    environment = {"HOME": str(folder), "XDG_RUNTIME_DIR": str(folder), "PATH": "/usr/sbin:/usr/bin"}
+    async with trio.open_nursery() as nursery:
+        start = partial(trio.run_process, ["libvirtd"], env=environment, user="nobody", check=False)
+        process = await nursery.start(partial(start, capture_stderr=True))
+        with trio.fail_after(30):
+            while not socket.exists():
+                await trio.sleep(0.05)
+        task_status.started(process)
 
 
 async def test_a_lost_connection_is_made_again_and_calls_wait_for_it() -> None:

@@ -29,12 +29,11 @@ from svc_nodeagent.protocol import (
     VmReboot,
     VmStart,
 )
-from tests.nodeagent.hypervisor.builders import image, machine, network
+from tests.nodeagent.hypervisor.builders import ADDRESS, image, machine, network
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[3]
-ADDRESS = "10.213.0.2"
 KILLED = -9
 
 # Opening the host restores the network, which passes two of the points: those are killed at a later pass.

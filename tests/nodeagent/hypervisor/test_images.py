@@ -219,6 +219,19 @@ async def test_a_file_that_two_images_share_stays_until_the_second_goes(tmp_path
     assert [kept.image_id for kept in await images.cached()] == [other.image_id]
 
 
+async def test_an_image_that_does_not_fit_is_refused_before_it_fills_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc_nodeagent.hypervisor.images.FREE_SPACE_KEPT_BYTES", 2**60)
+    site = Publisher()
+    images, folders = cache(tmp_path, site)
+    with pytest.raises(HostError) as refusal:
+        await images.ensure(published(), silent)
+    assert refusal.value.code is FailureCode.CAPACITY
+    assert site.sent == 0
+    assert list(folders.images.iterdir()) == []
+
+
 async def test_a_publisher_that_says_no_is_quoted(tmp_path: Path) -> None:
     images, _ = cache(tmp_path, lambda request: httpx.Response(404))
     with pytest.raises(HostError) as failure:

@@ -22,14 +22,13 @@ from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import NetworkSpec, Topology
-from tests.nodeagent.hypervisor.builders import GATEWAY, mac_of, network, nic
+from tests.nodeagent.hypervisor.builders import ADDRESS, GATEWAY, OTHER, mac_of, network, nic
 
 pytestmark = pytest.mark.system
 
 ARP, IPV4, IPV6, RARP = 0x0806, 0x0800, 0x86DD, 0x8035
 BROADCAST = b"\xff" * 6
 _TUNSETIFF, _TAP, _NO_PI = 0x400454CA, 0x0002, 0x1000
-ADDRESS, OTHER = "10.213.0.2", "10.213.0.3"
 
 
 class GuestEnd:
