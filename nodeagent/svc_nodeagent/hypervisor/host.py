@@ -213,7 +213,7 @@ class LibvirtHost:
                 await self._guests.set_password(operation.vm_id, operation.account, operation.password_hash)
                 return Done()
             case VmMetrics():
-                return self._metrics(operation)
+                return await self._metrics(operation)
             case VmNetApply():
                 await machines.apply_network(operation.vm_id, operation.network)
                 return Done()
@@ -254,9 +254,13 @@ class LibvirtHost:
             )
         )
 
-    def _metrics(self, operation: VmMetrics) -> MetricsResult:
-        resolution, points = self._measurements.series(operation.vm_id).points(
-            resolution_seconds=operation.resolution_seconds, hours=operation.hours, now=time.time()
+    async def _metrics(self, operation: VmMetrics) -> MetricsResult:
+        resolution, points = await in_thread(
+            self._measurements.points,
+            operation.vm_id,
+            resolution_seconds=operation.resolution_seconds,
+            hours=operation.hours,
+            now=time.time(),
         )
         return MetricsResult(vm_id=operation.vm_id, resolution_seconds=resolution, points=points)
 
@@ -361,6 +365,8 @@ class LibvirtHost:
                     await self._machines.forget_first_boot(vm_id)
 
     def _saw(self, vm_id: UUID, state: DomainState, reason: str) -> None:
+        if state in (DomainState.STOPPED, DomainState.ABSENT):
+            self._lines.pop(vm_id, None)
         if state is DomainState.ABSENT:
             self._states.pop(vm_id, None)
         else:

@@ -14,6 +14,7 @@ points, and changes no amount.
 from __future__ import annotations
 
 import json
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -171,33 +172,47 @@ def merged(buckets: Iterable[Bucket], resolution: int) -> list[Bucket]:
 
 
 class Measurements:
-    """The series of all machines, with the file of finished hours behind each: one JSON object a line."""
+    """The series of all machines, with the file of finished hours behind each: one JSON object a line.
+
+    Blocking, and safe to call from several threads.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._series: dict[UUID, Series] = {}
+        self._lock = threading.Lock()
 
     def sample(self, counters: Mapping[UUID, Counters], *, monotonic: float, wall: float) -> None:
-        """Take one reading of every running machine. Blocking: run it in a thread, one call at a time."""
-        for vm_id in counters.keys() | self._series.keys():
-            hour = self.series(vm_id).sample(counters.get(vm_id), monotonic=monotonic, wall=wall)
-            if hour is not None:
-                self._append(vm_id, hour)
+        """Take one reading of every running machine."""
+        with self._lock:
+            for vm_id in counters.keys() | self._series.keys():
+                hour = self._of(vm_id).sample(counters.get(vm_id), monotonic=monotonic, wall=wall)
+                if hour is not None:
+                    self._append(vm_id, hour)
 
-    def series(self, vm_id: UUID) -> Series:
-        if vm_id not in self._series:
-            self._series[vm_id] = self._load(vm_id)
-        return self._series[vm_id]
+    def points(
+        self, vm_id: UUID, *, resolution_seconds: int, hours: int, now: float
+    ) -> tuple[int, tuple[MetricPoint, ...]]:
+        """As `Series.points`."""
+        with self._lock:
+            return self._of(vm_id).points(resolution_seconds=resolution_seconds, hours=hours, now=now)
 
     def forget(self, vm_id: UUID) -> None:
-        self._series.pop(vm_id, None)
-        self._path(vm_id).unlink(missing_ok=True)
+        with self._lock:
+            self._series.pop(vm_id, None)
+            self._path(vm_id).unlink(missing_ok=True)
 
     def flush(self) -> None:
         """Write the hours that are still open, before the agent ends: what follows is added to them when it is back."""
-        for vm_id, series in self._series.items():
-            if series.hours.buckets:
-                self._append(vm_id, series.hours.buckets[-1])
+        with self._lock:
+            for vm_id, series in self._series.items():
+                if series.hours.buckets:
+                    self._append(vm_id, series.hours.buckets[-1])
+
+    def _of(self, vm_id: UUID) -> Series:
+        if vm_id not in self._series:
+            self._series[vm_id] = self._load(vm_id)
+        return self._series[vm_id]
 
     def _append(self, vm_id: UUID, hour: Bucket) -> None:
         with self._path(vm_id).open("a") as file:

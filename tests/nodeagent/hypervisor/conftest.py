@@ -23,8 +23,8 @@ TOOLS = Path(__file__).resolve().parents[3] / "tools" / "images"
 @pytest.fixture(scope="session")
 def naming() -> Naming:
     """Unlike those of any other test process that runs now."""
-    name = f"v{os.getpid() % 46656:x}"[:4]
-    return Naming(domain_prefix=f"svctest{os.getpid()}-", device_prefix=name, table=f"svctest{os.getpid()}")
+    process = os.getpid()
+    return Naming(f"svctest{process}-", device_prefix=f"v{process % 4096:03x}", table=f"svctest{process}")
 
 
 @pytest.fixture

@@ -106,8 +106,8 @@ def test_hours_outlive_the_agent(tmp_path: Path) -> None:
     for second in range(0, 7210, 10):
         before.sample({vm_id: counters(second)}, monotonic=float(second), wall=START + second)
     before.flush()
-    _, told = before.series(vm_id).points(resolution_seconds=3600, hours=24, now=START + 7200)
-    _, kept = Measurements(tmp_path).series(vm_id).points(resolution_seconds=3600, hours=24, now=START + 7200)
+    _, told = before.points(vm_id, resolution_seconds=3600, hours=24, now=START + 7200)
+    _, kept = Measurements(tmp_path).points(vm_id, resolution_seconds=3600, hours=24, now=START + 7200)
     assert kept == told
     assert len(kept) >= 2
 
@@ -121,7 +121,7 @@ def test_an_hour_interrupted_by_a_restart_is_not_counted_twice(tmp_path: Path) -
             measurements.sample({vm_id: counters(sent)}, monotonic=wall, wall=wall)
             wall, sent = wall + 10, sent + 1000
         measurements.flush()
-    _, (point,) = Measurements(tmp_path).series(vm_id).points(resolution_seconds=3600, hours=2, now=wall)
+    _, (point,) = Measurements(tmp_path).points(vm_id, resolution_seconds=3600, hours=2, now=wall)
     assert point.net_sent_bytes == pytest.approx(100)
 
 
@@ -133,5 +133,5 @@ def test_a_line_cut_short_by_a_crash_costs_that_hour_only(tmp_path: Path) -> Non
     measurements.flush()
     with (tmp_path / str(vm_id)).open("a") as file:
         file.write('{"start": 18000')
-    _, points = Measurements(tmp_path).series(vm_id).points(resolution_seconds=3600, hours=1, now=START + 10)
+    _, points = Measurements(tmp_path).points(vm_id, resolution_seconds=3600, hours=1, now=START + 10)
     assert len(points) == 1
