@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from tests.system.stack import ROOT, Program, Stack
 
 ENDED = {"succeeded", "failed", "cancelled"}
 POLL = 0.1
+Told = tuple[int, str, dict[str, Any]]
+"""An event: its position, kind and data."""
 GUARD = {"X-Service-Request": "1"}
 
 
@@ -203,19 +205,13 @@ class House:
         self.stack.controller.start(**environment)
         await self.stack.healthy()
 
-    async def read_events(
-        self,
-        events: list[tuple[int, str, dict[str, Any]]],
-        after: int | None,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
+    async def read_events(self, events: list[Told], after: int | None, opened: trio.Event) -> None:
         """Append the events of one stream as (position, kind, data), until the stream ends."""
         async with self.api() as api:
             headers = {} if after is None else {"Last-Event-ID": str(after)}
             async with api.http.stream("GET", "/api/v1/events", headers=headers, timeout=None) as stream:
                 assert stream.status_code == 200, stream.status_code
-                task_status.started()
+                opened.set()
                 position, kind = 0, ""
                 async for line in stream.aiter_lines():
                     name, _, value = line.partition(": ")
@@ -227,39 +223,18 @@ class House:
                         case "data":
                             events.append((position, kind, json.loads(value)))
 
-    async def follow_events(
-        self,
-        events: list[tuple[int, str, dict[str, Any]]],
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Read events as a browser does: again from the last one seen whenever the stream ends or breaks."""
-        started = False
+    async def follow_events(self, events: list[Told]) -> None:
+        """Read events as a browser does: from the last one seen on, again whenever the stream ends or breaks."""
+        while True:
+            with suppress(httpx.TransportError):
+                await self.read_events(events, events[-1][0] if events else 0, trio.Event())
+            await trio.sleep(POLL)
 
-        async def read(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-            try:
-                await self.read_events(events, events[-1][0] if events else 0, task_status=task_status)
-            except httpx.TransportError:
-                return
-
-        async with trio.open_nursery() as nursery:
-            while True:
-                if not started:
-                    await nursery.start(read)
-                    task_status.started()
-                    started = True
-                else:
-                    await read()
-                await trio.sleep(POLL)
-
-    async def watch_events(
-        self, kind: str, seen: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def watch_events(self, kind: str, opened: trio.Event, seen: trio.Event) -> None:
         """Set `seen` at the next event of a kind."""
-        events: list[tuple[int, str, dict[str, Any]]] = []
+        events: list[Told] = []
         async with trio.open_nursery() as nursery:
-            await nursery.start(self.read_events, events, None)
-            task_status.started()
+            nursery.start_soon(self.read_events, events, None, opened)
             while not any(event[1] == kind for event in events):
                 await trio.sleep(POLL)
             seen.set()

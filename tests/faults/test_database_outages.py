@@ -161,9 +161,10 @@ async def activity_of_machines(api: Api) -> set[str]:
 async def background_lives(house: House, api: Api) -> None:
     """Events flow, nodes are asked, tasks are worked: nothing that runs in the background has died."""
     [node, *_] = await api.everything("/nodes")
-    seen = trio.Event()
+    opened, seen = trio.Event(), trio.Event()
     async with trio.open_nursery() as nursery:
-        await nursery.start(house.watch_events, "task", seen)
+        nursery.start_soon(house.watch_events, "task", opened, seen)
+        await opened.wait()
         task = await api.insist("POST", f"/nodes/{node['id']}/inventory", {})
         with trio.fail_after(30):
             await seen.wait()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ssl
-from typing import Any
 
 import pytest
 import trio
 from trio_websocket import ConnectionClosed, open_websocket_url
 
-from tests.faults.house import open_house
+from tests.faults.house import Told, open_house
 
 pytestmark = pytest.mark.system
 
@@ -23,8 +22,9 @@ async def test_a_stop_ends_streams_and_consoles_and_tasks_go_on_at_the_next_star
         ticket = await api.call("POST", f"/vms/{shown['vm']['id']}/console", {"kind": "serial"})
         context = ssl.create_default_context(cafile=str(house.stack.controller_data / "tls" / "authority.pem"))
         url = f"wss://127.0.0.1:{house.stack.api_port}/api/v1/console/ws/{ticket['ticket']}"
-        events: list[tuple[int, str, dict[str, Any]]] = []
+        events: list[Told] = []
         endings: list[str] = []
+        opened = trio.Event()
         async with open_websocket_url(url, ssl_context=context) as console, trio.open_nursery() as nursery:
             await console.get_message()
 
@@ -35,13 +35,14 @@ async def test_a_stop_ends_streams_and_consoles_and_tasks_go_on_at_the_next_star
                 except ConnectionClosed as closed:
                     endings.append(f"console {closed.reason.code if closed.reason else 'without a word'}")
 
-            async def watch_events(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+            async def watch_events() -> None:
                 # Raises when the stream breaks off in the midst of an answer instead of ending.
-                await house.read_events(events, None, task_status=task_status)
+                await house.read_events(events, None, opened)
                 endings.append("events")
 
             nursery.start_soon(watch_console)
-            await nursery.start(watch_events)
+            nursery.start_soon(watch_events)
+            await opened.wait()
             under_way = await house.order(api, "under-way")
             while (await api.call("GET", f"/tasks/{under_way['task']['id']}"))["status"] == "queued":
                 await trio.sleep(0.05)
