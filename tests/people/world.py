@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,10 +15,10 @@ import trio
 
 from svc.controller import activity, events, people, projects, settings, sign_in, ssh_keys, support, tokens, users
 from svc.controller.authenticate import Authentication
+from svc.controller.catalogue import controller_registry
 from svc.controller.passwords import Passwords
 from svc.controller.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc.controller.services import Controller
-from svc.registry.operation import Operation
 from svc.registry.registry import Registry
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
@@ -141,22 +141,23 @@ def people_registry() -> Registry[Controller]:
 
 @asynccontextmanager
 async def open_world(
-    database: Database,
-    *,
-    passwords: Passwords | None = None,
-    operations: Sequence[Operation[Controller, Any, Any]] = (),
+    database: Database, *, passwords: Passwords | None = None, services: Controller | None = None
 ) -> AsyncIterator[World]:
-    log = EventLog(database)
-    services = cast(
-        Controller,
-        SimpleNamespace(
-            database=database, events=log, sealer=Sealer(bytes(32)), passwords=passwords or CheapPasswords()
-        ),
-    )
-    registry = people_registry() if not operations else Registry([*people_registry(), *operations])
-    app = create_app(registry, services, authenticator=Authentication(database), public_url=ORIGIN)
+    """The people side; with `services`, the whole controller over them."""
     async with trio.open_nursery() as nursery:
-        await nursery.start(log.run)
+        if services is None:
+            log = EventLog(database)
+            await nursery.start(log.run)
+            registry = people_registry()
+            services = cast(
+                Controller,
+                SimpleNamespace(
+                    database=database, events=log, sealer=Sealer(bytes(32)), passwords=passwords or CheapPasswords()
+                ),
+            )
+        else:
+            registry = controller_registry()
+        app = create_app(registry, services, authenticator=Authentication(database), public_url=ORIGIN)
         world = World(app, services, registry, nursery)
         try:
             yield world
