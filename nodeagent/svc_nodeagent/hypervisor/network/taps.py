@@ -52,35 +52,32 @@ async def seen_taps(naming: Naming) -> dict[str, SeenTap]:
 
 async def create_tap(tap: TapPlan, naming: Naming) -> None:
     """Make the device, down: it is brought up by `open_tap`, when its rules are in."""
-    if not exists(tap.device):
-        try:
-            await run_program("ip", "tuntap", "add", "dev", tap.device, "mode", "tap", "vnet_hdr")
-        except ProgramFailed:
-            if not exists(tap.device):
-                raise
-    await run_program("ip", "link", "set", "dev", tap.device, "mtu", str(tap.mtu), "alias", _alias(tap, naming))
-    _set(f"ipv6/conf/{tap.device}/disable_ipv6", "1")
-    _set(f"ipv4/conf/{tap.device}/rp_filter", "1")
-    _set(f"ipv4/conf/{tap.device}/accept_redirects", "0")
-    _set(f"ipv4/conf/{tap.device}/send_redirects", "0")
-    _set(f"ipv4/conf/{tap.device}/proxy_arp", "1" if tap.answers_for_neighbours else "0")
+    device, alias = tap.device, f"{naming.table} vm {tap.vm_id}"
+    commands = [] if exists(device) else [f"tuntap add dev {device} mode tap vnet_hdr"]
+    if (_seen(device, "mtu"), _seen(device, "ifalias")) != (str(tap.mtu), alias):
+        commands.append(f'link set dev {device} mtu {tap.mtu} alias "{alias}"')
+    await _change(commands)
+    _set(f"ipv6/conf/{device}/disable_ipv6", "1")
+    _set(f"ipv4/conf/{device}/rp_filter", "1")
+    _set(f"ipv4/conf/{device}/accept_redirects", "0")
+    _set(f"ipv4/conf/{device}/send_redirects", "0")
+    _set(f"ipv4/conf/{device}/proxy_arp", "1" if tap.answers_for_neighbours else "0")
 
 
 async def open_tap(tap: TapPlan, seen: SeenTap | None) -> None:
     """Bring the tap up and give it exactly its gateways and routes. Only after its rules are in."""
-    have_gateways = seen.gateways if seen else frozenset[IPv4Address]()
-    have_routes = seen.routes if seen else frozenset[IPv4Address]()
-    for address in have_routes - frozenset(tap.addresses):
-        await run_program("ip", "route", "del", f"{address}/32", "dev", tap.device)
-    for gateway in have_gateways - frozenset(tap.gateways):  # after the routes: the last address takes those with it
-        await run_program("ip", "address", "del", f"{gateway}/32", "dev", tap.device)
-        have_routes = frozenset()
-    for gateway in frozenset(tap.gateways) - have_gateways:
-        await run_program("ip", "address", "replace", f"{gateway}/32", "dev", tap.device)
+    device = tap.device
+    gateways, routes = (seen.gateways, seen.routes) if seen else (frozenset[IPv4Address](), frozenset[IPv4Address]())
+    surplus = gateways - frozenset(tap.gateways)
+    commands = [f"route del {address}/32 dev {device}" for address in routes - frozenset(tap.addresses)]
+    # After the routes: a device's last address takes them with it.
+    commands += [f"address del {gateway}/32 dev {device}" for gateway in surplus]
+    commands += [f"address replace {gateway}/32 dev {device}" for gateway in frozenset(tap.gateways) - gateways]
     if seen is None or not seen.up:
-        await run_program("ip", "link", "set", "dev", tap.device, "up")
-    for address in frozenset(tap.addresses) - have_routes:
-        await run_program("ip", "route", "replace", f"{address}/32", "dev", tap.device)
+        commands.append(f"link set dev {device} up")
+    missing = frozenset(tap.addresses) - (frozenset() if surplus else routes)
+    commands += [f"route replace {address}/32 dev {device}" for address in missing]
+    await _change(commands)
 
 
 async def remove_taps(devices: Iterable[str]) -> None:
@@ -107,21 +104,31 @@ def forward() -> None:
         _set("ipv4/ip_forward", "1")
 
 
+async def _change(commands: list[str]) -> None:
+    """Several changes by one program; the first that fails ends them."""
+    if commands:
+        await run_program("ip", "-batch", "-", stdin="\n".join(commands).encode())
+
+
 def _set(setting: str, value: str) -> None:
     path = _SETTINGS / setting
     if path.exists():  # a kernel without IPv6 has no settings for it
         path.write_text(value)
 
 
-def _alias(tap: TapPlan, naming: Naming) -> str:
-    return f"{naming.table} vm {tap.vm_id}"
-
-
 def _owner(device: str) -> UUID | None:
     try:
-        return UUID((_CLASS / device / "ifalias").read_text().strip().rpartition(" vm ")[2])
-    except (FileNotFoundError, ValueError):
+        return UUID(_seen(device, "ifalias").rpartition(" vm ")[2])
+    except ValueError:
         return None
+
+
+def _seen(device: str, attribute: str) -> str:
+    """What the kernel says of a device; "" when it has gone."""
+    try:
+        return (_CLASS / device / attribute).read_text().strip()
+    except FileNotFoundError:
+        return ""
 
 
 def _is_host_route(route: dict[str, Any]) -> bool:
