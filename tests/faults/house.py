@@ -105,6 +105,11 @@ class House:
         ) as http:
             yield Api(http)
 
+    def browser(self) -> httpx.AsyncClient:
+        """Somebody without a token, who keeps cookies."""
+        trusted = self.stack.controller_data / "tls" / "authority.pem"
+        return httpx.AsyncClient(base_url=self.stack.url, verify=_context(trusted), timeout=60.0, trust_env=False)
+
     def wish(self, key: str, **more: Any) -> dict[str, Any]:
         return {
             "name": key,
@@ -272,7 +277,7 @@ async def open_house(
 ) -> AsyncIterator[House]:
     """A controller that is set up, `nodes` simulated nodes that take `delay` seconds for an operation, an image.
 
-    `environment` is for the controller; `prepare` may change the nodes' enrolments before they connect.
+    `environment` is for controller and nodes; `prepare` may change the nodes' enrolments before they connect.
     """
     folder = Path(tempfile.mkdtemp(prefix="svc-test-", dir="/var/lib"))
     folder.chmod(0o755)
@@ -289,7 +294,7 @@ async def open_house(
             *("--controller", stack.url, "--ca", str(stack.controller_data / "tls" / "authority.pem")),
             *("--data", str(folder / "nodes"), "--seed", str(seed), "--delay", str(delay[0]), str(delay[1])),
         ]
-        fleet.environment = {"SVC_TOKEN": stack.token or ""}
+        fleet.environment = {"SVC_TOKEN": stack.token or ""} | (environment or {})
         async with house.api() as api:
             await _prepare(house, api)
             if start_fleet:

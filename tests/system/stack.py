@@ -151,7 +151,7 @@ class Stack:
                 headers=guard,
             )
             created = await client.call(
-                "POST", "/tokens", body={"name": "system tests", "scopes": ["admin"], "days": 1}, headers=guard
+                "POST", "/tokens", body={"name": "system tests", "scopes": ["admin"], "days": 30}, headers=guard
             )
         self.token = created["token"]
 
@@ -195,24 +195,17 @@ class Stack:
             await client.call("POST", "/networks", body={"name": "tests", "default": True, "pool": pool})
 
     async def import_demo_image(self) -> dict[str, Any]:
+        return await self.import_image(DEMO_IMAGE, slug="demo", name="Demo Linux", distribution="demo", release="1")
+
+    async def import_image(self, file: Path, **words: str) -> dict[str, Any]:
+        """A custom image whose file the controller keeps."""
         async with self.client() as client:
-            image = await client.call(
-                "POST",
-                "/images",
-                body={
-                    "slug": "demo",
-                    "name": "Demo Linux",
-                    "distribution": "demo",
-                    "release": "1",
-                    "login_user": "debian",
-                    "format": "qcow2",
-                    "source": "file",
-                },
-            )
+            wanted = {"login_user": "debian", "format": "qcow2", "source": "file"}
+            image = await client.call("POST", "/images", body=wanted | words)
 
             async def chunks() -> AsyncIterator[bytes]:
-                async with await trio.open_file(DEMO_IMAGE, "rb") as file:
-                    while chunk := await file.read(1 << 20):
+                async with await trio.open_file(file, "rb") as content:
+                    while chunk := await content.read(1 << 20):
                         yield chunk
 
             path = f"/images/{image['id']}/file"

@@ -41,7 +41,7 @@ class Terminal:
     async def send(self, text: str) -> None:
         await self._socket.send_message(text.encode())
 
-    async def log_in(self, user: str, password: str) -> None:
+    async def log_in(self, user: str, password: str, *, prompt: str = "# ") -> None:
         """From a silent line to a shell's prompt."""
         await self.send("\r")
         await self.expect("login: ")
@@ -53,7 +53,7 @@ class Terminal:
             await trio.sleep(1.0)
             await self.send(password + "\r")
             with trio.move_on_after(10):
-                await self.expect("# ")
+                await self.expect(prompt)
                 return
         raise AssertionError(f"{user} was not let in; the guest wrote:\n{self.transcript[-2000:]!r}")
 
