@@ -35,7 +35,7 @@ from svc_actors.controller.machine_creation import IdempotencyKey, NewMachine, c
 from svc_actors.controller.machine_metrics import machine_metrics
 from svc_actors.controller.machine_spec import Seed, account_name
 from svc_actors.controller.tasks import get_task
-from svc_actors.errors import forbidden, invalid, not_found
+from svc_actors.errors import ErrorCode, ServiceError, forbidden, invalid, not_found
 from svc_actors.store import Queryable, Record
 
 MachineName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
@@ -162,29 +162,34 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
         password = await guest_access.chosen_password(request.set_password, account)
     elif request.password:
         password = await guest_access.generated_password(account)
-    created = await create_machine(
-        database,
-        services.sealer,
-        context.caller,
-        NewMachine(
-            name=request.name,
-            hostname=request.hostname or _as_hostname(request.name),
-            project_id=project_id,
-            image_id=image["id"],
-            plan_id=plan["id"] if plan else None,
-            vcpus=vcpus,
-            memory_mib=memory_mib,
-            disk_gib=disk_gib,
-            access_mode=mode.value,
-            ssh_keys=keys,
-            password_hash=password.hash if password else None,
-            generated=password.generated if password else None,
-            start=request.start,
-            node_id=request.node_id,
-            location_id=request.location_id,
-            idempotency=key,
-        ),
+    new = NewMachine(
+        name=request.name,
+        hostname=request.hostname or _as_hostname(request.name),
+        project_id=project_id,
+        image_id=image["id"],
+        plan_id=plan["id"] if plan else None,
+        vcpus=vcpus,
+        memory_mib=memory_mib,
+        disk_gib=disk_gib,
+        access_mode=mode.value,
+        ssh_keys=keys,
+        password_hash=password.hash if password else None,
+        generated=password.generated if password else None,
+        start=request.start,
+        node_id=request.node_id,
+        location_id=request.location_id,
+        idempotency=key,
     )
+    try:
+        created = await create_machine(database, services.sealer, context.caller, new)
+    except ServiceError as refused:
+        if key is None or refused.code is not ErrorCode.CONFLICT:
+            raise
+        # The claim of the key was lost (its process was held up), and another caller with it has been quicker.
+        made = await find_by_key(database, key)
+        if made is None:
+            raise
+        return await _made_before(context, request, made)
     services.tasks.begin(created.task)
     return VMCreateResult(
         vm=await show(database, principal, created.vm_id),

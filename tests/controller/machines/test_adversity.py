@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
 from uuid import UUID
 
+import pytest
 import trio
 
+from svc.controller import machines
+from svc.controller.machine_models import VMCreateResult
 from svc_actors.controller.gateway import OperationFailed
 from svc_actors.controller.images import order_refresh
 from svc_actors.controller.machine import Changes, Machine
@@ -16,6 +20,7 @@ from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationId, OperationResult
 from tests.controller.machines.service import ADMINISTRATOR, SEALER, FakeGateway, make_world, open_service
+from tests.controller.machines.stage import stage
 from tests.controller.machines.test_machine_life import order, refuse, running_machine
 
 
@@ -152,3 +157,23 @@ async def test_what_was_cancelled_before_a_restart_is_not_begun_after_it(databas
     async with open_service(database, gateway) as service:
         assert (await service.ended(task)).status is TaskStatus.CANCELLED
     assert f"{task.id}:host" not in gateway.done
+
+
+async def test_callers_whose_leases_of_one_key_were_lost_get_one_machine_and_its_answer(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unguarded(_: object, *, run: Callable[[], Awaitable[object]], **__: object) -> tuple[object, bool]:
+        return await run(), False
+
+    monkeypatch.setattr(machines, "once", unguarded)
+    async with stage(database) as now:
+        answers: list[VMCreateResult] = []
+
+        async def create() -> None:
+            answers.append(await now.customer("vm.create", **now.order(idempotency_key="order-1")))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(create)
+        assert len({answer.vm.id for answer in answers}) == 1
+        assert sorted(answer.replayed for answer in answers) == [False, True, True, True, True]
