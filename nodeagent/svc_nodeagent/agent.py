@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import random
+import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -72,9 +73,7 @@ class Agent:
         self.enrolment = folder.read_enrolment()
         self.identity = Identity.load(folder.identity, folder.authority)
         # Left by a process that died while a renewal was being proven: the controller may already insist on it.
-        self._unproven = (
-            Identity.load(folder.next_identity, folder.authority) if folder.next_identity.exists() else None
-        )
+        self._unproven = _load_unproven(folder)
         self.boot_id = str(uuid4())
         self._journal = journal
         self._patience = patience or Patience()
@@ -137,7 +136,14 @@ class Agent:
         except BaseException:
             await trio.aclose_forcefully(console)
             raise
-        self._nursery.start_soon(relay, console, stream)
+        self._nursery.start_soon(self._relay, console, stream)
+
+    async def _relay(self, console: trio.abc.Stream, stream: trio.abc.Stream) -> None:
+        try:
+            await relay(console, stream)
+        except Exception:
+            # A defect in one console must not end the agent, and what runs in it.
+            log.exception("console.crashed", node_id=str(self.node_id))
 
     async def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult:
         await trio.lowlevel.checkpoint()
@@ -164,6 +170,9 @@ class Agent:
             await connection.run()
         except NotConnected as ended:
             self._log.info("connection.ended", reason=str(ended))
+        except Exception:
+            # As any other end of a connection: what runs goes on, and the next one tells of it.
+            log.exception("connection.crashed", node_id=str(self.node_id))
         finally:
             self._dispatcher.detach(connection.outbox)
             if self._live is connection:
@@ -242,7 +251,10 @@ class Agent:
         key, self._renewal_key = self._renewal_key, None
         self.folder.write(self.folder.next_identity, private_pem(key) + frame.certificate.encode())
         fault_point("agent.renewal_written")
-        self._candidate = self._connection(Identity.load(self.folder.next_identity, self.folder.authority))
+        identity = _load_unproven(self.folder)
+        if identity is None:
+            raise NotConnected("the controller sent a certificate that does not fit the key it was asked for")
+        self._candidate = self._connection(identity)
         self._nursery.start_soon(self._prove, self._candidate)
 
     async def _prove(self, candidate: Connection) -> None:
@@ -258,6 +270,18 @@ class Agent:
         self.identity = connection.identity
         self._adopted.set()
         self._log.info("certificate.renewed", not_after=self.identity.not_after.isoformat())
+
+
+def _load_unproven(folder: AgentFolder) -> Identity | None:
+    """The renewed identity that has not opened a connection yet, if there is one. One that is no use is removed."""
+    if not folder.next_identity.exists():
+        return None
+    try:
+        return Identity.load(folder.next_identity, folder.authority)
+    except (ssl.SSLError, ValueError) as error:
+        log.error("certificate.unusable", error=str(error))
+        folder.next_identity.unlink()
+        return None
 
 
 def _version() -> str:

@@ -187,8 +187,8 @@ class Connection:
             try:
                 with trio.move_on_after(seconds / 2):
                     capacity = await self._host.capacity()
-            except HostError as error:
-                log.warning("capacity.unknown", error=error.message)
+            except (HostError, OSError) as error:
+                log.warning("capacity.unknown", error=str(error))
             if capacity is not None:
                 self.outbox.put(Heartbeat(at=datetime.now(UTC), capacity=capacity))
             await trio.sleep(seconds / 2)
