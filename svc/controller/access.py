@@ -25,4 +25,4 @@ async def require_visible(queryable: Queryable, principal: Principal, project_id
     if project_id is None or not await queryable.fetchval(
         "SELECT true FROM project_members WHERE project_id = $1 AND user_id = $2", project_id, principal.user_id
     ):
-        raise not_found(f"there is no such {what}")
+        raise not_found(f"There is no such {what}.")
