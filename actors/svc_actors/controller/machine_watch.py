@@ -55,6 +55,9 @@ class MachineWatch:
                 await self.point_out_orphans()
             except ServiceError as error:
                 log.warning("machine_watch.interrupted", error=error.message)
+            except Exception:
+                # A defect in one round: the watch, and the controller with it, goes on.
+                log.exception("machine_watch.failed")
 
     async def release(self) -> None:
         """Ask every online node for the addresses that machines gone or never built there hold, all nodes at once."""

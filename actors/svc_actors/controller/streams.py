@@ -111,7 +111,7 @@ class Streams:
             claim_bytes = base64.urlsafe_b64decode(body)
         except (binascii.Error, ValueError):
             return None
-        if not hmac.compare_digest(self._signature(claim_bytes), signature):
+        if not hmac.compare_digest(self._signature(claim_bytes).encode(), signature.encode()):
             return None
         try:
             claim = _FileClaim.model_validate_json(claim_bytes)

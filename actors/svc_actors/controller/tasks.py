@@ -225,6 +225,9 @@ class TaskRunner:
                 self.begin(task)
         except ServiceError as error:
             log.warning("open tasks not swept", error=error.message)
+        except Exception:
+            # One row that cannot be read must not end what is under way.
+            log.exception("open tasks not swept")
 
     async def _host(self, run: TaskRun) -> None:
         try:

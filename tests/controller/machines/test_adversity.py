@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from typing import NoReturn, cast
 from uuid import UUID
 
 import pytest
@@ -11,10 +11,12 @@ import trio
 
 from svc.controller import machines
 from svc.controller.machine_models import VMCreateResult
+from svc_actors.controller import tasks
 from svc_actors.controller.gateway import OperationFailed
 from svc_actors.controller.images import order_refresh
 from svc_actors.controller.machine import Changes, Machine
 from svc_actors.controller.machine_creation import create_machine
+from svc_actors.controller.machine_watch import MachineWatch, ReleasingGateway
 from svc_actors.controller.tasks import Ending, Task, TaskRun, TaskRunner, TaskStatus, end_task
 from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.store import Database
@@ -177,3 +179,33 @@ async def test_callers_whose_leases_of_one_key_were_lost_get_one_machine_and_its
                 nursery.start_soon(create)
         assert len({answer.vm.id for answer in answers}) == 1
         assert sorted(answer.replayed for answer in answers) == [False, True, True, True, True]
+
+
+async def test_a_defect_in_one_round_ends_neither_the_watch_nor_the_tasks(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, rounds, swept = await make_world(database), [trio.Event(), trio.Event()], trio.Event()
+
+    async def defect(*_: object, **__: object) -> NoReturn:
+        await trio.lowlevel.checkpoint()
+        rounds[rounds[0].is_set()].set()
+        raise OverflowError("a figure that nobody thought of")
+
+    async def no_sweep(*_: object, older_than: float = 0.0) -> list[Task]:
+        await trio.lowlevel.checkpoint()
+        if older_than:
+            swept.set()
+            raise ValueError("a row that this version does not know")
+        return []
+
+    monkeypatch.setattr(tasks, "open_tasks", no_sweep)
+    async with open_service(database, FakeGateway()) as service, trio.open_nursery() as nursery:
+        watch = MachineWatch(database, cast(ReleasingGateway, service.gateway), interval=0.01)
+        monkeypatch.setattr(watch, "release", defect)
+        await nursery.start(watch.run)
+        with trio.fail_after(10):
+            await rounds[1].wait()
+            await swept.wait()
+        created = await service.create(world.machine())
+        assert (await service.ended(created.task)).status is TaskStatus.SUCCEEDED
+        nursery.cancel_scope.cancel()
