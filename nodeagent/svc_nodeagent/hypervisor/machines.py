@@ -10,9 +10,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -106,16 +107,10 @@ class Machines:
         fault_point("create.image")
         async with self._steps(spec.vm_id):
             self._still(intent, generation, "the creation")
-            await report(60, "making the disks")
+            await report(60, "making the disks, the first boot's seed and the network")
             await in_thread(self._write_record, record, spec.seed.account.password_hash)
             fault_point("create.record")
-            await disks.ensure_disks(record, self._images.base_of(record.base), self._folders, _owner())
-            fault_point("create.disks")
-            await report(75, "writing the first boot's seed")
-            await self._write_seed(record)
-            fault_point("create.seed")
-            await report(80, "applying the network")
-            await self._network.apply(spec.vm_id, record.network)
+            await _together(partial(self._make_disks, record), partial(self._network.apply, spec.vm_id, record.network))
             fault_point("create.network")
             await report(90, "defining the machine")
             await self._define(record)
@@ -258,6 +253,12 @@ class Machines:
                 await self._guests.press_power_button(vm_id)
             await trio.sleep(POLL_SECONDS)
 
+    async def _make_disks(self, record: MachineRecord) -> None:
+        await disks.ensure_disks(record, self._images.base_of(record.base), self._folders, _owner())
+        fault_point("create.disks")
+        await self._write_seed(record)
+        fault_point("create.seed")
+
     async def _define(self, record: MachineRecord) -> None:
         verdict = await self._acceleration.verdict()
         base = self._images.base_of(record.base)
@@ -294,6 +295,19 @@ class Machines:
 
     async def _result(self, vm_id: UUID) -> DomainResult:
         return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
+
+
+async def _together(*works: Callable[[], Awaitable[None]]) -> None:
+    """Run them side by side; the first failure ends the others and is raised as it is."""
+    try:
+        async with trio.open_nursery() as nursery:
+            for work in works:
+                nursery.start_soon(work)
+    except BaseExceptionGroup as failures:
+        failure: BaseException = failures
+        while isinstance(failure, BaseExceptionGroup):
+            failure = failure.exceptions[0]
+        raise failure from failures
 
 
 def _owner() -> tuple[int, int]:
