@@ -17,7 +17,7 @@ _NONCE_BYTES = 12
 _KEY_BYTES = 32
 
 
-class CannotUnseal(Exception):
+class CannotUnseal(Exception):  # noqa: N818 - named for what it says
     """The sealed value was made with another key or for another purpose, or was altered."""
 
 
@@ -28,17 +28,11 @@ class Sealer:
 
     @classmethod
     def from_file(cls, path: Path) -> Sealer:
-        """Read the key, or make it on first use. The file is readable by its owner alone."""
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return cls(path.read_bytes())
-        key = secrets.token_bytes(_KEY_BYTES)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key)
-            file.flush()
-            os.fsync(file.fileno())
-        return cls(key)
+        """Read the key, or make it on first use: whole and on the disk before anything is sealed with it, whoever else
+        makes one at the same time. The file is readable by its owner alone."""
+        if not path.exists():
+            _make_key(path)
+        return cls(path.read_bytes())
 
     def mark(self, secret: bytes, purpose: str) -> bytes:
         """The same 32 bytes for the same secret and purpose, from which nobody without the key can guess the secret."""
@@ -53,3 +47,22 @@ class Sealer:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], purpose.encode())
         except InvalidTag as error:
             raise CannotUnseal(f"what was sealed for {purpose!r} does not open with this key") from error
+
+
+def _make_key(path: Path) -> None:
+    new = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(_KEY_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        path.hardlink_to(new)
+    except FileExistsError:
+        return  # Somebody was quicker; theirs is the key.
+    finally:
+        new.unlink()
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
