@@ -13,7 +13,7 @@ import trio
 
 from svc_actors.controller.authority import Authority
 from svc_actors.controller.gateway import Gateway
-from svc_actors.controller.node import Node, NodeServices
+from svc_actors.controller.node import MOST_TRESPASSES_AN_HOUR, Node, NodeServices
 from svc_actors.controller.node_watch import NodeWatch, Rhythm
 from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorCrashed, ActorSystem
@@ -36,6 +36,7 @@ class Nodes:
     failures: dict[UUID, list[Exception]] = field(default_factory=dict)
     """What goes wrong, in this order, when a machine or a node's record is to be changed."""
     watch: NodeWatch = field(init=False)
+    actors: ActorSystem = field(init=False)
 
     def is_online(self, node_id: UUID) -> bool:
         return node_id in self.connected
@@ -91,6 +92,7 @@ async def open_nodes(database: Database) -> AsyncIterator[Nodes]:
     authority = await Authority.open(database, Sealer(b"k" * 32))
     nodes = Nodes(database)
     async with ActorSystem.open() as actors:
+        nodes.actors = actors
         rhythm = Rhythm(grace=0.0, look=0.05, inventory=3600.0)
         nodes.watch = NodeWatch(actors, database, nodes.observe, rhythm=rhythm)
         nodes.watch.watch(cast(Gateway, nodes))
@@ -161,3 +163,14 @@ async def test_a_defect_in_one_round_does_not_end_the_watch(database: Database) 
         with trio.fail_after(10):
             await over.wait()
         nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_speaks_for_others_without_end_is_audited_and_does_not_fill_the_audit(
+    database: Database,
+) -> None:
+    async with open_nodes(database) as nodes:
+        node = nodes.actors.ref(Node, str(await nodes.new()))
+        for number in range(MOST_TRESPASSES_AN_HOUR + 20):
+            await node.ask(Node.trespassed, f"reported machine {number}")
+        written = await database.fetchval("SELECT count(*) FROM audit WHERE outcome = 'denied'")
+        assert written == MOST_TRESPASSES_AN_HOUR

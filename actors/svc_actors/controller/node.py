@@ -4,7 +4,7 @@ Invariants:
 
 - whether a node is online is what the gateway says now, not what a message said: messages only make the actor look;
 - a node is deleted while no machine is placed on it, and its certificates are revoked in the same transaction;
-- what a host reports of a machine that is not placed on it is refused and audited.
+- what a host reports of a machine that is not placed on it is refused and audited, but no host fills the audit.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
+
+import structlog
+import trio
 
 from svc_actors.controller.alerts import close_alert
 from svc_actors.controller.authority import Authority
@@ -29,6 +32,10 @@ from svc_actors.errors import conflict
 from svc_actors.runtime import Actor, DomainError
 from svc_actors.store import Caller, Database, Outcome, Transaction, UniqueViolationError, audit
 from svc_nodeagent.protocol import DomainChanged, DomainState, InventoryResult, PreflightResult
+
+MOST_TRESPASSES_AN_HOUR: Final = 60
+_HOUR: Final = 3600.0
+log = structlog.get_logger(__name__)
 
 Observe = Callable[[UUID, UUID, DomainState, str, datetime | None], Awaitable[bool]]
 """`await observe(node_id, vm_id, state, reason, asked_at)`: tells a machine what its host says of it. False when the
@@ -70,6 +77,7 @@ class Node(Actor):
     def __init__(self, services: NodeServices) -> None:
         self._services = services
         self._database = services.database
+        self._trespasses: list[float] = []
 
     async def activate(self) -> None:
         self.node_id = UUID(self.key)
@@ -142,7 +150,13 @@ class Node(Actor):
             )
 
     async def trespassed(self, what: str) -> None:
-        """The node spoke for what is not its own. It was refused; the audit says so."""
+        """The node spoke for what is not its own. It was refused; the audit says so, up to so many times an hour."""
+        now = trio.current_time()
+        self._trespasses = [when for when in self._trespasses if now - when < _HOUR]
+        if len(self._trespasses) == MOST_TRESPASSES_AN_HOUR:
+            log.error("node.trespassed_again", node_id=self.key, what=what)
+            return
+        self._trespasses.append(now)
         async with self._database.transaction() as tx:
             node = await get_node(tx, self.node_id)
             await audit.record(
