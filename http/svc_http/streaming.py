@@ -55,13 +55,15 @@ class Streams:
 
     async def read(self, stream: EventStream, visible: Visibility) -> AsyncGenerator[bytes, None]:
         """The chunks of one stream's answer. No cancel scope is open across a yield."""
-        yield _OPENING
         async with AsyncExitStack() as stack:
+            opening = _OPENING
             try:
                 events = await stack.enter_async_context(stream.subscribe(stream.after))
             except Gone:
-                yield _RESET
+                opening += _RESET
                 events = await stack.enter_async_context(stream.subscribe(None))
+            # Not before: who has read this reads everything that is changed from now on.
+            yield opening
             wait = _Wait()
             self._waits.add(wait)
             stack.callback(self._waits.discard, wait)
