@@ -40,16 +40,15 @@ _DRAINED_BYTES = 16 * 1024 * 1024
 _DRAIN_DEADLINE = 5.0
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
-_UNIVERSAL: tuple[Header, ...] = (
-    (b"x-content-type-options", b"nosniff"),
+# Each header costs a read a percent of its time: those that matter to pages alone are not sent with data.
+_OF_ANSWERS: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+_OF_PAGES: tuple[Header, ...] = (
+    *_OF_ANSWERS,
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-)
-_OF_ANSWERS: tuple[Header, ...] = (
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
@@ -167,7 +166,7 @@ class Exchange:
         if message["type"] == "http.response.start":
             given = list(message["headers"])
             names = {name.lower() for name, _ in given}
-            await self._begin(message["status"], [*given, *(item for item in _OF_ANSWERS if item[0] not in names)])
+            await self._begin(message["status"], [*given, *(item for item in _OF_PAGES if item[0] not in names)])
         else:
             with trio.fail_after(SEND_DEADLINE):
                 await self._send(message)
@@ -188,7 +187,6 @@ class Exchange:
 
     async def _begin(self, status: int, headers: list[Header]) -> None:
         self.status = status
-        headers.extend(_UNIVERSAL)
         headers.append((b"x-request-id", self.request_id.encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
 

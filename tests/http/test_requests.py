@@ -25,8 +25,16 @@ async def test_an_answer_is_json_is_never_cached_and_carries_its_request_id(toys
     assert answer.headers["Cache-Control"] == "no-store"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["X-Request-Id"] == "trace-1"
-    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     assert "Server" not in answer.headers
+
+
+async def test_what_is_no_data_is_framed_scripted_and_referred_to_by_nobody(toys: httpx.AsyncClient) -> None:
+    answer = await toys.get("https://toys.test/nowhere")
+    assert error(answer) == (404, "not_found")
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert answer.headers["X-Frame-Options"] == "DENY"
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+    assert answer.headers["Cache-Control"] == "no-store"
 
 
 @pytest.mark.parametrize("given", ["bad id", "x" * 65, "a\tb", ""])

@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 import trio
 
+import svc_http.exchange
 import svc_http.server
 import svc_http.streaming
-import svc_http.exchange
 from svc_actors.store import Database, EventKind, NewEvent, append
 from tests.http.streams import reading
 from tests.http.toys import Served, served
