@@ -12,7 +12,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import asyncclick as click
 import httpx
@@ -29,22 +29,20 @@ _SCOPES = ("admin", "write", "read")
 
 @dataclass(frozen=True)
 class SignIn:
-    """What `svc login` was told. `trusted` is a certificate given by file, `fingerprint` that of the server's own
-    certificate or of the authority that signed it; without either the person is asked."""
+    """What `svc login` was told. `trusted` is the certificate authority of the service, where the system's do not
+    vouch for it."""
 
     url: str
     email: str
-    password: str
+    password: str = field(repr=False)
     name: str
     days: int
     trusted: str | None
-    fingerprint: str | None
 
 
 async def login(environment: Mapping[str, str], given: SignIn) -> None:
     stored = profiles.load(environment)
-    trusted = given.trusted or await trust(given.url, given.fingerprint)
-    profile = Profile(url=given.url, trusted=trusted)
+    profile = Profile(url=given.url, trusted=given.trusted)
     token = await trade_password(profile, given.email, given.password, given.days)
     known = {**stored.profiles, given.name: replace(profile, token=token)}
     profiles.save(environment, ProfileFile(current=given.name, profiles=known))

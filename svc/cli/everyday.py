@@ -44,14 +44,14 @@ async def login(session: Session, /, url: str, **given: Any) -> None:
     from svc.cli import accounts
 
     session = narrow(session, given)
-    password = given.pop("password")
+    url, password, fingerprint = normal_url(url), given.pop("password"), given.pop("fingerprint")
+    file = session.choice.trusted_file
+    trusted = profiles.certificate(file) if file is not None else await accounts.trust(url, fingerprint)
     if password == "-":  # noqa: S105 - the sign for standard input
         password = click.get_text_stream("stdin").readline().rstrip("\r\n")
     elif password is None:
         password = await click.prompt("Password", hide_input=True, err=True)
-    authority = session.choice.trusted_file
-    trusted = authority.read_text() if authority is not None else None
-    asked = accounts.SignIn(url=normal_url(url), password=password, trusted=trusted, **given)
+    asked = accounts.SignIn(url=url, password=password, trusted=trusted, **given)
     await accounts.login(session.choice.environment, asked)
 
 

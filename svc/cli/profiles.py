@@ -119,7 +119,7 @@ def choose(choice: Choice) -> Profile:
     return Profile(
         url=url,
         token=choice.token or environment_token or (own.token if own else None),
-        trusted=_certificate(trusted_file) if trusted_file else (own.trusted if own else None),
+        trusted=certificate(trusted_file) if trusted_file else (own.trusted if own else None),
     )
 
 
@@ -150,7 +150,8 @@ def tls_context(profile: Profile) -> ssl.SSLContext:
     return context
 
 
-def _certificate(path: Path) -> str:
+def certificate(path: Path) -> str:
+    """The PEM text of a file. Raises `Failure`."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
