@@ -7,8 +7,8 @@ Nothing here waits for the network: frames are handed to the connection of the m
 - an outcome is kept until it is acknowledged, or for `KEPT_SECONDS`: then the agent is told to forget it;
 - a cancellation is remembered as long: an agent that still has the operation is told whenever it is connected, and one
   that never had it is not sent it any more;
-- at most so many operations of a lane are under way on a node, so a long queue of image transfers never keeps a machine
-  from being stopped.
+- at most so many operations of a lane are under way on a node, so a long queue of image transfers, or many guests that
+  do not heed a shutdown, never keep a machine from being stopped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ from svc_nodeagent.protocol import (
     Request,
     Result,
     VmCreate,
+    VmForceStop,
     VmMetrics,
+    VmReboot,
+    VmReset,
+    VmSetPassword,
+    VmShutdown,
 )
 
 KEPT_SECONDS: Final = 600.0
@@ -71,13 +76,25 @@ class NodeUnavailable(ServiceError):  # noqa: N818 - named for what it says
 
 
 class Lane(StrEnum):
+    """`PATIENCE` is what waits for a guest rather than for the host: a minute or more each, and hardly any work.
+    `FORCE` is what ends such a wait, so nothing may be in front of it."""
+
     TRANSFERS = "transfers"
     CREATIONS = "creations"
+    PATIENCE = "patience"
+    FORCE = "force"
     ORDERS = "orders"
     QUERIES = "queries"
 
 
-LANE_LIMITS: Final = {Lane.TRANSFERS: 4, Lane.CREATIONS: 16, Lane.ORDERS: 16, Lane.QUERIES: 16}
+LANE_LIMITS: Final = {
+    Lane.TRANSFERS: 4,
+    Lane.CREATIONS: 16,
+    Lane.PATIENCE: 256,
+    Lane.FORCE: 16,
+    Lane.ORDERS: 16,
+    Lane.QUERIES: 16,
+}
 
 
 def lane_of(operation: NodeOperation) -> Lane:
@@ -86,6 +103,10 @@ def lane_of(operation: NodeOperation) -> Lane:
             return Lane.TRANSFERS
         case VmCreate():
             return Lane.CREATIONS
+        case VmShutdown() | VmReboot() | VmSetPassword():
+            return Lane.PATIENCE
+        case VmForceStop() | VmReset():
+            return Lane.FORCE
         case VmMetrics() | NodeInventory() | NodePreflight() | NodeNetProbe() | ConsoleOpen():
             return Lane.QUERIES
         case _:
