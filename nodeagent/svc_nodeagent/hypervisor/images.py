@@ -36,6 +36,8 @@ from svc_nodeagent.hypervisor.files import PARTIAL_SUFFIX, Folders, in_thread, p
 from svc_nodeagent.protocol import CachedImage, ControllerSource, FailureCode, ImageFormat, ImageSpec
 
 CHUNK_BYTES = 1024 * 1024
+_TOLD_EVERY = 5
+"""Percent between two lines of progress: each is a line of the task's log."""
 SILENCE_TIMEOUT_SECONDS = 60.0
 FREE_SPACE_KEPT_BYTES = 512 * 1024 * 1024
 
@@ -158,12 +160,12 @@ class ImageCache:
                 descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600)
                 stack.callback(os.close, descriptor)
                 os.ftruncate(descriptor, have)
-                told = -1
+                told = -_TOLD_EVERY
                 async for chunk in reader.chunks():
                     await in_thread(_append, descriptor, hasher, chunk, have)
                     have += len(chunk)
                     percent = min(99, have * 100 // total) if total else 0
-                    if percent != told:
+                    if percent >= told + _TOLD_EVERY:
                         told = percent
                         await report(percent, f"fetching image {spec.name}: {have // 2**20} MiB")
             except (httpx.HTTPError, httpx.InvalidURL, OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
