@@ -47,12 +47,14 @@ class Marks:
 class Crowd:
     house: House
     project: str
+    joined: int = 0
     marks: Marks = field(default_factory=Marks)
     sleepers: list[trio.SSLStream[trio.SocketStream]] = field(default_factory=list)
 
     async def join(self, context: ssl.SSLContext, gate: trio.CapacityLimiter, *, asleep: bool) -> None:
         async with gate:
             stream = await self._open(context, asleep=asleep)
+            self.joined += 1
         if asleep:
             self.sleepers.append(stream)
             return
@@ -115,7 +117,7 @@ async def crowd(house: House, readers: int, sleepers: int) -> AsyncIterator[Crow
         for _ in range(readers):
             nursery.start_soon(lambda: everybody.join(context, gate, asleep=False))
         with trio.fail_after(60):
-            while gate.statistics().tasks_waiting or gate.statistics().borrowed_tokens:
+            while everybody.joined < readers + sleepers:
                 await trio.sleep(0.1)
         yield everybody
         for stream in everybody.sleepers:
