@@ -76,13 +76,14 @@ class NodeUnavailable(ServiceError):  # noqa: N818 - named for what it says
 
 
 class Lane(StrEnum):
-    """`PATIENCE` is what waits for a guest rather than for the host: a minute or more each, and hardly any work.
-    `FORCE` is what ends such a wait, so nothing may be in front of it."""
+    """`PATIENCE` is what waits for a guest to go off: a minute or more each, and hardly any work. `FORCE` is what ends
+    such a wait, so nothing may be in front of it. `GUEST_AGENTS` may not answer, and each holds a host thread."""
 
     TRANSFERS = "transfers"
     CREATIONS = "creations"
     PATIENCE = "patience"
     FORCE = "force"
+    GUEST_AGENTS = "guest_agents"
     ORDERS = "orders"
     QUERIES = "queries"
 
@@ -92,6 +93,7 @@ LANE_LIMITS: Final = {
     Lane.CREATIONS: 16,
     Lane.PATIENCE: 256,
     Lane.FORCE: 16,
+    Lane.GUEST_AGENTS: 4,
     Lane.ORDERS: 16,
     Lane.QUERIES: 16,
 }
@@ -103,8 +105,10 @@ def lane_of(operation: NodeOperation) -> Lane:
             return Lane.TRANSFERS
         case VmCreate():
             return Lane.CREATIONS
-        case VmShutdown() | VmReboot() | VmSetPassword():
+        case VmShutdown() | VmReboot():
             return Lane.PATIENCE
+        case VmSetPassword():
+            return Lane.GUEST_AGENTS
         case VmForceStop() | VmReset():
             return Lane.FORCE
         case VmMetrics() | NodeInventory() | NodePreflight() | NodeNetProbe() | ConsoleOpen():
