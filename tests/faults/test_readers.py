@@ -19,9 +19,11 @@ pytestmark = pytest.mark.system
 
 READERS = 900
 SLEEPERS = 100
-MARKS = 15
-PACE = 0.4
+MARKS = 8
+PACE = 0.25
 FLOOD = 300
+AT_ONCE = 30
+QUICK = 0.25
 GROWTH_MIB = 96
 DROPPED_WITHIN = 40.0
 _MARK = re.compile(rb"mark-(\d+)-")
@@ -87,6 +89,11 @@ class Crowd:
             assert head.startswith(b"HTTP/1.1 200"), head
         return stream
 
+    async def flood(self, api: Api, numbers: range) -> None:
+        """More changes than a connection nobody reads from can hold."""
+        for number in numbers:
+            await api.call("PATCH", f"/projects/{self.project}", {"name": f"flood-{number}-{'x' * 80}"})
+
     async def mark(self, api: Api, first: int) -> float:
         """The 99th percentile of the time from a change to a reader's eyes."""
         self.marks = Marks()
@@ -140,12 +147,13 @@ async def test_those_who_never_read_cost_the_others_nothing_and_are_dropped() ->
         pid = house.stack.controller.process.pid
         undisturbed = await everybody.mark(api, 1_000)
         before = resident_mib(pid)
-        for number in range(FLOOD):
-            await api.call("PATCH", f"/projects/{everybody.project}", {"name": f"flood-{number}-{'x' * 80}"})
+        async with trio.open_nursery() as nursery:
+            for first in range(AT_ONCE):
+                nursery.start_soon(everybody.flood, api, range(first, FLOOD, AT_ONCE))
         disturbed = await everybody.mark(api, 2_000)
         growth = resident_mib(pid) - before
         print(f"p99 {undisturbed:.3f} s, beside sleepers {disturbed:.3f} s; grown by {growth:.0f} MiB")
-        assert disturbed <= 2 * undisturbed
+        assert disturbed <= 2 * max(undisturbed, QUICK)
         assert growth <= GROWTH_MIB
         with trio.fail_after(DROPPED_WITHIN):
             async with trio.open_nursery() as nursery:
