@@ -4,22 +4,15 @@ Two costs decide how fast a console is. Hypercorn accepts permessage-deflate whe
 a screen costs more than sending it: this stream declines the offer. wsproto copies a payload three times to frame it; a
 server's frame is a header of at most ten bytes before the unmasked payload (RFC 6455, section 5.2), joined here once.
 Everything else (handshake, pings, closing, what comes in) stays Hypercorn's own.
-
-Over HTTP/2 one thing more: data that a client sent before it learned that the server had ended the stream (a
-websocket's answer to our close, the rest of a refused upload) is ordinary (RFC 9113, section 5.1). Hypercorn takes it
-for a defect of its own, which would end the whole server; here it counts for the connection's window and is let go.
 """
 
 from __future__ import annotations
 
 import struct
 
-import h2.events
-import hypercorn.protocol
 import hypercorn.protocol.h2
 import hypercorn.protocol.h11
 from hypercorn.protocol.events import Data
-from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.protocol.ws_stream import ASGIWebsocketState, WSStream
 from hypercorn.typing import ASGISendEvent, WebsocketAcceptEvent
 from wsproto.connection import ConnectionState
@@ -49,21 +42,8 @@ class PlainWSStream(WSStream):
         await super()._accept(message)
 
 
-class PatientH2Protocol(H2Protocol):
-    """HTTP/2 that survives data for a stream which has ended on this side."""
-
-    async def _handle_events(self, events: list[h2.events.Event]) -> None:
-        for event in events:
-            if isinstance(event, h2.events.DataReceived) and event.stream_id not in self.streams:
-                self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-                await self._flush()
-            else:
-                await super()._handle_events([event])
-
-
 def install() -> None:
     """Have Hypercorn use these for every connection of the process. Repeating it changes nothing."""
-    hypercorn.protocol.H2Protocol = PatientH2Protocol  # type: ignore[attr-defined]
     hypercorn.protocol.h11.WSStream = PlainWSStream  # type: ignore[attr-defined]
     hypercorn.protocol.h2.WSStream = PlainWSStream  # type: ignore[attr-defined]
 

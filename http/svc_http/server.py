@@ -19,6 +19,7 @@ from hypercorn.trio import serve
 from hypercorn.typing import ASGIFramework
 
 from svc.controller.config import ControllerConfig
+from svc_http import connections
 from svc_http.app import App
 
 GRACE = 5.0
@@ -44,6 +45,7 @@ async def serve_https(
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `shutdown` is set. Started with the URLs listened on (the port is real when 0 was asked for)."""
+    connections.install()
     server = _ServerConfig()
     server.bind = [f"{config.bind_host}:{config.api_port}"]
     server.certfile, server.keyfile = str(tls.certificate), str(tls.key)
@@ -62,6 +64,7 @@ async def serve_loopback(
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve `app` over plain HTTP to this machine alone."""
+    connections.install()
     server = _ServerConfig()
     server.bind = [f"127.0.0.1:{port}"]
     await serve(app, server, shutdown_trigger=shutdown.wait, task_status=task_status, mode="asgi")

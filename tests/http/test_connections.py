@@ -1,4 +1,4 @@
-"""A server whose Hypercorn was amended, asked by a bare HTTP/2 client."""
+"""What one connection does harms no other: asked by a bare HTTP/2 client."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 import h2.config
 import h2.connection
 import h2.events
+import httpx
+import pytest
 import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve
 from quart_trio import QuartTrio
 
-from svc_console import frames
+from svc_http import connections
+from tests.http.toys import Served
 
 
 @dataclass
@@ -40,7 +43,7 @@ class Client:
 
 @asynccontextmanager
 async def http2_client() -> AsyncIterator[Client]:
-    frames.install()
+    connections.install()
     app = QuartTrio(__name__)
 
     @app.get("/")
@@ -72,3 +75,20 @@ async def test_data_for_a_stream_that_was_answered_already_harms_nobody() -> Non
         client.connection.send_headers(later, client.headers("GET"), end_stream=True)
         await client.send()
         await client.until_ended(later)
+
+
+async def test_a_defect_in_one_connection_ends_no_other(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = connections.ContainedConnection._read_data
+    broken: list[bool] = []
+
+    async def once_broken(self: connections.ContainedConnection) -> None:
+        if not broken:
+            broken.append(True)
+            raise RuntimeError("nobody foresaw this")
+        await read(self)
+
+    monkeypatch.setattr(connections.ContainedConnection, "_read_data", once_broken)
+    async with httpx.AsyncClient(base_url=server.url, verify=server.trust) as http:
+        with pytest.raises(httpx.TransportError):
+            await http.get("/api/v1/openapi.json")
+        assert (await http.get("/api/v1/openapi.json")).status_code == 200
