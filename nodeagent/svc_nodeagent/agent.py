@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from uuid import UUID, uuid4
 
 import structlog
@@ -45,6 +44,7 @@ from svc_nodeagent.protocol import (
     Welcome,
 )
 from svc_nodeagent.relay import relay
+from svc_nodeagent.version import agent_version
 
 _RENEWAL_RETRY = 600.0
 _RENEWAL_POLL = 60.0
@@ -145,8 +145,7 @@ class Agent:
             # A defect in one console must not end the agent, and what runs in it.
             log.exception("console.crashed", node_id=str(self.node_id))
 
-    async def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult:
-        await trio.lowlevel.checkpoint()
+    def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult:
         return complete(result, controller_time=operation.controller_time, identity=self.identity)
 
     async def _keep_connected(self) -> None:
@@ -191,7 +190,7 @@ class Agent:
     def _hello(self) -> Hello:
         return Hello(
             protocol=PROTOCOL_VERSION,
-            agent_version=_version(),
+            agent_version=agent_version(),
             boot_id=self.boot_id,
             unacknowledged=self._dispatcher.unacknowledged,
         )
@@ -282,13 +281,3 @@ def _load_unproven(folder: AgentFolder) -> Identity | None:
         log.error("certificate.unusable", error=str(error))
         folder.next_identity.unlink()
         return None
-
-
-def _version() -> str:
-    """Of the distribution the agent came in: its own wheel on a node, the whole in a development environment."""
-    for distribution in ("svc-nodeagent", "svc"):
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return "unknown"

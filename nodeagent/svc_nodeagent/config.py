@@ -8,7 +8,6 @@ journal          see journal.py
 
 from __future__ import annotations
 
-import os
 import ssl
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +16,7 @@ from uuid import UUID
 
 from cryptography import x509
 
-from svc_nodeagent.journal import sync_folder
+from svc_nodeagent.durable import write_whole
 from svc_nodeagent.protocol import STREAM_ALPN, Wire
 
 
@@ -75,14 +74,7 @@ class AgentFolder:
 
     def write(self, file: Path, data: bytes) -> None:
         """Replace a file as a whole: after a crash it is the old one or the new one. Readable by the owner alone."""
-        new = file.with_name(file.name + ".writing")
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(data)
-            opened.flush()
-            os.fsync(opened.fileno())
-        new.rename(file)
-        sync_folder(self.path)
+        write_whole(file, data, mode=0o600)
 
 
 @dataclass(frozen=True)

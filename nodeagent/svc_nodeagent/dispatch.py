@@ -64,7 +64,7 @@ class Core(Protocol):
 
     def renew_certificate(self) -> None: ...
 
-    async def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult: ...
+    def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult: ...
 
 
 class Outbox:
@@ -239,7 +239,7 @@ class Dispatcher:
                 self._core.renew_certificate()
                 return Done()
             case NodePreflight():
-                return await self._core.complete_preflight(operation, await self._host.perform(operation, report))
+                return self._core.complete_preflight(operation, await self._host.perform(operation, report))
             case _:
                 return await self._host.perform(operation, report)
 

@@ -23,6 +23,7 @@ import structlog
 import trio
 from pydantic import Field, TypeAdapter, ValidationError
 
+from svc_nodeagent.durable import sync_folder
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.protocol import OperationId, Outcome, Wire
 
@@ -90,10 +91,9 @@ class Journal:
     def unacknowledged(self) -> tuple[OperationId, ...]:
         return tuple(self.begun) + tuple(self.outcomes)
 
-    async def begin(self, operation_id: OperationId, *, durable: bool = True) -> None:
+    async def begin(self, operation_id: OperationId) -> None:
         """Write down that the operation is about to run. Raises `OSError`: nothing was written, nothing may run."""
-        if durable:
-            await self._commit(Begun(id=operation_id))
+        await self._commit(Begun(id=operation_id))
         self.begun.add(operation_id)
 
     async def finish(self, operation_id: OperationId, outcome: Outcome, *, durable: bool = True) -> None:
@@ -204,15 +204,6 @@ class Journal:
             raise
         self.close()
         self._descriptor, self._length, self._lines = descriptor, len(data), len(lines)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder outlive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _line(record: Record) -> bytes:

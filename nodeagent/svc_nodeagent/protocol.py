@@ -33,7 +33,6 @@ STREAM_ALPN = "svc-stream/1"
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 
 OperationId = NewType("OperationId", str)
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 MacAddress = Annotated[str, Field(pattern=r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$")]
 GuestInterface = IPv4Interface | IPv6Interface
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -314,7 +313,7 @@ class ConsoleOpen(Wire):
 
 
 class CertificateRenew(Wire):
-    """Agent to controller: see `Renewal`. Listed here so the agent can be told to renew ahead of time."""
+    """Renew the certificate ahead of time: done once the agent has set about it (see `Renewal`)."""
 
     op: Literal["node.certificate.renew"] = "node.certificate.renew"
 
@@ -612,7 +611,6 @@ UpFrame = Annotated[Hello | Heartbeat | Progress | Result | DomainChanged | Rene
 
 DOWN: TypeAdapter[DownFrame] = TypeAdapter(DownFrame)
 UP: TypeAdapter[UpFrame] = TypeAdapter(UpFrame)
-OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
 
 # Enrolment, over the controller's public HTTPS port before there is a certificate

@@ -89,7 +89,6 @@ class SimulatedMachine(Wire):
     vcpus: int
     memory_mib: int
     state: DomainState
-    mac_addresses: tuple[str, ...]
     addresses: tuple[str, ...]
     started_at: datetime | None = None
 
@@ -137,7 +136,6 @@ class SimulatedHost:
                 vcpus=1,
                 memory_mib=512,
                 state=DomainState.RUNNING,
-                mac_addresses=(),
                 addresses=(),
                 started_at=datetime.now(UTC),
             )
@@ -278,7 +276,6 @@ class SimulatedHost:
                 vcpus=spec.vcpus,
                 memory_mib=spec.memory_mib,
                 state=DomainState.STOPPED,
-                mac_addresses=(),
                 addresses=(),
             )
         self._apply(spec.vm_id, spec.network)
@@ -373,7 +370,7 @@ class SimulatedHost:
 
     def _apply(self, vm_id: UUID, network: NetworkSpec) -> None:
         addresses = tuple(str(each.interface.ip) for nic in network.nics for each in nic.addresses)
-        self._change(vm_id, {"addresses": addresses, "mac_addresses": tuple(nic.mac for nic in network.nics)})
+        self._change(vm_id, {"addresses": addresses})
 
     def _moved(self, vm_id: UUID, state: DomainState, reason: str) -> DomainResult:
         self._machine(vm_id)

@@ -16,9 +16,10 @@ import structlog
 import trio
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from svc_nodeagent.durable import write_whole
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.domains import Accelerator
-from svc_nodeagent.hypervisor.files import in_thread, write_whole
+from svc_nodeagent.hypervisor.files import in_thread
 from svc_nodeagent.hypervisor.programs import RunAs, try_program
 
 PROBE_SECONDS = 5.0
@@ -57,7 +58,7 @@ class Acceleration:
                 kept = await in_thread(_read, self._cache)
                 if kept is None or kept.boot_id != boot_id:
                     kept = await probe(boot_id)
-                    await in_thread(write_whole, self._cache, kept.model_dump_json().encode())
+                    await in_thread(write_whole, self._cache, kept.model_dump_json().encode(), mode=0o644)
                     log.info("accelerator chosen", accelerator=kept.accelerator, reason=kept.reason)
                 self._verdict = kept
             return self._verdict

@@ -88,10 +88,6 @@ class Connection:
     def is_connected(self) -> bool:
         return self._connection is not None
 
-    @property
-    def last_error(self) -> str:
-        return self._last_error
-
     def statistics(self) -> dict[str, int]:
         """`busy`: calls inside libvirt now, the abandoned ones that never returned among them."""
         return {"busy": int(self._limiter.borrowed_tokens), "threads": int(self._limiter.total_tokens)}
@@ -237,6 +233,11 @@ class Connection:
         if self._connection is connection:
             self._last_error = f"the connection was closed (reason {reason})"
             self._lost.set()
+
+
+def version_text(number: int) -> str:
+    """A version as libvirt counts it (a million for each major, a thousand for each minor), in words."""
+    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
 
 
 async def start_daemons() -> bool:

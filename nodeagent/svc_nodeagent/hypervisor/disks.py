@@ -12,22 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from svc_nodeagent.durable import PARTIAL_SUFFIX, sync_folder
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import (
-    PARTIAL_SUFFIX,
+    GIB,
     RECORD,
     Folders,
     MachineRecord,
     in_thread,
     put_in_place,
-    sync_folder,
 )
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import FailureCode
-
-GIB = 1024**3
 
 
 @dataclass(frozen=True)

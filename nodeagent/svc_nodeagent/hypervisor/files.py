@@ -23,15 +23,16 @@ from uuid import UUID
 import trio
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from svc_nodeagent.durable import sync_folder
 from svc_nodeagent.protocol import DiskSpec, NetworkSpec, SeedSpec
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+GIB = 1024**3
 RECORD = "machine.json"
 SECRET = "first-boot.json"  # noqa: S105  (a file name)
 SEED = "seed.iso"
-PARTIAL_SUFFIX = ".partial"
 
 FILE_THREADS = trio.CapacityLimiter(4)
 """Work on files, which may wait for a slow disk, runs in these threads and keeps no others busy."""
@@ -131,21 +132,6 @@ def read_record(path: Path) -> MachineRecord:
         raise ValueError(f"{path} is not a machine record this version can read: {error}") from error
 
 
-def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Put `content` at `path`, whole or not at all, and on disk when this returns."""
-    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    try:
-        os.fchmod(descriptor, mode)
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.rename(path)
-    sync_folder(path.parent)
-
-
 def put_in_place(temporary: Path, path: Path, *, mode: int, owner: tuple[int, int] | None = None) -> None:
     """Sync a finished file that another program wrote, give it its rights, and rename it to its own name."""
     descriptor = os.open(temporary, os.O_RDONLY)
@@ -158,14 +144,6 @@ def put_in_place(temporary: Path, path: Path, *, mode: int, owner: tuple[int, in
         os.close(descriptor)
     temporary.rename(path)
     sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:

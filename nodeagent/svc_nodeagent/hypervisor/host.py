@@ -184,10 +184,6 @@ class LibvirtHost:
             line = await self._attach_serial(vm_id)
         return line.watch()
 
-    async def clear_network(self) -> None:
-        """Remove our taps and tables from the host: for a node that is taken down, once its machines are gone."""
-        await self._network.clear()
-
     async def _perform(self, operation: NodeOperation, report: Report) -> OperationResult:
         machines = self._machines
         match operation:

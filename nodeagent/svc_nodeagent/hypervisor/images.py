@@ -28,11 +28,12 @@ import httpx
 import trio
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from svc_nodeagent.durable import PARTIAL_SUFFIX, write_whole
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, OpenStream, Report
 from svc_nodeagent.hypervisor.disks import inspect
 from svc_nodeagent.hypervisor.domains import BaseImage
-from svc_nodeagent.hypervisor.files import PARTIAL_SUFFIX, Folders, in_thread, put_in_place, write_whole
+from svc_nodeagent.hypervisor.files import Folders, in_thread, put_in_place
 from svc_nodeagent.protocol import CachedImage, ControllerSource, FailureCode, ImageFormat, ImageSpec
 
 CHUNK_BYTES = 1024 * 1024
@@ -234,7 +235,7 @@ class ImageCache:
             pulled_at=datetime.now(UTC),
         )
         index = _Index(image=image, file=path.name, size=status.st_size, changed_ns=status.st_mtime_ns)
-        write_whole(self._index_path(spec.image_id), index.model_dump_json().encode())
+        write_whole(self._index_path(spec.image_id), index.model_dump_json().encode(), mode=0o644)
         return image
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,14 +14,14 @@ import libvirt
 
 from svc_nodeagent.enrol import host_uuid
 from svc_nodeagent.hypervisor.acceleration import Acceleration
-from svc_nodeagent.hypervisor.connection import Connection, Libvirt
+from svc_nodeagent.hypervisor.connection import Connection, Libvirt, version_text
 from svc_nodeagent.hypervisor.domains import domain_state
-from svc_nodeagent.hypervisor.files import Folders, in_thread
+from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.preflight import network_features
 from svc_nodeagent.protocol import Capacity, NodeFacts, ObservedDomain
+from svc_nodeagent.version import agent_version
 
-GIB = 1024**3
 UNKNOWN = "unknown"
 
 
@@ -40,7 +39,7 @@ async def facts(connection: Connection, acceleration: Acceleration) -> NodeFacts
     return NodeFacts(
         hostname=socket.gethostname(),
         host_uuid=await in_thread(host_uuid),
-        agent_version=_agent_version(),
+        agent_version=agent_version(),
         os=await in_thread(_os_name),
         kernel=platform.release(),
         libvirt=libvirt_version,
@@ -106,21 +105,10 @@ def _hypervisor(connected: Libvirt) -> tuple[str, str, tuple[str, ...]]:
     capabilities = ElementTree.fromstring(connected.getCapabilities())  # noqa: S314 - from libvirt itself
     machines = capabilities.findall("./guest/arch[@name='x86_64']/machine")
     return (
-        _version(connected.getLibVersion()),
-        f"QEMU {_version(connected.getVersion())}",
+        version_text(connected.getLibVersion()),
+        f"QEMU {version_text(connected.getVersion())}",
         tuple(sorted({machine.text for machine in machines if machine.text})),
     )
-
-
-def _version(number: int) -> str:
-    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
-
-
-def _agent_version() -> str:
-    try:
-        return version("svc")
-    except PackageNotFoundError:
-        return UNKNOWN
 
 
 def _os_name() -> str:

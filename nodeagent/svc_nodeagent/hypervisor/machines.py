@@ -19,6 +19,7 @@ from uuid import UUID
 
 import trio
 
+from svc_nodeagent.durable import write_whole
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor import disks
@@ -32,7 +33,6 @@ from svc_nodeagent.hypervisor.files import (
     MachineRecord,
     in_thread,
     read_record,
-    write_whole,
 )
 from svc_nodeagent.hypervisor.guests import Guests, absent
 from svc_nodeagent.hypervisor.images import ImageCache, file_name

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.acceleration import Acceleration, qemu_user
-from svc_nodeagent.hypervisor.connection import Connection
+from svc_nodeagent.hypervisor.connection import Connection, version_text
 from svc_nodeagent.hypervisor.domains import Accelerator
-from svc_nodeagent.hypervisor.files import Folders, in_thread
+from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.network import taps
 from svc_nodeagent.hypervisor.programs import try_program
 from svc_nodeagent.protocol import CheckStatus, PreflightCheck
@@ -21,7 +21,6 @@ from svc_nodeagent.protocol import CheckStatus, PreflightCheck
 PROGRAMS = ("qemu-system-x86_64", "qemu-img", "genisoimage", "ip", "nft")
 DISK_WARNING_FRACTION, DISK_FAILURE_GIB = 0.1, 1.0
 OLDEST_QEMU = (6, 0)
-GIB = 1024**3
 
 # Table family, and a rule that only a kernel with the feature takes.
 _FEATURES: dict[str, tuple[str, str]] = {
@@ -83,20 +82,20 @@ async def _programs() -> PreflightCheck:
 
 
 async def _libvirt(connection: Connection) -> PreflightCheck:
-    version = await connection.call(lambda libvirt: int(libvirt.getLibVersion()), timeout=10)
+    version = version_text(await connection.call(lambda libvirt: int(libvirt.getLibVersion()), timeout=10))
     busy, threads = connection.statistics()["busy"], connection.statistics()["threads"]
     if busy > threads // 2:
-        return _warning("libvirt", f"libvirt {_version(version)} answers, but {busy} of {threads} calls to it hang.")
-    return _passed("libvirt", f"libvirt {_version(version)} answers.")
+        return _warning("libvirt", f"libvirt {version} answers, but {busy} of {threads} calls to it hang.")
+    return _passed("libvirt", f"libvirt {version} answers.")
 
 
 async def _emulator(connection: Connection) -> PreflightCheck:
     number = await connection.call(lambda libvirt: int(libvirt.getVersion()), timeout=10)
     if (number // 1_000_000, number // 1000 % 1000) < OLDEST_QEMU:
         return _failed(
-            "emulator", f"QEMU {_version(number)} is too old; {OLDEST_QEMU[0]}.{OLDEST_QEMU[1]} or newer is needed."
+            "emulator", f"QEMU {version_text(number)} is too old; {OLDEST_QEMU[0]}.{OLDEST_QEMU[1]} or newer is needed."
         )
-    return _passed("emulator", f"QEMU {_version(number)}.")
+    return _passed("emulator", f"QEMU {version_text(number)}.")
 
 
 async def _accelerator(acceleration: Acceleration) -> PreflightCheck:
@@ -159,7 +158,3 @@ def _warning(name: str, message: str) -> PreflightCheck:
 
 def _failed(name: str, message: str) -> PreflightCheck:
     return PreflightCheck(name=name, status=CheckStatus.FAILED, message=message)
-
-
-def _version(number: int) -> str:
-    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"

@@ -15,7 +15,8 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import TypeAlias
 
-from svc_nodeagent.hypervisor.files import PARTIAL_SUFFIX, MachineRecord, in_thread, put_in_place
+from svc_nodeagent.durable import PARTIAL_SUFFIX
+from svc_nodeagent.hypervisor.files import MachineRecord, in_thread, put_in_place
 from svc_nodeagent.hypervisor.programs import run_program
 
 Json: TypeAlias = "bool | int | str | list[Json] | dict[str, Json] | None"

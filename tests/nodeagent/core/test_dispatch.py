@@ -65,8 +65,7 @@ class FakeCore:
     def renew_certificate(self) -> None:
         return None
 
-    async def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult:
-        await trio.lowlevel.checkpoint()
+    def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult:
         return result
 
 

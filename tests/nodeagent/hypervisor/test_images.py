@@ -13,7 +13,7 @@ import trio
 from pydantic import AnyUrl
 
 from svc_nodeagent.host import HostError
-from svc_nodeagent.hypervisor.files import Folders, write_whole
+from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.hypervisor.images import ImageCache, file_name
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import FailureCode, ImageFormat, ImageSpec, UrlSource
@@ -198,7 +198,7 @@ async def test_an_image_with_machines_on_it_is_not_removed(tmp_path: Path) -> No
     standing = record(machine(), file_name(spec))
     folder = folders.machine(standing.vm_id)
     folder.mkdir()
-    write_whole(folder / "machine.json", standing.model_dump_json().encode())
+    (folder / "machine.json").write_text(standing.model_dump_json())
     with pytest.raises(HostError) as refusal:
         await images.remove(spec.image_id)
     assert refusal.value.code is FailureCode.CONFLICT

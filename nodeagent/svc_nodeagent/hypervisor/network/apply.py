@@ -75,7 +75,7 @@ class HostNetwork:
         )
 
     async def clear(self) -> None:
-        """Remove everything of ours from the host: for a node that is taken down, and for tests."""
+        """Remove everything of ours from the host, as a reboot would: a `restore` afterwards brings it back."""
         async with self._lock:
             self._networks.clear()
             await taps.remove_taps(await taps.seen_taps(self._naming))
