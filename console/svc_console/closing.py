@@ -19,14 +19,14 @@ class Close:
     reason: str
 
 
-STOPPING = Close(1001, "the controller is stopping: try again with a new ticket")
-NOT_BINARY = Close(1003, "a console takes binary messages only")
-TICKET_REFUSED = Close(4401, "this ticket is spent, expired or not yours: ask for a new one")
-SIGNED_OUT = Close(4403, "the session or token this console was opened with has ended")
-MACHINE_GONE = Close(4404, "the machine was deleted")
-GUEST_ENDED = Close(4409, "the machine's console has ended: it was stopped or restarted")
-NODE_UNAVAILABLE = Close(4503, "the machine's node cannot be reached: try again with a new ticket")
-INPUT_STALLED = Close(4504, "the machine took no input for a minute: open the console again with a new ticket")
+STOPPING = Close(1001, "The controller is stopping: try again with a new ticket.")
+NOT_BINARY = Close(1003, "A console takes binary messages only.")
+TICKET_REFUSED = Close(4401, "This ticket is spent, expired or not yours: ask for a new one.")
+SIGNED_OUT = Close(4403, "The session or token this console was opened with has ended.")
+MACHINE_GONE = Close(4404, "The machine was deleted.")
+GUEST_ENDED = Close(4409, "The machine's console has ended: it was stopped or restarted.")
+NODE_UNAVAILABLE = Close(4503, "The machine's node cannot be reached: try again with a new ticket.")
+INPUT_STALLED = Close(4504, "The machine took no input for a minute: open the console again with a new ticket.")
 
 ENDINGS: dict[Ending, Close] = {
     Ending.GUEST_ENDED: GUEST_ENDED,

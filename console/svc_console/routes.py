@@ -103,7 +103,7 @@ def add_console_routes(
     async def console(ticket: str) -> Response | None:
         origin = websocket.headers.get("Origin")
         if origin is not None and not _same_origin(origin, websocket.headers.get("Host", "")):
-            return Response("a console opens from this service's own pages only\n", status=403)
+            return Response("A console opens from this service's own pages only.\n", status=403)
         await websocket.accept()
         cookie = websocket.cookies.get(SESSION_COOKIE)
         close = await service.serve(ticket, cookie)

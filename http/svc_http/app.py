@@ -190,7 +190,7 @@ def _parameters(entry: Entry[Any], exchange: Exchange, path: Mapping[str, str]) 
     defaults: dict[str, str] = {}
     if (key := exchange.header(b"idempotency-key")) is not None:
         if not 0 < len(key) <= _MAX_KEY:
-            raise invalid(f"the header Idempotency-Key holds 1 to {_MAX_KEY} characters")
+            raise invalid(f"The header Idempotency-Key holds 1 to {_MAX_KEY} characters.")
         defaults[KEY_FIELD] = key
     position = exchange.header(b"last-event-id")
     if position is not None and entry.operation.presentation is Presentation.EVENT_STREAM:
@@ -201,10 +201,10 @@ def _parameters(entry: Entry[Any], exchange: Exchange, path: Mapping[str, str]) 
             return b""
         declared = exchange.header(b"content-type")
         if declared is not None and declared.partition(";")[0].strip().lower() != "application/json":
-            raise invalid("the body of a request is application/json, and its Content-Type says so")
+            raise invalid("The body of a request is application/json, and its Content-Type says so.")
         read = await exchange.body()
         if read and declared is None:
-            raise invalid("a request with a body carries the header Content-Type: application/json")
+            raise invalid("A request with a body carries the header Content-Type: application/json.")
         return read
 
     query = _query(exchange.scope["query_string"]) if entry.reader.in_query else ()
@@ -219,7 +219,7 @@ def _query(query_string: bytes) -> list[tuple[str, str]]:
             query_string.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_QUERY_FIELDS
         )
     except ValueError:
-        raise invalid(f"the query is not well-formed UTF-8, or has more than {_MAX_QUERY_FIELDS} fields") from None
+        raise invalid(f"The query is not well-formed UTF-8, or has more than {_MAX_QUERY_FIELDS} fields.") from None
 
 
 def _caller(principal: Principal, exchange: Exchange, operation: str) -> Caller:

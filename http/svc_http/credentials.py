@@ -54,7 +54,7 @@ class Credentials:
         if authorization is not None:
             scheme, _, token = authorization.partition(" ")
             if scheme.lower() != "bearer" or not token.strip():
-                raise unauthenticated("the Authorization header must read: Bearer <token>")
+                raise unauthenticated("The Authorization header must read: Bearer <token>.")
             return await self._authenticator.by_token(token.strip())
         cookie = exchange.cookie(self._cookie)
         if acts and (cookie is not None or exchange.header(b"origin") is not None):
@@ -70,8 +70,8 @@ class Credentials:
             f"https://{(exchange.header(b'host') or '').lower()}",
         ):
             raise forbidden(
-                "the request does not come from this service's own pages: its Origin is missing or foreign",
-                hint="from a program, use a token: Authorization: Bearer <token>",
+                "The request does not come from this service's own pages: its Origin is missing or foreign.",
+                hint="From a program, use a token: Authorization: Bearer <token>.",
             )
         if exchange.header(GUARD_HEADER.lower().encode()) != "1":
-            raise forbidden(f"a request that changes something must carry the header {GUARD_HEADER}: 1")
+            raise forbidden(f"A request that changes something must carry the header {GUARD_HEADER}: 1.")

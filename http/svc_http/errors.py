@@ -37,11 +37,11 @@ def failure(error: ServiceError) -> Reply:
 
 
 def no_such_path() -> Reply:
-    return failure(not_found("there is nothing at this path", hint="GET /api/v1/openapi.json lists every path"))
+    return failure(not_found("There is nothing at this path.", hint="GET /api/v1/openapi.json lists every path."))
 
 
 def wrong_method(allowed: str) -> Reply:
-    _, body, headers = failure(invalid(f"this path answers to {allowed} only"))
+    _, body, headers = failure(invalid(f"This path answers to {allowed} only."))
     return 405, body, [*headers, (b"allow", allowed.encode())]
 
 
@@ -60,7 +60,7 @@ def as_service_error(error: Exception, request_id: str) -> ServiceError:
     log.error("defect", request_id=request_id, exc_info=error)
     return ServiceError(
         ErrorCode.INTERNAL,
-        "something went wrong inside the service; it has been logged",
-        hint="tell the operator the request id",
+        "Something went wrong inside the service; it has been logged.",
+        hint="Tell the operator the request id.",
         details={"request_id": request_id},
     )

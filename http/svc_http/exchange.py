@@ -107,9 +107,9 @@ class Exchange:
             async for chunk in self._chunks():
                 whole += chunk
                 if len(whole) > MAX_BODY:
-                    raise invalid(f"the body of a request is at most {MAX_BODY} bytes")
+                    raise invalid(f"The body of a request is at most {MAX_BODY} bytes.")
         if deadline.cancelled_caught:
-            raise invalid(f"the body of the request did not arrive within {BODY_DEADLINE:g} seconds")
+            raise invalid(f"The body of the request did not arrive within {BODY_DEADLINE:g} seconds.")
         return bytes(whole)
 
     async def upload(self) -> AsyncIterator[bytes]:
@@ -122,7 +122,7 @@ class Exchange:
                 except StopAsyncIteration:
                     return
             if deadline.cancelled_caught:
-                raise invalid(f"nothing of the upload arrived for {CHUNK_DEADLINE:g} seconds")
+                raise invalid(f"Nothing of the upload arrived for {CHUNK_DEADLINE:g} seconds.")
             yield chunk
 
     async def respond(self, status: int, body: bytes, headers: Iterable[Header]) -> None:

@@ -63,7 +63,7 @@ async def _result(check: Check) -> str:
         except ServiceError as error:
             return error.message
         return "ok"
-    return f"no answer within {CHECK_DEADLINE:g} seconds"
+    return f"No answer within {CHECK_DEADLINE:g} seconds."
 
 
 async def _lifespan(receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

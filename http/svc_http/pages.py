@@ -65,7 +65,7 @@ def add_pages(app: QuartTrio, static: Path = _STATIC) -> None:
     async def asset(name: str) -> Response:
         file = assets.get(name)
         if file is None:
-            return Response("there is no such file\n", status=404, content_type="text/plain; charset=utf-8")
+            return Response("There is no such file.\n", status=404, content_type="text/plain; charset=utf-8")
         return _respond(file, {"Cache-Control": "public, max-age=31536000, immutable"})
 
 

@@ -25,22 +25,25 @@ def _time(now: datetime, controller_time: datetime) -> PreflightCheck:
     skew = now - controller_time
     seconds = skew.total_seconds()
     if abs(skew) >= _SKEW_TOO_MUCH:
-        status, advice = CheckStatus.FAILED, "; set the clock, or certificates will not hold"
+        status, advice = CheckStatus.FAILED, " Set the clock, or certificates will not hold."
     elif abs(skew) >= _SKEW_NOTED:
-        status, advice = CheckStatus.WARNING, "; does a time service run here?"
+        status, advice = CheckStatus.WARNING, " See that a time service runs here."
     else:
         status, advice = CheckStatus.PASSED, ""
     return PreflightCheck(
-        name="time", status=status, message=f"the clock is {seconds:+.1f} s from the controller's{advice}"
+        name="time", status=status, message=f"The clock is {seconds:+.1f} s from the controller's.{advice}"
     )
 
 
 def _certificate(now: datetime, identity: Identity) -> PreflightCheck:
     left = identity.not_after - now
     if left <= timedelta(0):
-        status, message = CheckStatus.FAILED, "the certificate has expired; enrol this node again"
+        status, message = CheckStatus.FAILED, "The certificate has expired. Enrol this node again."
     elif now >= identity.renew_at + timedelta(days=1):
-        status, message = CheckStatus.WARNING, f"{left.days} days left, and its renewal is overdue"
+        status, message = (
+            CheckStatus.WARNING,
+            f"{left.days} days are left, and its renewal is overdue. See the agent's log.",
+        )
     else:
-        status, message = CheckStatus.PASSED, f"{left.days} days left, renewed by itself at two thirds"
+        status, message = CheckStatus.PASSED, f"{left.days} days are left; it is renewed at two thirds of its lifetime."
     return PreflightCheck(name="certificate", status=status, message=message)

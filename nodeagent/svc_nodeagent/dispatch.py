@@ -194,7 +194,11 @@ class Dispatcher:
                     await self._journal.begin(request.id)
                 except OSError as error:
                     # Nothing was begun and nothing is on the disk: the controller may ask again under another id.
-                    outcome: Outcome = Failed(code=FailureCode.HOST, message=str(error), hint="Free space on the node.")
+                    outcome: Outcome = Failed(
+                        code=FailureCode.HOST,
+                        message=f"The operation was not begun: {error.strerror}.",
+                        hint="Free disk space on the node, then try again.",
+                    )
                     await self._end(request.id, outcome, durable=False)
                     return
             fault_point("agent.begun")
@@ -218,17 +222,17 @@ class Dispatcher:
         except trio.TooSlowError:
             return Failed(
                 code=FailureCode.TIMED_OUT,
-                message=f"{request.operation.op} was given up after {seconds:.0f} seconds",
+                message=f"The node gave {request.operation.op} up after {seconds:.0f} seconds.",
                 hint="The host may hang; run the node's preflight.",
             )
         except Exception as error:
             log.exception("operation.crashed", id=request.id, op=request.operation.op)
             return Failed(
                 code=FailureCode.HOST,
-                message=f"{request.operation.op} failed unexpectedly: {type(error).__name__}",
+                message=f"The node agent failed in {request.operation.op}: {type(error).__name__}.",
                 hint="The agent's log has the details.",
             )
-        return Failed(code=FailureCode.CANCELLED, message=f"{request.operation.op} was cancelled")
+        return Failed(code=FailureCode.CANCELLED, message="Cancelled on the node.")
 
     async def _route(self, operation: NodeOperation, report: Report) -> OperationResult:
         match operation:
@@ -276,12 +280,12 @@ class Dispatcher:
 
 _INTERRUPTED = Failed(
     code=FailureCode.INTERRUPTED,
-    message="the agent was restarted while this ran, and it was not asked for again",
+    message="The agent was restarted while this ran, and it was not asked for again.",
     hint="The next inventory shows what the host has.",
 )
 _NOT_AGAIN = Failed(
     code=FailureCode.INTERRUPTED,
-    message="the agent was restarted while this ran; it may have been done, and is not done again",
+    message="The agent was restarted while this ran; it may have been done, and is not done again.",
     hint="Look at the machine's console, and order it again if it is needed.",
 )
-_NEVER_BEGUN = Failed(code=FailureCode.CANCELLED, message="cancelled before the node had begun")
+_NEVER_BEGUN = Failed(code=FailureCode.CANCELLED, message="Cancelled before the node had begun.")

@@ -187,13 +187,13 @@ class SimulatedHost:
         await trio.lowlevel.checkpoint()
         machine = self._machine(vm_id)
         if machine.state is not DomainState.RUNNING:
-            raise HostError(FailureCode.CONFLICT, f"machine {machine.name} is not running")
+            raise HostError(FailureCode.CONFLICT, f"Machine {machine.name} is not running.")
         return open_console(machine.name, kind)
 
     async def perform(self, operation: NodeOperation, report: Report) -> OperationResult:
         await self._take_time(operation, report)
         if self._random.random() < self.behaviour.failure_rate:
-            raise HostError(FailureCode.HOST, f"simulated failure of {operation.op}", "Try again.")
+            raise HostError(FailureCode.HOST, f"A simulated failure of {operation.op}.", "Try again.")
         fault_point("simulated.before")
         result = await self._carry_out(operation)
         self.performed.append(operation)
@@ -224,7 +224,7 @@ class SimulatedHost:
                 return self._moved(operation.vm_id, DomainState.STOPPED, "stopped at once")
             case VmReboot() | VmReset():
                 if self._machine(operation.vm_id).state is not DomainState.RUNNING:
-                    raise HostError(FailureCode.CONFLICT, "the machine is not running")
+                    raise HostError(FailureCode.CONFLICT, "The machine is not running.")
                 return self._moved(operation.vm_id, DomainState.RUNNING, "restarted")
             case VmDelete():
                 return self._delete(operation)
@@ -234,7 +234,7 @@ class SimulatedHost:
                 return Done()
             case VmSetPassword():
                 if self._machine(operation.vm_id).state is not DomainState.RUNNING:
-                    raise HostError(FailureCode.CONFLICT, "the machine is not running")
+                    raise HostError(FailureCode.CONFLICT, "The machine is not running.")
                 return Done()
             case VmMetrics():
                 return self._metrics(operation)
@@ -263,7 +263,7 @@ class SimulatedHost:
                 self._save()
                 return Done()
             case _:
-                raise HostError(FailureCode.UNSUPPORTED, f"{operation.op} is the agent's own")
+                raise HostError(FailureCode.UNSUPPORTED, f"{operation.op} is for the agent, not for its hypervisor.")
 
     def _create(self, operation: VmCreate) -> DomainResult:
         """As every operation: finding it so is success, so a repeat of an interrupted creation is harmless."""
@@ -381,7 +381,7 @@ class SimulatedHost:
         try:
             return self.machines[vm_id]
         except KeyError:
-            raise HostError(FailureCode.NOT_FOUND, f"this host has no machine {vm_id}") from None
+            raise HostError(FailureCode.NOT_FOUND, f"This host has no machine {vm_id}.") from None
 
     def _change(self, vm_id: UUID, change: dict[str, object]) -> None:
         self.machines[vm_id] = self._machine(vm_id).model_copy(update=change)

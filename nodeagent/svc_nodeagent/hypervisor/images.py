@@ -343,7 +343,11 @@ def _refuse_when_full(folder: Path, wanted: int, name: str) -> None:
 
 def _fetch_failed(spec: ImageSpec, error: Exception) -> HostError:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return HostError(FailureCode.CAPACITY, f"The node's disk is full; image {spec.name} could not be stored.")
+        return HostError(
+            FailureCode.CAPACITY,
+            f"The node's disk is full; image {spec.name} could not be stored.",
+            "Free disk space on the node, then try again.",
+        )
     said = " ".join(str(error).split()) or type(error).__name__
     return HostError(
         FailureCode.HOST,
