@@ -6,7 +6,6 @@ export class ApiError extends Error {
     readonly code: string,
     message: string,
     readonly hint: string | null,
-    readonly details: unknown,
   ) {
     super(message);
   }
@@ -16,7 +15,6 @@ export interface Page<T> {
   items: T[];
   total: number;
   page: number;
-  page_size: number;
   pages: number;
 }
 
@@ -24,7 +22,7 @@ const READ_ATTEMPTS = 3;
 const RETRY_MILLISECONDS = 400;
 
 type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
-export type Parameters = Record<string, string | number | boolean | null | undefined>;
+type Parameters = Record<string, string | number | boolean | null | undefined>;
 
 async function call<T>(method: Method, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
   const headers: Record<string, string> = { Accept: "application/json", "X-Service-Request": "1" };
@@ -42,9 +40,8 @@ async function call<T>(method: Method, path: string, body?: unknown, signal?: Ab
   throw new ApiError(
     response.status,
     failure.code ?? "internal",
-    failure.message ?? `the controller answered ${response.status}`,
+    failure.message ?? `The controller answered ${response.status}.`,
     failure.hint ?? null,
-    failure.details ?? null,
   );
 }
 
@@ -56,7 +53,7 @@ async function reach(url: string, request: RequestInit, attempts: number): Promi
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") throw error;
       if (attempt >= attempts) {
-        throw new ApiError(0, "unavailable", "the controller cannot be reached", "It may be restarting.", null);
+        throw new ApiError(0, "unavailable", "The controller cannot be reached.", "It may be restarting.");
       }
       await new Promise((resolve) => setTimeout(resolve, attempt * RETRY_MILLISECONDS));
     }

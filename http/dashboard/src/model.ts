@@ -7,7 +7,7 @@ export interface Me {
   email: string;
   name: string;
   role: Role;
-  impersonation?: { operator: string; expires_at: string } | null;
+  impersonation?: object | null;
 }
 
 export interface SetupStatus {
@@ -34,7 +34,6 @@ export interface Machine {
   hostname: string;
   status: string;
   status_reason: string | null;
-  project_id: string;
   project_name: string;
   node_id: string | null;
   node_name: string | null;
@@ -54,7 +53,6 @@ export interface Task {
   resource_kind: string;
   resource_id: string;
   resource_name: string;
-  node_id: string | null;
   progress: number;
   message: string;
   error_message: string | null;
@@ -87,17 +85,13 @@ export interface Node {
 }
 
 export interface NodeBootstrap {
-  id: string;
   name: string;
-  token?: string;
-  command?: string;
-  expires_at: string;
+  command: string;
 }
 
 export interface Image {
   id: string;
   name: string;
-  slug: string;
   distribution: string;
   release: string;
   enabled: boolean;

@@ -21,7 +21,7 @@ export function mount(element: HTMLElement, template: () => TemplateResult): voi
   changed();
 }
 
-/** Draw again, once, at the next frame. */
+/** Draw again, once, as soon as what runs now has ended. */
 export function changed(): void {
   if (scheduled) return;
   scheduled = true;

@@ -113,12 +113,11 @@ export interface Field {
   options?: { value: string; label: string }[];
   required?: boolean;
   hint?: string;
-  min?: number;
   placeholder?: string;
   autocomplete?: string;
 }
 
-export interface Form {
+interface Form {
   title: string;
   text?: Fragment;
   fields?: Field[];
@@ -129,7 +128,7 @@ export interface Form {
   submit: (values: Values) => Promise<Fragment | void>;
 }
 
-export type Values = Record<string, string>;
+type Values = Record<string, string>;
 
 /**
  * A modal form. A refusal is shown in it and it stays; what `submit` returns (a secret shown once) is shown in its place.
@@ -200,7 +199,7 @@ export function inputs(fields: Field[]): TemplateResult {
         return html`<label>${field.label}<textarea name=${field.name} rows="3" spellcheck="false" placeholder=${field.placeholder ?? nothing}></textarea>${hint}</label>`;
       default:
         return html`<label>${field.label}<input type=${field.kind ?? "text"} name=${field.name} .defaultValue=${field.value ?? ""}
-          ?required=${field.required} min=${field.min ?? nothing} placeholder=${field.placeholder ?? nothing}
+          ?required=${field.required} placeholder=${field.placeholder ?? nothing}
           autocomplete=${field.autocomplete ?? "off"}>${hint}</label>`;
     }
   })}`;

@@ -57,7 +57,7 @@ export class Connection {
       clearTimeout(settled);
       this.socket = null;
       if (event.code === MACHINE_GONE) this.report({ is: "ended", why: event.reason, signIn: false });
-      else this.wait(event.reason || "the connection was lost");
+      else this.wait(event.reason || "The connection was lost.");
     });
     this.attach(socket);
   }

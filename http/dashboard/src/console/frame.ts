@@ -8,7 +8,7 @@ interface Machine {
   name: string;
 }
 
-export interface Action {
+interface Action {
   label: string;
   title: string;
   run: () => void;
@@ -86,11 +86,11 @@ function noticeTemplate(state: State, reconnect: () => void): TemplateResult | t
     case "connecting":
       return html`<p>Connecting…</p>`;
     case "waiting":
-      return html`<p>${sentence(state.why)}</p>
+      return html`<p>${state.why}</p>
         <p class="quiet">Trying again by itself.</p>
         <button @click=${reconnect}>Reconnect now</button>`;
     case "ended":
-      return html`<p>${sentence(state.why)}</p>
+      return html`<p>${state.why}</p>
         ${state.signIn ? html`<a class="button" href="/">Sign in</a>` : html`<a class="button" href="/#/machines">To the machines</a>`}`;
   }
 }
@@ -101,10 +101,6 @@ const STATE_WORDS: Record<State["is"], string> = {
   waiting: "disconnected",
   ended: "ended",
 };
-
-function sentence(text: string): string {
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
-}
 
 function fullScreen(): void {
   if (document.fullscreenElement) void document.exitFullscreen();

@@ -1,16 +1,13 @@
 /** What needs somebody's attention. */
 import { html } from "lit-html";
-import { api, type Page } from "../api";
+import { api } from "../api";
 import type { Alert } from "../model";
 import type { View } from "../page";
 import { Resource } from "../resource";
 import { attempt, badge, shown, table, when } from "../ui";
 
 export function alertsView(): View {
-  const alerts = new Resource<Alert[]>(async (signal) => {
-    const answer = await api.get<Page<Alert> | Alert[]>("/alerts", {}, signal);
-    return Array.isArray(answer) ? answer : answer.items;
-  }, ["alert"]);
+  const alerts = new Resource<Alert[]>((signal) => api.get("/alerts", {}, signal), ["alert"]);
   const acknowledge = (alert: Alert) =>
     void attempt(async () => {
       await api.post(`/alerts/${alert.id}/ack`);

@@ -22,9 +22,9 @@ export async function createMachine(me: Me): Promise<void> {
 async function form(me: Me): Promise<void> {
   const [images, plans, projects, nodes] = await Promise.all([
     api.get<Image[]>("/images"),
-    all<Plan>("/plans"),
-    all<Named>("/projects"),
-    me.role === "administrator" ? all<Node>("/nodes") : [],
+    api.get<Plan[]>("/plans"),
+    first<Named>("/projects"),
+    me.role === "administrator" ? first<Node>("/nodes") : [],
   ]);
   if (!images.some((image) => image.enabled)) {
     note("There is no image to make a machine from yet.", true);
@@ -69,10 +69,9 @@ async function form(me: Me): Promise<void> {
   });
 }
 
-/** Every item of a list, whether the list is paged or not. */
-async function all<T>(path: string): Promise<T[]> {
-  const answer = await api.get<Page<T> | T[]>(path, path === "/nodes" || path === "/projects" ? { page_size: 200 } : {});
-  return Array.isArray(answer) ? answer : answer.items;
+/** The first page of a list: as many as one chooses from. */
+async function first<T>(path: string): Promise<T[]> {
+  return (await api.get<Page<T>>(path, { page_size: 200 })).items;
 }
 
 function given(values: Record<string, string>, names: string[]): Record<string, string> {

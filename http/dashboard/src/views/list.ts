@@ -6,7 +6,7 @@ import { address, refine, type View } from "../page";
 import { Resource } from "../resource";
 import { shown, type Fragment } from "../ui";
 
-export interface Filter {
+interface Filter {
   name: string;
   label: string;
   options: string[];

@@ -39,7 +39,7 @@ export function machinesTable(machines: Machine[], nodes: boolean, empty = "No m
   </table></div>`;
 }
 
-export function primary(machine: Machine): string {
+function primary(machine: Machine): string {
   return machine.addresses.find((address) => address.primary)?.ip ?? machine.addresses[0]?.ip ?? "—";
 }
 

@@ -31,19 +31,18 @@ export function nodesView(): View {
 }
 
 async function addNode(): Promise<void> {
-  const locations = await api.get<Named[] | { items: Named[] }>("/locations");
-  const places = Array.isArray(locations) ? locations : locations.items;
+  const locations = await api.get<Named[]>("/locations");
   ask({
     title: "Add a node",
     fields: [
       { name: "name", label: "Name", required: true, placeholder: "node-1" },
-      { name: "location_id", label: "Location", kind: "select", options: places.map((place) => ({ value: place.id, label: place.name })) },
+      { name: "location_id", label: "Location", kind: "select", options: locations.map((location) => ({ value: location.id, label: location.name })) },
       { name: "mode", label: "Mode", kind: "select", options: [{ value: "managed", label: "managed" }, { value: "observe", label: "observe only" }] },
     ],
     action: "Make a token",
     submit: async (values) => {
       const made = await api.post<NodeBootstrap>("/nodes/bootstrap", values);
-      return html`<p>Run this on ${made.name}, as root. The token in it is shown this once, and works once.</p>${secret(made.command ?? made.token ?? "")}`;
+      return html`<p>Run this on ${made.name}, as root. The token in it is shown this once, and works once.</p>${secret(made.command)}`;
     },
   });
 }

@@ -7,10 +7,7 @@ import { Resource } from "../resource";
 import { ask, secret, shown, table, when } from "../ui";
 
 export function tokensView(): View {
-  const tokens = new Resource<Token[]>(async (signal) => {
-    const answer = await api.get<Page<Token> | Token[]>("/tokens", {}, signal);
-    return Array.isArray(answer) ? answer : answer.items;
-  }, ["activity"]);
+  const tokens = new Resource<Page<Token>>((signal) => api.get("/tokens", { page_size: 200 }, signal), ["activity"]);
   const add = () =>
     ask({
       title: "Make an API token",
@@ -45,7 +42,7 @@ export function tokensView(): View {
     title: "API tokens",
     draw: () => html`
       <div class="head"><h1>API tokens</h1><span class="gap"></span><button class="primary" @click=${add}>Make a token</button></div>
-      ${shown(tokens, (all) => table(["Name", "Ends in", "May", "Made", "Used", ""], all.map((token) => html`<tr>
+      ${shown(tokens, (page) => table(["Name", "Ends in", "May", "Made", "Used", ""], page.items.map((token) => html`<tr>
         <td>${token.name}</td><td class="mono">…${token.last_four}</td><td>${token.scopes.join(", ")}</td>
         <td>${when(token.created_at)}</td><td>${when(token.last_used_at)}</td>
         <td class="act"><button class="danger" @click=${() => revoke(token)}>Revoke</button></td></tr>`), "No tokens."))}`,
