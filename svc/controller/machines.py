@@ -27,7 +27,7 @@ from svc.controller.machine_models import (
 )
 from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel, node_filter, page_of_tasks
-from svc.registry.idempotency import once
+from svc.registry.idempotency import key_owner, once
 from svc.registry.operation import Command, Context, Method, Operation, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal, Role, Scope
@@ -143,7 +143,8 @@ async def create(context: Context[Controller], request: VMCreateRequest) -> VMCr
 
 async def _create(context: Context[Controller], request: VMCreateRequest) -> VMCreateResult:
     services, principal, database = context.services, context.principal, context.services.database
-    key = _key(principal, request.idempotency_key)
+    given = request.idempotency_key
+    key = IdempotencyKey(key_owner(principal), given) if given is not None else None
     if key is not None and (made := await find_by_key(database, key)) is not None:
         return await _made_before(context, request, made)
     if request.node_id is not None and principal.role is not Role.ADMINISTRATOR:
@@ -245,13 +246,6 @@ async def _made_before(context: Context[Controller], request: VMCreateRequest, m
         password=Seed.unsealed(context.services.sealer, made["sealed_seed"]).generated,
         replayed=True,
     )
-
-
-def _key(principal: Principal, key: str | None) -> IdempotencyKey | None:
-    if key is None:
-        return None
-    owner = f"token:{principal.token_id}" if principal.token_id else f"user:{principal.user_id}"
-    return IdempotencyKey(owner, key)
 
 
 async def _project(queryable: Queryable, principal: Principal, project_id: UUID | None) -> UUID:

@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from svc.registry.operation import Context, Model, Services
+from svc.registry.principal import Principal
 from svc_actors.errors import ServiceError, conflict, unauthenticated, unavailable
 from svc_actors.store import Database
 
@@ -39,7 +40,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
 
 
 async def once(
-    ctx: Context[Any], *, key: str | None, request: Model, run: Callable[[], Awaitable[T]]
+    context: Context[Any], *, key: str | None, request: Model, run: Callable[[], Awaitable[T]]
 ) -> tuple[T, bool]:
     """The answer of `run`, and whether it is a replay of an earlier one. Without a key `run` is simply run.
 
@@ -48,8 +49,8 @@ async def once(
     """
     if key is None:
         return await run(), False
-    answers: TypeAdapter[T] = TypeAdapter(ctx.response)
-    order = _Order(ctx, key, request)
+    answers: TypeAdapter[T] = TypeAdapter(context.response)
+    order = _Order(context, key, request)
     deadline = trio.current_time() + PATIENCE
     pause = _FIRST_POLL
     while not await order.claim():
@@ -58,8 +59,8 @@ async def once(
             return answers.validate_json(order.unseal(sealed)), True
         if trio.current_time() >= deadline:
             raise unavailable(
-                "an earlier call with this idempotency key is still at work",
-                hint="ask again with the same key, or look at the tasks",
+                "An earlier call with this idempotency key is still at work.",
+                hint="Ask again with the same key, or look at the tasks.",
             )
         await trio.sleep(pause)
         pause = min(pause * 2, _SLOWEST_POLL)
@@ -69,6 +70,13 @@ async def once(
     except ServiceError as error:
         log.warning("answer not kept under its idempotency key", operation=order.operation, error=error.message)
     return answer, False
+
+
+def key_owner(principal: Principal) -> str:
+    """Whose an idempotency key of this caller is. Raises `unauthenticated` for nobody."""
+    if principal.token_id is None and principal.user_id is None:
+        raise unauthenticated("An idempotency key belongs to a token or a person: sign in first.")
+    return f"token:{principal.token_id}" if principal.token_id else f"user:{principal.user_id}"
 
 
 async def forget_expired(database: Database) -> int:
@@ -105,17 +113,14 @@ async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
 class _Order:
     """One call: a key of an owner, the request it stands for, and this caller's claim on it."""
 
-    def __init__(self, ctx: Context[Any], key: str, request: Model) -> None:
-        principal = ctx.principal
-        if principal.token_id is None and principal.user_id is None:
-            raise unauthenticated("an idempotency key belongs to a token or a person: sign in first")
-        services: Services = ctx.services
+    def __init__(self, context: Context[Any], key: str, request: Model) -> None:
+        services: Services = context.services
         self._database = services.database
         self._sealer = services.sealer
-        self._owner = f"token:{principal.token_id}" if principal.token_id else f"user:{principal.user_id}"
+        self._owner = key_owner(context.principal)
         self._key = key
         self._claim = uuid.uuid4()
-        self.operation = ctx.caller.operation
+        self.operation = context.caller.operation
         body = request.model_dump(mode="json", exclude={KEY_FIELD})
         # Under the service's key: an order may hold a chosen password, which a plain hash would give to a guesser.
         self._fingerprint = self._sealer.mark(to_json(_ordered(body)), f"order:{self.operation}")
@@ -154,8 +159,8 @@ class _Order:
             return None
         if row["fingerprint"] != self._fingerprint:
             raise conflict(
-                "this idempotency key was used for a different request; nothing was done",
-                hint="use a new key for a new order",
+                "This idempotency key was used for a different request; nothing was done.",
+                hint="Use a new key for a new order.",
             )
         answer: bytes | None = row["answer"]
         return answer

@@ -5,7 +5,7 @@ Invariants:
 
 - a request model is frozen and forbids unknown fields; path, query and body parameters are fields of that one model,
   and a path parameter wins over a member of the body with the same name;
-- the order of checks is authentication, scope, role, support-session rule, body, then the handler's own;
+- the order of checks is authentication, scope, support-session rule, role, body, then the handler's own;
 - an operation that mutates leaves exactly one audit row: written by the handler (or the actor below it) in the
   transaction that changes the state, or by the registry when the operation was refused or failed.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -105,10 +105,10 @@ class Effects:
 
 @dataclass(frozen=True)
 class Context(Generic[ServicesT]):
-    """What a handler gets: who asks, how it is written in the audit, and the services of the controller or the panel.
+    """What a handler gets: who asks, how it is written in the audit, and the services it works with.
 
-    `response` is the operation's declared response, by which an idempotent answer is read
-    back; `upload` the chunks of the body of an operation that takes one."""
+    `response` is the operation's declared response, by which an idempotent answer is read back; `upload` the chunks of
+    the body of an operation that takes one."""
 
     principal: Principal
     caller: Caller
@@ -125,9 +125,8 @@ class Operation(Generic[ServicesT, RequestT, ResponseT]):
 
     `response` is a model, a `list[Model]`, a `Page[Model]` or None. `secret`: the result reveals a secret, so the
     read is audited as well. `in_support_session`: allowed to a support session although it mutates. `statuses`:
-    further codes of
-    a success that the handler may choose. `upload`: the body is a file of any size (`application/octet-stream`), read
-    from `Context.upload`; the request model then holds the path's parameters alone.
+    further codes of a success that the handler may choose. `upload`: the body is a file of any size
+    (`application/octet-stream`), read from `Context.upload`; the request model then holds the path's parameters alone.
     """
 
     name: str
@@ -145,7 +144,6 @@ class Operation(Generic[ServicesT, RequestT, ResponseT]):
     presentation: Presentation = Presentation.JSON
     statuses: tuple[int, ...] = ()
     upload: bool = False
-    kind: Literal["operation"] = "operation"
 
     @property
     def status(self) -> int:

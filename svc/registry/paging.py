@@ -62,8 +62,12 @@ def contains(q: str | None, *columns: str) -> Condition:
     """True where one of the columns contains the text `q`, without regard to case; true everywhere without `q`."""
     if not q:
         return EVERYTHING
-    pattern = "%" + re.sub(r"([\\%_])", r"\\\1", q) + "%"
-    return Condition("(" + " OR ".join(f"{column} ILIKE $1" for column in columns) + ")", (pattern,))
+    return Condition("(" + " OR ".join(f"{column} ILIKE $1" for column in columns) + ")", (f"%{literally(q)}%",))
+
+
+def literally(text: str) -> str:
+    """The pattern of LIKE that stands for the text itself."""
+    return re.sub(r"([\\%_])", r"\\\1", text)
 
 
 def equals(column: str, value: object | None) -> Condition:

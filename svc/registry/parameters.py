@@ -21,7 +21,6 @@ from svc_actors.errors import ServiceError, invalid
 MAX_DEPTH = 32
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _MAX_PROBLEMS = 20
-_BODY_ARTICLE = "the body of the request"
 
 
 async def no_body() -> bytes:
@@ -49,7 +48,6 @@ class ParameterReader:
         self.others = tuple(name for name in fields if name not in self.in_path)
         self._repeated = frozenset(name for name in self.others if _is_list(fields[name].annotation))
         self._adapter: TypeAdapter[Any] = TypeAdapter(operation.request)
-        self._nothing_to_read = not fields
 
     async def read(self, parameters: Parameters) -> Any:
         """The request model. Raises `invalid` with `details.fields`."""
@@ -64,7 +62,7 @@ class ParameterReader:
             members = _object(await parameters.body())
             for name, value in defaults.items():
                 if members.setdefault(name, value) != value:
-                    raise invalid(f"the field {name} of the body differs from the header that carries it")
+                    raise invalid(f"The field {name} of the body differs from the header that carries it.")
             if not members and not self.in_path:
                 return self._adapter.validate_python({})
             _refuse_nul(parameters.path.items())
@@ -107,9 +105,9 @@ def _object(body: bytes) -> dict[str, Any]:
     try:
         value = from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise invalid(f"{_BODY_ARTICLE} is not JSON: {error}") from None
+        raise invalid(f"The body of the request is not JSON: {error}.") from None
     if not isinstance(value, dict):
-        raise invalid(f"{_BODY_ARTICLE} must be a JSON object")
+        raise invalid("The body of the request must be a JSON object.")
     _check_shape(value, has_nul=b"\\u0000" in body)
     return value
 
@@ -130,13 +128,13 @@ def _check_shape(value: dict[str, Any], *, has_nul: bool) -> None:
         if not below:
             return
         level = below
-    raise invalid(f"{_BODY_ARTICLE} is nested deeper than {MAX_DEPTH} levels")
+    raise invalid(f"The body of the request is nested deeper than {MAX_DEPTH} levels.")
 
 
 def _refuse_nul(pairs: Iterable[tuple[str, str]]) -> None:
     for name, value in pairs:
         if "\0" in name or "\0" in value:
-            raise invalid("a text may not hold the character NUL")
+            raise invalid("A text may not hold the character NUL.")
 
 
 def _wrong(field: str, problem: str) -> ServiceError:

@@ -4,7 +4,7 @@ Invariants:
 
 - names, routes and commands are unique, and a declaration that contradicts itself is refused when the registry is
   made;
-- every run passes the same checks in the same order: authentication, scope, role, support-session rule, body,
+- every run passes the same checks in the same order: authentication, scope, support-session rule, role, body,
   handler;
 - a mutating (or secret-revealing) operation that was refused or failed leaves its audit row here, one that succeeded
   leaves it in the handler's own transaction. Callers who did not sign in leave none, save those refused by a public
@@ -27,15 +27,19 @@ from pydantic import BaseModel, TypeAdapter
 from svc.registry.operation import Context, Method, Operation, Presentation, ServicesT
 from svc.registry.parameters import ParameterReader, Parameters, path_parameters
 from svc.registry.principal import Access, Principal
-from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated
+from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated, unavailable
+from svc_actors.runtime import ActorUnavailable, Draining, MailboxFull
 from svc_actors.store import Outcome, audit
 
 SUPPORT_SESSION_REFUSAL = "a support session can look, not act"
+"""In the specification's own words."""
 _AUDIT_DEADLINE = 5.0
 _MAX_TARGET = 200
 _ROWS_OF_STRANGERS = 120
 _NAME = re.compile(r"[a-z][a-z_]*(\.[a-z][a-z_-]*)+")
 _SEGMENT = re.compile(r"[a-z0-9.-]+|{\w+}")
+_NOT_BEGUN = (MailboxFull, ActorUnavailable, Draining)
+"""What an actor that takes no messages now says: nothing was done, and the next try may find it ready."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
 
@@ -80,17 +84,11 @@ class Registry(Generic[ServicesT]):
     def __iter__(self) -> Iterator[Operation[ServicesT, Any, Any]]:
         return (entry.operation for entry in self._entries.values())
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def __getitem__(self, name: str) -> Operation[ServicesT, Any, Any]:
         return self._entries[name].operation
 
     def entries(self) -> Iterator[Entry[ServicesT]]:
         return iter(self._entries.values())
-
-    def entry(self, name: str) -> Entry[ServicesT]:
-        return self._entries[name]
 
     async def execute(self, name: str, context: Context[ServicesT], parameters: Parameters) -> Any:
         """Run an operation for `context.principal` and return its result.
@@ -102,7 +100,10 @@ class Registry(Generic[ServicesT]):
         try:
             authorise(entry.operation, context.principal)
             request = await entry.reader.read(parameters)
-            return await entry.operation.handler(context, request)
+            try:
+                return await entry.operation.handler(context, request)
+            except _NOT_BEGUN as error:
+                raise unavailable(f"{error}.", hint="Try again in a moment.") from error
         except ServiceError as error:
             if self._leaves_a_trace(entry.operation, context.principal, error):
                 await _record_refusal(entry.operation, context, parameters, error.code)
@@ -142,10 +143,10 @@ def authorise(operation: Operation[Any, Any, Any], principal: Principal) -> None
     """Authentication, scope, support-session rule, role. Raises `unauthenticated` or `forbidden`."""
     if operation.access is not Access.PUBLIC:
         if principal.user_id is None:
-            raise unauthenticated("sign in first", hint="send a session cookie, or Authorization: Bearer <token>")
+            raise unauthenticated("Sign in first.", hint="Send a session cookie, or Authorization: Bearer <token>.")
         if operation.scope not in principal.scopes:
             raise forbidden(
-                f"this token does not have the scope {operation.scope.value}",
+                f"This token does not have the scope {operation.scope.value}.",
                 details={"scope": operation.scope.value},
             )
     acts = operation.mutates or operation.route.method is not Method.GET
@@ -153,7 +154,7 @@ def authorise(operation: Operation[Any, Any, Any], principal: Principal) -> None
         # Before the role: an operator in a customer's account is told of the rule, not of the customer's role.
         raise forbidden(SUPPORT_SESSION_REFUSAL)
     if not principal.has_access(operation.access):
-        raise forbidden(f"this is for the role {operation.access.value} only")
+        raise forbidden(f"This is for the role {operation.access.value} only.")
 
 
 async def _record_refusal(

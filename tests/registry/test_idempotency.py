@@ -1,4 +1,4 @@
-"""One key, one order: the work is done once and every caller gets the same answer (R6)."""
+"""One key, one order: the work is done once and every caller gets the same answer."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, NoReturn, get_args, get_origin
 
 import asyncclick as click
 import httpx
@@ -12,13 +12,19 @@ import pytest
 from pydantic import BaseModel
 
 from svc.cli.app import build, execute
+from svc.cli.columns import COLUMNS
 from svc.cli.description import describe
 from svc.controller.catalogue import controller_registry
 from svc.registry.openapi import document
 from svc.registry.operation import Command, Empty, Method, Operation, Presentation, Request, Route
+from svc.registry.parameters import Parameters
 from svc.registry.principal import Scope, with_contained
 from svc.registry.registry import InconsistentRegistryError, Registry
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.runtime import ActorUnavailable, Draining, MailboxFull
+from svc_actors.store import Database
 from tests.http.toys import Toy, ToyMakeRequest, operation
+from tests.registry.test_idempotency import context
 
 REGISTRY = controller_registry()
 
@@ -146,6 +152,38 @@ async def test_every_operation_answers_at_its_route(toys: httpx.AsyncClient) -> 
         "/link/{id}",
         "/stream",
     }
+
+
+def rows_of(response: Any) -> type[BaseModel]:
+    """The model of one row of a list or a page."""
+    if get_origin(response) is None:
+        response = response.model_fields["items"].annotation
+    row: type[BaseModel] = get_args(response)[0]
+    return row
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_the_columns_of_a_list_are_fields_of_its_rows(name: str) -> None:
+    for column in COLUMNS[name]:
+        row: Any = rows_of(REGISTRY[name].response)
+        for part in column.path.split("."):
+            assert part in row.model_fields, f"{name}: {column.path}"
+            of = row.model_fields[part].annotation
+            row = next((one for one in get_args(of) if one is not type(None)), of)
+
+
+@pytest.mark.parametrize(
+    "undelivered", [MailboxFull("Toy:x", 256), ActorUnavailable("Toy:x", 30.0), Draining("Toy:x")], ids=repr
+)
+async def test_an_order_that_its_actor_did_not_take_is_unavailable(database: Database, undelivered: Exception) -> None:
+    async def refuse(*_: object) -> NoReturn:
+        raise undelivered
+
+    registry = Registry([operation(handler=refuse)])
+    with pytest.raises(ServiceError) as refused:
+        await registry.execute("toy.show", context(database), Parameters(path={"id": "x"}))
+    assert refused.value.code is ErrorCode.UNAVAILABLE
+    assert str(undelivered) in refused.value.message
 
 
 def test_no_operation_takes_a_command_string_or_leaves_its_scope_to_chance() -> None:
