@@ -81,7 +81,7 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "person.list": _columns("name", "email", "role", "status", "company", "id"),
     "token.list": _columns("name", "scopes", "ends in=last_four", "used=last_used_at", "expires=expires_at", "id"),
     "ssh_key.list": _columns("name", "fingerprint", "created=created_at", "id"),
-    "alert.list": _columns("severity", "message", "raised=created_at", "id"),
+    "alert.list": _columns("severity", "message", "raised=opened_at", "id"),
     "activity.list": _columns("at", "actor", "operation", "target=target_name", "outcome"),
     "vm.activity": _columns("at", "actor", "operation", "outcome"),
 }
