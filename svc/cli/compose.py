@@ -125,14 +125,14 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         await nursery.start(events.run)
         nursery.start_soon(alerts.run)
         await nursery.start(gateway.run)
-        await nursery.start(partial(watch.run))
+        await nursery.start(watch.run)
         await nursery.start(tasks.run)
         await nursery.start(MachineWatch(database, gateway).run)
         nursery.start_soon(_forget_for_ever, database)
         try:
             yield Controller(config, database, events, actors, authority, gateway, tasks, sealer, Passwords())
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + DRAIN_SECONDS + 5):
+            with trio.CancelScope(shield=True, relative_deadline=DRAIN_SECONDS + 5):
                 await actors.drain(DRAIN_SECONDS)
             nursery.cancel_scope.cancel()
 

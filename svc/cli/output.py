@@ -39,16 +39,15 @@ class Style:
 
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     "dim": {"dim": True},
-    "bold": {"bold": True},
     "green": {"fg": "green"},
     "yellow": {"fg": "yellow"},
 }
 
 
-def say(text: str, *, style: str | None = None, nl: bool = True) -> None:
+def say(text: str, *, style: str | None = None) -> None:
     """Tell the person at the terminal; never mixed with a result."""
     coloured = style is not None and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    click.echo(click.style(text, **_STYLES[style]) if style and coloured else text, err=True, nl=nl)
+    click.echo(click.style(text, **_STYLES[style]) if style and coloured else text, err=True)
 
 
 def show(result: Any, style: Style, *, columns: Sequence[Column] = ()) -> None:

@@ -16,14 +16,14 @@ _ENDED = {"succeeded", "failed", "cancelled"}
 _POLL_SECONDS = 0.5
 
 
-async def wait(client: Client, task_id: str, *, timeout: float = math.inf, after: int = 0) -> dict[str, Any]:
+async def wait(client: Client, task_id: str, *, timeout: float = math.inf) -> dict[str, Any]:
     """Follow a task to its end and return it. Raises `Failure` for one that failed or was cancelled."""
-    task = await follow(client, task_id, timeout=timeout, after=after)
+    task = await follow(client, task_id, timeout=timeout)
     check(task)
     return task
 
 
-async def follow(client: Client, task_id: str, *, timeout: float = math.inf, after: int = 0) -> dict[str, Any]:
+async def follow(client: Client, task_id: str, *, timeout: float = math.inf) -> dict[str, Any]:
     """The task as it ended, however that was. Running out of time is a `Failure` with an exit code of its own, and so
     is an interruption: the task itself goes on."""
     console = Console(stderr=True, highlight=False, markup=False)
@@ -38,6 +38,7 @@ async def follow(client: Client, task_id: str, *, timeout: float = math.inf, aft
     try:
         with trio.move_on_after(timeout), shown as progress:
             bar = progress.add_task("waiting", total=100)
+            after = 0
             while True:
                 task: dict[str, Any] = await client.call("GET", f"/tasks/{task_id}")
                 after = await _print_log(client, task_id, after, console)

@@ -60,10 +60,10 @@ def audit_of(kind: str, target_id: UUID) -> Condition:
     return Condition("target_kind = $1 AND target_id = $2", (kind, str(target_id)))
 
 
-async def activity(ctx: Context[Controller], request: PageRequest) -> Page[AuditEntry]:
-    everything = ctx.principal.role is Role.ADMINISTRATOR
-    own = EVERYTHING if everything else equals("actor_id", ctx.principal.user_id)
-    return await audit_page(ctx.services.database, request, [own])
+async def activity(context: Context[Controller], request: PageRequest) -> Page[AuditEntry]:
+    everything = context.principal.role is Role.ADMINISTRATOR
+    own = EVERYTHING if everything else equals("actor_id", context.principal.user_id)
+    return await audit_page(context.services.database, request, [own])
 
 
 OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 from svc.controller.services import Controller
 from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
 from svc.registry.principal import Access, Scope
-from svc_actors.controller.alerts import announce_alert
+from svc_actors.controller.alerts import Severity, announce_alert
 from svc_actors.errors import not_found
 from svc_actors.store import Record, audit
-
-
-class Severity(StrEnum):
-    WARNING = "warning"
-    CRITICAL = "critical"
 
 
 class Alert(Model):

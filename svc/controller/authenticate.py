@@ -10,10 +10,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from svc.controller.secrets import API_TOKEN_PREFIX, fingerprint
 from svc.controller.sessions import IDLE, end
 from svc.registry.principal import EVERY_SCOPE, Principal, Role, Scope, with_contained
 from svc_actors.errors import unauthenticated
+from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint
 from svc_actors.store import Database
 
 _TOUCH_EVERY: Final = timedelta(minutes=1)
@@ -53,7 +53,7 @@ class Authentication:
         if token.startswith(API_TOKEN_PREFIX):
             row = await self._database.fetchrow(_OF_BEARER, fingerprint(token), _TOUCH_EVERY)
         if row is None:
-            raise unauthenticated("this token is unknown, expired or revoked, or its owner is suspended")
+            raise unauthenticated("This token is unknown, expired or revoked, or its owner is suspended.")
         if row["touch"]:
             await self._database.execute("UPDATE api_tokens SET last_used_at = now() WHERE id = $1", row["id"])
         return Principal(
@@ -67,12 +67,12 @@ class Authentication:
     async def by_session(self, cookie: str) -> Principal:
         row = await self._database.fetchrow(_OF_COOKIE, fingerprint(cookie), _TOUCH_EVERY, IDLE)
         if row is None:
-            raise unauthenticated("this session has ended: sign in again")
+            raise unauthenticated("This session has ended: sign in again.")
         if row["ended"]:
             async with self._database.transaction() as tx:
                 await end(tx, row["id"])
             what = "support session" if row["impersonation_id"] is not None else "session"
-            raise unauthenticated(f"this {what} has ended: sign in again")
+            raise unauthenticated(f"This {what} has ended: sign in again.")
         if row["touch"]:
             await self._database.execute("UPDATE sessions SET seen_at = now() WHERE id = $1", row["id"])
         return Principal(

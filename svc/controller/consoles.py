@@ -43,11 +43,11 @@ async def open_console(context: Context[Controller], request: ConsoleRequest) ->
     machine = await visible_machine(services.database, context.principal, request.id)
     name, status, node_id = machine["name"], machine["status"], machine["node_id"]
     if status not in OPENABLE:
-        raise not_ready(f"machine {name} is {status}: it has no console now", hint="start the machine first")
+        raise not_ready(f"Machine {name} is {status}: it has no console now.", hint="Start the machine first.")
     if node_id is None or not services.gateway.is_online(node_id):
         raise unavailable(
-            f"the node of machine {name} is offline: its consoles cannot be reached",
-            hint="the console opens again once the node is back",
+            f"The node of machine {name} is offline: its consoles cannot be reached.",
+            hint="Try again once the node is back.",
         )
     async with services.database.transaction() as tx:
         issued = await issue(tx, vm_id=request.id, kind=request.kind, holder=_holder(context.principal))
@@ -89,4 +89,4 @@ def _holder(principal: Principal) -> Holder:
         return Holder(principal.user_id, SessionCredential(principal.session_id))
     if principal.user_id is not None and principal.token_id is not None:
         return Holder(principal.user_id, TokenCredential(principal.token_id))
-    raise forbidden("a console belongs to a session or an API token, and this caller has neither")
+    raise forbidden("A console belongs to a session or an API token, and this caller has neither.")

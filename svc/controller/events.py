@@ -42,13 +42,13 @@ class EventsRequest(Request):
     after: Annotated[int, Field(ge=0, le=2**62)] | None = None
 
 
-async def events(ctx: Context[Controller], request: EventsRequest) -> EventStream:
-    database, principal = ctx.services.database, ctx.principal
+async def events(context: Context[Controller], request: EventsRequest) -> EventStream:
+    database, principal = context.services.database, context.principal
 
     async def visibility() -> Visibility:
         return await visible_events(database, principal)
 
-    return EventStream(subscribe=ctx.services.events.subscribe, visibility=visibility, after=request.after)
+    return EventStream(subscribe=context.services.events.subscribe, visibility=visibility, after=request.after)
 
 
 async def visible_events(database: Database, principal: Principal) -> Visibility:
@@ -61,7 +61,7 @@ async def visible_events(database: Database, principal: Principal) -> Visibility
         principal.impersonation_id is not None,
     )
     if row is None or not row["stands"]:
-        raise unauthenticated("this session has ended: sign in again")
+        raise unauthenticated("This session has ended: sign in again.")
     return _filter(Role(row["role"]), frozenset(row["projects"]))
 
 

@@ -135,15 +135,15 @@ class MetricSeries(Model):
 SHOWN_STATUS: Final = """CASE WHEN nodes.state <> 'online'
     AND vms.status IN ('stopped', 'starting', 'running', 'stopping', 'rebooting') THEN 'unknown' ELSE vms.status END"""
 
-# The FROM of the sub-select begins a line: `paginate` takes the first one between blanks for the list's own. Outer
-# joins by a primary key cost nothing where only rows are counted: the planner leaves them out.
+# Outer joins by a primary key cost nothing where only rows are counted: the planner leaves them out.
 VM_SELECT: Final = f"""
 SELECT vms.*, {SHOWN_STATUS} AS shown_status, projects.name AS project_name, nodes.name AS node_name,
        plans.name AS plan_name, images.name AS image_name, images.login_user,
        (SELECT coalesce(json_agg(json_build_object('ip', host(held.ip), 'state', held.state,
                                                    'primary', held.is_primary, 'pool_id', held.pool_id)
                                  ORDER BY held.is_primary DESC, held.ip), '[]')
-FROM allocations held WHERE held.vm_id = vms.id) AS addresses FROM vms
+        FROM allocations held WHERE held.vm_id = vms.id) AS addresses
+FROM vms
 LEFT JOIN projects ON projects.id = vms.project_id
 LEFT JOIN images ON images.id = vms.image_id
 LEFT JOIN nodes ON nodes.id = vms.node_id

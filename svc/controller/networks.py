@@ -94,7 +94,7 @@ async def add_pool(context: Context[Controller], request: PoolCreateRequest) -> 
             project_id=None,
             details={"cidr": str(row["cidr"])},
         )
-        [pool] = [pool for pool in await pools_of(tx) if pool.id == row["id"]]
+        [pool] = await pools_of(tx, pool_id=row["id"])
         return pool
 
 

@@ -35,7 +35,7 @@ from svc.registry.paging import Condition, Page, PageRequest, contains, equals, 
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.node import Node, NodeChange
 from svc_actors.controller.node_records import SELECT, SHOWN_STATE, NodeMode, NodeRecord, NodeState, as_node, get_node
-from svc_actors.controller.tasks import create_task
+from svc_actors.controller.tasks import ResourceKind, create_task
 from svc_actors.errors import unavailable
 from svc_actors.store import Queryable, audit
 
@@ -190,7 +190,7 @@ async def _task(context: Context[Controller], node_id: UUID, op: str, timeout: f
             tx,
             context.caller,
             op=op,
-            resource_kind="node",
+            resource_kind=ResourceKind.NODE,
             resource_id=node_id,
             resource_name=node.name,
             node_id=node_id,

@@ -11,8 +11,9 @@ from svc.controller.access import visible_projects
 from svc.controller.machine_models import SHOWN_STATUS
 from svc.controller.services import Controller
 from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
-from svc.registry.paging import Condition, contains, joined
+from svc.registry.paging import EVERYTHING, Condition, contains, joined, literally
 from svc.registry.principal import Access, Principal, Role, Scope
+from svc_actors.controller.node_records import SHOWN_STATE
 from svc_actors.controller.rows import sole
 from svc_actors.controller.scheduler import PROMISED
 from svc_actors.store import Queryable
@@ -64,26 +65,25 @@ class SearchResult(Model):
 
 async def overview(context: Context[Controller], request: Empty) -> Overview:
     database, principal = context.services.database, context.principal
-    own = visible_projects(principal, "vms.project_id")
+    own_vms, own_tasks = visible_projects(principal, "vms.project_id"), visible_projects(principal)
     vms = await _counts(
         database,
         f"""SELECT {SHOWN_STATUS} AS word, count(*) AS number FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id
-            WHERE vms.deleted_at IS NULL AND {own.sql} GROUP BY 1""",
-        own,
+            WHERE vms.deleted_at IS NULL AND {own_vms.sql} GROUP BY 1""",
+        own_vms,
     )
     tasks = await _counts(
         database,
         f"""SELECT status AS word, count(*) AS number FROM tasks
-            WHERE status IN ('queued', 'running') AND {visible_projects(principal).sql} GROUP BY 1""",
-        own,
+            WHERE status IN ('queued', 'running') AND {own_tasks.sql} GROUP BY 1""",
+        own_tasks,
     )
     if not principal.sees_everything:
         return Overview(vms=vms, nodes={}, tasks=tasks, alerts=0, capacity=None)
     nodes = await _counts(
         database,
-        """SELECT CASE WHEN state = 'online' AND maintenance THEN 'maintenance' ELSE state END AS word,
-                  count(*) AS number FROM nodes WHERE deleted_at IS NULL GROUP BY 1""",
-        Condition("true"),
+        f"SELECT {SHOWN_STATE} AS word, count(*) AS number FROM nodes WHERE deleted_at IS NULL GROUP BY 1",
+        EVERYTHING,
     )
     alerts: int = await database.fetchval("SELECT count(*) FROM alerts WHERE closed_at IS NULL")
     return Overview(vms=vms, nodes=nodes, tasks=tasks, alerts=alerts, capacity=await _capacity(database))
@@ -112,7 +112,7 @@ def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condi
                   FROM vms"""
     by_address = Condition(
         "vms.id IN (SELECT vm_id FROM allocations WHERE vm_id IS NOT NULL AND host(ip) LIKE $1)",
-        (_escaped(q) + "%",),
+        (literally(q) + "%",),
     )
     matches = _any_of(contains(q, "vms.name", "vms.hostname"), by_address, _by_id(q, "vms.id"))
     here = Condition("vms.deleted_at IS NULL")
@@ -183,10 +183,6 @@ def _any_of(*conditions: Condition) -> Condition:
         clauses.append(shifted.sql)
         args += shifted.args
     return Condition(" OR ".join(clauses), tuple(args))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (

@@ -21,6 +21,7 @@ from svc.controller.users import update_person
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role, Scope
+from svc_actors.controller.rows import sole
 from svc_actors.errors import conflict
 
 
@@ -80,14 +81,14 @@ class SignedOut(Model):
     sessions: int
 
 
-async def list_people(ctx: Context[Controller], request: PersonListRequest) -> Page[Person]:
+async def list_people(context: Context[Controller], request: PersonListRequest) -> Page[Person]:
     status = {
         None: EVERYTHING,
         PersonStatus.ACTIVE: Condition("u.suspended_at IS NULL"),
         PersonStatus.SUSPENDED: Condition("u.suspended_at IS NOT NULL"),
     }[request.status]
     rows, total = await paginate(
-        ctx.services.database,
+        context.services.database,
         select=PERSON_SELECT,
         where=[
             status,
@@ -102,8 +103,8 @@ async def list_people(ctx: Context[Controller], request: PersonListRequest) -> P
     return Page[Person].of([Person(**dict(row)) for row in rows], total, request)
 
 
-async def show_person(ctx: Context[Controller], request: PersonRequest) -> PersonDetail:
-    database = ctx.services.database
+async def show_person(context: Context[Controller], request: PersonRequest) -> PersonDetail:
+    database = context.services.database
     whole = await person_records.person(database, request.id)
     projects = await database.fetch(
         """
@@ -123,60 +124,59 @@ async def show_person(ctx: Context[Controller], request: PersonRequest) -> Perso
         """,
         request.id,
     )
-    assert counts is not None
     owned = [OwnedProject(**dict(row)) for row in projects]
     return PersonDetail(
-        **whole.model_dump(), projects=owned, vm_count=sum(project.vm_count for project in owned), **dict(counts)
+        **whole.model_dump(), projects=owned, vm_count=sum(project.vm_count for project in owned), **dict(sole(counts))
     )
 
 
-async def update(ctx: Context[Controller], request: PersonUpdateRequest) -> Person:
-    async with ctx.services.database.transaction() as tx:
-        return await update_person(ctx, tx, request.id, request)
+async def update(context: Context[Controller], request: PersonUpdateRequest) -> Person:
+    async with context.services.database.transaction() as tx:
+        return await update_person(context, tx, request.id, request)
 
 
-async def suspend(ctx: Context[Controller], request: SuspendRequest) -> Person:
-    async with ctx.services.database.transaction() as tx:
+async def suspend(context: Context[Controller], request: SuspendRequest) -> Person:
+    async with context.services.database.transaction() as tx:
         target = await person_records.locked(tx, request.id)
-        if target.id == ctx.principal.user_id:
-            raise conflict("nobody suspends themselves")
-        await person_records.keep_an_administrator(tx, ctx, target)
+        if target.id == context.principal.user_id:
+            raise conflict("Nobody suspends themselves.")
+        await person_records.keep_an_administrator(tx, context, target)
         await tx.execute(
             "UPDATE users SET suspended_at = coalesce(suspended_at, now()), suspension_reason = $2 WHERE id = $1",
             target.id,
             request.reason,
         )
         await sessions.end_all(tx, target.id)
-        await person_records.record(ctx, tx, target, {"reason": request.reason})
+        await person_records.record(context, tx, target, {"reason": request.reason})
         return await person_records.person(tx, target.id)
 
 
-async def restore(ctx: Context[Controller], request: PersonRequest) -> Person:
-    async with ctx.services.database.transaction() as tx:
+async def restore(context: Context[Controller], request: PersonRequest) -> Person:
+    async with context.services.database.transaction() as tx:
         target = await person_records.locked(tx, request.id)
         restored = await person_records.change(tx, target.id, {"suspended_at": None, "suspension_reason": None})
-        await person_records.record(ctx, tx, restored)
+        await person_records.record(context, tx, restored)
     return restored
 
 
-async def sign_out(ctx: Context[Controller], request: PersonRequest) -> SignedOut:
-    async with ctx.services.database.transaction() as tx:
+async def sign_out(context: Context[Controller], request: PersonRequest) -> SignedOut:
+    async with context.services.database.transaction() as tx:
         target = await person_records.locked(tx, request.id)
         ended = await sessions.end_all(tx, target.id)
-        await person_records.record(ctx, tx, target, {"sessions": ended})
+        await person_records.record(context, tx, target, {"sessions": ended})
     return SignedOut(sessions=ended)
 
 
-async def set_password(ctx: Context[Controller], request: PasswordRequest) -> None:
-    target = await person_records.person(ctx.services.database, request.id)
+async def set_password(context: Context[Controller], request: PasswordRequest) -> None:
+    target = await person_records.person(context.services.database, request.id)
     check_password(request.password, [target.email.partition("@")[0]])
-    password_hash = await ctx.services.passwords.hash(request.password)
-    async with ctx.services.database.transaction() as tx:
+    password_hash = await context.services.passwords.hash(request.password)
+    async with context.services.database.transaction() as tx:
         await person_records.change(tx, target.id, {"password_hash": password_hash})
         ended = await sessions.end_all(tx, target.id)
-        await person_records.record(ctx, tx, target, {"sessions": ended})
-    if target.id == ctx.principal.user_id:
-        ctx.effects.clear_session = True
+        await person_records.record(context, tx, target, {"sessions": ended})
+    if target.id == context.principal.user_id:
+        context.effects.clear_session = True
 
 
 OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (

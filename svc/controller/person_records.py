@@ -47,7 +47,7 @@ class Person(Model):
 async def person(queryable: Queryable, user_id: UUID) -> Person:
     row = await queryable.fetchrow(f"{PERSON_SELECT} WHERE u.id = $1", user_id)
     if row is None:
-        raise not_found("there is no such person")
+        raise not_found("There is no such person.")
     return Person(**dict(row))
 
 
@@ -64,28 +64,28 @@ async def change(tx: Transaction, user_id: UUID, changes: Mapping[str, object]) 
         try:
             await tx.execute(f"UPDATE users SET {columns} WHERE id = $1", user_id, *changes.values())
         except UniqueViolationError:
-            raise conflict("this email address belongs to somebody else") from None
+            raise conflict("This email address belongs to somebody else.") from None
     return await person(tx, user_id)
 
 
-async def keep_an_administrator(tx: Transaction, ctx: Context[Any], target: Person) -> None:
+async def keep_an_administrator(tx: Transaction, context: Context[Any], target: Person) -> None:
     """Called before `target` stops being an active administrator. Raises `conflict` for the caller, and the last."""
     if target.role is not Role.ADMINISTRATOR:
         return
-    if target.id == ctx.principal.user_id:
-        raise conflict("nobody takes the administrator's role from themselves", hint="another administrator can")
+    if target.id == context.principal.user_id:
+        raise conflict("Nobody takes the administrator's role from themselves.", hint="Another administrator can.")
     await tx.execute("SELECT pg_advisory_xact_lock($1)", _ADMINISTRATORS_LOCK)
     others = await tx.fetchval(
         "SELECT count(*) FROM users WHERE role = 'administrator' AND suspended_at IS NULL AND id <> $1", target.id
     )
     if not others:
-        raise conflict("this is the last administrator who can sign in")
+        raise conflict("This is the last administrator who can sign in.")
 
 
-async def record(ctx: Context[Any], tx: Transaction, target: Person, details: dict[str, Any] | None = None) -> None:
+async def record(context: Context[Any], tx: Transaction, target: Person, details: dict[str, Any] | None = None) -> None:
     await audit.record(
         tx,
-        ctx.caller,
+        context.caller,
         target_kind="user",
         target_id=str(target.id),
         target_name=target.email,

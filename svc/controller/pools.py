@@ -159,7 +159,7 @@ async def list_allocations(context: Context[Controller], request: AllocationList
         database,
         select="""SELECT host(held.ip) AS ip, held.state, held.vm_id, vms.name AS vm_name, held.is_primary AS primary,
                          held.arithmetic, held.note, held.changed_at
-                  FROM allocations held LEFT JOIN vms ON vms.id = held.vm_id""".replace("\n", " "),
+                  FROM allocations held LEFT JOIN vms ON vms.id = held.vm_id""",
         where=[
             Condition("held.pool_id = $1", (request.id,)),
             equals("held.state", request.state.value if request.state else None),

@@ -61,11 +61,11 @@ class MemberRequest(Request):
     user_id: UUID
 
 
-async def list_projects(ctx: Context[Controller], request: PageRequest) -> Page[Project]:
+async def list_projects(context: Context[Controller], request: PageRequest) -> Page[Project]:
     rows, total = await paginate(
-        ctx.services.database,
+        context.services.database,
         select=_SELECT,
-        where=[visible_projects(ctx.principal, "p.id"), contains(request.q, "p.name")],
+        where=[visible_projects(context.principal, "p.id"), contains(request.q, "p.name")],
         sortable={"name": "p.name", "created_at": "p.created_at"},
         default_sort="name",
         request=request,
@@ -74,12 +74,12 @@ async def list_projects(ctx: Context[Controller], request: PageRequest) -> Page[
     return Page[Project].of([Project(**dict(row)) for row in rows], total, request)
 
 
-async def show_project(ctx: Context[Controller], request: ProjectRequest) -> Project:
-    return await _project(ctx.services.database, ctx.principal, request.id)
+async def show_project(context: Context[Controller], request: ProjectRequest) -> Project:
+    return await _project(context.services.database, context.principal, request.id)
 
 
-async def create_project(ctx: Context[Controller], request: ProjectCreateRequest) -> Project:
-    async with ctx.services.database.transaction() as tx:
+async def create_project(context: Context[Controller], request: ProjectCreateRequest) -> Project:
+    async with context.services.database.transaction() as tx:
         project_id: UUID = await tx.fetchval("INSERT INTO projects (name) VALUES ($1) RETURNING id", request.name)
         try:
             await tx.execute(
@@ -88,22 +88,22 @@ async def create_project(ctx: Context[Controller], request: ProjectCreateRequest
                 sorted(set(request.member_ids)),
             )
         except ForeignKeyViolationError:
-            raise not_found("one of member_ids is no person here") from None
-        await _record(ctx, tx, project_id, request.name)
-        return await _project(tx, ctx.principal, project_id)
+            raise not_found("One of member_ids is no person here.") from None
+        await _record(context, tx, project_id, request.name)
+        return await _project(tx, context.principal, project_id)
 
 
-async def update_project(ctx: Context[Controller], request: ProjectUpdateRequest) -> Project:
-    async with ctx.services.database.transaction() as tx:
+async def update_project(context: Context[Controller], request: ProjectUpdateRequest) -> Project:
+    async with context.services.database.transaction() as tx:
         await tx.execute("UPDATE projects SET name = $2 WHERE id = $1", request.id, request.name)
-        project = await _project(tx, ctx.principal, request.id)
-        await _record(ctx, tx, project.id, project.name)
+        project = await _project(tx, context.principal, request.id)
+        await _record(context, tx, project.id, project.name)
     return project
 
 
-async def list_members(ctx: Context[Controller], request: ProjectRequest) -> list[Member]:
-    await _project(ctx.services.database, ctx.principal, request.id)
-    rows = await ctx.services.database.fetch(
+async def list_members(context: Context[Controller], request: ProjectRequest) -> list[Member]:
+    await _project(context.services.database, context.principal, request.id)
+    rows = await context.services.database.fetch(
         """
         SELECT u.id, u.email, u.name, u.role FROM project_members AS m JOIN users AS u ON u.id = m.user_id
         WHERE m.project_id = $1 ORDER BY u.email
@@ -113,24 +113,24 @@ async def list_members(ctx: Context[Controller], request: ProjectRequest) -> lis
     return [Member(**dict(row)) for row in rows]
 
 
-async def add_member(ctx: Context[Controller], request: MemberRequest) -> Project:
-    async with ctx.services.database.transaction() as tx:
-        project = await _project(tx, ctx.principal, request.id)
+async def add_member(context: Context[Controller], request: MemberRequest) -> Project:
+    async with context.services.database.transaction() as tx:
+        project = await _project(tx, context.principal, request.id)
         email = await tx.fetchval("SELECT email FROM users WHERE id = $1", request.user_id)
         if email is None:
-            raise not_found("there is no such person")
+            raise not_found("There is no such person.")
         await tx.execute(
             "INSERT INTO project_members (project_id, user_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
             request.id,
             request.user_id,
         )
-        await _record(ctx, tx, project.id, project.name, member=email)
-        return await _project(tx, ctx.principal, request.id)
+        await _record(context, tx, project.id, project.name, member=email)
+        return await _project(tx, context.principal, request.id)
 
 
-async def remove_member(ctx: Context[Controller], request: MemberRequest) -> None:
-    async with ctx.services.database.transaction() as tx:
-        project = await _project(tx, ctx.principal, request.id)
+async def remove_member(context: Context[Controller], request: MemberRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        project = await _project(tx, context.principal, request.id)
         email = await tx.fetchval(
             """
             DELETE FROM project_members AS m USING users AS u
@@ -140,8 +140,8 @@ async def remove_member(ctx: Context[Controller], request: MemberRequest) -> Non
             request.user_id,
         )
         if email is None:
-            raise not_found("there is no such member of this project")
-        await _record(ctx, tx, project.id, project.name, member=email)
+            raise not_found("There is no such member of this project.")
+        await _record(context, tx, project.id, project.name, member=email)
 
 
 OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
@@ -236,16 +236,16 @@ async def _project(queryable: Queryable, principal: Principal, project_id: UUID)
     where = joined([Condition("p.id = $1", (project_id,)), visible_projects(principal, "p.id")])
     row = await queryable.fetchrow(f"{_SELECT} WHERE {where.sql}", *where.args)
     if row is None:
-        raise not_found("there is no such project")
+        raise not_found("There is no such project.")
     return Project(**dict(row))
 
 
 async def _record(
-    ctx: Context[Controller], tx: Transaction, project_id: UUID, name: str, *, member: str | None = None
+    context: Context[Controller], tx: Transaction, project_id: UUID, name: str, *, member: str | None = None
 ) -> None:
     await audit.record(
         tx,
-        ctx.caller,
+        context.caller,
         target_kind="project",
         target_id=str(project_id),
         target_name=name,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from svc.controller.secrets import fingerprint, new_secret
+from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Transaction
 
 IDLE = timedelta(hours=12)

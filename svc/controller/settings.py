@@ -33,13 +33,13 @@ async def read_settings(queryable: Queryable) -> Settings:
     return Settings.model_validate({row["name"]: row["value"] for row in rows if row["name"] in known})
 
 
-async def show(ctx: Context[Controller], request: Empty) -> Settings:
-    return await read_settings(ctx.services.database)
+async def show(context: Context[Controller], request: Empty) -> Settings:
+    return await read_settings(context.services.database)
 
 
-async def update(ctx: Context[Controller], request: SettingsUpdate) -> Settings:
+async def update(context: Context[Controller], request: SettingsUpdate) -> Settings:
     changes = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    async with ctx.services.database.transaction() as tx:
+    async with context.services.database.transaction() as tx:
         for name, value in changes.items():
             await tx.execute(
                 """
@@ -51,7 +51,7 @@ async def update(ctx: Context[Controller], request: SettingsUpdate) -> Settings:
             )
         await audit.record(
             tx,
-            ctx.caller,
+            context.caller,
             target_kind="settings",
             target_id=None,
             target_name=None,

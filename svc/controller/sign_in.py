@@ -17,13 +17,13 @@ from pydantic import Field
 from svc.controller import sessions
 from svc.controller.fields import Email, Name, NewPassword
 from svc.controller.passwords import check_password
-from svc.controller.secrets import SETUP_TOKEN_PREFIX, fingerprint, new_secret
 from svc.controller.services import Controller
 from svc.controller.settings import read_settings
 from svc.controller.throttle import SignInAttempt
 from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.errors import conflict, forbidden, invalid, unauthenticated
+from svc_actors.secrets import SETUP_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import Database, Queryable, Transaction, Via, audit
 
 DEFAULT_PROJECT = "default"
@@ -98,28 +98,28 @@ async def ensure_setup_token(database: Database) -> str | None:
     return token
 
 
-async def setup_status(ctx: Context[Controller], request: Empty) -> SetupStatus:
-    database = ctx.services.database
+async def setup_status(context: Context[Controller], request: Empty) -> SetupStatus:
+    database = context.services.database
     settings = await read_settings(database)
     return SetupStatus(required=not await _administrator_exists(database), service_name=settings.service_name)
 
 
-async def setup(ctx: Context[Controller], request: SetupRequest) -> LoginResult:
-    if await _administrator_exists(ctx.services.database):
-        raise conflict("this service is set up already", hint="sign in")
+async def setup(context: Context[Controller], request: SetupRequest) -> LoginResult:
+    if await _administrator_exists(context.services.database):
+        raise conflict("This service is set up already.", hint="Sign in.")
     check_password(request.password, [request.email.partition("@")[0]])
-    password_hash = await ctx.services.passwords.hash(request.password)
-    async with ctx.services.database.transaction() as tx:
+    password_hash = await context.services.passwords.hash(request.password)
+    async with context.services.database.transaction() as tx:
         await tx.execute("SELECT pg_advisory_xact_lock($1)", _SETUP_LOCK)
         if await _administrator_exists(tx):
-            raise conflict("this service is set up already", hint="sign in")
+            raise conflict("This service is set up already.", hint="Sign in.")
         if not await tx.fetchval(
             "UPDATE setup_tokens SET used_at = now() WHERE token_hash = $1 AND used_at IS NULL RETURNING true",
             fingerprint(request.token),
         ):
             raise forbidden(
-                "this is not the setup token",
-                hint="the service prints it when it starts, and a restart makes a new one",
+                "This is not the setup token.",
+                hint="The service prints it when it starts, and a restart makes a new one.",
             )
         user_id: UUID = await tx.fetchval(
             """
@@ -141,13 +141,13 @@ async def setup(ctx: Context[Controller], request: SetupRequest) -> LoginResult:
             user_id,
         )
         user = SignedIn(id=user_id, email=request.email, name=request.name, role=Role.ADMINISTRATOR)
-        return await _signed_in(ctx, tx, user, via=Via.SETUP)
+        return await _signed_in(context, tx, user, via=Via.SETUP)
 
 
-async def login(ctx: Context[Controller], request: LoginRequest) -> LoginResult:
-    database, passwords = ctx.services.database, ctx.services.passwords
+async def login(context: Context[Controller], request: LoginRequest) -> LoginResult:
+    database, passwords = context.services.database, context.services.passwords
     email = request.email.strip().lower()
-    attempt = SignInAttempt(email, ctx.caller.address)
+    attempt = SignInAttempt(email, context.caller.address)
     await attempt.admit(database)
     async with passwords.turn():
         # Asked again in turn: failures of those who were before this one count.
@@ -157,12 +157,12 @@ async def login(ctx: Context[Controller], request: LoginRequest) -> LoginResult:
         )
         if not await passwords.verify(row["password_hash"] if row else None, request.password) or row is None:
             await attempt.failed(database)
-            raise unauthenticated("the email address or the password is wrong")
+            raise unauthenticated("The email address or the password is wrong.")
     if row["suspension_reason"] is not None:
         contact = (await read_settings(database)).support_contact
         raise forbidden(
-            f"this account is suspended: {row['suspension_reason']}",
-            hint=f"write to {contact}" if contact else None,
+            f"This account is suspended: {row['suspension_reason']}",
+            hint=f"Write to {contact}." if contact else None,
             details={"suspension_reason": row["suspension_reason"]},
         )
     async with database.transaction() as tx:
@@ -177,46 +177,46 @@ async def login(ctx: Context[Controller], request: LoginRequest) -> LoginResult:
             row["password_hash"],
         )
         if not still:
-            raise unauthenticated("the email address or the password is wrong")
+            raise unauthenticated("The email address or the password is wrong.")
         user = SignedIn(id=row["id"], email=row["email"], name=row["name"], role=Role(row["role"]))
-        return await _signed_in(ctx, tx, user, via=Via.SESSION)
+        return await _signed_in(context, tx, user, via=Via.SESSION)
 
 
-async def logout(ctx: Context[Controller], request: Empty) -> None:
-    principal = ctx.principal
+async def logout(context: Context[Controller], request: Empty) -> None:
+    principal = context.principal
     if principal.session_id is None:
-        raise invalid("a token is not signed in or out", hint="DELETE /tokens/{id} revokes it")
-    async with ctx.services.database.transaction() as tx:
+        raise invalid("A token is not signed in or out.", hint="DELETE /tokens/{id} revokes it.")
+    async with context.services.database.transaction() as tx:
         await sessions.end(tx, principal.session_id)
         await audit.record(
             tx,
-            ctx.caller,
+            context.caller,
             target_kind="user",
             target_id=str(principal.user_id),
             target_name=principal.email,
             project_id=None,
         )
-    ctx.effects.clear_session = True
+    context.effects.clear_session = True
 
 
-async def me(ctx: Context[Controller], request: Empty) -> Me:
-    row = await ctx.services.database.fetchrow(
+async def me(context: Context[Controller], request: Empty) -> Me:
+    row = await context.services.database.fetchrow(
         """
         SELECT u.id, u.email, u.name, u.role, u.phone, u.company, u.created_at, u.last_sign_in_at,
                i.id AS impersonation_id, i.reason, i.started_at, i.expires_at
         FROM users AS u LEFT JOIN impersonations AS i ON i.id = $2
         WHERE u.id = $1
         """,
-        ctx.principal.user_id,
-        ctx.principal.impersonation_id,
+        context.principal.user_id,
+        context.principal.impersonation_id,
     )
     if row is None:
-        raise unauthenticated("this person is no longer there")
+        raise unauthenticated("This person is no longer there.")
     impersonation = None
     if row["impersonation_id"] is not None:
         impersonation = Impersonation(
             id=row["impersonation_id"],
-            operator=ctx.principal.impersonator_email or "",
+            operator=context.principal.impersonator_email or "",
             reason=row["reason"],
             started_at=row["started_at"],
             expires_at=row["expires_at"],
@@ -228,7 +228,7 @@ async def me(ctx: Context[Controller], request: Empty) -> Me:
         role=Role(row["role"]),
         phone=row["phone"],
         company=row["company"],
-        scopes=sorted(ctx.principal.scopes),
+        scopes=sorted(context.principal.scopes),
         created_at=row["created_at"],
         last_sign_in_at=row["last_sign_in_at"],
         impersonation=impersonation,
@@ -304,11 +304,15 @@ async def _administrator_exists(queryable: Queryable) -> bool:
     return bool(await queryable.fetchval("SELECT EXISTS (SELECT FROM users WHERE role = 'administrator')"))
 
 
-async def _signed_in(ctx: Context[Controller], tx: Transaction, user: SignedIn, *, via: Via) -> LoginResult:
+async def _signed_in(context: Context[Controller], tx: Transaction, user: SignedIn, *, via: Via) -> LoginResult:
     begun = await sessions.begin(
-        tx, user.id, address=ctx.caller.address, user_agent=ctx.user_agent, replaces=ctx.principal.session_id
+        tx,
+        user.id,
+        address=context.caller.address,
+        user_agent=context.user_agent,
+        replaces=context.principal.session_id,
     )
-    caller = replace(ctx.caller, actor_id=user.id, actor=user.email, role=user.role.value, via=via, token_id=None)
+    caller = replace(context.caller, actor_id=user.id, actor=user.email, role=user.role.value, via=via, token_id=None)
     await audit.record(tx, caller, target_kind="user", target_id=str(user.id), target_name=user.email, project_id=None)
-    ctx.effects.set_session = begun.cookie
+    context.effects.set_session = begun.cookie
     return LoginResult(user=user, expires_at=begun.expires_at)

@@ -20,6 +20,7 @@ from svc.controller.services import Controller
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
 from svc.registry.paging import EVERYTHING, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role, Scope
+from svc_actors.controller.rows import sole
 from svc_actors.errors import conflict, invalid, not_found
 from svc_actors.store import UniqueViolationError, audit
 
@@ -76,13 +77,13 @@ def parse_public_key(line: str) -> tuple[str, str]:
     return " ".join(parts), f"SHA256:{digest}"
 
 
-async def list_keys(ctx: Context[Controller], request: PageRequest) -> Page[SshKey]:
-    everything = ctx.principal.role is Role.ADMINISTRATOR
+async def list_keys(context: Context[Controller], request: PageRequest) -> Page[SshKey]:
+    everything = context.principal.role is Role.ADMINISTRATOR
     rows, total = await paginate(
-        ctx.services.database,
+        context.services.database,
         select=_SELECT,
         where=[
-            EVERYTHING if everything else equals("k.user_id", ctx.principal.user_id),
+            EVERYTHING if everything else equals("k.user_id", context.principal.user_id),
             contains(request.q, "k.name", "k.fingerprint", "u.email"),
         ],
         sortable={"name": "k.name", "created_at": "k.created_at", "owner": "u.email"},
@@ -93,22 +94,22 @@ async def list_keys(ctx: Context[Controller], request: PageRequest) -> Page[SshK
     return Page[SshKey].of([SshKey(**dict(row)) for row in rows], total, request)
 
 
-async def add_key(ctx: Context[Controller], request: SshKeyCreateRequest) -> SshKey:
+async def add_key(context: Context[Controller], request: SshKeyCreateRequest) -> SshKey:
     line, fingerprint = parse_public_key(request.public_key)
-    async with ctx.services.database.transaction() as tx:
+    async with context.services.database.transaction() as tx:
         try:
             key_id: UUID = await tx.fetchval(
                 "INSERT INTO ssh_keys (user_id, name, public_key, fingerprint) VALUES ($1, $2, $3, $4) RETURNING id",
-                ctx.principal.user_id,
+                context.principal.user_id,
                 request.name,
                 line,
                 fingerprint,
             )
         except UniqueViolationError:
-            raise conflict("this key is here already", details={"fingerprint": fingerprint}) from None
+            raise conflict("This key is here already.", details={"fingerprint": fingerprint}) from None
         await audit.record(
             tx,
-            ctx.caller,
+            context.caller,
             target_kind="ssh_key",
             target_id=str(key_id),
             target_name=request.name,
@@ -116,23 +117,22 @@ async def add_key(ctx: Context[Controller], request: SshKeyCreateRequest) -> Ssh
             details={"fingerprint": fingerprint},
         )
         row = await tx.fetchrow(f"{_SELECT} WHERE k.id = $1", key_id)
-    assert row is not None
-    return SshKey(**dict(row))
+    return SshKey(**dict(sole(row)))
 
 
-async def delete_key(ctx: Context[Controller], request: SshKeyRequest) -> None:
-    async with ctx.services.database.transaction() as tx:
+async def delete_key(context: Context[Controller], request: SshKeyRequest) -> None:
+    async with context.services.database.transaction() as tx:
         row = await tx.fetchrow(
             "DELETE FROM ssh_keys WHERE id = $1 AND ($2 OR user_id = $3) RETURNING name, fingerprint",
             request.id,
-            ctx.principal.role is Role.ADMINISTRATOR,
-            ctx.principal.user_id,
+            context.principal.role is Role.ADMINISTRATOR,
+            context.principal.user_id,
         )
         if row is None:
-            raise not_found("there is no such key")
+            raise not_found("There is no such SSH key.")
         await audit.record(
             tx,
-            ctx.caller,
+            context.caller,
             target_kind="ssh_key",
             target_id=str(request.id),
             target_name=row["name"],

@@ -55,16 +55,16 @@ class ImpersonationRecord(Model):
     ended_at: datetime | None
 
 
-async def impersonate(ctx: Context[Controller], request: ImpersonateRequest) -> SupportSession:
-    principal = ctx.principal
+async def impersonate(context: Context[Controller], request: ImpersonateRequest) -> SupportSession:
+    principal = context.principal
     if principal.session_id is None:
-        raise forbidden("a support session begins from a browser session, never from a token")
-    async with ctx.services.database.transaction() as tx:
+        raise forbidden("A support session begins from a browser session, never from a token.")
+    async with context.services.database.transaction() as tx:
         customer = await person_records.locked(tx, request.id)
         if customer.id == principal.user_id:
-            raise forbidden("nobody needs a support session in their own account")
+            raise forbidden("Nobody needs a support session in their own account.")
         if customer.role is not Role.CUSTOMER:
-            raise forbidden("a support session is never in the account of an administrator or a staff member")
+            raise forbidden("A support session is never in the account of an administrator or a staff member.")
         row = await tx.fetchrow(
             """
             INSERT INTO impersonations (operator_id, customer_id, reason, expires_at, return_until)
@@ -78,18 +78,20 @@ async def impersonate(ctx: Context[Controller], request: ImpersonateRequest) -> 
             principal.session_id,
         )
         if row is None:
-            raise forbidden("this session has just ended: sign in again")
+            raise forbidden("This session has just ended: sign in again.")
         begun = await sessions.begin(
             tx,
             customer.id,
-            address=ctx.caller.address,
-            user_agent=ctx.user_agent,
+            address=context.caller.address,
+            user_agent=context.user_agent,
             replaces=principal.session_id,
             lasts=sessions.SUPPORT,
             impersonation_id=row["id"],
         )
-        await person_records.record(ctx, tx, customer, {"impersonation_id": str(row["id"]), "reason": request.reason})
-    ctx.effects.set_session = begun.cookie
+        await person_records.record(
+            context, tx, customer, {"impersonation_id": str(row["id"]), "reason": request.reason}
+        )
+    context.effects.set_session = begun.cookie
     return SupportSession(
         id=row["id"],
         operator=principal.email or "",
@@ -100,32 +102,32 @@ async def impersonate(ctx: Context[Controller], request: ImpersonateRequest) -> 
     )
 
 
-async def end_impersonation(ctx: Context[Controller], request: Empty) -> LoginResult:
-    principal = ctx.principal
+async def end_impersonation(context: Context[Controller], request: Empty) -> LoginResult:
+    principal = context.principal
     if principal.impersonation_id is None or principal.session_id is None or principal.impersonator_id is None:
-        raise conflict("this is not a support session")
-    async with ctx.services.database.transaction() as tx:
+        raise conflict("This is not a support session.")
+    async with context.services.database.transaction() as tx:
         return_until: datetime = await tx.fetchval(
             "SELECT return_until FROM impersonations WHERE id = $1", principal.impersonation_id
         )
         operator = await person_records.locked(tx, principal.impersonator_id)
-        customer = await person_records.person(tx, ctx.principal.user_id or operator.id)
+        customer = await person_records.person(tx, context.principal.user_id or operator.id)
         begun = await sessions.begin(
             tx,
             operator.id,
-            address=ctx.caller.address,
-            user_agent=ctx.user_agent,
+            address=context.caller.address,
+            user_agent=context.user_agent,
             replaces=principal.session_id,
             not_after=return_until,
         )
-        await person_records.record(ctx, tx, customer, {"impersonation_id": str(principal.impersonation_id)})
-    ctx.effects.set_session = begun.cookie
+        await person_records.record(context, tx, customer, {"impersonation_id": str(principal.impersonation_id)})
+    context.effects.set_session = begun.cookie
     user = SignedIn(id=operator.id, email=operator.email, name=operator.name, role=operator.role)
     return LoginResult(user=user, expires_at=begun.expires_at)
 
 
-async def list_impersonations(ctx: Context[Controller], request: PersonRequest) -> list[ImpersonationRecord]:
-    database = ctx.services.database
+async def list_impersonations(context: Context[Controller], request: PersonRequest) -> list[ImpersonationRecord]:
+    database = context.services.database
     await person_records.person(database, request.id)
     rows = await database.fetch(
         """

@@ -56,7 +56,7 @@ class SignInAttempt:
         if wait is not None:
             seconds = max(1, math.ceil(wait))
             raise rate_limited(
-                "too many failed sign-ins", hint=f"try again in {seconds} seconds", details={"retry_after": seconds}
+                "Too many failed sign-ins.", hint=f"Try again in {seconds} seconds.", details={"retry_after": seconds}
             )
 
     async def failed(self, database: Database) -> None:

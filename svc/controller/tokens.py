@@ -13,12 +13,13 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.fields import Name
-from svc.controller.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc.controller.services import Controller
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Scope, with_contained
+from svc_actors.controller.rows import sole
 from svc_actors.errors import forbidden, not_found
+from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import audit
 
 _COLUMNS = "id, name, scopes, last_four, created_at, expires_at, last_used_at"
@@ -52,11 +53,11 @@ class TokenRequest(Request):
     id: UUID
 
 
-async def list_tokens(ctx: Context[Controller], request: PageRequest) -> Page[ApiToken]:
+async def list_tokens(context: Context[Controller], request: PageRequest) -> Page[ApiToken]:
     rows, total = await paginate(
-        ctx.services.database,
+        context.services.database,
         select=f"SELECT {_COLUMNS} FROM api_tokens",
-        where=[equals("user_id", ctx.principal.user_id), contains(request.q, "name")],
+        where=[equals("user_id", context.principal.user_id), contains(request.q, "name")],
         sortable={"created_at": "created_at", "name": "name", "last_used_at": "last_used_at"},
         default_sort="-created_at",
         request=request,
@@ -64,13 +65,13 @@ async def list_tokens(ctx: Context[Controller], request: PageRequest) -> Page[Ap
     return Page[ApiToken].of([ApiToken(**dict(row)) for row in rows], total, request)
 
 
-async def create_token(ctx: Context[Controller], request: ApiTokenCreateRequest) -> ApiTokenCreated:
-    excess = with_contained(request.scopes) - ctx.principal.scopes
+async def create_token(context: Context[Controller], request: ApiTokenCreateRequest) -> ApiTokenCreated:
+    excess = with_contained(request.scopes) - context.principal.scopes
     if excess:
         names = ", ".join(sorted(excess))
-        raise forbidden(f"a token cannot be given more than what makes it has: {names}")
+        raise forbidden(f"A token cannot be given more than what makes it has: {names}.")
     token = new_secret(API_TOKEN_PREFIX)
-    async with ctx.services.database.transaction() as tx:
+    async with context.services.database.transaction() as tx:
         row = await tx.fetchrow(
             f"""
             INSERT INTO api_tokens (token_hash, last_four, user_id, name, scopes, expires_at)
@@ -82,17 +83,16 @@ async def create_token(ctx: Context[Controller], request: ApiTokenCreateRequest)
             """,
             fingerprint(token),
             token[-4:],
-            ctx.principal.user_id,
+            context.principal.user_id,
             request.name,
             sorted(set(request.scopes)),
             request.days,
-            ctx.principal.token_id,
+            context.principal.token_id,
         )
-        assert row is not None
-        created = ApiTokenCreated(**dict(row), token=token)
+        created = ApiTokenCreated(**dict(sole(row)), token=token)
         await audit.record(
             tx,
-            ctx.caller,
+            context.caller,
             target_kind="token",
             target_id=str(created.id),
             target_name=created.name,
@@ -102,15 +102,17 @@ async def create_token(ctx: Context[Controller], request: ApiTokenCreateRequest)
     return created
 
 
-async def revoke_token(ctx: Context[Controller], request: TokenRequest) -> None:
-    async with ctx.services.database.transaction() as tx:
+async def revoke_token(context: Context[Controller], request: TokenRequest) -> None:
+    async with context.services.database.transaction() as tx:
         name = await tx.fetchval(
-            "DELETE FROM api_tokens WHERE id = $1 AND user_id = $2 RETURNING name", request.id, ctx.principal.user_id
+            "DELETE FROM api_tokens WHERE id = $1 AND user_id = $2 RETURNING name",
+            request.id,
+            context.principal.user_id,
         )
         if name is None:
-            raise not_found("there is no such token")
+            raise not_found("There is no such token.")
         await audit.record(
-            tx, ctx.caller, target_kind="token", target_id=str(request.id), target_name=name, project_id=None
+            tx, context.caller, target_kind="token", target_id=str(request.id), target_name=name, project_id=None
         )
 
 

@@ -50,9 +50,9 @@ class UserUpdateRequest(Request):
     role: Role | None = None
 
 
-async def list_users(ctx: Context[Controller], request: UserListRequest) -> Page[User]:
+async def list_users(context: Context[Controller], request: UserListRequest) -> Page[User]:
     rows, total = await paginate(
-        ctx.services.database,
+        context.services.database,
         select="SELECT id, email, name, role FROM users",
         where=[equals("role", request.role), contains(request.q, "email", "name")],
         sortable={"email": "email", "name": "name", "created_at": "created_at"},
@@ -62,12 +62,12 @@ async def list_users(ctx: Context[Controller], request: UserListRequest) -> Page
     return Page[User].of([User(**dict(row)) for row in rows], total, request)
 
 
-async def create_user(ctx: Context[Controller], request: UserCreateRequest) -> User:
+async def create_user(context: Context[Controller], request: UserCreateRequest) -> User:
     password_hash = None
     if request.password is not None:
         check_password(request.password, [request.email.partition("@")[0]])
-        password_hash = await ctx.services.passwords.hash(request.password)
-    async with ctx.services.database.transaction() as tx:
+        password_hash = await context.services.passwords.hash(request.password)
+    async with context.services.database.transaction() as tx:
         try:
             user_id: UUID = await tx.fetchval(
                 """
@@ -82,27 +82,27 @@ async def create_user(ctx: Context[Controller], request: UserCreateRequest) -> U
                 request.company,
             )
         except UniqueViolationError:
-            raise conflict("this email address belongs to somebody already") from None
+            raise conflict("This email address belongs to somebody already.") from None
         made = await person_records.person(tx, user_id)
-        await person_records.record(ctx, tx, made, {"role": made.role.value})
+        await person_records.record(context, tx, made, {"role": made.role.value})
     return _user(made)
 
 
-async def update_user(ctx: Context[Controller], request: UserUpdateRequest) -> User:
-    async with ctx.services.database.transaction() as tx:
-        return _user(await update_person(ctx, tx, request.id, request))
+async def update_user(context: Context[Controller], request: UserUpdateRequest) -> User:
+    async with context.services.database.transaction() as tx:
+        return _user(await update_person(context, tx, request.id, request))
 
 
 async def update_person(
-    ctx: Context[Controller], tx: Transaction, user_id: UUID, request: Request
+    context: Context[Controller], tx: Transaction, user_id: UUID, request: Request
 ) -> person_records.Person:
     """Apply the fields that `request` carries beside `id`, and record which they were."""
     changes = request.model_dump(exclude={"id"}, exclude_unset=True, exclude_none=True)
     target = await person_records.locked(tx, user_id)
     if "role" in changes and changes["role"] is not Role.ADMINISTRATOR:
-        await person_records.keep_an_administrator(tx, ctx, target)
+        await person_records.keep_an_administrator(tx, context, target)
     changed = await person_records.change(tx, user_id, changes)
-    await person_records.record(ctx, tx, changed, {"changed": sorted(changes)})
+    await person_records.record(context, tx, changed, {"changed": sorted(changes)})
     return changed
 
 

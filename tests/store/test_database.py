@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.store import Database, Isolation, UniqueViolationError, retry_serialization
+from svc_actors.store import Database, UniqueViolationError
 from svc_actors.store import database as pool_module
 from svc_actors.store import transactions as transactions_module
 from svc_actors.store import transport as transport_module
@@ -258,23 +258,6 @@ async def expire(database: Database) -> None:
         )
 
     await until(nobody_works_on_it)
-
-
-async def test_statements_that_wait_for_nothing_but_each_other_are_tried_again(table: Database) -> None:
-    await table.execute("INSERT INTO note VALUES (1, '0')")
-
-    async def add_one() -> None:
-        async def work() -> None:
-            async with table.transaction(isolation=Isolation.SERIALIZABLE) as transaction:
-                body = await transaction.fetchval("SELECT body FROM note WHERE id = 1")
-                await transaction.execute("UPDATE note SET body = $1 WHERE id = 1", str(int(body) + 1))
-
-        await retry_serialization(work, attempts=100)
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(6):
-            nursery.start_soon(add_one)
-    assert await table.fetchval("SELECT body FROM note") == "6"
 
 
 async def test_an_advisory_lock_lives_as_long_as_its_session(database: Database) -> None:

@@ -43,7 +43,6 @@ class PoolFull(Exception):  # noqa: N818 - named for what it says
 
     def __init__(self, pool_id: UUID) -> None:
         super().__init__(f"pool {pool_id} has no free address")
-        self.pool_id = pool_id
 
 
 async def allocate(tx: Transaction, pool_id: UUID, *, vm_id: UUID, nic_id: UUID, primary: bool) -> IPAddress:

@@ -11,13 +11,12 @@ Invariants:
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Queryable
 from svc_nodeagent.protocol import ConsoleKind, ConsoleOpen
 
@@ -38,7 +37,6 @@ __all__ = [
 
 TICKET_SECONDS = 30
 _CLOCK_SLEW = 2.0
-_TICKET_BYTES = 32
 
 OPENABLE = frozenset({"running", "stopping", "rebooting"})
 """Statuses of a machine whose guest is there to be looked at."""
@@ -91,13 +89,13 @@ class Standing(StrEnum):
 
 async def issue(store: Queryable, *, vm_id: UUID, kind: ConsoleKind, holder: Holder) -> IssuedTicket:
     """Make a ticket, in the transaction that audits it. Tickets nobody used go on the way."""
-    ticket = secrets.token_urlsafe(_TICKET_BYTES)
+    ticket = new_secret()
     await store.execute("DELETE FROM console_tickets WHERE expires_at < now()")
     session_id, token_id = _columns(holder)
     expires_at: datetime = await store.fetchval(
         """INSERT INTO console_tickets (ticket_hash, vm_id, kind, user_id, session_id, token_id, expires_at)
            VALUES ($1, $2, $3, $4, $5, $6, now() + make_interval(secs => $7)) RETURNING expires_at""",
-        _hash(ticket),
+        fingerprint(ticket),
         vm_id,
         kind.value,
         holder.user_id,
@@ -116,8 +114,8 @@ async def redeem(store: Queryable, ticket: str, *, session_cookie: str | None) -
                   SELECT FROM sessions WHERE sessions.id = ticket.session_id AND sessions.token_hash = $2))
            RETURNING vm_id, kind, user_id, session_id, token_id,
                      expires_at > now() AND expires_at <= now() + make_interval(secs => $3) AS fresh""",
-        _hash(ticket),
-        _hash(session_cookie) if session_cookie is not None else b"",
+        fingerprint(ticket),
+        fingerprint(session_cookie) if session_cookie is not None else b"",
         # A clock that was set back makes no ticket last longer.
         float(TICKET_SECONDS) + _CLOCK_SLEW,
     )
@@ -159,7 +157,3 @@ def _columns(holder: Holder) -> tuple[UUID | None, UUID | None]:
             return id, None
         case TokenCredential(id=id):
             return None, id
-
-
-def _hash(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest()

@@ -152,7 +152,7 @@ class Gateway:
         """Ask a node that is online for something that changes nothing, and forget the answer. Raises
         `NodeUnavailable` at once when it is offline."""
         if not self.is_online(node_id):
-            raise NodeUnavailable("the node is offline", hint="Try again once it is back.")
+            raise NodeUnavailable("The node is offline.", hint="Try again once it is back.")
         operation_id = OperationId(f"query:{uuid4()}")
         try:
             return await self.perform(node_id, operation_id, operation, timeout=timeout)
@@ -183,7 +183,7 @@ class Gateway:
                 except OperationFailed as failure:
                     raise _refusal(failure) from failure
                 return await arrival().take()
-        raise unavailable(f"the node did not open the stream within {timeout:.0f} seconds", hint="Try again.")
+        raise unavailable(f"The node did not open the stream within {timeout:.0f} seconds.", hint="Try again.")
 
     def offer_file(self, node_id: UUID, file: str) -> str:
         """A token for `ControllerSource`: this node may read the file that `find_file` knows by this key, for a day."""

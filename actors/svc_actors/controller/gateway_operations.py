@@ -205,7 +205,7 @@ class NodeOperations:
             if not pending.waiters:
                 self._drop(pending)
             raise NodeUnavailable(
-                f"the node gave no answer to {operation.op} within {timeout:.0f} seconds",
+                f"The node gave no answer to {operation.op} within {timeout:.0f} seconds.",
                 hint="It is not known whether the operation was done; the node's next inventory shows what is.",
             )
         return _result(pending.outcome)
@@ -233,7 +233,7 @@ class NodeOperations:
         else:
             self._settle(
                 pending,
-                Failed(code=FailureCode.HOST, message="the node answered for another machine; its answer was refused"),
+                Failed(code=FailureCode.HOST, message="The node answered for another machine; its answer was refused."),
             )
         return lie
 
@@ -276,7 +276,7 @@ class NodeOperations:
             return
         if pending.sent_to is None and pending.id not in self._known:
             self._settle(
-                pending, Failed(code=FailureCode.CANCELLED, message="cancelled before it was sent to the node")
+                pending, Failed(code=FailureCode.CANCELLED, message="Cancelled before it was sent to the node.")
             )
         else:
             pending.sent = True

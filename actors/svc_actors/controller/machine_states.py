@@ -140,8 +140,6 @@ class IllegalMove(Exception):  # noqa: N818 - named for what it says
 
     def __init__(self, status: MachineStatus, event: Event) -> None:
         super().__init__(f"{event.value} has no move from {status.value}")
-        self.status = status
-        self.event = event
 
 
 def move(status: MachineStatus, event: Event) -> MachineStatus:

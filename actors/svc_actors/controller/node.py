@@ -20,6 +20,7 @@ import trio
 
 from svc_actors.controller.alerts import close_alert
 from svc_actors.controller.authority import Authority
+from svc_actors.controller.image_files import note_cached
 from svc_actors.controller.node_records import (
     NodeMode,
     NodeRecord,
@@ -272,15 +273,8 @@ class Node(Actor):
             self.node_id,
             [cached.image_id for cached in inventory.images],
         )
-        await tx.executemany(
-            """
-            INSERT INTO node_images (node_id, image_id, digest, size_bytes, pulled_at)
-            SELECT $1, images.id, $3, $4, $5 FROM images WHERE images.id = $2
-            ON CONFLICT (node_id, image_id) DO UPDATE SET digest = excluded.digest, size_bytes = excluded.size_bytes,
-                pulled_at = excluded.pulled_at
-            """,
-            [(self.node_id, each.image_id, each.digest, each.size_bytes, each.pulled_at) for each in inventory.images],
-        )
+        for cached in inventory.images:
+            await note_cached(tx, self.node_id, cached)
 
 
 def offline_alert(node_id: UUID) -> str:

@@ -10,8 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-import hashlib
-import secrets
+import hmac
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -21,6 +20,7 @@ from svc_actors.controller.authority import Authority, NodeCertificate, public_k
 from svc_actors.controller.node_records import NodeMode, announce, get_node, node_itself
 from svc_actors.controller.rows import sole
 from svc_actors.errors import conflict, not_found, unauthenticated
+from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Caller, Database, Queryable, Record, Transaction, UniqueViolationError, audit
 
 TOKEN_PREFIX: Final = "svcnode_"  # noqa: S105 - what such tokens begin with
@@ -60,11 +60,11 @@ async def create_bootstrap(
         )["id"]
     elif not await tx.fetchval("SELECT 1 FROM locations WHERE id = $1", location_id):
         raise not_found("There is no such location.")
-    token = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    token = new_secret(TOKEN_PREFIX)
     row = await tx.fetchrow(
         "INSERT INTO node_bootstraps (token_hash, name, location_id, mode, expires_at)"
         " VALUES ($1, $2, $3, $4, now() + $5) RETURNING *",
-        _hash(token),
+        fingerprint(token),
         name,
         location_id,
         mode.value,
@@ -104,7 +104,7 @@ async def enrol(
     host, or this host has joined already) and invalid (the request is none)."""
     public_key = public_key_digest(csr)
     async with database.transaction() as tx:
-        row = await tx.fetchrow("SELECT * FROM node_bootstraps WHERE token_hash = $1 FOR UPDATE", _hash(token))
+        row = await tx.fetchrow("SELECT * FROM node_bootstraps WHERE token_hash = $1 FOR UPDATE", fingerprint(token))
         if row is None:
             raise unauthenticated("The bootstrap token is unknown.", hint="Ask for a new one: svc node add.")
         if row["used_at"] is not None:
@@ -164,7 +164,7 @@ async def _node_of_repeat(tx: Transaction, bootstrap: Record, public_key: bytes,
         bootstrap["node_id"],
         host_uuid,
     )
-    if node is None or not secrets.compare_digest(bytes(bootstrap["public_key"]), public_key):
+    if node is None or not hmac.compare_digest(bytes(bootstrap["public_key"]), public_key):
         raise conflict(
             "The bootstrap token was used already.", hint="Each node needs a token of its own: svc node add."
         )
@@ -192,7 +192,3 @@ async def _audit(tx: Transaction, caller: Caller, bootstrap: Bootstrap) -> None:
         target_name=bootstrap.name,
         project_id=None,
     )
-
-
-def _hash(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()

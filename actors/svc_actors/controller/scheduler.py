@@ -2,7 +2,7 @@
 
 Invariants:
 - room is judged and consumed in one transaction, and placements take turns (`lock_placement`), so parallel creations
-  never promise a node's vcpus, memory or disk twice (apache/cloudstack#9464);
+  never promise a node's vcpus, memory or disk twice;
 - promised is what every machine on the node may use, running or not; a machine that was never built promises nothing;
 - a node takes new machines only while it is online, managed, not in maintenance, and has a pool of the network.
 """
@@ -21,7 +21,6 @@ _PLACEMENT_LOCK: Final = 0x5356_5043
 
 PROMISED: Final = "deleted_at IS NULL AND NOT (status = 'failed' AND built_at IS NULL)"
 """The machines that hold room on their node, as a condition on `vms`."""
-
 
 _OFFLINE: Final = "node: it is offline"
 

@@ -85,7 +85,6 @@ class Task:
 class TaskEvent:
     """One line of a task's log."""
 
-    task_id: UUID
     position: int
     at: datetime
     level: Level
@@ -113,30 +112,28 @@ async def create_task(
     caller: Caller,
     *,
     op: str,
-    resource_kind: ResourceKind | str,
+    resource_kind: ResourceKind,
     resource_id: UUID,
     resource_name: str,
     node_id: UUID | None,
     project_id: UUID | None,
     parameters: Mapping[str, object],
     timeout: float,
-    task_id: UUID | None = None,
 ) -> Task:
     """Write a queued task and its event, in the transaction that changes the state. `timeout`, in seconds, is when the
     task ends for want of an outcome. After the commit, hand the task to `TaskRunner.begin`."""
     requester = {
         "actor_id": str(caller.actor_id) if caller.actor_id else None,
         "actor": caller.actor,
-        "via": str(caller.via),
+        "via": caller.via.value,
     }
     row = await tx.fetchrow(
-        """INSERT INTO tasks (id, op, resource_kind, resource_id, resource_name, node_id, project_id, parameters,
-                              caller, deadline_at)
-           VALUES (coalesce($1, gen_random_uuid()), $2, $3, $4, $5, $6, $7, $8, $9, now() + make_interval(secs => $10))
+        """INSERT INTO tasks (op, resource_kind, resource_id, resource_name, node_id, project_id, parameters, caller,
+                              deadline_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now() + make_interval(secs => $9))
            RETURNING *""",
-        task_id,
         op,
-        str(resource_kind),
+        resource_kind.value,
         resource_id,
         resource_name,
         node_id,
@@ -171,7 +168,7 @@ async def open_task_of(queryable: Queryable, kind: ResourceKind, resource_id: UU
     row = await queryable.fetchrow(
         """SELECT * FROM tasks WHERE resource_kind = $1 AND resource_id = $2 AND status IN ('queued', 'running')
            ORDER BY created_at LIMIT 1""",
-        str(kind),
+        kind.value,
         resource_id,
     )
     return as_task(row) if row else None
@@ -288,7 +285,6 @@ def as_task(row: Record) -> Task:
 
 def as_task_event(row: Record) -> TaskEvent:
     return TaskEvent(
-        task_id=row["task_id"],
         position=row["position"],
         at=row["at"],
         level=Level(row["level"]),

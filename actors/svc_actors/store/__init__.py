@@ -1,16 +1,6 @@
 """The state of the service: PostgreSQL driven by Trio, its migrations, the event log and the audit trail."""
 
-from asyncpg import (
-    CheckViolationError,
-    DeadlockDetectedError,
-    ExclusionViolationError,
-    ForeignKeyViolationError,
-    IntegrityConstraintViolationError,
-    LockNotAvailableError,
-    NotNullViolationError,
-    SerializationError,
-    UniqueViolationError,
-)
+from asyncpg import ExclusionViolationError, ForeignKeyViolationError, UniqueViolationError
 
 from svc_actors.store.audit import Caller, Outcome, Via, record
 from svc_actors.store.database import Database, DatabaseStatistics
@@ -30,16 +20,14 @@ from svc_actors.store.events import (
 from svc_actors.store.listening import Notification, NotificationKind
 from svc_actors.store.migrate import Migration, MigrationError, known_migrations, migrate
 from svc_actors.store.sequencing import Retention
-from svc_actors.store.transactions import Isolation, Queryable, Session, Transaction, retry_serialization
+from svc_actors.store.transactions import Isolation, Queryable, Session, Transaction
 
 __all__ = [
     "Caller",
-    "CheckViolationError",
     "Database",
     "DatabaseInUseError",
     "DatabaseStartError",
     "DatabaseStatistics",
-    "DeadlockDetectedError",
     "Event",
     "EventKind",
     "EventLog",
@@ -47,20 +35,16 @@ __all__ = [
     "ExclusionViolationError",
     "ForeignKeyViolationError",
     "Gone",
-    "IntegrityConstraintViolationError",
     "Isolation",
-    "LockNotAvailableError",
     "Migration",
     "MigrationError",
     "NewEvent",
-    "NotNullViolationError",
     "Notification",
     "NotificationKind",
     "Outcome",
     "Queryable",
     "Record",
     "Retention",
-    "SerializationError",
     "Session",
     "SlowReader",
     "Subscription",
@@ -73,5 +57,4 @@ __all__ = [
     "known_migrations",
     "migrate",
     "record",
-    "retry_serialization",
 ]

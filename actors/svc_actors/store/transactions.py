@@ -146,16 +146,6 @@ class Session(Statements):
             yield transaction
 
 
-async def retry_serialization(work: Callable[[], Awaitable[T]], *, attempts: int = 5) -> T:
-    """Run `work`, a whole transaction, again when PostgreSQL could not serialise it or broke a deadlock with it."""
-    for _ in range(attempts - 1):
-        try:
-            return await work()
-        except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
-            await trio.lowlevel.checkpoint()
-    return await work()
-
-
 async def bounded(connection: Connection, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
     """`call(connection)` within `timeout` seconds, with failures of the database as `unavailable`.
 

@@ -19,6 +19,7 @@ from svc_actors.controller.machine_states import (
 from svc_nodeagent.protocol import DomainState
 
 PAGE = Path(__file__).parents[3] / "docs" / "machine-states.md"
+AT_REST = {MachineStatus.RUNNING, MachineStatus.STOPPED, MachineStatus.FAILED}
 
 
 def test_the_picture_in_the_documentation_is_the_table() -> None:
@@ -45,10 +46,8 @@ def test_the_hosts_word_is_understood_in_every_status() -> None:
             assert move(status, word) in MachineStatus
 
 
-@pytest.mark.parametrize("status", list(MachineStatus))
+@pytest.mark.parametrize("status", sorted(set(MachineStatus) - AT_REST))
 def test_a_machine_under_way_takes_no_order_but_a_forced_stop(status: MachineStatus) -> None:
-    if status in (MachineStatus.RUNNING, MachineStatus.STOPPED, MachineStatus.FAILED):
-        return
     for order in set(Order) - {Order.FORCE_STOP}:
         with pytest.raises(IllegalMove):
             move(status, order)
