@@ -17,11 +17,11 @@ from trio_websocket import WebSocketConnection, open_websocket_url
 
 from svc.controller import consoles
 from svc.controller.authenticate import Authentication
-from svc.controller.secrets import fingerprint, new_secret
 from svc.controller.services import Controller
 from svc.registry.registry import Registry
 from svc_actors.controller.consoles import ConsoleOpen
 from svc_actors.errors import not_ready
+from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database
 from svc_console import Consoles, add_console_routes
 from svc_http.app import create_app

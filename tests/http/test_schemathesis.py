@@ -30,9 +30,9 @@ from svc.cli.compose import open_services
 from svc.controller.authenticate import Authentication
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
-from svc.controller.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc.registry.openapi import document
 from svc.registry.operation import Presentation
+from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import Database
 from svc_http.app import create_app
 from svc_http.server import serve_https

@@ -17,10 +17,10 @@ from svc.controller import activity, events, people, projects, settings, sign_in
 from svc.controller.authenticate import Authentication
 from svc.controller.catalogue import controller_registry
 from svc.controller.passwords import Passwords
-from svc.controller.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc.controller.services import Controller
 from svc.registry.registry import Registry
 from svc_actors.sealing import Sealer
+from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import Database, EventLog
 from svc_http.app import App, create_app
 

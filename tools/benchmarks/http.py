@@ -33,9 +33,9 @@ from svc.controller.authenticate import Authentication
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.machine_models import VM_SELECT
-from svc.controller.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc.controller.services import Controller
 from svc_actors.sealing import Sealer
+from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import Database, Event, EventKind, EventLog, NewEvent, append, embedded, migrate
 from svc_http.app import App, create_app
 from svc_http.server import TlsFiles, serve_https
