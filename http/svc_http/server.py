@@ -24,6 +24,9 @@ from svc_http.app import App
 
 GRACE = 5.0
 UNREAD_DEADLINE = 20.0
+UNSENT_BYTES = 128 * 1024
+"""What the kernel takes for a peer before that has room for it: without this bound (tcp(7), TCP_NOTSENT_LOWAT), one that
+reads nothing is noticed only after megabytes, and holds them."""
 PING_INTERVAL = 20.0
 KEEP_ALIVE = 65.0
 HANDSHAKE_DEADLINE = 10.0
@@ -89,6 +92,7 @@ class _ServerConfig(Config):
         for listener in (*sockets.secure_sockets, *sockets.insecure_sockets):
             # Accepted connections inherit it.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_DEADLINE * 1000))
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             listener.set_inheritable(False)
         return sockets
 

@@ -79,5 +79,5 @@ async def clock_and_postgresql() -> AsyncIterator[tuple[Clock, str]]:
             yield clock, f"postgresql://svc@/postgres?host={cluster}"
         finally:
             server.terminate()
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 30):
                 await trio.to_thread.run_sync(server.wait)

@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import signal
+import ssl
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -21,8 +22,9 @@ from typing import Any
 
 import httpx
 import trio
+from trio_websocket import WebSocketConnection, open_websocket_url
 
-from tests.system.stack import ROOT, Program, Stack
+from tests.system.stack import Program, Stack
 
 ENDED = {"succeeded", "failed", "cancelled"}
 POLL = 0.1
@@ -40,7 +42,6 @@ class Refused(Exception):  # noqa: N818 - named for what it says
 
     def __init__(self, status: int, error: dict[str, Any]) -> None:
         super().__init__(f"{status}: {error}")
-        self.status = status
         self.code = error.get("code")
 
 
@@ -93,12 +94,15 @@ class House:
     orders: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Answers to orders by idempotency key, as they were first given."""
 
+    def tls_context(self) -> ssl.SSLContext:
+        """Trusts the controller's own authority."""
+        return ssl.create_default_context(cafile=str(self.stack.controller_data / "tls" / "authority.pem"))
+
     @asynccontextmanager
     async def api(self) -> AsyncIterator[Api]:
-        trusted = self.stack.controller_data / "tls" / "authority.pem"
         async with httpx.AsyncClient(
             base_url=self.stack.url,
-            verify=_context(trusted),
+            verify=self.tls_context(),
             headers={"Authorization": f"Bearer {self.stack.token}"},
             timeout=60.0,
             trust_env=False,
@@ -107,8 +111,15 @@ class House:
 
     def browser(self) -> httpx.AsyncClient:
         """Somebody without a token, who keeps cookies."""
-        trusted = self.stack.controller_data / "tls" / "authority.pem"
-        return httpx.AsyncClient(base_url=self.stack.url, verify=_context(trusted), timeout=60.0, trust_env=False)
+        return httpx.AsyncClient(base_url=self.stack.url, verify=self.tls_context(), timeout=60.0, trust_env=False)
+
+    @asynccontextmanager
+    async def console(self, api: Api, vm_id: str) -> AsyncIterator[WebSocketConnection]:
+        """The machine's serial line."""
+        ticket = await api.call("POST", f"/vms/{vm_id}/console", {"kind": "serial"})
+        url = f"wss://127.0.0.1:{self.stack.api_port}{ticket['url']}"
+        async with open_websocket_url(url, ssl_context=self.tls_context()) as console:
+            yield console
 
     def wish(self, key: str, **more: Any) -> dict[str, Any]:
         return {
@@ -271,7 +282,6 @@ async def open_house(
     nodes: int = 3,
     seed: int = 1,
     delay: tuple[float, float] = (0.0, 0.0),
-    start_fleet: bool = True,
     environment: dict[str, str] | None = None,
     prepare: Callable[[House], None] | None = None,
 ) -> AsyncIterator[House]:
@@ -296,9 +306,8 @@ async def open_house(
         ]
         fleet.environment = {"SVC_TOKEN": stack.token or ""} | (environment or {})
         async with house.api() as api:
-            await _prepare(house, api)
-            if start_fleet:
-                await enrol_fleet(house, api, nodes, prepare)
+            await _import_image(house, api)
+            await _start_fleet(house, api, nodes, prepare)
         yield house
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 60):
@@ -307,11 +316,11 @@ async def open_house(
             if stack.controller.running():
                 await stack.controller.kill()
             if pid := house.postmaster:
-                _kill_tree_of(pid)
+                _end_postmaster(pid)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def enrol_fleet(house: House, api: Api, nodes: int, prepare: Callable[[House], None] | None = None) -> None:
+async def _start_fleet(house: House, api: Api, nodes: int, prepare: Callable[[House], None] | None) -> None:
     """Start the nodes and wait until the controller sees all of them; with `prepare`, stop them once for it first."""
     house.fleet.start()
     if prepare is not None:
@@ -334,7 +343,7 @@ async def _inventoried(api: Api, node_id: str) -> bool:
     return (await api.insist("GET", f"/nodes/{node_id}"))["health"]["inventory_at"] is not None
 
 
-async def _prepare(house: House, api: Api) -> None:
+async def _import_image(house: House, api: Api) -> None:
     image = await api.call(
         "POST",
         "/images",
@@ -353,17 +362,7 @@ async def _prepare(house: House, api: Api) -> None:
     house.project_id = project["id"]
 
 
-def _kill_tree_of(pid: int) -> None:
-    try:
+def _end_postmaster(pid: int) -> None:
+    """PostgreSQL's immediate shutdown: the postmaster takes its children along, which SIGKILL would leave behind."""
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGQUIT)
-    except ProcessLookupError:
-        return
-
-
-def _context(trusted: Path) -> Any:
-    import ssl
-
-    return ssl.create_default_context(cafile=str(trusted))
-
-
-__all__ = ["ENDED", "ROOT", "Api", "House", "Refused", "Unavailable", "enrol_fleet", "open_house", "seeded"]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ssl
-
 import httpx
 import pytest
 import trio
-from trio_websocket import open_websocket_url
 
 from tests.faults.clock import Clock, clock_and_postgresql
 from tests.faults.house import GUARD, Api, House, Told, open_house
@@ -26,10 +23,7 @@ async def sign_in(house: House, http: httpx.AsyncClient) -> None:
 
 
 async def opens_console(house: House, api: Api, vm_id: str) -> None:
-    ticket = await api.call("POST", f"/vms/{vm_id}/console", {"kind": "serial"})
-    context = ssl.create_default_context(cafile=str(house.stack.controller_data / "tls" / "authority.pem"))
-    url = f"wss://127.0.0.1:{house.stack.api_port}/api/v1/console/ws/{ticket['ticket']}"
-    async with open_websocket_url(url, ssl_context=context) as console:
+    async with house.console(api, vm_id) as console:
         with trio.fail_after(15):
             await console.get_message()
 

@@ -71,42 +71,36 @@ async def kill_and_return(stack: Stack, agent: Program, choice: random.Random) -
 
 async def test_creations_cut_off_anywhere_leave_each_machine_once_and_nothing_else() -> None:
     choice = seeded(121)
-    async with open_stack() as stack:
-        agent = await stack.enrol_node("alpha")
-        try:
-            await stack.node_online("alpha")
-            await stack.own_network()
-            image = await stack.import_demo_image()
-            async with stack.client() as client:
-                [node] = (await client.call("GET", "/nodes"))["items"]
-                await stack.task(
-                    client, await client.call("POST", f"/images/{image['id']}/pull", body={"node_id": node["id"]})
-                )
-                for number, point in enumerate(POINTS):
-                    await agent.kill()
-                    agent.start(SVC_FAULT_POINT=point)
-                    await stack.node_online("alpha")
-                    created = await order(stack, client, image["id"], f"m-{number}", start=point == "create.started")
-                    await kill_and_return(stack, agent, choice)
-                    machines = await converged(client, number + 1)
-                    again = await order(stack, client, image["id"], f"m-{number}", start=point == "create.started")
-                    assert again["vm"]["id"] == created["vm"]["id"]
-                    assert again["task"]["id"] == created["task"]["id"]
-                    log = await client.call("GET", f"/tasks/{created['task']['id']}/events")
-                    assert [line["message"] for line in log].count("Done.") <= 1
-                    assert host.domains(stack.prefix) == {vm["id"] for vm in machines if vm["status"] != "failed"}
-                    assert all(vm["status"] != "failed" or vm["status_reason"] for vm in machines)
-                addresses = [vm["primary_ip"] for vm in machines]
-                for vm in machines:
-                    gone = {"confirm": vm["name"], "destroy_disks": True}
-                    await stack.task(client, await client.call("DELETE", f"/vms/{vm['id']}", body=gone))
-                for pool in await client.call("GET", "/pools"):
-                    assert pool["allocated_count"] + pool["releasing_count"] == 0
-            assert host.domains(stack.prefix) == set()
-            assert host.taps(stack.prefix) == set()
-            rules = host.ruleset()
-            assert not [address for address in addresses if address and (address in rules or host.routes_to(address))]
-            assert not [vm["id"] for vm in machines if host.machine_files(stack.folder / "alpha", vm["id"])]
-        finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 40):
-                await agent.stop()
+    async with open_stack() as stack, stack.node("alpha") as agent:
+        await stack.own_network()
+        image = await stack.import_demo_image()
+        async with stack.client() as client:
+            [node] = (await client.call("GET", "/nodes"))["items"]
+            await stack.task(
+                client, await client.call("POST", f"/images/{image['id']}/pull", body={"node_id": node["id"]})
+            )
+            for number, point in enumerate(POINTS):
+                await agent.kill()
+                agent.start(SVC_FAULT_POINT=point)
+                await stack.node_online("alpha")
+                created = await order(stack, client, image["id"], f"m-{number}", start=point == "create.started")
+                await kill_and_return(stack, agent, choice)
+                machines = await converged(client, number + 1)
+                again = await order(stack, client, image["id"], f"m-{number}", start=point == "create.started")
+                assert again["vm"]["id"] == created["vm"]["id"]
+                assert again["task"]["id"] == created["task"]["id"]
+                log = await client.call("GET", f"/tasks/{created['task']['id']}/events")
+                assert [line["message"] for line in log].count("Done.") <= 1
+                assert host.domains(stack.prefix) == {vm["id"] for vm in machines if vm["status"] != "failed"}
+                assert all(vm["status"] != "failed" or vm["status_reason"] for vm in machines)
+            addresses = [vm["primary_ip"] for vm in machines]
+            for vm in machines:
+                gone = {"confirm": vm["name"], "destroy_disks": True}
+                await stack.task(client, await client.call("DELETE", f"/vms/{vm['id']}", body=gone))
+            for pool in await client.call("GET", "/pools"):
+                assert pool["allocated_count"] + pool["releasing_count"] == 0
+        assert host.domains(stack.prefix) == set()
+        assert host.taps(stack.prefix) == set()
+        rules = host.ruleset()
+        assert not [address for address in addresses if address and (address in rules or host.routes_to(address))]
+        assert not [vm["id"] for vm in machines if host.machine_files(stack.folder / "alpha", vm["id"])]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ssl
-
 import pytest
 import trio
-from trio_websocket import ConnectionClosed, open_websocket_url
+from trio_websocket import ConnectionClosed
 
 from tests.faults.house import Told, open_house
 
@@ -19,13 +17,10 @@ async def test_a_stop_ends_streams_and_consoles_and_tasks_go_on_at_the_next_star
     async with open_house(nodes=1, seed=81, delay=(3.0, 3.0)) as house, house.api() as api:
         shown = await house.order(api, "shown")
         await house.settled(api, 30)
-        ticket = await api.call("POST", f"/vms/{shown['vm']['id']}/console", {"kind": "serial"})
-        context = ssl.create_default_context(cafile=str(house.stack.controller_data / "tls" / "authority.pem"))
-        url = f"wss://127.0.0.1:{house.stack.api_port}/api/v1/console/ws/{ticket['ticket']}"
         events: list[Told] = []
         endings: list[str] = []
         opened = trio.Event()
-        async with open_websocket_url(url, ssl_context=context) as console, trio.open_nursery() as nursery:
+        async with house.console(api, shown["vm"]["id"]) as console, trio.open_nursery() as nursery:
             await console.get_message()
 
             async def watch_console() -> None:

@@ -22,6 +22,7 @@ MODULES = {
     "http": ("B1", "B4", "B7"),
     "machines": ("B2", "B3"),
     "console": ("B5",),
+    "readers": ("R11",),
 }
 
 

@@ -96,6 +96,8 @@ export interface Image {
   release: string;
   enabled: boolean;
   custom: boolean;
+  /** Absent until its publisher's checksum was read or its file uploaded: no machine can be made from it before. */
+  digest: string | null;
   size_bytes: number | null;
   min_disk_gib: number;
   min_memory_mib: number;

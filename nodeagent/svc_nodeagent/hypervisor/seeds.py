@@ -10,7 +10,9 @@ instance id so that nothing is applied twice.
 from __future__ import annotations
 
 import json
-import tempfile
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import TypeAlias
@@ -21,15 +23,30 @@ from svc_nodeagent.hypervisor.programs import run_program
 
 Json: TypeAlias = "bool | int | str | list[Json] | dict[str, Json] | None"
 
+WORKSHOP = ".seed"
+"""The folder, beside the seed, in which it is put together; there is one seed of a machine at a time."""
+
 
 async def write_seed(record: MachineRecord, password_hash: str | None, path: Path, owner: tuple[int, int]) -> None:
     """Render the seed to `path`, readable by QEMU's user and nobody else."""
-    with tempfile.TemporaryDirectory(prefix=".seed-", dir=path.parent) as folder:  # mode 0700
+    with _workshop(path.with_name(WORKSHOP)) as folder:
         for name, content in render(record, password_hash).items():
-            await in_thread((Path(folder) / name).write_text, content)
+            await in_thread((folder / name).write_text, content)
         temporary = path.with_name(path.name + PARTIAL_SUFFIX)
         await run_program("genisoimage", "-quiet", "-output", temporary, "-volid", "cidata", "-joliet", "-rock", folder)
     await in_thread(put_in_place, temporary, path, mode=0o400, owner=owner)
+
+
+@contextmanager
+def _workshop(folder: Path) -> Iterator[Path]:
+    """An empty folder for the length of the block. What a killed predecessor left there holds the password's hash."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 def render(record: MachineRecord, password_hash: str | None) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from svc_nodeagent.hypervisor.programs import run_program
-from svc_nodeagent.hypervisor.seeds import render, write_seed
+from svc_nodeagent.hypervisor.seeds import WORKSHOP, render, write_seed
 from tests.nodeagent.hypervisor.builders import GATEWAY, machine, network, record, seed
 
 HASH = "$6$rounds=5000$saltsalt$" + "x" * 86
@@ -57,6 +57,13 @@ async def test_the_seed_is_a_disk_labelled_cidata_that_only_qemu_reads(tmp_path:
     assert HASH.encode() in content
     assert b"ssh-ed25519 AAAAkey owner" in content
     assert path.stat().st_mode & 0o777 == 0o400
+    assert [entry.name for entry in tmp_path.iterdir()] == ["seed.iso"]
+
+
+async def test_what_a_killed_agent_left_of_a_seed_does_not_stay(tmp_path: Path) -> None:
+    (tmp_path / WORKSHOP).mkdir()
+    (tmp_path / WORKSHOP / "user-data").write_text(HASH)
+    await write_seed(record(machine(seeded=seed())), None, tmp_path / "seed.iso", (0, 0))
     assert [entry.name for entry in tmp_path.iterdir()] == ["seed.iso"]
 
 

@@ -26,14 +26,15 @@ async function form(me: Me): Promise<void> {
     first<Named>("/projects"),
     me.role === "administrator" ? first<Node>("/nodes") : [],
   ]);
-  if (!images.some((image) => image.enabled)) {
-    note("There is no image to make a machine from yet.", true);
+  const ready = images.filter((image) => image.enabled && image.digest !== null);
+  if (!ready.length) {
+    note("There is no image to make a machine from yet: refresh the catalogue, or upload one.", true);
     return;
   }
   const key = crypto.randomUUID();
   const fields: Field[] = [
     { name: "name", label: "Name", required: true, placeholder: "web-1" },
-    { name: "image_id", label: "Image", kind: "select", options: images.filter((image) => image.enabled).map((image) => ({ value: image.id, label: image.name })) },
+    { name: "image_id", label: "Image", kind: "select", options: ready.map((image) => ({ value: image.id, label: image.name })) },
     { name: "plan_id", label: "Plan", kind: "select", options: plans.map((plan) => ({ value: plan.id, label: `${plan.name}: ${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB` })) },
     ...(projects.length ? [{ name: "project_id", label: "Project", kind: "select" as const, options: projects.map((project) => ({ value: project.id, label: project.name })) }] : []),
     ...(nodes.length ? [{ name: "node_id", label: "Node", kind: "select" as const, options: [{ value: "", label: "where there is room" },

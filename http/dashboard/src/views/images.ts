@@ -24,7 +24,7 @@ export function imagesView(me: Me): View {
         <td>${image.distribution} ${image.release}</td>
         <td>${size(image.min_memory_mib)}, ${image.min_disk_gib} GiB</td>
         <td>${image.size_bytes ? bytes(image.size_bytes) : "—"}</td>
-        <td>${badge(image.enabled ? "active" : "disabled")}</td>
+        <td>${badge(!image.enabled ? "disabled" : image.digest === null ? "not refreshed" : "active")}</td>
         <td class="act">${manager ? html`<button @click=${() => toggle(image)}>${image.enabled ? "Disable" : "Enable"}</button>` : nothing}</td></tr>`), "No images."))}`,
     dispose: () => images.dispose(),
   };
