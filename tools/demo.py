@@ -109,7 +109,8 @@ class Demo:
                         if (await http.get("http://127.0.0.1:8445/healthz")).is_success:
                             return
                     except httpx.TransportError:
-                        await trio.sleep(0.2)
+                        pass  # It does not listen yet.
+                    await trio.sleep(0.2)
                     reap()
         raise Failure(Exit.UNAVAILABLE, "the controller did not start", f"its log is {self.controller.log}")
 
@@ -180,7 +181,8 @@ class Demo:
                 task = await client.call("POST", f"/vms/{vm['id']}/start", body={})
                 await tasks.wait(client, task["id"], timeout=BOOT_DEADLINE)
             return None
-        project = next(row for row in await _rows(client, "/projects") if row["name"] == "default")
+        projects = (await client.call("GET", "/projects"))["items"]
+        project = next(project for project in projects if project["name"] == "default")
         wanted = {"name": MACHINE, "project_id": project["id"], "image": "demo", "access_mode": "root_password"}
         wanted |= {"vcpus": 1, "memory_mib": 256, "disk_gib": 1, "password": True, "idempotency_key": "demo-machine"}
         SAY.print(f"creating the machine {MACHINE}")
@@ -234,11 +236,6 @@ class Demo:
         print(
             f"Stop           tools/run --stop{'' if self.data == DEFAULT_DATA else f' --data {self.data}'}", flush=True
         )
-
-
-async def _rows(client: Client, collection: str) -> list[dict[str, Any]]:
-    answer: Any = await client.call("GET", collection)
-    return list(answer["items"] if isinstance(answer, dict) else answer)
 
 
 async def run(arguments: argparse.Namespace) -> None:

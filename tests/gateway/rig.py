@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
@@ -70,7 +70,6 @@ class Rig:
     folder: Path
     nursery: trio.Nursery
     heard: Heard = field(default_factory=Heard)
-    heartbeat_seconds: float = 0.5
     port: int = 0
     gateway: Gateway = field(init=False)
     _gateway_scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -83,7 +82,7 @@ class Rig:
             lambda: self.authority.server_certificate(self.folder, "localhost"),
             bind_host="127.0.0.1",
             port=self.port,
-            heartbeat_seconds=self.heartbeat_seconds,
+            heartbeat_seconds=0.5,
             hooks=self.heard.hooks(),
             find_file=lambda key: self.folder / "files" / key,
         )
@@ -104,7 +103,7 @@ class Rig:
         self._gateway_scope.cancel()
         await self._gateway_ended.wait()
 
-    async def new_node(self, name: str | None = None) -> NodeOnDisk:
+    async def new_node(self) -> NodeOnDisk:
         """An enrolled node: its row, its certificate, its data folder."""
         node_id = uuid4()
         folder = AgentFolder(self.folder / f"node-{node_id}")
@@ -118,7 +117,7 @@ class Rig:
             await tx.execute(
                 "INSERT INTO nodes (id, name, location_id, host_uuid) VALUES ($1, $2, $3, $4)",
                 node_id,
-                name or f"node-{node_id}",
+                f"node-{node_id}",
                 location,
                 uuid4(),
             )
@@ -173,21 +172,19 @@ async def _shared(host: SimulatedHost) -> AsyncIterator[Host]:
 
 
 @asynccontextmanager
-async def open_rig(database: Database, folder: Path, **settings: float) -> AsyncIterator[Rig]:
+async def open_rig(database: Database, folder: Path) -> AsyncIterator[Rig]:
     authority = await Authority.open(database, Sealer(b"k" * 32))
     (folder / "files").mkdir()
     with trio.fail_after(PATIENCE * 3):
         async with trio.open_nursery() as nursery:
-            rig = Rig(database, authority, folder, nursery, **settings)  # type: ignore[arg-type]
+            rig = Rig(database, authority, folder, nursery)
             await rig.start_gateway()
             yield rig
             nursery.cancel_scope.cancel()
 
 
-async def until(condition: object) -> None:
-    """Wait until a callable is true; the test fails when that takes too long."""
-    if not callable(condition):
-        raise TypeError
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until the condition holds; the test fails when that takes too long."""
     with trio.fail_after(PATIENCE):
         while not condition():
             await trio.sleep(0.005)

@@ -20,7 +20,6 @@ import yaml
 
 MAC = "52:54:00:5e:ed:01"
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-TOOLS = Path(__file__).resolve().parents[2] / "tools" / "images"
 
 
 class MachineType(StrEnum):

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.images.guest import TOOLS
+from tests.images.places import TOOLS
 
 pytestmark = pytest.mark.system
 

@@ -189,7 +189,7 @@ async def open_browser() -> AsyncIterator[Browser]:
                 nursery.cancel_scope.cancel()
         finally:
             process.kill()
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
                 await trio.to_thread.run_sync(process.wait)
 
 

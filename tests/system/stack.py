@@ -6,7 +6,6 @@ removed at the end, also after a failure.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -22,14 +21,14 @@ from typing import Any
 import httpx
 import trio
 
-from svc.cli import tasks
+from svc.cli import tasks, transfer
 from svc.cli.client import Client
 from svc.cli.profiles import Profile
+from tests.images.places import IMAGES
 from tests.system import host
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv" / "bin"
-DEMO_IMAGE = Path(os.environ.get("SVC_IMAGES") or Path.home() / ".cache/svc/images") / "demo.qcow2"
 
 
 def free_port() -> int:
@@ -160,7 +159,18 @@ class Stack:
         async with Client.open(self.profile) as client:
             yield client
 
-    async def enrol_node(self, name: str) -> Program:
+    @asynccontextmanager
+    async def node(self, name: str) -> AsyncIterator[Program]:
+        """This host as a node that is online; gives its agent, which is stopped at the end."""
+        agent = await self._enrol_node(name)
+        try:
+            await self.node_online(name)
+            yield agent
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 40):
+                await agent.stop()
+
+    async def _enrol_node(self, name: str) -> Program:
         """Join this host as a node, as the bootstrap's command does, without installing anything."""
         async with self.client() as client:
             bootstrap = await client.call("POST", "/nodes/bootstrap", body={"name": name})
@@ -195,22 +205,15 @@ class Stack:
             await client.call("POST", "/networks", body={"name": "tests", "default": True, "pool": pool})
 
     async def import_demo_image(self) -> dict[str, Any]:
-        return await self.import_image(DEMO_IMAGE, slug="demo", name="Demo Linux", distribution="demo", release="1")
+        words = {"slug": "demo", "name": "Demo Linux", "distribution": "demo", "release": "1"}
+        return await self.import_image(IMAGES / "demo.qcow2", **words)
 
     async def import_image(self, file: Path, **words: str) -> dict[str, Any]:
         """A custom image whose file the controller keeps."""
         async with self.client() as client:
             wanted = {"login_user": "debian", "format": "qcow2", "source": "file"}
             image = await client.call("POST", "/images", body=wanted | words)
-
-            async def chunks() -> AsyncIterator[bytes]:
-                async with await trio.open_file(file, "rb") as content:
-                    while chunk := await content.read(1 << 20):
-                        yield chunk
-
-            path = f"/images/{image['id']}/file"
-            headers = {"Content-Type": "application/octet-stream"}
-            return dict(await client.call("PUT", path, content=chunks(), headers=headers))
+            return dict(await transfer.upload(client, "PUT", f"/images/{image['id']}/file", file))
 
     async def task(self, client: Client, answer: dict[str, Any], timeout: float = 120.0) -> dict[str, Any]:
         task = answer.get("task", answer)
@@ -224,18 +227,6 @@ class Stack:
             "SVC_CA": str(self.controller_data / "tls" / "authority.pem"),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
         }
-
-    async def svc(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
-        return await trio.run_process(
-            [str(BIN / "svc"), *arguments],
-            capture_stdout=True,
-            capture_stderr=True,
-            check=check,
-            env=self.cli_environment(),
-        )
-
-    async def svc_json(self, *arguments: str) -> Any:
-        return json.loads((await self.svc(*arguments, "--output", "json")).stdout)
 
 
 @asynccontextmanager

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
 import trio
-from trio_websocket import WebSocketConnection, open_websocket_url
+from trio_websocket import WebSocketConnection
 
-from svc.cli.client import API_PREFIX, Client
-from svc.cli.profiles import tls_context
+from svc.cli.client import Client
+from svc.cli.websocket import open_console
 
 _ESCAPES = re.compile(rb"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])")
 
@@ -71,7 +70,5 @@ class Terminal:
 
 @asynccontextmanager
 async def serial_console(client: Client, vm_id: str) -> AsyncIterator[Terminal]:
-    ticket = await client.call("POST", f"/vms/{vm_id}/console", body={"kind": "serial"})
-    url = f"wss://{urlsplit(client.profile.url).netloc}{API_PREFIX}/console/ws/{ticket['ticket']}"
-    async with open_websocket_url(url, ssl_context=tls_context(client.profile), max_message_size=1 << 20) as socket:
+    async with open_console(client, vm_id, "serial") as socket:
         yield Terminal(socket)

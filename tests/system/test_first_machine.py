@@ -74,59 +74,51 @@ async def create(client: Client, image_id: str) -> dict[str, object]:
 
 
 async def test_a_machine_from_order_to_removal() -> None:
-    async with open_stack() as stack:
-        agent = await stack.enrol_node("alpha")
-        try:
-            await stack.node_online("alpha")
-            await stack.own_network()
-            image = await stack.import_demo_image()
-            async with stack.client() as client:
-                [node] = (await client.call("GET", "/nodes"))["items"]
-                pulled = await client.call("POST", f"/images/{image['id']}/pull", body={"node_id": node["id"]})
-                await stack.task(client, pulled)
-                assert [i["image_id"] for i in await client.call("GET", f"/nodes/{node['id']}/images")] == [image["id"]]
+    async with open_stack() as stack, stack.node("alpha"):
+        await stack.own_network()
+        image = await stack.import_demo_image()
+        async with stack.client() as client:
+            [node] = (await client.call("GET", "/nodes"))["items"]
+            pulled = await client.call("POST", f"/images/{image['id']}/pull", body={"node_id": node["id"]})
+            await stack.task(client, pulled)
+            assert [i["image_id"] for i in await client.call("GET", f"/nodes/{node['id']}/images")] == [image["id"]]
 
-                created = await create(client, image["id"])
-                vm_id = str(created["vm"]["id"])  # type: ignore[index]
-                await stack.task(client, created)
-                vm = await client.call("GET", f"/vms/{vm_id}")
-                assert vm["status"] == "running"
-                address = vm["primary_ip"]
+            created = await create(client, image["id"])
+            vm_id = str(created["vm"]["id"])  # type: ignore[index]
+            await stack.task(client, created)
+            vm = await client.call("GET", f"/vms/{vm_id}")
+            assert vm["status"] == "running"
+            address = vm["primary_ip"]
 
-                async with serial_console(client, vm_id) as terminal:
-                    await terminal.expect("Linux version")
-                    await terminal.expect("login: ", timeout=90)
-                    await terminal.log_in("root", PASSWORD)
-                    gateway = (await terminal.run("ip route | sed -n 's/^default via \\([0-9.]*\\).*/\\1/p'")).split()[
-                        0
-                    ]
-                    assert (await terminal.run(f"ping -c 2 -W 3 {gateway}")).endswith("\n0")
-                assert host.pings(address)
+            async with serial_console(client, vm_id) as terminal:
+                await terminal.expect("Linux version")
+                await terminal.expect("login: ", timeout=90)
+                await terminal.log_in("root", PASSWORD)
+                gateway = (await terminal.run("ip route | sed -n 's/^default via \\([0-9.]*\\).*/\\1/p'")).split()[0]
+                assert (await terminal.run(f"ping -c 2 -W 3 {gateway}")).endswith("\n0")
+            assert host.pings(address)
 
-                async with viewer_port(stack, "first") as port:
-                    width, height, lit = await trio.to_thread.run_sync(look, port)
-                assert width >= 640
-                assert height >= 400
-                assert lit > 200, "the screen is black"
+            async with viewer_port(stack, "first") as port:
+                width, height, lit = await trio.to_thread.run_sync(look, port)
+            assert width >= 640
+            assert height >= 400
+            assert lit > 200, "the screen is black"
 
-                await stack.task(client, await client.call("POST", f"/vms/{vm_id}/shutdown", body={}))
-                assert (await client.call("GET", f"/vms/{vm_id}"))["status"] == "stopped"
-                await stack.task(client, await client.call("POST", f"/vms/{vm_id}/start", body={}))
-                assert (await client.call("GET", f"/vms/{vm_id}"))["status"] == "running"
-                async with serial_console(client, vm_id) as terminal:
-                    await terminal.expect("login: ", timeout=90)
+            await stack.task(client, await client.call("POST", f"/vms/{vm_id}/shutdown", body={}))
+            assert (await client.call("GET", f"/vms/{vm_id}"))["status"] == "stopped"
+            await stack.task(client, await client.call("POST", f"/vms/{vm_id}/start", body={}))
+            assert (await client.call("GET", f"/vms/{vm_id}"))["status"] == "running"
+            async with serial_console(client, vm_id) as terminal:
+                await terminal.expect("login: ", timeout=90)
 
-                gone = {"confirm": "first", "destroy_disks": True}
-                await stack.task(client, await client.call("DELETE", f"/vms/{vm_id}", body=gone))
-                assert (await client.call("GET", "/vms"))["total"] == 0
-                for pool in await client.call("GET", "/pools"):
-                    assert pool["allocated_count"] == 0
-                    assert pool["releasing_count"] == 0
-            assert host.domains(stack.prefix) == set()
-            assert host.taps(stack.prefix) == set()
-            assert host.routes_to(address) == []
-            assert address not in host.ruleset()
-            assert host.machine_files(stack.folder / "alpha", vm_id) == []
-        finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 40):
-                await agent.stop()
+            gone = {"confirm": "first", "destroy_disks": True}
+            await stack.task(client, await client.call("DELETE", f"/vms/{vm_id}", body=gone))
+            assert (await client.call("GET", "/vms"))["total"] == 0
+            for pool in await client.call("GET", "/pools"):
+                assert pool["allocated_count"] == 0
+                assert pool["releasing_count"] == 0
+        assert host.domains(stack.prefix) == set()
+        assert host.taps(stack.prefix) == set()
+        assert host.routes_to(address) == []
+        assert address not in host.ruleset()
+        assert host.machine_files(stack.folder / "alpha", vm_id) == []

@@ -23,7 +23,7 @@ import trio
 
 from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
-from tests.system.stack import Stack, open_stack
+from tests.system.stack import open_stack
 from tools.benchmarks import Ratio
 
 ROUNDS = 7
@@ -130,49 +130,28 @@ class Ours:
 
 @asynccontextmanager
 async def _both() -> AsyncIterator[tuple[Ours, Peer]]:
-    async with open_stack() as stack:
-        agent = await stack.enrol_node("bench")
+    async with open_stack() as stack, stack.node("bench"), stack.client() as client:
+        [node] = (await client.call("GET", "/nodes"))["items"]
+        disk = stack.folder / "blank.qcow2"
+        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(disk), "1M"], check=True)
+        disk.chmod(0o644)
+        room = {"cpu_overcommit": 100.0, "memory_overcommit": 10.0, "disk_overcommit": 100.0}
+        await client.call("PATCH", f"/nodes/{node['id']}", body=room)
+        image = await stack.import_image(disk, slug="blank", name="Blank", distribution="none", release="1")
+        pull = await client.call("POST", f"/images/{image['id']}/pull", body={"node_id": node["id"]})
+        await stack.task(client, pull)
+        [project] = (await client.call("GET", "/projects"))["items"]
+        ours = Ours(client, image["id"], project["id"])
+        first = await ours.order()
+        await ours.running(first)
+        definition = (await trio.run_process(["virsh", "dumpxml", "--inactive", first], capture_stdout=True)).stdout
+        peer = Peer(stack.folder, definition.decode(), disk)
         try:
-            node = await stack.node_online("bench")
-            async with stack.client() as client:
-                disk = stack.folder / "blank.qcow2"
-                subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(disk), "1M"], check=True)
-                disk.chmod(0o644)
-                room = {"cpu_overcommit": 100.0, "memory_overcommit": 10.0, "disk_overcommit": 100.0}
-                await client.call("PATCH", f"/nodes/{node['id']}", body=room)
-                image_id = await _import(stack, client, disk)
-                pull = await client.call("POST", f"/images/{image_id}/pull", body={"node_id": node["id"]})
-                await stack.task(client, pull)
-                projects = await client.call("GET", "/projects")
-                rows = projects["items"] if isinstance(projects, dict) else projects
-                ours = Ours(client, image_id, rows[0]["id"])
-                first = await ours.order()
-                await ours.running(first)
-                definition = (
-                    await trio.run_process(["virsh", "dumpxml", "--inactive", first], capture_stdout=True)
-                ).stdout
-                peer = Peer(stack.folder, definition.decode(), disk)
-                try:
-                    yield ours, peer
-                finally:
-                    with trio.CancelScope(shield=True, deadline=trio.current_time() + 300):
-                        await peer.remove()
-                        await ours.remove()
+            yield ours, peer
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 40):
-                await agent.stop()
-
-
-async def _import(stack: Stack, client: Client, disk: Path) -> str:
-    wanted = {"slug": "blank", "name": "Blank", "distribution": "none", "release": "1", "login_user": "nobody"}
-    image = await client.call("POST", "/images", body=wanted | {"format": "qcow2", "source": "file"})
-
-    async def chunks() -> AsyncIterator[bytes]:
-        yield await trio.Path(disk).read_bytes()
-
-    headers = {"Content-Type": "application/octet-stream"}
-    await client.call("PUT", f"/images/{image['id']}/file", content=chunks(), headers=headers)
-    return str(image["id"])
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 300):
+                await peer.remove()
+                await ours.remove()
 
 
 async def _together(calls: list[Callable[[], Awaitable[object]]]) -> None:

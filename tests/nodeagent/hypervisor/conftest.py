@@ -15,9 +15,8 @@ import trio
 from svc_nodeagent.hypervisor import LibvirtHost, Naming
 from svc_nodeagent.hypervisor.connection import start_daemons
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
+from tests.images.places import IMAGES, TOOLS
 from tests.nodeagent.hypervisor.builders import FileStream
-
-TOOLS = Path(__file__).resolve().parents[3] / "tools" / "images"
 
 
 @pytest.fixture(scope="session")
@@ -36,16 +35,11 @@ def data_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="session")
-def demo_image_path() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SVC_IMAGES") or Path(cache) / "svc" / "images") / "demo.qcow2"
-
-
 @pytest.fixture
-async def demo_image(demo_image_path: Path) -> Path:
-    await trio.run_process([TOOLS / "build-demo", demo_image_path], capture_stderr=True)
-    return demo_image_path
+async def demo_image() -> Path:
+    image = IMAGES / "demo.qcow2"
+    await trio.run_process([TOOLS / "build-demo", image], capture_stderr=True)
+    return image
 
 
 @pytest.fixture

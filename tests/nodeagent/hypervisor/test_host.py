@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,17 +41,13 @@ from svc_nodeagent.protocol import (
     VmStart,
     VmUpdate,
 )
+from tests.images.guest import sha512_crypt
 from tests.nodeagent.hypervisor.builders import ADDRESS, GATEWAY, image, machine, network, seed, silent
 from tests.nodeagent.hypervisor.console_reader import ConsoleReader
 
 pytestmark = pytest.mark.system
 
 PASSWORD, LATER_PASSWORD = "Kelp-marble-41", "Otter-lantern-72"
-
-
-def sha512_crypt(password: str) -> str:
-    done = subprocess.run(["busybox", "mkpasswd", "-m", "sha512", password], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 async def state_of(host: LibvirtHost, spec: MachineSpec) -> DomainState:
