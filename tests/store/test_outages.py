@@ -9,6 +9,7 @@ import trio
 
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, NotificationKind
+from svc_actors.store import database as pool_module
 from tests.store.server import PATIENCE, answered, kill_server, own_server, until
 
 
@@ -21,21 +22,20 @@ async def terminate_all_others(database: Database) -> None:
     )
 
 
-async def test_idle_connections_that_the_server_closed_are_replaced_unnoticed(database_url: str) -> None:
+async def test_idle_connections_that_the_server_closed_are_replaced_unnoticed(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_TRUSTED_IDLE", 0.0)
     async with Database.open(database_url) as operator, Database.open(database_url) as database:
         async with trio.open_nursery() as nursery:
             for _ in range(8):
                 nursery.start_soon(database.execute, "SELECT pg_sleep(0.02)")
         await terminate_all_others(operator)
 
-        async def they_are_gone() -> bool:
-            others = await operator.fetchval(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            return bool(others == 0)
+        async def all_have_said_good_bye() -> bool:
+            return not any(connection.is_quiet() for connection in database._idle)
 
-        await until(they_are_gone)
-        await trio.sleep(0.1)
+        await until(all_have_said_good_bye)
         for number in range(20):
             assert await database.fetchval("SELECT $1::int", number) == number
 

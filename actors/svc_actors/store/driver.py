@@ -18,7 +18,8 @@ from asyncpg import connect_utils
 from asyncpg.connection import Connection as _AsyncpgConnection
 from asyncpg.protocol.protocol import NO_TIMEOUT
 
-from svc_actors.store.transport import Link, Loop, Traffic
+from svc_actors.store.loop import Loop
+from svc_actors.store.transport import Link, Traffic
 
 _CANCEL_TIMEOUT = 2.0
 

@@ -1,9 +1,7 @@
-"""The transport and the loop that asyncpg is given: a non-blocking socket, read by the task that awaits a reply.
+"""The transport that asyncpg is given: a non-blocking socket, read by the task that awaits a reply.
 
-asyncpg asks an event loop for futures and transports and for nothing else that matters here. Each connection gets a
-`Loop` of its own; awaiting one of its futures waits for the socket to be readable and feeds the protocol until the
-future is done. So no task stands between a query and its reply, and Trio's cancellation and deadlines reach the socket
-directly.
+No task stands between a query and its reply, so Trio's cancellation and deadlines reach the socket directly; the loop
+around it is in `svc_actors.store.loop`.
 
 Invariants: a wait that is given up, for whatever reason, closes the connection before anybody else can use it. Awaiting
 a reply is a checkpoint, except for replies that are there within microseconds: then it is one every millisecond.
@@ -13,13 +11,15 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
+
+if TYPE_CHECKING:
+    from svc_actors.store.loop import Future
 
 _RECEIVE_SIZE = 65536
 _SEND_SIZE = 1024 * 1024
@@ -27,7 +27,6 @@ _QUICK = 30e-6
 """How long to look for a reply before going to sleep for it, in seconds."""
 _LONGEST_RUN = 1e-3
 """How long one task may go from one quick reply to the next before others get their turn, in seconds."""
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 
 
 class _WireProtocol(Protocol):
@@ -241,7 +240,7 @@ class Link:
             self._protocol.connection_lost(error)
 
 
-class _TLSLink(Link):
+class TLSLink(Link):
     """A `Link` whose bytes pass through an `ssl.SSLObject` in memory."""
 
     __slots__ = ("_incoming", "_outgoing", "_tls")
@@ -299,120 +298,3 @@ class _TLSLink(Link):
                 self._send(self._outgoing.read())
         except ssl.SSLError as error:
             self._lose(error)
-
-
-class Future:
-    """A promised reply. Awaiting it pumps the connection of the loop that made it."""
-
-    __slots__ = ("_callbacks", "_error", "_loop", "_result", "finished")
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self._result: object = None
-        self._error: BaseException | None = None
-        self._callbacks: list[Callable[[Future], object]] = []
-        self.finished = False
-
-    def __await__(self) -> Generator[Any, Any, object]:
-        if not self.finished:
-            link = self._loop.link
-            if link is None:
-                raise ConnectionResetError("the connection is closed")
-            yield from link.pump(self).__await__()
-        return self.result()
-
-    def done(self) -> bool:
-        return self.finished
-
-    def cancelled(self) -> bool:
-        return False
-
-    def result(self) -> object:
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def exception(self) -> BaseException | None:
-        return self._error
-
-    def set_result(self, result: object) -> None:
-        self._result = result
-        self._finish()
-
-    def set_exception(self, error: BaseException) -> None:
-        self._error = error
-        self._finish()
-
-    def cancel(self) -> bool:
-        if not self.finished:
-            self.set_exception(ConnectionAbortedError("the connection was given up"))
-        return True
-
-    def add_done_callback(self, callback: Callable[[Future], object]) -> None:
-        if self.finished:
-            callback(self)
-        else:
-            self._callbacks.append(callback)
-
-    def _finish(self) -> None:
-        self.finished = True
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback(self)
-
-
-class Loop:
-    """As much of an asyncio event loop as asyncpg uses, for one connection."""
-
-    __slots__ = ("_traffic", "link")
-
-    def __init__(self, traffic: Traffic) -> None:
-        self.link: Link | None = None
-        self._traffic = traffic
-
-    def create_future(self) -> Future:
-        return Future(self)
-
-    def time(self) -> float:
-        return trio.current_time()
-
-    def get_debug(self) -> bool:
-        return False
-
-    def is_closed(self) -> bool:
-        return False
-
-    async def create_unix_connection(self, factory: Callable[[], Any], path: str) -> tuple[Link, Any]:
-        stream = await trio.open_unix_socket(path)
-        return await self._adopt(stream.socket, factory, None, None)
-
-    async def create_connection(
-        self, factory: Callable[[], Any], host: str, port: int, *, ssl: ssl.SSLContext | None = None
-    ) -> tuple[Link, Any]:
-        stream = await trio.open_tcp_stream(host, port)
-        sock = stream.socket
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        return await self._adopt(sock, factory, ssl, host)
-
-    async def start_tls(self, link: Link, protocol: Any, context: ssl.SSLContext, *, server_hostname: str) -> Link:
-        secured = _TLSLink(link.hand_over(), protocol, self._traffic, context, server_hostname)
-        self.link = secured
-        await secured.handshake()
-        return secured
-
-    async def _adopt(
-        self, sock: trio.socket.SocketType, factory: Callable[[], Any], context: ssl.SSLContext | None, host: str | None
-    ) -> tuple[Link, Any]:
-        plain = socket.socket(fileno=sock.detach())
-        plain.setblocking(False)
-        protocol = factory()
-        if context is None:
-            self.link = Link(plain, protocol, self._traffic)
-        else:
-            secured = _TLSLink(plain, protocol, self._traffic, context, host)
-            self.link = secured
-            await secured.handshake()
-        protocol.connection_made(self.link)
-        return self.link, protocol
