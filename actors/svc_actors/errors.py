@@ -67,3 +67,8 @@ not_ready = _raiser(ErrorCode.NOT_READY)
 capacity = _raiser(ErrorCode.CAPACITY)
 rate_limited = _raiser(ErrorCode.RATE_LIMITED)
 unavailable = _raiser(ErrorCode.UNAVAILABLE)
+
+
+def wrong_field(field: str, problem: str, *, hint: str | None = None) -> ServiceError:
+    """`invalid` about one field of the request, told as malformed fields are: `details.fields` names it."""
+    return invalid(f"{field}: {problem}", hint=hint, details={"fields": [{"field": field, "problem": problem}]})

@@ -6,7 +6,6 @@ answer that shows it (specification, Password rule for set_password).
 
 from __future__ import annotations
 
-import re
 import secrets
 import string
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ from passlib.hash import sha512_crypt  # type: ignore[import-untyped]
 
 from svc.controller.machine_models import AccessMode
 from svc.controller.passwords import check_password
+from svc.controller.ssh_keys import parse_public_key
 from svc.registry.principal import Principal
 from svc_actors.errors import invalid, not_found
 from svc_actors.store import Queryable
@@ -27,10 +27,6 @@ MAX_KEYS: Final = 32
 GENERATED_LENGTH: Final = 20
 _ROUNDS: Final = 5000
 _KINDS: Final = (string.ascii_lowercase, string.ascii_uppercase, string.digits, "-_.+=")
-_KEY: Final = re.compile(
-    r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)|sk-ssh-ed25519@openssh\.com|"
-    r"sk-ecdsa-sha2-nistp256@openssh\.com) [A-Za-z0-9+/]+={0,3}( [\x20-\x7e]*)?"
-)
 _threads = trio.CapacityLimiter(2)
 
 
@@ -42,9 +38,9 @@ class GuestPassword:
     generated: str | None
 
 
-async def chosen_password(password: str, account: str, *, field: str = "set_password") -> GuestPassword:
+async def chosen_password(password: str, account: str, *, field: str) -> GuestPassword:
     """The hash of a password that the caller chose. Raises invalid when it breaks the policy."""
-    check_password(password, (account,))
+    check_password(password, (account,), field=field)
     return GuestPassword(await _crypt(password), None)
 
 
@@ -59,7 +55,7 @@ async def ssh_keys(
     queryable: Queryable, principal: Principal, given: Sequence[str], key_ids: Sequence[UUID]
 ) -> tuple[str, ...]:
     """The keys given as text and those named by id, each once. Raises invalid, not_found."""
-    keys = [_well_formed(key) for key in given]
+    keys = [parse_public_key(key, field="ssh_keys")[0] for key in given]
     if key_ids:
         rows = await queryable.fetch(
             "SELECT id, public_key FROM ssh_keys WHERE id = ANY($1::uuid[]) AND (user_id = $2 OR $3)",
@@ -88,13 +84,6 @@ def require_way_in(mode: AccessMode, *, password: bool, keys: Iterable[str]) -> 
         raise invalid(
             "Nobody could get into this machine.", hint="Give ssh_keys, ssh_key_ids, set_password, or password: true."
         )
-
-
-def _well_formed(key: str) -> str:
-    stripped = key.strip()
-    if not _KEY.fullmatch(stripped):
-        raise invalid("That is not an SSH public key in OpenSSH's form.", details={"field": "ssh_keys"})
-    return stripped
 
 
 async def _crypt(password: str) -> str:

@@ -19,7 +19,7 @@ from svc.registry.principal import Access, Scope
 from svc_actors.controller.machine import Changes, Machine
 from svc_actors.controller.machine_spec import account_name
 from svc_actors.controller.tasks import Task
-from svc_actors.errors import conflict, forbidden, invalid
+from svc_actors.errors import conflict, forbidden, invalid, wrong_field
 from svc_actors.runtime.actor import Ref
 from svc_actors.store import Caller, Record
 
@@ -125,7 +125,7 @@ async def reset_password(context: Context[Controller], request: ResetPasswordReq
         raise conflict("This machine's access mode is root_key: its account has no password.")
     user = account_name(row["access_mode"], row["login_user"])
     if request.password is not None:
-        password = await guest_access.chosen_password(request.password, user)
+        password = await guest_access.chosen_password(request.password, user, field="password")
     else:
         password = await guest_access.generated_password(user)
     task = await _machine(context, request.id).ask(Machine.set_password, context.caller, password.hash)
@@ -148,10 +148,8 @@ def _machine(context: Context[Controller], vm_id: UUID) -> Ref[Machine]:
 
 def _require_confirmed(row: Record, confirm: str) -> None:
     if confirm != row["name"]:
-        raise invalid(
-            "confirm is not the machine's name; nothing was done.",
-            hint="Repeat the name exactly.",
-            details={"field": "confirm"},
+        raise wrong_field(
+            "confirm", "this is not the machine's name; nothing was done", hint="Repeat the name exactly."
         )
 
 

@@ -35,7 +35,7 @@ from svc_actors.controller.machine_creation import IdempotencyKey, NewMachine, c
 from svc_actors.controller.machine_metrics import machine_metrics
 from svc_actors.controller.machine_spec import Seed, account_name
 from svc_actors.controller.tasks import get_task
-from svc_actors.errors import ErrorCode, ServiceError, forbidden, invalid, not_found
+from svc_actors.errors import ErrorCode, ServiceError, forbidden, not_found, wrong_field
 from svc_actors.store import Queryable, Record
 
 MachineName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
@@ -160,7 +160,7 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
     guest_access.require_way_in(mode, password=wants_password, keys=keys)
     password = None
     if request.set_password is not None:
-        password = await guest_access.chosen_password(request.set_password, account)
+        password = await guest_access.chosen_password(request.set_password, account, field="set_password")
     elif request.password:
         password = await guest_access.generated_password(account)
     new = NewMachine(
@@ -255,14 +255,14 @@ async def _project(queryable: Queryable, principal: Principal, project_id: UUID 
     condition = visible_projects(principal, "projects.id")
     rows = await queryable.fetch(f"SELECT id FROM projects WHERE {condition.sql} LIMIT 2", *condition.args)
     if len(rows) != 1:
-        raise invalid("project_id: say which project the machine belongs to.", details={"field": "project_id"})
+        raise wrong_field("project_id", "say which project the machine belongs to")
     only: UUID = rows[0]["id"]
     return only
 
 
 async def _image(queryable: Queryable, request: VMCreateRequest) -> Record:
     if (request.image_id is None) == (request.image is None):
-        raise invalid("Give image_id, or image (its slug).", details={"field": "image_id"})
+        raise wrong_field("image_id", "give this, or image (its slug)")
     row = await queryable.fetchrow(
         "SELECT id, login_user FROM images WHERE (id = $1 OR slug = $2) AND enabled", request.image_id, request.image
     )
@@ -275,7 +275,7 @@ async def _plan(queryable: Queryable, request: VMCreateRequest) -> Record | None
     if request.plan_id is None and request.plan is None:
         return None
     if request.plan_id is not None and request.plan is not None:
-        raise invalid("Give plan_id or plan, not both.", details={"field": "plan_id"})
+        raise wrong_field("plan_id", "give this or plan, not both")
     row = await queryable.fetchrow(
         "SELECT * FROM plans WHERE (id = $1 OR slug = $2) AND enabled", request.plan_id, request.plan
     )
@@ -288,13 +288,13 @@ def _sizes(request: VMCreateRequest, plan: Record | None, principal: Principal) 
     explicit = (request.vcpus, request.memory_mib, request.disk_gib)
     if plan is not None:
         if any(size is not None for size in explicit):
-            raise invalid("Give a plan or explicit sizes, not both.", details={"field": "plan_id"})
+            raise wrong_field("plan_id", "give a plan or explicit sizes, not both")
         return plan["vcpus"], plan["memory_mib"], plan["disk_gib"]
     if not principal.sees_everything:
-        raise invalid("Choose a plan.", details={"field": "plan_id"})
+        raise wrong_field("plan_id", "choose a plan")
     vcpus, memory_mib, disk_gib = explicit
     if vcpus is None or memory_mib is None or disk_gib is None:
-        raise invalid("Give a plan, or all of vcpus, memory_mib and disk_gib.", details={"field": "plan_id"})
+        raise wrong_field("plan_id", "give a plan, or all of vcpus, memory_mib and disk_gib")
     return vcpus, memory_mib, disk_gib
 
 

@@ -16,7 +16,7 @@ import trio
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerifyMismatchError
 
-from svc_actors.errors import invalid, unavailable
+from svc_actors.errors import unavailable, wrong_field
 
 MIN_LENGTH, MAX_LENGTH = 12, 128
 _CLASSES = (string.ascii_lowercase, string.ascii_uppercase, string.digits, string.punctuation)
@@ -63,12 +63,13 @@ class Passwords:
             return False
 
 
-def check_password(password: str, names: Iterable[str] = ()) -> None:
-    """Raise `invalid` unless the password follows the policy (specification, Password rule): 12 to 128 characters,
-    three of four classes, printable ASCII without spaces, and none of the account's `names` in it."""
+def check_password(password: str, names: Iterable[str] = (), *, field: str = "password") -> None:
+    """Raise `invalid`, about the request's `field`, unless the password follows the policy (specification, Password
+    rule): 12 to 128 characters, three of four classes, printable ASCII without spaces, and none of the account's
+    `names` in it."""
     problem = _problem(password, names)
     if problem is not None:
-        raise invalid(f"password: {problem}", details={"fields": [{"field": "password", "problem": problem}]})
+        raise wrong_field(field, problem)
 
 
 def _problem(password: str, names: Iterable[str]) -> str | None:

@@ -21,7 +21,7 @@ from svc.registry.operation import Command, Context, Method, Model, Operation, R
 from svc.registry.paging import EVERYTHING, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.controller.rows import sole
-from svc_actors.errors import conflict, invalid, not_found
+from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.store import UniqueViolationError, audit
 
 _KINDS = frozenset(
@@ -61,18 +61,19 @@ class SshKeyRequest(Request):
     id: UUID
 
 
-def parse_public_key(line: str) -> tuple[str, str]:
-    """The key line to store, and its fingerprint. Raises `invalid` for anything but one public key of a known kind."""
+def parse_public_key(line: str, *, field: str = "public_key") -> tuple[str, str]:
+    """The key line to store, and its fingerprint. Raises `invalid`, about the request's `field`, for anything but one
+    public key of a known kind."""
     parts = line.strip().split(None, 2)
     if len(parts) < 2 or parts[0] not in _KINDS or any(ord(c) < 0x20 or ord(c) == 0x7F for c in line.strip()):
-        raise _not_a_key("must be one line of the form `ssh-ed25519 AAAA... comment`")
+        raise wrong_field(field, "must be one line of the form `ssh-ed25519 AAAA... comment`")
     try:
         blob = base64.b64decode(parts[1], validate=True)
     except binascii.Error:
-        raise _not_a_key("the key's base64 is damaged") from None
+        raise wrong_field(field, "the key's base64 is damaged") from None
     length = int.from_bytes(blob[:4], "big")
     if blob[4 : 4 + length] != parts[0].encode() or len(blob) <= 4 + length:
-        raise _not_a_key("the key is not of the kind that it says, or is cut off")
+        raise wrong_field(field, "the key is not of the kind that it says, or is cut off")
     digest = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
     return " ".join(parts), f"SHA256:{digest}"
 
@@ -179,7 +180,3 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
         mutates=True,
     ),
 )
-
-
-def _not_a_key(problem: str) -> Exception:
-    return invalid(f"public_key: {problem}", details={"fields": [{"field": "public_key", "problem": problem}]})

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 from pydantic import Field
 
 from svc.registry.operation import Model, Request
-from svc_actors.errors import invalid
+from svc_actors.errors import wrong_field
 from svc_actors.store import Queryable
 
 T = TypeVar("T")
@@ -127,5 +127,5 @@ def _order(sort: str, sortable: Mapping[str, str], tie: str) -> str:
     name, direction = (sort[1:], "DESC") if sort.startswith("-") else (sort, "ASC")
     if name not in sortable:
         problem = f"this list is sorted by one of {', '.join(sorted(sortable))}, with - before it for descending order"
-        raise invalid(f"sort: {problem}", details={"fields": [{"field": "sort", "problem": problem}]})
+        raise wrong_field("sort", problem)
     return f"{sortable[name]} {direction} NULLS LAST, {tie} {direction}"

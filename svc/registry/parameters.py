@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from svc.registry.operation import Method, Operation
-from svc_actors.errors import ServiceError, invalid
+from svc_actors.errors import ServiceError, invalid, wrong_field
 
 MAX_DEPTH = 32
 _PLACEHOLDER = re.compile(r"{(\w+)}")
@@ -76,14 +76,14 @@ class ParameterReader:
             if name in self._repeated:
                 values.setdefault(name, []).append(value)
             elif name in values:
-                raise _wrong(name, "given more than once")
+                raise wrong_field(name, "given more than once")
             else:
                 values[name] = value
         _refuse_nul(parameters.query)
         _refuse_nul(parameters.path.items())
         for name in self.in_path:
             if name in values:
-                raise _wrong(name, "this parameter belongs to the path")
+                raise wrong_field(name, "this parameter belongs to the path")
         return {**values, **defaults, **parameters.path}
 
 
@@ -135,10 +135,6 @@ def _refuse_nul(pairs: Iterable[tuple[str, str]]) -> None:
     for name, value in pairs:
         if "\0" in name or "\0" in value:
             raise invalid("A text may not hold the character NUL.")
-
-
-def _wrong(field: str, problem: str) -> ServiceError:
-    return invalid(f"{field}: {problem}", details={"fields": [{"field": field, "problem": problem}]})
 
 
 def _explained(error: ValidationError) -> ServiceError:

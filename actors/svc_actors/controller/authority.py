@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from svc_actors.errors import invalid
+from svc_actors.errors import wrong_field
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction
 
@@ -296,9 +296,9 @@ def _public_key(csr: str) -> ec.EllipticCurvePublicKey:
         key = request.public_key()
         signed = request.is_signature_valid
     except (ValueError, TypeError) as error:
-        raise invalid("csr is not a certificate signing request in PEM.") from error
+        raise wrong_field("csr", "not a certificate signing request in PEM") from error
     if not signed or not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise invalid("csr must be signed with its own P-256 key.")
+        raise wrong_field("csr", "must be signed with its own P-256 key")
     return key
 
 

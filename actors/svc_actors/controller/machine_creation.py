@@ -20,7 +20,7 @@ from svc_actors.controller.machine_spec import Seed
 from svc_actors.controller.machine_states import MachineStatus
 from svc_actors.controller.scheduler import Candidate, Need, place
 from svc_actors.controller.tasks import ResourceKind, Task, create_task
-from svc_actors.errors import capacity, conflict, invalid, not_found, not_ready
+from svc_actors.errors import capacity, conflict, not_found, not_ready, wrong_field
 from svc_actors.sealing import Sealer
 from svc_actors.store import (
     Caller,
@@ -180,7 +180,7 @@ async def _usable_image(tx: Transaction, new: NewMachine) -> None:
         ("memory_mib", new.memory_mib, image["min_memory_mib"]),
     ):
         if has < least:
-            raise invalid(f"{image['name']} needs {name} of at least {least}.", details={"field": name, "least": least})
+            raise wrong_field(name, f"{image['name']} needs at least {least}")
 
 
 async def _default_network(tx: Transaction) -> UUID:

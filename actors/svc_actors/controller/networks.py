@@ -15,7 +15,7 @@ from uuid import UUID
 
 from svc_actors.controller.addresses import IPAddress, IPNetwork, reserve_arithmetic
 from svc_actors.controller.rows import sole
-from svc_actors.errors import conflict, invalid, not_found
+from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.store import (
     ExclusionViolationError,
     ForeignKeyViolationError,
@@ -70,22 +70,22 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
     overlaps another pool), not_found (network or location)."""
     network = new.cidr
     if network.version != 4:
-        raise invalid("Only IPv4 pools are offered.", details={"field": "cidr"})
+        raise wrong_field("cidr", "only IPv4 pools are offered")
     if network.prefixlen > 30:
-        raise invalid("A pool is a /30 or larger.", details={"field": "cidr"})
+        raise wrong_field("cidr", "a pool is a /30 or larger")
     first, last = network.network_address + 1, network.broadcast_address - 1
     gateway = new.gateway or first
     range_start, range_end = new.range_start or first, new.range_end or last
     for name, value in (("gateway", gateway), ("range_start", range_start), ("range_end", range_end)):
         if value.version != network.version or value not in network:
-            raise invalid(f"{name} {value} is not inside {network}.", details={"field": name})
+            raise wrong_field(name, f"{value} is not inside {network}")
     if int(range_start) > int(range_end):
-        raise invalid("The range ends before it starts.", details={"field": "range_end"})
+        raise wrong_field("range_end", "the range ends before it starts")
     prefix = new.guest_prefix_len
     if prefix is None:
         prefix = network.max_prefixlen if new.gateway_mode is GatewayMode.ONLINK else network.prefixlen
     if not network.prefixlen <= prefix <= network.max_prefixlen:
-        raise invalid("guest_prefix_len is shorter than the pool's own prefix, or longer than an address.")
+        raise wrong_field("guest_prefix_len", "shorter than the pool's own prefix, or longer than an address")
     try:
         pool = sole(
             await tx.fetchrow(
@@ -108,7 +108,7 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
             )
         )
     except ExclusionViolationError:
-        raise conflict(f"{network} overlaps a pool that there is already.", details={"field": "cidr"}) from None
+        raise conflict(f"{network} overlaps a pool that there is already; no pool was made.") from None
     except ForeignKeyViolationError as error:
         what = "location" if error.constraint_name == "pools_location_id_fkey" else "network"
         raise not_found(f"There is no such {what}.") from None
@@ -121,7 +121,7 @@ async def default_location(queryable: Queryable) -> UUID:
     rows = await queryable.fetch("SELECT id, name FROM locations")
     found: list[UUID] = [row["id"] for row in rows if len(rows) == 1 or row["name"] == "default"]
     if len(found) != 1:
-        raise invalid("Say which location the pool is in.", details={"field": "location_id"})
+        raise wrong_field("location_id", "say which location the pool is in")
     return found[0]
 
 

@@ -70,6 +70,7 @@ async def test_a_password_that_breaks_the_policy_is_refused(database: Database, 
         refused = await refusal(now.customer, "vm.create", **now.order(set_password=password))
         assert refused.code is ErrorCode.INVALID
         assert password not in str(refused.message)
+        assert "set_password" in str(refused.details)
         assert await database.fetchval("SELECT count(*) FROM vms") == 0
 
 
