@@ -51,25 +51,14 @@ def host_uuid() -> UUID:
 
 
 async def enrol(
-    folder: AgentFolder,
-    *,
-    controller: str,
-    token: str,
-    fingerprint: str,
-    hostname: str,
-    host: UUID,
-    client: httpx.AsyncClient | None = None,
+    folder: AgentFolder, *, controller: str, token: str, fingerprint: str, hostname: str, host: UUID
 ) -> Enrolment:
     """Exchange `token` at `controller` (a URL such as https://vm.example:8443) for this node's identity.
 
-    `fingerprint` is the SHA-256 of the authority's certificate in hex. `client` is for callers that bring their own
-    transport, already trusted. Raises `EnrolmentRefused`, or `httpx.TransportError` when nobody answers.
+    `fingerprint` is the SHA-256 of the authority's certificate in hex. Raises `EnrolmentRefused`, or
+    `httpx.TransportError` when nobody answers.
     """
-    # QEMU's user passes through it to the disks; what is secret in it is readable by its owner alone.
-    folder.path.mkdir(parents=True, exist_ok=True, mode=0o711)
     api = controller.rstrip("/") + "/api/v1"
-    if client is not None:
-        return await _exchange(folder, client, api, token, hostname, host)
     async with httpx.AsyncClient(verify=False, timeout=_TIMEOUT, trust_env=False) as untrusted:  # noqa: S501
         answer = await untrusted.get(f"{api}/nodes/authority")
     if answer.status_code != httpx.codes.OK:
@@ -81,25 +70,21 @@ async def enrol(
             " answers at this address, or the token was made by another controller"
         )
     context = ssl.create_default_context(cadata=authority.decode())
-    async with httpx.AsyncClient(verify=context, timeout=_TIMEOUT, trust_env=False) as trusted:
-        return await _exchange(folder, trusted, api, token, hostname, host)
+    async with httpx.AsyncClient(verify=context, timeout=_TIMEOUT, trust_env=False, base_url=api) as trusted:
+        return await enrol_over(trusted, folder, token=token, hostname=hostname, host=host)
 
 
-def authority_fingerprint(pem: bytes) -> str:
-    try:
-        return x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256()).hex()
-    except ValueError as error:
-        raise EnrolmentRefused("what the controller sent as its authority is not a certificate") from error
-
-
-async def _exchange(
-    folder: AgentFolder, client: httpx.AsyncClient, api: str, token: str, hostname: str, host: UUID
+async def enrol_over(
+    trusted: httpx.AsyncClient, folder: AgentFolder, *, token: str, hostname: str, host: UUID
 ) -> Enrolment:
+    """As `enrol`, by a client that trusts the controller already; its base URL is the controller's API."""
+    # QEMU's user passes through it to the disks; what is secret in it is readable by its owner alone.
+    folder.path.mkdir(parents=True, exist_ok=True, mode=0o711)
     key = _enrolment_key(folder)
     fault_point("enrol.key_made")
     request = EnrolRequest(token=token, csr=signing_request(key), hostname=hostname, host_uuid=host)
-    answer = await client.post(
-        f"{api}/nodes/enrol", content=request.model_dump_json(), headers={"Content-Type": "application/json"}
+    answer = await trusted.post(
+        "/nodes/enrol", content=request.model_dump_json(), headers={"Content-Type": "application/json"}
     )
     if not answer.is_success:
         raise EnrolmentRefused(refusal(answer))
@@ -115,6 +100,13 @@ async def _exchange(
     folder.write(folder.enrolment, enrolment.model_dump_json(indent=2).encode())
     folder.enrolment_key.unlink(missing_ok=True)
     return enrolment
+
+
+def authority_fingerprint(pem: bytes) -> str:
+    try:
+        return x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256()).hex()
+    except ValueError as error:
+        raise EnrolmentRefused("what the controller sent as its authority is not a certificate") from error
 
 
 def _enrolment_key(folder: AgentFolder) -> ec.EllipticCurvePrivateKey:

@@ -79,13 +79,14 @@ async def simulate(fleet: Fleet, options: argparse.Namespace) -> None:
 
 
 async def enrol(fleet: Fleet, options: argparse.Namespace) -> None:
-    if all((fleet.folder / name / "enrolment.json").exists() for name in fleet.names()):
+    if all(fleet.folder_of(name).enrolment.exists() for name in fleet.names()):
         return
     if not options.token:
         sys.exit("simulate-nodes: new nodes need --token (or SVC_TOKEN) to join")
     context = ssl.create_default_context(cafile=options.ca)
     headers = {"Authorization": f"Bearer {options.token}"}
-    async with httpx.AsyncClient(verify=context, headers=headers, timeout=60, trust_env=False) as client:
+    api = options.controller.rstrip("/") + "/api/v1"
+    async with httpx.AsyncClient(verify=context, headers=headers, timeout=60, trust_env=False, base_url=api) as client:
         joined = 0
 
         def count(_: str) -> None:
@@ -96,7 +97,7 @@ async def enrol(fleet: Fleet, options: argparse.Namespace) -> None:
 
         failures: list[Exception] = []
         try:
-            await fleet.enrol(client, options.controller.rstrip("/"), count)
+            await fleet.enrol(client, count)
         except* (httpx.HTTPError, EnrolmentRefused) as errors:
             failures.extend(errors.exceptions)
         if failures:

@@ -17,7 +17,7 @@ import trio
 
 from svc_nodeagent.agent import Agent, OpenHost
 from svc_nodeagent.config import AgentFolder
-from svc_nodeagent.enrol import EnrolmentRefused, enrol, refusal
+from svc_nodeagent.enrol import EnrolmentRefused, enrol_over, refusal
 from svc_nodeagent.host import Host, OpenStream
 from svc_nodeagent.journal import Journal
 from svc_nodeagent.simulated import Behaviour, SimulatedHost
@@ -43,21 +43,24 @@ class Fleet:
     def names(self) -> list[str]:
         return [f"{self.prefix}-{number:04}" for number in range(1, self.size + 1)]
 
-    async def enrol(self, client: httpx.AsyncClient, controller: str, joined: Callable[[str], None]) -> None:
-        """Have every node that has no identity yet join. `client` trusts the controller and carries an administrator's
-        credential. Raises `EnrolmentRefused` and what httpx raises."""
+    def folder_of(self, name: str) -> AgentFolder:
+        return AgentFolder(self.folder / name)
+
+    async def enrol(self, client: httpx.AsyncClient, joined: Callable[[str], None]) -> None:
+        """Have every node that has no identity yet join. `client` trusts the controller, whose API is its base URL, and
+        carries an administrator's credential. Raises `EnrolmentRefused` and what httpx raises."""
         limiter = trio.CapacityLimiter(_ENROLLING_AT_ONCE)
         async with trio.open_nursery() as nursery:
             for name in self.names():
-                folder = AgentFolder(self.folder / name)
+                folder = self.folder_of(name)
                 if not folder.enrolment.exists():
-                    nursery.start_soon(self._join, client, controller, folder, name, limiter, joined)
+                    nursery.start_soon(self._join, client, folder, name, limiter, joined)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run all agents until cancelled."""
         async with trio.open_nursery() as nursery:
             for number, name in enumerate(self.names()):
-                folder = AgentFolder(self.folder / name)
+                folder = self.folder_of(name)
                 agent = Agent(folder, Journal.open(folder.journal), seed=number)
                 self.agents.append(agent)
                 nursery.start_soon(agent.run, self._opener(folder, name, number))
@@ -67,26 +70,17 @@ class Fleet:
     async def _join(
         self,
         client: httpx.AsyncClient,
-        controller: str,
         folder: AgentFolder,
         name: str,
         limiter: trio.CapacityLimiter,
         joined: Callable[[str], None],
     ) -> None:
         async with limiter:
-            answer = await client.post(f"{controller}/api/v1/nodes/bootstrap", json={"name": name})
+            answer = await client.post("/nodes/bootstrap", json={"name": name})
             if not answer.is_success:
                 raise EnrolmentRefused(f"{name}: {refusal(answer)}")
             token = answer.json()["token"]
-            await enrol(
-                folder,
-                controller=controller,
-                token=token,
-                fingerprint="",
-                hostname=name,
-                host=self._host_uuid(name),
-                client=client,
-            )
+            await enrol_over(client, folder, token=token, hostname=name, host=self._host_uuid(name))
             joined(name)
 
     def _opener(self, folder: AgentFolder, name: str, number: int) -> OpenHost:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -28,6 +27,7 @@ from svc.cli.profiles import Profile, ProfileFile
 from svc.controller.config import ControllerConfig
 from svc_nodeagent.simulated import Behaviour
 from svc_nodeagent.simulated_fleet import Fleet
+from tests.system.stack import free_port
 
 EMAIL, PASSWORD = "ada@example.test", "Correct-Horse-42"
 IMAGE = b"a disk" * 1000
@@ -106,8 +106,10 @@ class House(Terminal):
         fleet = Fleet(self.nodes, 1, behaviour=behaviour or Behaviour())
         headers = {"Authorization": f"Bearer {self.profile.token}"}
         context = ssl.create_default_context(cadata=self.profile.trusted)
-        async with httpx.AsyncClient(verify=context, headers=headers, timeout=20) as client:
-            await fleet.enrol(client, self.url, lambda name: None)
+        async with httpx.AsyncClient(
+            verify=context, headers=headers, timeout=20, base_url=f"{self.url}/api/v1"
+        ) as client:
+            await fleet.enrol(client, lambda name: None)
         await self.nursery.start(fleet.run)
         with trio.fail_after(30):
             async with Client.open(self.profile) as client_:
@@ -136,12 +138,6 @@ def description_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture
 def terminal(tmp_path: Path) -> Terminal:
     return Terminal(tmp_path)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from svc_actors.controller.node_records import NodeMode, NodeState
 from svc_actors.errors import ServiceError
 from svc_actors.store import Caller, Database, Via
 from svc_nodeagent.config import AgentFolder
-from svc_nodeagent.enrol import enrol
+from svc_nodeagent.enrol import enrol_over
 from tests.gateway.rig import NodeOnDisk
 
 R = TypeVar("R")
@@ -62,16 +62,8 @@ class Site:
                 return httpx.Response(409, json={"error": {"code": error.code, "message": error.message}})
             return httpx.Response(200, content=enrolled.model_dump_json())
 
-        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-            enrolment = await enrol(
-                folder,
-                controller="https://controller",
-                token=token,
-                fingerprint="",
-                hostname="host",
-                host=host or uuid4(),
-                client=client,
-            )
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="https://controller") as client:
+            enrolment = await enrol_over(client, folder, token=token, hostname="host", host=host or uuid4())
         return NodeOnDisk(enrolment.node_id, folder)
 
     async def detail(self, node_id: UUID) -> NodeDetail:

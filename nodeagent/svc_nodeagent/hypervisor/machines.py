@@ -5,7 +5,7 @@ Invariants:
 - every step finds what it would make, so an operation interrupted between any two steps converges when it is repeated;
 - the record is written first and removed last; domain, seed and network are derived from it;
 - steps of one machine do not overlap (a lock a machine), but nothing waits under the lock for a guest or a download: a
-  forced stop or a deletion comes through at once, and what it supersedes notices (`_Intent`) and ends as cancelled.
+  forced stop or a deletion comes through at once, and what it supersedes notices (`_Order`) and ends as cancelled.
 """
 
 from __future__ import annotations
@@ -57,11 +57,25 @@ _OFF = (DomainState.STOPPED, DomainState.CRASHED)
 
 
 @dataclass
-class _Intent:
-    """Who last decided what the machine shall be: an orderly stop or restart gives way to any later decision."""
+class _Turn:
+    """Of one machine: the lock of its steps, and how many orders it has had."""
 
     lock: trio.Lock = field(default_factory=trio.Lock)
-    generation: int = 0
+    orders: int = 0
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What was last decided on a machine; a creation, an orderly stop or a restart gives way to any later order."""
+
+    what: str
+    turn: _Turn
+    number: int
+
+    def check(self) -> None:
+        """Raises `HostError(cancelled)` when a later order has come."""
+        if self.turn.orders != self.number:
+            raise HostError(FailureCode.CANCELLED, f"A later order for the machine took the place of {self.what}.")
 
 
 class Machines:
@@ -81,12 +95,11 @@ class Machines:
         self._images = images
         self._network = network
         self._acceleration = acceleration
-        self._intents: dict[UUID, _Intent] = {}
+        self._turns: dict[UUID, _Turn] = {}
 
     async def create(self, operation: VmCreate, report: Report) -> DomainResult:
         spec = operation.machine
-        intent = self._decide(spec.vm_id)
-        generation = intent.generation
+        order = self._order(spec.vm_id, "the creation")
         record = MachineRecord(
             vm_id=spec.vm_id,
             name=spec.name,
@@ -106,7 +119,7 @@ class Machines:
         await self._images.ensure(operation.image, fetched)
         fault_point("create.image")
         async with self._steps(spec.vm_id):
-            self._still(intent, generation, "the creation")
+            order.check()
             await report(60, "making the disks, the first boot's seed and the network")
             await in_thread(self._write_record, record, spec.seed.account.password_hash)
             fault_point("create.record")
@@ -123,7 +136,7 @@ class Machines:
 
     async def start(self, vm_id: UUID, network: NetworkSpec) -> DomainResult:
         """The definition is written anew from the record, so that changes made while the machine ran take effect."""
-        self._decide(vm_id)
+        self._order(vm_id, "the start")
         async with self._steps(vm_id):
             record = (await self._record(vm_id)).model_copy(update={"network": network})
             if await self._guests.state(vm_id) in (DomainState.RUNNING, DomainState.SHUTTING_DOWN):
@@ -138,18 +151,17 @@ class Machines:
             return await self._result(vm_id)
 
     async def shutdown(self, vm_id: UUID, seconds: float, report: Report) -> DomainResult:
-        intent = self._decide(vm_id)
-        await self._wait_until_off(vm_id, seconds, intent, report, "the shutdown")
+        order = self._order(vm_id, "the shutdown")
+        await self._wait_until_off(vm_id, seconds, order, report)
         return await self._result(vm_id)
 
     async def reboot(self, vm_id: UUID, seconds: float, report: Report) -> DomainResult:
         """A machine found off is started: it is where an interrupted reboot was."""
-        intent = self._decide(vm_id)
-        generation = intent.generation
-        await self._wait_until_off(vm_id, seconds, intent, report, "the reboot")
+        order = self._order(vm_id, "the reboot")
+        await self._wait_until_off(vm_id, seconds, order, report)
         fault_point("reboot.off")
         async with self._steps(vm_id):
-            self._still(intent, generation, "the reboot")
+            order.check()
             record = await self._record(vm_id)
             await self._apply_network(record)
             await self._write_seed(record)
@@ -158,7 +170,7 @@ class Machines:
             return await self._result(vm_id)
 
     async def force_stop(self, vm_id: UUID) -> DomainResult:
-        self._decide(vm_id)
+        self._order(vm_id, "the forced stop")
         async with self._steps(vm_id):
             if await self._guests.state(vm_id) is DomainState.ABSENT:
                 raise absent(vm_id)
@@ -166,13 +178,13 @@ class Machines:
             return await self._result(vm_id)
 
     async def reset(self, vm_id: UUID) -> DomainResult:
-        self._decide(vm_id)
+        self._order(vm_id, "the reset")
         async with self._steps(vm_id):
             await self._guests.reset(vm_id)
             return await self._result(vm_id)
 
     async def delete(self, vm_id: UUID, *, destroy_disks: bool) -> DeleteResult:
-        self._decide(vm_id)
+        self._order(vm_id, "the deletion")
         async with self._steps(vm_id):
             await self._guests.destroy(vm_id)
             fault_point("delete.stopped")
@@ -219,27 +231,23 @@ class Machines:
 
     @asynccontextmanager
     async def _steps(self, vm_id: UUID) -> AsyncIterator[None]:
-        async with self._intents.setdefault(vm_id, _Intent()).lock:
+        async with self._turns.setdefault(vm_id, _Turn()).lock:
             yield
 
-    def _decide(self, vm_id: UUID) -> _Intent:
-        intent = self._intents.setdefault(vm_id, _Intent())
-        intent.generation += 1
-        return intent
+    def _order(self, vm_id: UUID, what: str) -> _Order:
+        """Supersede what was ordered before."""
+        turn = self._turns.setdefault(vm_id, _Turn())
+        turn.orders += 1
+        return _Order(what, turn, turn.orders)
 
-    def _still(self, intent: _Intent, generation: int, what: str) -> None:
-        if intent.generation != generation:
-            raise HostError(FailureCode.CANCELLED, f"A later order for the machine took the place of {what}.")
-
-    async def _wait_until_off(self, vm_id: UUID, seconds: float, intent: _Intent, report: Report, what: str) -> None:
+    async def _wait_until_off(self, vm_id: UUID, seconds: float, order: _Order, report: Report) -> None:
         """Press the power button, again from time to time (a guest still booting does not hear it), until it is off."""
-        generation = intent.generation
         began = trio.current_time()
         pressed = -PRESS_AGAIN_SECONDS
         while (state := await self._guests.state(vm_id)) not in _OFF:
             if state is DomainState.ABSENT:
                 raise absent(vm_id)
-            self._still(intent, generation, what)
+            order.check()
             waited = trio.current_time() - began
             if waited > seconds:
                 raise HostError(
