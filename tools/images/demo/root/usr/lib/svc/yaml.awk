@@ -53,7 +53,7 @@ function ended() { return at > NR || line[at] ~ /^(---|\.\.\.)( |$)/ }
 function block(depth, path,    text) {
 	text = substr(line[at], depth + 1)
 	if (text ~ /^-( |$)/) list(depth, path)
-	else if (text ~ /^["'{\[]/ && !key_length(text)) value(text, path, depth - 1)
+	else if (text ~ /^["'{[]/ && !key_length(text)) value(text, path, depth - 1)
 	else if (key_length(text)) map(depth, path)
 	else value(text, path, depth - 1)
 }
@@ -109,7 +109,7 @@ function child(depth, path, of_key,    next_) {
 function key_length(text) {
 	if (text ~ /^"/) return match(text, /^"[^"\\]*":( |$)/) ? index(substr(text, 2), "\"") + 1 : 0
 	if (text ~ /^'/) return match(text, /^'[^']*':( |$)/) ? index(substr(text, 2), "'") + 1 : 0
-	if (text ~ /^[\[{#&*!|>%@`]/) return 0
+	if (text ~ /^[[{#&*!|>%@`]/) return 0
 	if (match(text, /:([ \t]|$)/) && index(substr(text, 1, RSTART), " #") == 0) return RSTART - 1
 	return 0
 }
@@ -124,7 +124,7 @@ function value(text, path, depth,    first, got) {
 	first = substr(text, 1, 1)
 	if (first ~ /[&*!]/) fail("anchors, aliases and tags are not read")
 	if (first == "|" || first == ">") { scalar_block(text, path, depth); return }
-	if (first ~ /["'{\[]/) {
+	if (first ~ /["'{[]/) {
 		rest_of_document(text)
 		if (first ~ /["']/) emit(path, quoted())
 		else flow(path)
@@ -244,7 +244,7 @@ function separator(closing,    char) {
 # A plain scalar inside brackets; as a key it ends at a colon.
 function word(is_key,    start, char, got) {
 	start = position
-	while ((char = substr(buffer, position, 1)) != "" && char !~ /[],\[{}\n]/) {
+	while ((char = substr(buffer, position, 1)) != "" && char !~ /[],[{}\n]/) {
 		if (char == ":" && (is_key || substr(buffer, position + 1, 1) ~ /[ \n]/)) break
 		if (char == "#" && substr(buffer, position - 1, 1) == " ") break
 		position++
