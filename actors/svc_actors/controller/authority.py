@@ -199,7 +199,7 @@ class Authority:
         chain, key_file, authority = folder / "server.pem", folder / "server.key", folder / "authority.pem"
         key = _kept_key(key_file)
         kept = _kept_certificate(chain)
-        if authority.exists() is False or authority.read_text() != self.certificate_pem:
+        if not authority.exists() or authority.read_text() != self.certificate_pem:
             _write(authority, self.certificate_pem.encode(), 0o644)
         if kept is None or not self._still_good(kept, key, public_host):
             kept = self._server(key, public_host)

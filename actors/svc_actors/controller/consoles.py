@@ -21,6 +21,7 @@ from svc_actors.store import Queryable
 from svc_nodeagent.protocol import ConsoleKind, ConsoleOpen
 
 __all__ = [
+    "OPENABLE",
     "TICKET_SECONDS",
     "ConsoleKind",
     "ConsoleOpen",

@@ -224,7 +224,7 @@ class Node(Actor):
             await announce(tx, replace(node, connection=NodeState.OFFLINE), "deleted")
             await self._audit(tx, caller, node, None)
         self._services.authority.forget(self.node_id)
-        self._services.gateway.drop(self.node_id, "the node was deleted")
+        self._services.gateway.drop(self.node_id, "The node was deleted.")
 
     async def _audit(self, tx: Transaction, caller: Caller, node: NodeRecord, details: dict[str, Any] | None) -> None:
         await audit.record(

@@ -106,6 +106,11 @@ class Ending:
     def succeeded(self) -> bool:
         return self.status is TaskStatus.SUCCEEDED
 
+    @property
+    def last_line(self) -> str:
+        """What the log ends with: what happened, and what to do about it."""
+        return self.message if self.hint is None else f"{self.message.rstrip('.')}. {self.hint}"
+
 
 async def create_task(
     tx: Transaction,
@@ -200,7 +205,7 @@ async def end_task(tx: Transaction, task_id: UUID, ending: Ending) -> Task | Non
     whose transaction this is, must change nothing else on this task's behalf."""
     row = await tx.fetchrow(
         """UPDATE tasks
-           SET status = $2, ended_at = now(), started_at = coalesce(started_at, now()), message = $3,
+           SET status = $2, ended_at = now(), started_at = coalesce(started_at, now()), message = $5,
                progress = CASE WHEN $2 = 'succeeded' THEN 100 ELSE progress END, error_code = $4,
                error_message = CASE WHEN $2 = 'succeeded' THEN NULL ELSE $3 END
            WHERE id = $1 AND status IN ('queued', 'running') RETURNING *""",
@@ -208,11 +213,12 @@ async def end_task(tx: Transaction, task_id: UUID, ending: Ending) -> Task | Non
         ending.status.value,
         ending.message,
         ending.error_code.value if ending.error_code else None,
+        ending.last_line,
     )
     if row is None:
         return None
     level = {TaskStatus.FAILED: Level.ERROR, TaskStatus.CANCELLED: Level.WARNING}.get(ending.status, Level.INFO)
-    await _append_line(tx, task_id, ending.message, None, level, only_open=False)
+    await _append_line(tx, task_id, ending.last_line, None, level, only_open=False)
     task = as_task(row)
     await announce(tx, task)
     return task
