@@ -36,8 +36,8 @@ from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import Database
 from svc_http.app import create_app
 from svc_http.server import serve_https
+from tests.certificates import self_signed
 from tests.conftest import Cluster
-from tests.http.toys import certificate
 
 EXAMPLES = 12
 REGISTRY = controller_registry()
@@ -73,7 +73,7 @@ def controller(database_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
             app = create_app(REGISTRY, services, authenticator=Authentication(database), public_url="https://localhost")
             stopping = trio.Event()
             stop.append((trio.lowlevel.current_trio_token(), stopping))
-            [bind] = await nursery.start(partial(serve_https, app, config, certificate(folder), stopping))
+            [bind] = await nursery.start(partial(serve_https, app, config, self_signed(folder), stopping))
             started.put(Running(bind.replace("127.0.0.1", "localhost"), await _administrator(database)))
 
     def run() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,10 +11,6 @@ from typing import Any
 from uuid import UUID
 
 import trio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from pydantic import Field
 
 from svc.controller.config import ControllerConfig
@@ -27,7 +22,8 @@ from svc_actors.errors import forbidden, rate_limited, unauthenticated
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Event, EventLog, audit
 from svc_http.app import App, create_app
-from svc_http.server import TlsFiles, serve_https
+from svc_http.server import serve_https
+from tests.certificates import self_signed
 
 ADA = UUID("00000000-0000-0000-0000-00000000000a")
 SUPPORT = UUID("00000000-0000-0000-0000-0000000000cc")
@@ -248,7 +244,7 @@ async def served(database: Database, folder: Path) -> AsyncIterator[Served]:
     log = EventLog(database)
     services = Toys(database, Sealer(bytes(32)), log)
     app = toy_app(services)
-    files = certificate(folder)
+    files = self_signed(folder)
     config = ControllerConfig(data_dir=folder, public_host="localhost", bind_host="127.0.0.1", api_port=0)
     stop, ended = trio.Event(), trio.Event()
     async with trio.open_nursery() as nursery:
@@ -267,26 +263,3 @@ async def served(database: Database, folder: Path) -> AsyncIterator[Served]:
             with trio.move_on_after(10):
                 await ended.wait()
             nursery.cancel_scope.cancel()
-
-
-def certificate(folder: Path) -> TlsFiles:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    files = TlsFiles(folder / "certificate.pem", folder / "key.pem")
-    files.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    files.key.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return files

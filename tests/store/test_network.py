@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import random
 import ssl
 from collections.abc import AsyncIterator
@@ -12,14 +11,11 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 import trio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_actors.store import database as pool_module
+from tests.certificates import self_signed
 from tests.store.proxy import Proxy, tls_proxy_to
 from tests.store.server import own_server, until
 
@@ -40,36 +36,11 @@ class Remote:
 
 @pytest.fixture
 async def remote(database_url: str, tmp_path: Path) -> AsyncIterator[Remote]:
-    certificate = write_certificate(tmp_path)
+    certificate = self_signed(tmp_path).certificate
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, tmp_path / "key.pem")
     async with tls_proxy_to(database_url, context) as (proxy, port):
         yield Remote(urlsplit(database_url).path, port, certificate, proxy)
-
-
-def write_certificate(folder: Path) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / "key.pem").write_bytes(private)
-    path = folder / "certificate.pem"
-    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    return path
 
 
 @pytest.mark.parametrize(("sslmode", "encrypted"), [("disable", False), ("require", True), ("verify-full", True)])
@@ -119,7 +90,7 @@ async def test_a_certificate_that_cannot_be_verified_is_refused(
 ) -> None:
     monkeypatch.setattr(pool_module, "ACQUIRE_TIMEOUT", 0.2)
     (tmp_path / "other").mkdir()
-    other = write_certificate(tmp_path / "other")
+    other = self_signed(tmp_path / "other").certificate
     for url in (
         remote.url(sslmode="verify-full", host="127.0.0.1"),
         remote.url(sslmode="verify-full", certificate=other),

@@ -39,7 +39,7 @@ from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import Database, Event, EventKind, EventLog, NewEvent, append, embedded, migrate
 from svc_http.app import App, create_app
 from svc_http.server import TlsFiles, serve_https
-from tests.http.toys import certificate
+from tests.certificates import self_signed
 from tools.benchmarks import Ratio
 
 ROUNDS = 5
@@ -61,7 +61,7 @@ def measure() -> list[Ratio]:
 async def _measure() -> list[Ratio]:
     folder = Path(tempfile.mkdtemp(prefix="svc-bench-"))
     folder.chmod(0o711)
-    certificate(folder)
+    self_signed(folder)
     async with embedded(folder / "postgresql") as url, Database.open(url) as database:
         await migrate(database)
         token, vm_id = await _seed(database)
