@@ -107,7 +107,7 @@ async def test_completions_are_printed_for_each_shell(terminal: Terminal, shell:
     assert f"_SVC_COMPLETE={shell}_complete" in (await terminal.ok("completion", shell)).out
 
 
-async def test_words_and_flags_are_completed(terminal: Terminal) -> None:
+async def test_words_and_flags_are_completed() -> None:
     completing = ShellComplete(build(SERVICE), {}, "svc", "_SVC_COMPLETE")
 
     async def words(*before: str, incomplete: str) -> list[str]:

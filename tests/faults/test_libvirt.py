@@ -20,7 +20,7 @@ POINTS = ("create.disks", "create.network", "create.defined", "create.started", 
 CONVERGED_WITHIN = 30.0
 
 
-async def order(stack: Stack, client: Client, image_id: str, name: str, *, start: bool) -> dict[str, Any]:
+async def order(client: Client, image_id: str, name: str, *, start: bool) -> dict[str, Any]:
     [project] = (await client.call("GET", "/projects"))["items"]
     body = {
         "name": name,
@@ -83,10 +83,10 @@ async def test_creations_cut_off_anywhere_leave_each_machine_once_and_nothing_el
                 await agent.kill()
                 agent.start(SVC_FAULT_POINT=point)
                 await stack.node_online("alpha")
-                created = await order(stack, client, image["id"], f"m-{number}", start=point == "create.started")
+                created = await order(client, image["id"], f"m-{number}", start=point == "create.started")
                 await kill_and_return(stack, agent, choice)
                 machines = await converged(client, number + 1)
-                again = await order(stack, client, image["id"], f"m-{number}", start=point == "create.started")
+                again = await order(client, image["id"], f"m-{number}", start=point == "create.started")
                 assert again["vm"]["id"] == created["vm"]["id"]
                 assert again["task"]["id"] == created["task"]["id"]
                 log = await client.call("GET", f"/tasks/{created['task']['id']}/events")

@@ -104,7 +104,7 @@ async def test_a_flapping_node_does_not_disturb_another(rig: Rig) -> None:
 
 async def test_work_goes_on_while_disconnected_and_its_result_waits(rig: Rig) -> None:
     node = await rig.new_node()
-    node.host.behaviour = Behaviour(seconds=(0.1, 0.1))
+    node.host.behaviour = Behaviour(seconds=(0.5, 0.5))
     operation = create()
     async with proxy_to(rig.port) as proxy:
         node.dial_through(proxy.port)

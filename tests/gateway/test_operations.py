@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -93,10 +94,12 @@ async def test_a_restarted_controller_gets_the_outcome_of_what_it_had_asked_for(
     node = await rig.new_node()
     node.host.behaviour = Behaviour(seconds=(0.2, 0.2))
     operation = create()
-    async with node.running():
-        with trio.move_on_after(0.1):
-            await rig.until_online(node.node_id)
-            await rig.gateway.perform(node.node_id, OperationId("t:create"), operation, timeout=20)
+    ask = partial(rig.gateway.perform, node.node_id, OperationId("t:create"), operation, timeout=20)
+    async with node.running() as agent:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await until(lambda: bool(agent._journal.begun))
+            nursery.cancel_scope.cancel()
         await rig.stop_gateway()
         await until(lambda: len(node.host.performed) == 1)
         await rig.start_gateway()

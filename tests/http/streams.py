@@ -122,7 +122,7 @@ async def reading(
         headers.append(("last-event-id", str(after)))
     try:
         if version == "h2":
-            yield await _open_h2(stream, server, headers)
+            yield await _open_h2(stream, headers)
         else:
             yield await _open_h1(stream, headers)
     finally:
@@ -136,7 +136,7 @@ async def _open_h1(stream: trio.SSLStream[trio.SocketStream], headers: list[tupl
     return H1Reader(stream, connection)
 
 
-async def _open_h2(stream: trio.SSLStream[trio.SocketStream], server: Served, headers: list[tuple[str, str]]) -> Reader:
+async def _open_h2(stream: trio.SSLStream[trio.SocketStream], headers: list[tuple[str, str]]) -> Reader:
     connection = h2.connection.H2Connection()
     connection.initiate_connection()
     pseudo = [(":method", "GET"), (":path", "/api/v1/stream"), (":scheme", "https"), (":authority", "localhost")]

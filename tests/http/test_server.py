@@ -20,8 +20,8 @@ from tests.http.toys import Served
 WRITER = {"Authorization": "Bearer customer,write"}
 
 
-def client(server: Served, *, http2: bool = False) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust, http2=http2, headers=WRITER)
+def client(server: Served) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust, headers=WRITER)
 
 
 def handshake(port: int, version: ssl.TLSVersion) -> str | None:

@@ -98,7 +98,7 @@ class SerialLine:
         return {"viewers": len(self._viewers), "scrollback_bytes": len(self._scrollback.content())}
 
 
-class SerialViewer(trio.abc.HalfCloseableStream):
+class SerialViewer(trio.abc.Stream):
     """One viewer's end of a serial line. Receives b"" once the guest has stopped."""
 
     def __init__(self, line: SerialLine) -> None:
@@ -148,10 +148,6 @@ class SerialViewer(trio.abc.HalfCloseableStream):
         await self._line.write(bytes(data))
 
     async def wait_send_all_might_not_block(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def send_eof(self) -> None:
-        """Nothing more will be typed; the guest is not told."""
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:

@@ -101,7 +101,7 @@ def image(content: bytes | Path, *, format: ImageFormat = ImageFormat.QCOW2) -> 
     return ImageSpec(image_id=uuid4(), name="demo", format=format, source=ControllerSource(token=digest), digest=digest)
 
 
-class FileStream(trio.abc.HalfCloseableStream):
+class FileStream(trio.abc.Stream):
     """What the controller's stream of a file looks like to the agent."""
 
     def __init__(self, data: bytes) -> None:
@@ -116,9 +116,6 @@ class FileStream(trio.abc.HalfCloseableStream):
         raise trio.BrokenResourceError
 
     async def wait_send_all_might_not_block(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:

@@ -64,7 +64,7 @@ def files() -> dict[str, Path]:
 async def host(
     data_folder: Path, naming: Naming, clean_host: None, demo_image: Path, files: dict[str, Path]
 ) -> AsyncIterator[LibvirtHost]:
-    async def open_stream(token: str) -> trio.abc.HalfCloseableStream:
+    async def open_stream(token: str) -> trio.abc.Stream:
         return FileStream(await trio.Path(files.get(token, demo_image)).read_bytes())
 
     async with LibvirtHost.open(data_folder, open_stream=open_stream, naming=naming) as opened:

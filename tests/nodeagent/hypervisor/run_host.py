@@ -23,7 +23,7 @@ OPERATION: TypeAdapter[NodeOperation] = TypeAdapter(NodeOperation)
 async def main(*arguments: str) -> None:
     folder, image, *names = arguments
 
-    async def open_stream(token: str) -> trio.abc.HalfCloseableStream:
+    async def open_stream(token: str) -> trio.abc.Stream:
         return FileStream(await trio.Path(image).read_bytes())
 
     async with LibvirtHost.open(Path(folder), open_stream=open_stream, naming=Naming(*names)) as host:

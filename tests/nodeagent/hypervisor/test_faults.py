@@ -20,7 +20,6 @@ from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import (
     ImageRemove,
-    ImageSpec,
     MachineSpec,
     NodeOperation,
     VmCreate,
@@ -116,7 +115,7 @@ async def test_killed_anywhere_in_creation_and_deletion_it_converges(
     await made_once(spec, naming, data_folder, start)
     assert await perform(delete, kill_at=killed_deleting.replace(":3", ":2")) == KILLED
     assert await perform(delete) == 0
-    await nothing_left(spec, naming, data_folder, image_spec, retained=not delete.destroy_disks)
+    await nothing_left(spec, naming, data_folder, retained=not delete.destroy_disks)
     if delete.destroy_disks:
         assert await perform(ImageRemove(image_id=image_spec.image_id)) == 0
         assert list((data_folder / "images").iterdir()) == []
@@ -158,9 +157,7 @@ async def made_once(spec: MachineSpec, naming: Naming, data_folder: Path, starte
     ]
 
 
-async def nothing_left(
-    spec: MachineSpec, naming: Naming, data_folder: Path, image_spec: ImageSpec, *, retained: bool
-) -> None:
+async def nothing_left(spec: MachineSpec, naming: Naming, data_folder: Path, *, retained: bool) -> None:
     assert domains(naming) == []
     assert list((data_folder / "machines").iterdir()) == []
     kept = sorted(str(path.relative_to(data_folder / "retained")) for path in (data_folder / "retained").glob("*/*"))

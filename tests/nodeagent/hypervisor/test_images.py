@@ -60,7 +60,7 @@ def cache(tmp_path: Path, site: Answer | None = None) -> tuple[ImageCache, Folde
     folders = Folders(tmp_path)
     folders.create()
 
-    async def open_stream(token: str) -> trio.abc.HalfCloseableStream:
+    async def open_stream(token: str) -> trio.abc.Stream:
         await trio.lowlevel.checkpoint()
         return FileStream(CONTENT)
 

@@ -271,7 +271,7 @@ async def test_an_address_taken_from_a_card_is_neither_routed_nor_let_through(
         assert await guest.replies_until(2) == [2]
 
 
-async def test_rules_of_others_are_left_alone(host_network: HostNetwork, naming: Naming) -> None:
+async def test_rules_of_others_are_left_alone(host_network: HostNetwork) -> None:
     foreign = f"foreign{os.getpid()}"
     await run_program("nft", "-f", "-", stdin=f"table inet {foreign} {{ chain c {{ }}\n}}\n".encode())
     try:
