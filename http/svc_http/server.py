@@ -25,8 +25,8 @@ from svc_http.app import App
 GRACE = 5.0
 UNREAD_DEADLINE = 20.0
 UNSENT_BYTES = 128 * 1024
-"""What the kernel takes for a peer before that has room for it: without this bound (tcp(7), TCP_NOTSENT_LOWAT), one that
-reads nothing is noticed only after megabytes, and holds them."""
+"""What the kernel takes for a peer before that has room for it (tcp(7), TCP_NOTSENT_LOWAT): without this bound, one
+that reads nothing is noticed only after megabytes, and holds them."""
 PING_INTERVAL = 20.0
 KEEP_ALIVE = 65.0
 HANDSHAKE_DEADLINE = 10.0
