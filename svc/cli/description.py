@@ -83,7 +83,7 @@ class OperationDescription:
 
 @dataclass(frozen=True)
 class Service:
-    """Every operation, and the lists by their path."""
+    """Every operation of the registry."""
 
     operations: tuple[OperationDescription, ...]
 

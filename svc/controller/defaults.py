@@ -15,7 +15,7 @@ from svc_actors.controller.networks import NewPool, create_network, create_pool
 from svc_actors.store import Database
 
 NAT_NETWORK: Final = IPv4Network("10.77.0.0/16")
-_LOCK: Final = 7_700_001
+_LOCK: Final = 0x5356_4445
 _PLANS: Final = (
     # name, slug, vcpus, memory in MiB, disk in GiB
     ("Small", "small", 1, 1024, 20),

@@ -30,7 +30,6 @@ from svc.registry.operation import (
 )
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.node_enrolment import (
-    Bootstrap,
     create_bootstrap,
     delete_bootstrap,
     enrol,
@@ -100,14 +99,12 @@ async def bootstrap_node(context: Context[Controller], request: NodeBootstrapReq
         )
     fingerprint = services.authority.fingerprint
     return NodeBootstrapCreated(
-        **_shown(bootstrap), token=token, fingerprint=fingerprint, command=_command(services, token, fingerprint)
+        **vars(bootstrap), token=token, fingerprint=fingerprint, command=_command(services, token, fingerprint)
     )
 
 
 async def list_bootstraps(context: Context[Controller], request: Empty) -> list[NodeBootstrapModel]:
-    return [
-        NodeBootstrapModel(**_shown(bootstrap)) for bootstrap in await pending_bootstraps(context.services.database)
-    ]
+    return [NodeBootstrapModel(**vars(bootstrap)) for bootstrap in await pending_bootstraps(context.services.database)]
 
 
 async def withdraw_bootstrap(context: Context[Controller], request: BootstrapRequest) -> None:
@@ -147,17 +144,6 @@ async def node_authority(context: Context[Controller], request: Empty) -> bytes:
 
 async def node_package(context: Context[Controller], request: Empty) -> bytes:
     return await trio.to_thread.run_sync(agent_package)
-
-
-def _shown(bootstrap: Bootstrap) -> dict[str, Any]:
-    return {
-        "id": bootstrap.id,
-        "name": bootstrap.name,
-        "location_id": bootstrap.location_id,
-        "mode": bootstrap.mode,
-        "created_at": bootstrap.created_at,
-        "expires_at": bootstrap.expires_at,
-    }
 
 
 def _command(services: Controller, token: str, fingerprint: str) -> str:

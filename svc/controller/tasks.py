@@ -142,12 +142,7 @@ async def show_task(context: Context[Controller], request: TaskRequest) -> TaskM
 async def task_log(context: Context[Controller], request: TaskLogRequest) -> list[TaskEventModel]:
     await _visible_task(context, request.id)
     lines = await read_log(context.services.database, request.id, after=request.after, limit=LOG_PAGE)
-    return [
-        TaskEventModel(
-            position=line.position, at=line.at, level=line.level, progress=line.progress, message=line.message
-        )
-        for line in lines
-    ]
+    return [TaskEventModel(**vars(line)) for line in lines]
 
 
 async def cancel_task(context: Context[Controller], request: TaskRequest) -> TaskModel:

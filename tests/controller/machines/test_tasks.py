@@ -196,24 +196,23 @@ async def test_an_ended_task_never_changes_again(database: Database) -> None:
 
 
 async def test_an_outcome_is_acknowledged_only_once_it_is_stored(database: Database) -> None:
-    gateway = FakeGateway()
     async with running_machine(database) as (service, vm_id, _):
         gateway = service.gateway
-        stored_at_acknowledgement: list[str] = []
+        stored_at_acknowledgement: dict[UUID, str] = {}
         acknowledge = gateway.acknowledge
 
         async def noting(node_id: UUID, operation_id: OperationId) -> None:
             task_id = UUID(operation_id.split(":")[0])
             status = await database.fetchval("SELECT status FROM tasks WHERE id = $1", task_id)
-            stored_at_acknowledgement.append(status)
+            stored_at_acknowledgement.setdefault(task_id, status)
             await acknowledge(node_id, operation_id)
 
         gateway.acknowledge = noting  # type: ignore[method-assign]
-        await service.ended(await order("shutdown")(service.machine(vm_id)))
+        task = await service.ended(await order("shutdown")(service.machine(vm_id)))
         with trio.fail_after(5):
-            while not stored_at_acknowledgement:
+            while task.id not in stored_at_acknowledgement:
                 await trio.sleep(0.002)
-        assert stored_at_acknowledgement == ["succeeded"]
+        assert stored_at_acknowledgement[task.id] == "succeeded"
 
 
 @pytest.mark.parametrize(("op", "times"), [("shutdown", 3), ("reboot", 3), ("reset", 1)])
