@@ -140,9 +140,7 @@ class Journal:
     def _append(self, batch: list[_Entry]) -> None:
         data = b"".join(entry.line for entry in batch)
         try:
-            written = 0
-            while written < len(data):
-                written += os.write(self._descriptor, data[written:])
+            _write_all(self._descriptor, data)
             fault_point("journal.written")
             os.fsync(self._descriptor)
         except OSError:
@@ -192,9 +190,7 @@ class Journal:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         try:
             data = b"".join(lines)
-            written = 0
-            while written < len(data):
-                written += os.write(descriptor, data[written:])
+            _write_all(descriptor, data)
             os.fsync(descriptor)
             fault_point("journal.rewritten")
             new.rename(path)
@@ -204,6 +200,12 @@ class Journal:
             raise
         self.close()
         self._descriptor, self._length, self._lines = descriptor, len(data), len(lines)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
 
 
 def _line(record: Record) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from uuid import UUID
 
 import pytest
 import trio
@@ -145,5 +146,5 @@ async def test_a_controller_that_restarts_while_agents_work_hears_every_outcome(
     assert executed == Counter(operation.machine.vm_id for operation in orders.values())
 
 
-async def _perform(rig: Rig, node_id: object, operation_id: OperationId, operation: VmCreate) -> None:
-    await rig.gateway.perform(node_id, operation_id, operation, timeout=30)  # type: ignore[arg-type]
+async def _perform(rig: Rig, node_id: UUID, operation_id: OperationId, operation: VmCreate) -> None:
+    await rig.gateway.perform(node_id, operation_id, operation, timeout=30)
