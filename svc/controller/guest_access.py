@@ -20,7 +20,7 @@ from svc.controller.machine_models import AccessMode
 from svc.controller.passwords import check_password
 from svc.controller.ssh_keys import parse_public_key
 from svc.registry.principal import Principal
-from svc_actors.errors import invalid, not_found
+from svc_actors.errors import invalid, not_found, wrong_field
 from svc_actors.store import Queryable
 
 MAX_KEYS: Final = 32
@@ -73,13 +73,13 @@ def require_way_in(mode: AccessMode, *, password: bool, keys: Iterable[str]) -> 
     """Raise invalid where nobody could get into the machine, or what was given does not fit the access mode."""
     has_keys = any(keys)
     if mode is AccessMode.ROOT_KEY and password:
-        raise invalid(
-            "access_mode root_key offers no password.", hint="Leave the password out, or choose root_password."
+        raise wrong_field(
+            "access_mode", "root_key offers no password", hint="Leave the password out, or choose root_password."
         )
     if mode is AccessMode.ROOT_KEY and not has_keys:
-        raise invalid("access_mode root_key needs an SSH key.", hint="Give ssh_keys or ssh_key_ids.")
+        raise wrong_field("access_mode", "root_key needs an SSH key", hint="Give ssh_keys or ssh_key_ids.")
     if mode is AccessMode.ROOT_PASSWORD and not password:
-        raise invalid("access_mode root_password needs a password.", hint="Give set_password, or password: true.")
+        raise wrong_field("access_mode", "root_password needs a password", hint="Give set_password, or password: true.")
     if not password and not has_keys:
         raise invalid(
             "Nobody could get into this machine.", hint="Give ssh_keys, ssh_key_ids, set_password, or password: true."
