@@ -31,6 +31,8 @@ ROUNDS = 7
 CROWD = 100
 CROWD_ROUNDS = 1
 MEMORY_MIB = 64
+SETTLE_SECONDS = 1.5
+"""A guest that has just started is busy with its firmware, and is not to slow the next turn."""
 TOGETHER = 8
 """How many calls are under way at once, ours and virsh alike, when a crowd is made."""
 
@@ -196,12 +198,14 @@ async def _measure() -> list[Ratio]:
     crowd_ours, crowd_peers = [], []
     async with _both() as (ours, peer):
         for _ in range(ROUNDS):
+            await trio.sleep(SETTLE_SECONDS)
             began = perf_counter()
             vm_id = await ours.order()
             accepted.append(perf_counter() - began)
             await ours.running(vm_id)
             ran.append(perf_counter() - began)
             definition = peer.prepare()
+            await trio.sleep(SETTLE_SECONDS)
             began = perf_counter()
             await peer.define_and_start(definition)
             peers.append(perf_counter() - began)
