@@ -154,11 +154,12 @@ class Demo:
             self.node.start()
             with trio.move_on_after(60):
                 while self.node.pid() is not None:
-                    if (await client.call("GET", "/nodes", query={"state": "online"}))["items"]:
-                        return
+                    for node in (await client.call("GET", "/nodes", query={"state": "online"}))["items"]:
+                        if (await client.call("GET", f"/nodes/{node['id']}"))["capacity"] is not None:
+                            return
                     reap()
                     await trio.sleep(0.3)
-        raise Failure(Exit.UNAVAILABLE, "the node did not come online", f"its log is {self.node.log}")
+        raise Failure(Exit.UNAVAILABLE, "the node did not come online and say what it has", f"its log is {self.node.log}")
 
     async def _import_image(self, client: Client) -> None:
         images = await client.call("GET", "/images")

@@ -194,7 +194,9 @@ class Stack:
                 while True:
                     for node in (await client.call("GET", "/nodes", query={"state": "online"}))["items"]:
                         if node["name"] == name:
-                            return dict(node)
+                            detail = await client.call("GET", f"/nodes/{node['id']}")
+                            if detail["capacity"] is not None:
+                                return dict(detail)
                     await trio.sleep(0.2)
 
     async def own_network(self) -> None:

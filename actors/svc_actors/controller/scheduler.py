@@ -23,6 +23,7 @@ PROMISED: Final = "deleted_at IS NULL AND NOT (status = 'failed' AND built_at IS
 """The machines that hold room on their node, as a condition on `vms`."""
 
 _OFFLINE: Final = "node: it is offline"
+_UNREPORTED: Final = "node: it has not reported its capacity"
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ async def place(tx: Transaction, need: Need, *, explain: bool) -> list[Candidate
         reasons = _unfit(node) or _lacks(node, need)
         if not pool_ids:
             reasons.append("network: no enabled pool serves this node")
-        if reasons == [_OFFLINE] and not _lacks(node, need):
+        if reasons == [_UNREPORTED] or (reasons == [_OFFLINE] and not _lacks(node, need)):
             away.append(node["name"])
         if reasons:
             refused.append({"node_id": str(node["id"]), "node": node["name"], "reasons": reasons})
@@ -112,8 +113,8 @@ async def place(tx: Transaction, need: Need, *, explain: bool) -> list[Candidate
         raise not_found("There is no such node.")
     if not found and away:
         raise unavailable(
-            "The nodes with room for this machine are offline; nothing was made.",
-            hint="Try again once a node is back.",
+            "The nodes that may have room for this machine are offline or have only just come; nothing was made.",
+            hint="Try again in a moment, or once a node is back.",
             details={"nodes": refused} if explain else None,
         )
     if not found:
@@ -159,7 +160,7 @@ def _unfit(node: Record) -> list[str]:
     if node["maintenance"]:
         reasons.append("node: it is in maintenance")
     if node["capacity"] is None:
-        reasons.append("node: it has not reported its capacity")
+        reasons.append(_UNREPORTED)
     return reasons
 
 
