@@ -159,7 +159,7 @@ class Demo:
                             return
                     reap()
                     await trio.sleep(0.3)
-        raise Failure(Exit.UNAVAILABLE, "the node did not come online and say what it has", f"its log is {self.node.log}")
+        raise Failure(Exit.UNAVAILABLE, "the node did not come up", f"its log is {self.node.log}")
 
     async def _import_image(self, client: Client) -> None:
         images = await client.call("GET", "/images")
