@@ -45,6 +45,7 @@ from svc_nodeagent.protocol import (
     NodeOperation,
     NodePreflight,
     ObservedDomain,
+    ObservedNetwork,
     ObservedTap,
     OperationResult,
     PreflightCheck,
@@ -333,8 +334,11 @@ class SimulatedHost:
             )
             for each in self.machines.values()
         )
-        addresses = tuple(address for each in self.machines.values() for address in each.addresses)
-        return ProbeResult(taps=taps, addresses=addresses, ruleset_digest="simulated")
+        machines = tuple(
+            ObservedNetwork(vm_id=each.vm_id, generation=0, addresses=each.addresses, isolated=False)
+            for each in self.machines.values()
+        )
+        return ProbeResult(taps=taps, machines=machines, ruleset_digest="simulated")
 
     async def _inventory(self) -> InventoryResult:
         return InventoryResult(

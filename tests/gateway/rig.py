@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -202,11 +202,17 @@ def image(name: str = "demo") -> ImageSpec:
 
 def create(vm_id: UUID | None = None, *, start: bool = True) -> VmCreate:
     vm_id = vm_id or uuid4()
-    address = GuestAddress(interface=IPv4Interface("10.0.0.5/32"), gateway="10.0.0.1", on_link=True, primary=True)
+    address = GuestAddress(
+        interface=IPv4Interface("10.0.0.5/32"),
+        network=IPv4Network("10.0.0.5/32"),
+        gateway="10.0.0.1",
+        on_link=True,
+        topology=Topology.NAT,
+        primary=True,
+    )
     nic = NicSpec(
         nic_id=uuid4(),
         mac="52:54:00:00:00:01",
-        topology=Topology.NAT,
         addresses=(address,),
     )
     return VmCreate(

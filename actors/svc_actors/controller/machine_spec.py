@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from ipaddress import ip_interface
+from ipaddress import ip_interface, ip_network
 from uuid import UUID
 
 from svc_actors.controller.rows import sole
@@ -103,8 +103,10 @@ async def network_spec(queryable: Queryable, vm_id: UUID) -> NetworkSpec:
             continue
         address = GuestAddress(
             interface=ip_interface(f"{row['ip']}/{row['guest_prefix_len']}"),
+            network=ip_network(row["ip"]),
             gateway=str(row["gateway"]),
             on_link=row["gateway_mode"] == "onlink",
+            topology=Topology(row["topology"]),
             primary=row["is_primary"],
         )
         before = nics.get(row["nic_id"])
@@ -112,7 +114,6 @@ async def network_spec(queryable: Queryable, vm_id: UUID) -> NetworkSpec:
         nics[row["nic_id"]] = NicSpec(
             nic_id=row["nic_id"],
             mac=str(row["mac"]).lower(),
-            topology=Topology(row["topology"]),
             addresses=(*before.addresses, address) if before else (address,),
             nameservers=tuple(dict.fromkeys((*nameservers, *(str(server) for server in row["nameservers"])))),
             mtu=row["mtu"],

@@ -1,0 +1,129 @@
+"""The frames of the control channel. First those from controller to agent."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field, TypeAdapter
+
+from svc_nodeagent.protocol.operations import NodeOperation
+from svc_nodeagent.protocol.results import Capacity, OperationResult
+from svc_nodeagent.protocol.values import DomainState, FailureCode, OperationId, Wire
+
+
+class Welcome(Wire):
+    """Answer to `Hello`. The agent sends a heartbeat at least this often, and holds the connection dead after three."""
+
+    frame: Literal["welcome"] = "welcome"
+    protocol: int
+    node_id: UUID
+    heartbeat_seconds: float
+    controller_time: datetime
+
+
+class Request(Wire):
+    frame: Literal["request"] = "request"
+    id: OperationId
+    operation: NodeOperation
+    timeout_seconds: float
+
+
+class Cancel(Wire):
+    """Give the operation up where that is still possible; its outcome (done, or `cancelled`) is reported as ever."""
+
+    frame: Literal["cancel"] = "cancel"
+    id: OperationId
+
+
+class Acknowledge(Wire):
+    """The controller has stored these outcomes; the journal may forget them."""
+
+    frame: Literal["acknowledge"] = "acknowledge"
+    ids: tuple[OperationId, ...]
+
+
+class Renewed(Wire):
+    """The new certificate, PEM, with the chain of the controller's authority."""
+
+    frame: Literal["renewed"] = "renewed"
+    certificate: str
+    authority: str
+
+
+DownFrame = Annotated[Welcome | Request | Cancel | Acknowledge | Renewed, Field(discriminator="frame")]
+
+
+# Agent to controller
+
+
+class Hello(Wire):
+    """First frame of a connection. `unacknowledged`: operations the journal still holds, running or ended."""
+
+    frame: Literal["hello"] = "hello"
+    protocol: int
+    agent_version: str
+    boot_id: str
+    unacknowledged: tuple[OperationId, ...] = ()
+
+
+class Heartbeat(Wire):
+    frame: Literal["heartbeat"] = "heartbeat"
+    at: datetime
+    capacity: Capacity
+
+
+class Progress(Wire):
+    """`percent` of the operation as a whole; `message` is for people and becomes a line of the task's log."""
+
+    frame: Literal["progress"] = "progress"
+    id: OperationId
+    percent: int = Field(ge=0, le=100)
+    message: str
+
+
+class Succeeded(Wire):
+    outcome: Literal["succeeded"] = "succeeded"
+    result: OperationResult
+
+
+class Failed(Wire):
+    outcome: Literal["failed"] = "failed"
+    code: FailureCode
+    message: str
+    hint: str | None = None
+
+
+Outcome = Annotated[Succeeded | Failed, Field(discriminator="outcome")]
+
+
+class Result(Wire):
+    """Sent again on every new connection until acknowledged."""
+
+    frame: Literal["result"] = "result"
+    id: OperationId
+    outcome: Outcome
+
+
+class DomainChanged(Wire):
+    """The host saw a guest of ours change state, whoever changed it."""
+
+    frame: Literal["domain_changed"] = "domain_changed"
+    vm_id: UUID
+    state: DomainState
+    reason: str
+    at: datetime
+
+
+class Renewal(Wire):
+    """A certificate signing request, PEM, sent at two thirds of the lifetime over the open channel."""
+
+    frame: Literal["renewal"] = "renewal"
+    csr: str
+
+
+UpFrame = Annotated[Hello | Heartbeat | Progress | Result | DomainChanged | Renewal, Field(discriminator="frame")]
+
+DOWN: TypeAdapter[DownFrame] = TypeAdapter(DownFrame)
+UP: TypeAdapter[UpFrame] = TypeAdapter(UpFrame)

@@ -1,0 +1,76 @@
+"""What a machine is: its image, disks, first boot, and its network (`networks`)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import AnyUrl, Field
+
+from svc_nodeagent.protocol.networks import NetworkSpec
+from svc_nodeagent.protocol.values import Wire
+
+
+class ImageFormat(StrEnum):
+    QCOW2 = "qcow2"
+    RAW = "raw"
+
+
+class UrlSource(Wire):
+    kind: Literal["url"] = "url"
+    url: AnyUrl
+
+
+class ControllerSource(Wire):
+    """The file is kept by the controller; the agent reads it from a stream opened with this token."""
+
+    kind: Literal["controller"] = "controller"
+    token: str
+
+
+class ImageSpec(Wire):
+    """One image file. `digest`, by the publisher's algorithm, is checked over the whole file before it is used."""
+
+    image_id: UUID
+    name: str
+    format: ImageFormat
+    source: Annotated[UrlSource | ControllerSource, Field(discriminator="kind")]
+    digest_algorithm: Literal["sha256", "sha512"] = "sha256"
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64,128}$")]
+    size_bytes: int | None = None
+
+
+class Account(Wire):
+    """The account the access mode names. `password_hash` is SHA-512 crypt; None locks password login."""
+
+    name: str
+    sudo: bool
+    password_hash: str | None = Field(default=None, repr=False)
+    ssh_keys: tuple[str, ...] = ()
+
+
+class SeedSpec(Wire):
+    """First boot, by NoCloud: the agent renders meta-data, user-data and network-config from this."""
+
+    instance_id: str
+    hostname: str
+    account: Account
+    ssh_password_login: bool
+
+
+class DiskSpec(Wire):
+    """Disk 0 is created from the image and grown to `size_gib`; further ones are empty."""
+
+    index: int = Field(ge=0, le=15)
+    size_gib: int = Field(ge=1)
+
+
+class MachineSpec(Wire):
+    vm_id: UUID
+    name: str
+    vcpus: int = Field(ge=1, le=256)
+    memory_mib: int = Field(ge=64)
+    disks: tuple[DiskSpec, ...] = Field(min_length=1)
+    network: NetworkSpec
+    seed: SeedSpec

@@ -1,0 +1,181 @@
+"""A machine's network as the records say it shall be, and as a host was found to have it.
+
+`NetworkSpec` is whole: addresses, topology, firewall and rate of one machine, which `vm.net.apply` makes the host agree
+with together (specification, "What the service does", 6).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field, model_validator
+
+from svc_nodeagent.protocol.values import (
+    Address,
+    GuestInterface,
+    MacAddress,
+    NetworkAddress,
+    Size,
+    Topology,
+    Wire,
+)
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Period = Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")]
+"""A calendar month, UTC: YYYY-MM."""
+
+
+class GuestAddress(Wire):
+    """`interface` is what the guest configures (address and prefix); `network` is what the host routes to the guest and
+    lets it speak from: the address alone (/32), or an IPv6 sub-prefix. On a nat or routed topology the host answers for
+    `gateway` at the guest's tap; on a bridged one somebody outside does."""
+
+    interface: GuestInterface
+    network: NetworkAddress
+    gateway: Address
+    on_link: bool
+    topology: Topology
+    primary: bool = False
+
+
+class Direction(StrEnum):
+    """As the guest sees it: `ingress` is what comes to it."""
+
+    INGRESS = "ingress"
+    EGRESS = "egress"
+
+
+class Action(StrEnum):
+    ACCEPT = "accept"
+    DROP = "drop"
+
+
+class TransportProtocol(StrEnum):
+    """`icmp` is ICMP or ICMPv6, by the rule's family."""
+
+    ANY = "any"
+    TCP = "tcp"
+    UDP = "udp"
+    ICMP = "icmp"
+
+
+class FirewallRule(Wire):
+    """Of a guest's own traffic. `cidr` is the other side. Ports are the destination's and only for TCP and UDP,
+    `icmp_type` only for ICMP of one family; family None is both."""
+
+    direction: Direction
+    action: Action = Action.ACCEPT
+    protocol: TransportProtocol
+    family: Literal[4, 6] | None = None
+    ports: tuple[Port, Port] | None = None
+    cidr: NetworkAddress | None = None
+    icmp_type: Annotated[int, Field(ge=0, le=255)] | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> FirewallRule:
+        if self.ports is not None:
+            if self.protocol not in (TransportProtocol.TCP, TransportProtocol.UDP):
+                raise ValueError("only TCP and UDP have ports")
+            if self.ports[0] > self.ports[1]:
+                raise ValueError("the ports end before they begin")
+        if self.icmp_type is not None and (self.protocol is not TransportProtocol.ICMP or self.family is None):
+            raise ValueError("only ICMP has types, and they differ by family")
+        if self.cidr is not None and self.family != self.cidr.version:
+            raise ValueError("the rule's family is not that of its cidr")
+        return self
+
+
+class Firewall(Wire):
+    """What the machine's security groups come to. Replies to what was let through always pass; then a `drop` rule that
+    matches counts before any `accept`; what no rule matches meets the default of its direction."""
+
+    default_ingress: Action
+    default_egress: Action
+    rules: tuple[FirewallRule, ...] = ()
+
+
+class NicSpec(Wire):
+    """`rate_mbps`: megabits a second each way; None is no cap. `vlan` only on a bridged topology."""
+
+    nic_id: UUID
+    mac: MacAddress
+    addresses: tuple[GuestAddress, ...]
+    nameservers: tuple[Address, ...] = ()
+    mtu: int = 1500
+    rate_mbps: Annotated[int, Field(ge=1)] | None = None
+    vlan: Annotated[int, Field(ge=1, le=4094)] | None = None
+
+
+class NetworkSpec(Wire):
+    """`generation` grows with every change of the record: a host that has applied a later one leaves it. No firewall is
+    no filter but the one against spoofing; `isolated` carries nothing at all, whatever the firewall says."""
+
+    nics: tuple[NicSpec, ...]
+    firewall: Firewall | None = None
+    isolated: bool = False
+    generation: Annotated[int, Field(ge=0, le=2**53)] = 0
+
+
+# What the host was found to have
+
+
+class Spoof(StrEnum):
+    """Why a frame of a guest was dropped at its tap. `protocol`: neither IPv4, IPv6 nor ARP."""
+
+    MAC = "mac"
+    IPV4 = "ipv4"
+    IPV6 = "ipv6"
+    ARP = "arp"
+    NEIGHBOUR = "neighbour"
+    ROUTER = "router"
+    DHCP = "dhcp"
+    PROTOCOL = "protocol"
+
+
+class ObservedTap(Wire):
+    """A tap named as ours. `vm_id` None: nobody's. `routes`: networks that the host routes to it. `filtered`: what
+    comes from it passes the rules against spoofing first. `dropped`: frames since the tap was made, by reason."""
+
+    device: str
+    vm_id: UUID | None
+    up: bool
+    routes: tuple[Address, ...]
+    filtered: bool
+    rate_mbps: int | None = None
+    dropped: dict[Spoof, Size] = Field(default_factory=dict)
+
+
+class ObservedNetwork(Wire):
+    """One machine's network on its host. `addresses`: networks that are routed and let through. `differences`: one
+    sentence for each thing in which the host is other than what the agent was told to make it; empty is agreement."""
+
+    vm_id: UUID
+    generation: int
+    addresses: tuple[Address, ...]
+    isolated: bool
+    differences: tuple[str, ...] = ()
+
+
+class GuestTold(StrEnum):
+    """Whether a running guest has the addresses too: `told` through its agent; `at_boot`: it reads them when it starts
+    next (it is off, or its agent did not answer)."""
+
+    TOLD = "told"
+    AT_BOOT = "at_boot"
+
+
+class TrafficReading(Wire):
+    """Bytes of one machine in one month (UTC), counted at its taps on this host: a floor, never high. They only grow.
+    `resets`: how often the counters began anew (a guest or host restart); `samples`: how often they were read."""
+
+    vm_id: UUID
+    period: Period
+    received: Size
+    sent: Size
+    resets: Size
+    samples: Size
+    first_at: datetime
+    last_at: datetime

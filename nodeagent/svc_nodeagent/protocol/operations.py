@@ -1,0 +1,187 @@
+"""Named operations: what a controller asks of a node."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from svc_nodeagent.protocol.machines import ImageSpec, MachineSpec
+from svc_nodeagent.protocol.networks import NetworkSpec
+from svc_nodeagent.protocol.values import Address, Wire
+
+
+class VmCreate(Wire):
+    """Fetch the image if the cache lacks it, make disks and seed, apply the network, define, and start if asked."""
+
+    op: Literal["vm.create"] = "vm.create"
+    machine: MachineSpec
+    image: ImageSpec
+    start: bool = True
+
+
+class VmStart(Wire):
+    """Apply the network, then start."""
+
+    op: Literal["vm.start"] = "vm.start"
+    vm_id: UUID
+    network: NetworkSpec
+
+
+class VmShutdown(Wire):
+    """ACPI shutdown; `timed_out` when the guest still runs after `timeout_seconds`: it is left running."""
+
+    op: Literal["vm.shutdown"] = "vm.shutdown"
+    vm_id: UUID
+    timeout_seconds: float = 90.0
+
+
+class VmReboot(Wire):
+    """Orderly restart: shut down, then start again; `timed_out` leaves the guest running."""
+
+    op: Literal["vm.reboot"] = "vm.reboot"
+    vm_id: UUID
+    timeout_seconds: float = 90.0
+
+
+class VmForceStop(Wire):
+    op: Literal["vm.force_stop"] = "vm.force_stop"
+    vm_id: UUID
+
+
+class VmReset(Wire):
+    op: Literal["vm.reset"] = "vm.reset"
+    vm_id: UUID
+
+
+class VmDelete(Wire):
+    """Stop at once, undefine, release the network. Without `destroy_disks` the disks move to the retained folder."""
+
+    op: Literal["vm.delete"] = "vm.delete"
+    vm_id: UUID
+    destroy_disks: bool
+
+
+class VmUpdate(Wire):
+    """Rewrite the stored definition; a running guest keeps what it has until it is stopped and started."""
+
+    op: Literal["vm.update"] = "vm.update"
+    vm_id: UUID
+    name: str
+    vcpus: int
+    memory_mib: int
+
+
+class VmSetPassword(Wire):
+    """Through the guest agent. `password_hash` is SHA-512 crypt."""
+
+    op: Literal["vm.set_password"] = "vm.set_password"
+    vm_id: UUID
+    account: str
+    password_hash: str = Field(repr=False)
+
+
+class VmMetrics(Wire):
+    op: Literal["vm.metrics"] = "vm.metrics"
+    vm_id: UUID
+    resolution_seconds: int
+    hours: int
+
+
+class VmNetApply(Wire):
+    """Make the host agree with addresses, topology, firewall and rate together, or leave it as it was; then tell the
+    guest. A generation older than the one applied changes nothing."""
+
+    op: Literal["vm.net.apply"] = "vm.net.apply"
+    vm_id: UUID
+    network: NetworkSpec
+
+
+class VmNetRelease(Wire):
+    """Remove host routes and rules; the result names exactly what was removed, and only that may be freed. An address
+    is an IPv4 address, or an IPv6 network as it was given in `GuestAddress.network`."""
+
+    op: Literal["vm.net.release"] = "vm.net.release"
+    vm_id: UUID
+    addresses: tuple[Address, ...]
+
+
+class NodeNetProbe(Wire):
+    """What the host actually has of networks of ours."""
+
+    op: Literal["node.net.probe"] = "node.net.probe"
+
+
+class NodeTraffic(Wire):
+    """The agent's readings of traffic: of every machine, for this month and the ones before it that it still keeps."""
+
+    op: Literal["node.traffic"] = "node.traffic"
+
+
+class NodeInventory(Wire):
+    op: Literal["node.inventory"] = "node.inventory"
+
+
+class NodePreflight(Wire):
+    """`controller_time` lets the agent judge the skew of its own clock."""
+
+    op: Literal["node.preflight"] = "node.preflight"
+    controller_time: datetime
+
+
+class ImagePull(Wire):
+    op: Literal["image.pull"] = "image.pull"
+    image: ImageSpec
+
+
+class ImageRemove(Wire):
+    op: Literal["image.remove"] = "image.remove"
+    image_id: UUID
+
+
+class ConsoleKind(StrEnum):
+    VNC = "vnc"
+    SERIAL = "serial"
+
+
+class ConsoleOpen(Wire):
+    """Dial the gateway with `svc-stream/1` and this token, and join the stream to the guest's console."""
+
+    op: Literal["console.open"] = "console.open"
+    vm_id: UUID
+    kind: ConsoleKind
+    stream_token: str = Field(repr=False)
+
+
+class CertificateRenew(Wire):
+    """Renew the certificate ahead of time: done once the agent has set about it (see `Renewal`)."""
+
+    op: Literal["node.certificate.renew"] = "node.certificate.renew"
+
+
+NodeOperation = Annotated[
+    VmCreate
+    | VmStart
+    | VmShutdown
+    | VmReboot
+    | VmForceStop
+    | VmReset
+    | VmDelete
+    | VmUpdate
+    | VmSetPassword
+    | VmMetrics
+    | VmNetApply
+    | VmNetRelease
+    | NodeNetProbe
+    | NodeTraffic
+    | NodeInventory
+    | NodePreflight
+    | ImagePull
+    | ImageRemove
+    | ConsoleOpen
+    | CertificateRenew,
+    Field(discriminator="op"),
+]

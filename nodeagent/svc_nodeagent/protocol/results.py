@@ -1,0 +1,186 @@
+"""What a node answers when an operation has succeeded."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from svc_nodeagent.protocol.machines import ImageFormat
+from svc_nodeagent.protocol.networks import GuestTold, ObservedNetwork, ObservedTap, TrafficReading
+from svc_nodeagent.protocol.values import Address, Count, DomainState, Quantity, Size, Wire
+
+
+class Done(Wire):
+    """Nothing to tell beyond success."""
+
+    kind: Literal["done"] = "done"
+
+
+class DomainResult(Wire):
+    """What the host said of the domain once the operation had ended."""
+
+    kind: Literal["domain"] = "domain"
+    vm_id: UUID
+    state: DomainState
+
+
+class ReleaseResult(Wire):
+    kind: Literal["release"] = "release"
+    vm_id: UUID
+    removed: tuple[Address, ...]
+
+
+class DeleteResult(Wire):
+    kind: Literal["delete"] = "delete"
+    vm_id: UUID
+    removed_addresses: tuple[Address, ...]
+    retained_disks: tuple[str, ...]
+
+
+class MetricPoint(Wire):
+    at: datetime
+    cpu_percent: float
+    memory_used_mib: float | None
+    disk_read_bytes: float
+    disk_written_bytes: float
+    net_received_bytes: float
+    net_sent_bytes: float
+
+
+class MetricsResult(Wire):
+    """Rates are per second, averaged over `resolution_seconds`; oldest first."""
+
+    kind: Literal["metrics"] = "metrics"
+    vm_id: UUID
+    resolution_seconds: int
+    points: tuple[MetricPoint, ...]
+
+
+class NetworkResult(Wire):
+    """`generation`: what the host has now. `told`: whether the guest has it too."""
+
+    kind: Literal["network"] = "network"
+    vm_id: UUID
+    generation: int
+    told: GuestTold
+
+
+class ProbeResult(Wire):
+    """`taps` are all that are named as ours; `machines` those that the agent has a record of. `ruleset_digest` is of
+    what nft lists of our tables, without counters."""
+
+    kind: Literal["probe"] = "probe"
+    taps: tuple[ObservedTap, ...]
+    machines: tuple[ObservedNetwork, ...]
+    ruleset_digest: str
+
+
+class TrafficResult(Wire):
+    """`ledger_id` is another one when the agent had to begin its ledger anew: then readings begin at zero again."""
+
+    kind: Literal["traffic"] = "traffic"
+    ledger_id: UUID
+    readings: tuple[TrafficReading, ...]
+
+
+class ObservedDomain(Wire):
+    """A hypervisor domain on the node. `vm_id` is None for one that is not ours."""
+
+    uuid: UUID
+    name: str
+    vm_id: UUID | None
+    state: DomainState
+    vcpus: Count
+    memory_mib: Count
+
+
+class CachedImage(Wire):
+    image_id: UUID
+    format: ImageFormat
+    size_bytes: Size
+    digest: str
+    pulled_at: datetime
+
+
+class Capacity(Wire):
+    """What the host has, and what running guests use now."""
+
+    cpus: Count
+    memory_mib: Size
+    memory_free_mib: Size
+    disk_gib: Quantity
+    disk_free_gib: Quantity
+    load_1m: Quantity
+
+
+class NodeFacts(Wire):
+    """`network_features`: of nat, routed, bridged, ipv6, rate, vlan and bridge-conntrack, what this host can carry;
+    `network_lacks` says of each other one why not. `host_addresses`: the host's own, with their prefixes, without those
+    on guests' taps."""
+
+    hostname: str
+    host_uuid: UUID
+    agent_version: str
+    os: str
+    kernel: str
+    libvirt: str
+    hypervisor: str
+    cpu_model: str
+    accelerator: Literal["kvm", "tcg", "simulated"]
+    machine_types: tuple[str, ...]
+    network_features: tuple[str, ...]
+    network_lacks: dict[str, str] = Field(default_factory=dict)
+    host_addresses: tuple[Address, ...] = ()
+
+
+class InventoryResult(Wire):
+    kind: Literal["inventory"] = "inventory"
+    facts: NodeFacts
+    capacity: Capacity
+    domains: tuple[ObservedDomain, ...]
+    images: tuple[CachedImage, ...]
+    retained_disks: tuple[str, ...] = ()
+
+
+class CheckStatus(StrEnum):
+    PASSED = "passed"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+class PreflightCheck(Wire):
+    """One readiness check: `name` is stable (libvirt, accelerator, nftables, disk, time, certificate, ...)."""
+
+    name: str
+    status: CheckStatus
+    message: str
+
+
+class PreflightResult(Wire):
+    kind: Literal["preflight"] = "preflight"
+    checks: tuple[PreflightCheck, ...]
+
+
+class ImageResult(Wire):
+    kind: Literal["image"] = "image"
+    image: CachedImage
+
+
+OperationResult = Annotated[
+    Done
+    | DomainResult
+    | ReleaseResult
+    | DeleteResult
+    | MetricsResult
+    | NetworkResult
+    | ProbeResult
+    | TrafficResult
+    | InventoryResult
+    | PreflightResult
+    | ImageResult,
+    Field(discriminator="kind"),
+]

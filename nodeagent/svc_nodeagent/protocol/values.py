@@ -1,0 +1,68 @@
+"""What frames and operations are made of: ids, addresses, and the few words both sides use."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_interface
+from typing import Annotated, NewType
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+PROTOCOL_VERSION = 2
+AGENT_PATH = "/agent"
+STREAM_ALPN = "svc-stream/1"
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+
+OperationId = NewType("OperationId", str)
+MacAddress = Annotated[str, Field(pattern=r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$")]
+GuestInterface = IPv4Interface | IPv6Interface
+NetworkAddress = IPv4Network | IPv6Network
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Size = Annotated[int, Field(ge=0, le=2**53)]
+Quantity = Annotated[float, Field(ge=0)]
+
+
+def _an_address(text: str) -> str:
+    ip_interface(text)
+    return text
+
+
+Address = Annotated[str, AfterValidator(_an_address)]
+"""An address as text, with or without a prefix length."""
+
+
+class Wire(BaseModel):
+    """What a peer says ends in records, so a figure that none could hold is no frame."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DomainState(StrEnum):
+    """What the host says of a guest. `absent`: the host has no such domain."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    SHUTTING_DOWN = "shutting_down"
+    STOPPED = "stopped"
+    CRASHED = "crashed"
+    ABSENT = "absent"
+
+
+class Topology(StrEnum):
+    NAT = "nat"
+    BRIDGED = "bridged"
+    ROUTED = "routed"
+
+
+class FailureCode(StrEnum):
+    """Why an operation failed on the host; the controller turns it into an error of the API."""
+
+    INVALID = "invalid"
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    CAPACITY = "capacity"
+    UNSUPPORTED = "unsupported"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    HOST = "host"
+    INTERRUPTED = "interrupted"
