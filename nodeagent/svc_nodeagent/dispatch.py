@@ -36,6 +36,7 @@ from svc_nodeagent.protocol import (
     NodeNetProbe,
     NodeOperation,
     NodePreflight,
+    NodeTraffic,
     OperationId,
     OperationResult,
     Outcome,
@@ -48,7 +49,7 @@ from svc_nodeagent.protocol import (
     VmReset,
 )
 
-QUERIES = (VmMetrics, NodeInventory, NodeNetProbe, NodePreflight, ConsoleOpen, CertificateRenew)
+QUERIES = (VmMetrics, NodeInventory, NodeNetProbe, NodeTraffic, NodePreflight, ConsoleOpen, CertificateRenew)
 ONCE = (VmReset,)
 """Done again they would harm: a second reset cuts off a guest that has come up from the first."""
 UNCLAIMED_AFTER = 60.0

@@ -6,6 +6,8 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+from pydantic import Field
+
 from svc.registry.operation import Model
 from svc_actors.controller.node_records import NodeMode, NodeState
 
@@ -55,7 +57,8 @@ class NodeModel(Model):
 
 
 class NodeFactsModel(Model):
-    """What the host is, by its last inventory. `accelerator`: kvm, tcg (slow: no hardware help) or simulated."""
+    """What the host is, by its last inventory. `accelerator`: kvm, tcg (slow: no hardware help) or simulated.
+    `network_lacks` says of each kind of network that it cannot carry why not."""
 
     hostname: str
     host_uuid: UUID
@@ -68,6 +71,8 @@ class NodeFactsModel(Model):
     accelerator: str
     machine_types: list[str]
     network_features: list[str]
+    network_lacks: dict[str, str] = Field(default_factory=dict)
+    host_addresses: list[str] = Field(default_factory=list)
 
 
 class HealthStatus(StrEnum):

@@ -22,7 +22,7 @@ async def test_the_wheel_that_a_host_installs_is_whole_and_the_same_each_time() 
     (record,) = (name for name in archive.namelist() if name.endswith("/RECORD"))
     listed = {line.split(",")[0] for line in archive.read(record).decode().splitlines()}
     assert listed == set(archive.namelist())
-    assert {"svc_nodeagent/cli.py", "svc_nodeagent/protocol.py"} <= listed
+    assert {"svc_nodeagent/cli.py", "svc_nodeagent/protocol/operations.py"} <= listed
     (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
     assert "Requires-Dist: libvirt-python" in archive.read(metadata).decode()
     assert "Requires-Dist: quart" not in archive.read(metadata).decode()

@@ -35,6 +35,7 @@ from svc_nodeagent.protocol import (
     NodeNetProbe,
     NodeOperation,
     NodePreflight,
+    NodeTraffic,
     OperationId,
     OperationResult,
     Outcome,
@@ -44,6 +45,8 @@ from svc_nodeagent.protocol import (
     VmCreate,
     VmForceStop,
     VmMetrics,
+    VmNetApply,
+    VmNetRelease,
     VmReboot,
     VmReset,
     VmSetPassword,
@@ -77,13 +80,15 @@ class NodeUnavailable(ServiceError):  # noqa: N818 - named for what it says
 
 class Lane(StrEnum):
     """`PATIENCE` is what waits for a guest to go off: a minute or more each, and hardly any work. `FORCE` is what ends
-    such a wait, so nothing may be in front of it. `GUEST_AGENTS` may not answer, and each holds a host thread."""
+    such a wait, so nothing may be in front of it. `GUEST_AGENTS` may not answer, and each holds a host thread. A change
+    to a security group is many `NETWORKS` at once, which keep nobody's start waiting."""
 
     TRANSFERS = "transfers"
     CREATIONS = "creations"
     PATIENCE = "patience"
     FORCE = "force"
     GUEST_AGENTS = "guest_agents"
+    NETWORKS = "networks"
     ORDERS = "orders"
     QUERIES = "queries"
 
@@ -94,6 +99,7 @@ LANE_LIMITS: Final = {
     Lane.PATIENCE: 256,
     Lane.FORCE: 16,
     Lane.GUEST_AGENTS: 4,
+    Lane.NETWORKS: 16,
     Lane.ORDERS: 16,
     Lane.QUERIES: 16,
 }
@@ -111,7 +117,9 @@ def lane_of(operation: NodeOperation) -> Lane:
             return Lane.GUEST_AGENTS
         case VmForceStop() | VmReset():
             return Lane.FORCE
-        case VmMetrics() | NodeInventory() | NodePreflight() | NodeNetProbe() | ConsoleOpen():
+        case VmNetApply() | VmNetRelease():
+            return Lane.NETWORKS
+        case VmMetrics() | NodeInventory() | NodePreflight() | NodeNetProbe() | NodeTraffic() | ConsoleOpen():
             return Lane.QUERIES
         case _:
             return Lane.ORDERS
