@@ -20,6 +20,7 @@ from svc.controller import (
     plans,
     pools,
     projects,
+    security_groups,
     settings,
     sign_in,
     ssh_keys,
@@ -52,6 +53,7 @@ AREAS = (
     locations,
     networks,
     pools,
+    security_groups,
     alerts,
     overview,
 )
