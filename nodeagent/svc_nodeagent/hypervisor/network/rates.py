@@ -1,0 +1,218 @@
+"""The rate of a tap, each way: token buckets on what goes to the guest and on what comes from it.
+
+To the guest, the bucket (tc tbf) is the tap's own queue. From the guest, packets are shaped on a device of the kernel's
+`ifb` kind (the shaper) that belongs to the tap. They get there by nftables' `fwd`, in a chain of their own at the tap's
+ingress, and come back from it as if the tap had just received them, but past the hooks of its ingress. So the chain
+must come *after* the one against spoofing (`PRIORITY` is greater than its priority): a frame that is dropped there is
+never shaped, and none is shaped that was not looked at. tc's own redirection would come before both and lose the
+filter, which is why it is not used.
+
+Invariants: the shaper is made first and removed last, so no shaper means nothing to remove; each function ends in
+the same state however often it is repeated and wherever an earlier one was killed; a chain whose shaper has gone drops,
+and is made anew by the next `set_rate`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.programs import ProgramFailed, run_program, try_program
+
+PRIORITY = -200
+"""Of the chain that sends a tap's packets to its shaper, at the tap's ingress."""
+
+UNEQUAL = 0
+"""What `seen_rate` gives when the two directions are not held to one rate: never a rate that was asked for."""
+
+_BITS = 1_000_000
+_BURST_SECONDS = 0.004
+_LEAST_BURST_BYTES = 16_000
+"""More than any frame: a bucket drops what it could never hold."""
+_QUEUE_SECONDS = 0.1
+_LEAST_QUEUE_BYTES = 32_000
+"""What waits for its turn, at most: enough for TCP to fill the rate, little enough to notice its end."""
+_CHAIN = "shape"
+_CLASS = Path("/sys/class/net")
+_HEX_DIGITS = 11
+
+
+async def set_rate(device: str, mbps: int | None) -> None:
+    """Hold a tap to `mbps` megabits a second each way, frames counted whole; None lifts the cap. What flows goes on.
+    Raises `HostError`; what then is half done is finished by the next call."""
+    if mbps is None:
+        await forget_rate(device)
+        return
+    shaper = shaper_of(device)
+    if not _exists(shaper):
+        await _make(shaper)
+        fault_point("rate.shaper")
+    _silence(shaper)
+    await run_program("ip", "link", "set", "dev", shaper, "up")
+    buckets = [f"qdisc replace dev {each} root tbf {_bucket(mbps)}" for each in (shaper, device)]
+    await run_program("tc", "-batch", "-", stdin="\n".join(buckets).encode())
+    fault_point("rate.buckets")
+    await _nft(*_fresh_table(device), *_chain(device, shaper))
+    fault_point("rate.chain")
+
+
+async def seen_rate(device: str) -> int | None:
+    """What the host holds the tap to: None is no cap at all, `UNEQUAL` that something of one is missing."""
+    shaper = shaper_of(device)
+    to_guest, from_guest = await _bucket_rate(device), await _bucket_rate(shaper)
+    if to_guest is None and not _exists(shaper):
+        return None
+    if to_guest == from_guest and to_guest is not None and await _is_sent_to(device, shaper):
+        return to_guest
+    return UNEQUAL
+
+
+async def forget_rate(device: str) -> None:
+    """Remove whatever a rate of this tap has on the host, also when the tap itself has gone."""
+    shaper = shaper_of(device)
+    if not _exists(shaper):
+        return
+    await _nft(*_fresh_table(device)[:2])
+    fault_point("rate.unchained")
+    if await _bucket_rate(device) is not None:
+        await _unless_gone(device, "tc", "qdisc", "del", "dev", device, "root")
+    fault_point("rate.unbucketed")
+    await _unless_gone(shaper, "ip", "link", "del", "dev", shaper)
+
+
+async def rated_devices(naming: Naming) -> frozenset[str]:
+    """The taps of ours, there or gone, of which the host has something of a rate."""
+    prefix = _shaper_prefix(naming.device_prefix)
+    links = json.loads(await run_program("ip", "-json", "link", "show", "type", "ifb") or b"[]")
+    names = [str(link.get("ifname", "")) for link in links]
+    digits = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    return frozenset(f"{naming.device_prefix}{int(each, 36):0{_HEX_DIGITS}x}" for each in digits if _is_number(each))
+
+
+async def rates_lack() -> str | None:
+    """Why this host cannot hold a tap to a rate, in a sentence; None when it can. Tried on a device of its own."""
+    device = f"_probe{os.getpid()}"
+    if not _exists(device):
+        status, _, error = await try_program("ip", "link", "add", device, "type", "ifb")
+        if status != 0:
+            return f"The kernel has no ifb devices, on which a guest's sending is shaped: {' '.join(error.split())}"
+    try:
+        bucket = ("qdisc", "replace", "dev", device, "root", "tbf", *_bucket(1).split())
+        status, _, error = await try_program("tc", *bucket)
+        if status != 0:
+            return f"The kernel has no token buckets (sch_tbf): {' '.join(error.split())}"
+        text = json.dumps({"nftables": [*_fresh_table(device), *_chain(device, device)]}).encode()
+        status, _, error = await try_program("nft", "--check", "-j", "-f", "-", stdin=text)
+        if status != 0:
+            return f"The kernel's nftables cannot forward at ingress (nft_fwd_netdev): {' '.join(error.split())}"
+    finally:
+        await _unless_gone(device, "ip", "link", "del", "dev", device)
+    return None
+
+
+def shaper_of(device: str) -> str:
+    """The name of a tap's shaper: the tap's own digits, written shorter, behind a sign that no tap's name begins with.
+    Raises `ValueError` for a device that is not named as `Naming.tap` names one."""
+    prefix, digits = device[:-_HEX_DIGITS], device[-_HEX_DIGITS:]
+    number = int(digits, 16)
+    if not prefix or len(digits) != _HEX_DIGITS:
+        raise ValueError(f"{device} is not the name of a tap")
+    written = ""
+    while number:
+        number, digit = divmod(number, 36)
+        written = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + written
+    return _shaper_prefix(prefix) + written.rjust(9, "0")
+
+
+def _shaper_prefix(device_prefix: str) -> str:
+    return f"_{device_prefix}"
+
+
+def _is_number(digits: str) -> bool:
+    """Nine digits to the base 36, of which 44 bits take no more; a longer prefix leaves others."""
+    return len(digits) == 9 and digits.isalnum() and int(digits, 36) < 16**_HEX_DIGITS
+
+
+def _bucket(mbps: int) -> str:
+    """tc's words for one bucket. Long packets of offloading cards are cut by it to what it can hold."""
+    bytes_a_second = mbps * _BITS // 8
+    burst = max(_LEAST_BURST_BYTES, int(bytes_a_second * _BURST_SECONDS))
+    limit = burst + max(_LEAST_QUEUE_BYTES, int(bytes_a_second * _QUEUE_SECONDS))
+    return f"rate {mbps}mbit burst {burst} limit {limit}"
+
+
+def _silence(shaper: str) -> None:
+    """No IPv6 of the host's own on it."""
+    settings = Path(f"/proc/sys/net/ipv6/conf/{shaper}/disable_ipv6")
+    if settings.exists():  # a kernel without IPv6 has no settings for it
+        settings.write_text("1")
+
+
+async def _make(shaper: str) -> None:
+    try:
+        await run_program("ip", "link", "add", shaper, "type", "ifb")
+    except ProgramFailed:
+        if not _exists(shaper):
+            raise
+
+
+async def _bucket_rate(device: str) -> int | None:
+    """Megabits a second of a device's token bucket; None without one, or without the device."""
+    status, output, error = await try_program("tc", "-json", "qdisc", "show", "dev", device, "root")
+    if status != 0:
+        if _exists(device):
+            raise ProgramFailed("tc", status, error)
+        return None
+    for queue in json.loads(output or b"[]"):
+        if queue.get("kind") == "tbf":
+            return int(queue["options"]["rate"]) * 8 // _BITS
+    return None
+
+
+async def _is_sent_to(device: str, shaper: str) -> bool:
+    """Whether what the tap receives goes to this shaper. One that went and came back has another number, and the chain
+    then shows the old one."""
+    status, output, _ = await try_program("nft", "-j", "list", "chain", "netdev", device, _CHAIN)
+    if status != 0:
+        return False
+    return any(
+        expression.get("fwd", {}).get("dev") == shaper
+        for entry in json.loads(output)["nftables"]
+        for expression in entry.get("rule", {}).get("expr", ())
+    )
+
+
+async def _nft(*commands: dict[str, Any]) -> None:
+    await run_program("nft", "-j", "-f", "-", stdin=json.dumps({"nftables": commands}).encode())
+
+
+def _fresh_table(device: str) -> list[dict[str, Any]]:
+    """Add, delete, add: the middle one needs the table to be there. The first two remove it, there or not."""
+    table = {"table": {"family": "netdev", "name": device}}
+    return [{"add": table}, {"delete": table}, {"add": table}]
+
+
+def _chain(device: str, shaper: str) -> list[dict[str, Any]]:
+    where = {"family": "netdev", "table": device}
+    hook = {"type": "filter", "hook": "ingress", "dev": device, "prio": PRIORITY, "policy": "accept"}
+    return [
+        {"add": {"chain": {**where, "name": _CHAIN, **hook}}},
+        {"add": {"rule": {**where, "chain": _CHAIN, "expr": [{"fwd": {"dev": shaper}}]}}},
+    ]
+
+
+async def _unless_gone(device: str, *arguments: str) -> None:
+    """Run what removes something of a device; that it went by itself meanwhile is as good."""
+    try:
+        await run_program(*arguments)
+    except ProgramFailed:
+        if _exists(device):
+            raise
+
+
+def _exists(device: str) -> bool:
+    return (_CLASS / device).exists()
