@@ -63,9 +63,15 @@ async function reach(url: string, request: RequestInit, attempts: number): Promi
 export const api = {
   get: <T>(path: string, query: Parameters = {}, signal?: AbortSignal) => call<T>("GET", path + search(query), undefined, signal),
   post: <T>(path: string, body: unknown = {}) => call<T>("POST", path, body),
+  put: <T>(path: string, body: unknown) => call<T>("PUT", path, body),
   patch: <T>(path: string, body: unknown) => call<T>("PATCH", path, body),
   delete: <T>(path: string, body?: unknown) => call<T>("DELETE", path, body),
 };
+
+/** The first page of a list: as many as one chooses from. */
+export async function firstOf<T>(path: string, signal?: AbortSignal): Promise<T[]> {
+  return (await api.get<Page<T>>(path, { page_size: 200 }, signal)).items;
+}
 
 function search(query: Parameters): string {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");

@@ -12,13 +12,19 @@ import { imagesView } from "./views/images";
 import { machineView } from "./views/machine";
 import { machinesView } from "./views/machines";
 import { nodeView } from "./views/node";
+import { networksView } from "./views/networks";
 import { nodesView } from "./views/nodes";
 import { overviewView } from "./views/overview";
 import { peopleView } from "./views/people";
+import { plansView } from "./views/plans";
+import { poolView } from "./views/pool";
+import { securityGroupView } from "./views/security-group";
+import { securityGroupsView } from "./views/security-groups";
 import { setupView, signInView } from "./views/signin";
 import { taskView } from "./views/task";
 import { tasksView } from "./views/tasks";
 import { tokensView } from "./views/tokens";
+import { trafficView } from "./views/traffic";
 
 type Session = { is: "loading" } | { is: "unreachable"; why: string } | { is: "setup" } | { is: "out" } | { is: "in"; me: Me };
 
@@ -26,6 +32,8 @@ interface Section {
   path: string;
   label: string;
   roles: Me["role"][];
+  /** Who may open a page of one of them, where that is more than who sees the list. */
+  rolesOfOne?: Me["role"][];
   open: (me: Me, id: string | undefined) => View;
 }
 
@@ -34,7 +42,11 @@ const SECTIONS: Section[] = [
   { path: "", label: "Overview", roles: EVERYBODY, open: (me) => overviewView(me) },
   { path: "machines", label: "Machines", roles: EVERYBODY, open: (me, id) => (id ? machineView(me, id) : machinesView(me)) },
   { path: "tasks", label: "Tasks", roles: EVERYBODY, open: (_, id) => (id ? taskView(id) : tasksView()) },
-  { path: "nodes", label: "Nodes", roles: ["administrator"], open: (_, id) => (id ? nodeView(id) : nodesView()) },
+  { path: "security-groups", label: "Security groups", roles: EVERYBODY, open: (me, id) => (id ? securityGroupView(id) : securityGroupsView(me)) },
+  { path: "traffic", label: "Traffic", roles: EVERYBODY, open: () => trafficView() },
+  { path: "nodes", label: "Nodes", roles: ["administrator"], rolesOfOne: ["administrator", "staff"], open: (me, id) => (id ? nodeView(me, id) : nodesView()) },
+  { path: "networks", label: "Networks", roles: ["administrator"], open: (_, id) => (id ? poolView(id) : networksView()) },
+  { path: "plans", label: "Plans", roles: ["administrator"], open: () => plansView() },
   { path: "images", label: "Images", roles: EVERYBODY, open: (me) => imagesView(me) },
   { path: "people", label: "People", roles: ["administrator"], open: (me) => peopleView(me) },
   { path: "tokens", label: "API tokens", roles: EVERYBODY, open: () => tokensView() },
@@ -96,7 +108,8 @@ function open([path = "", id]: string[]): View | null {
       return signInView(() => void begin());
     case "in": {
       const { me } = session;
-      const section = SECTIONS.find((candidate) => candidate.path === path && candidate.roles.includes(me.role));
+      const section = SECTIONS.find((candidate) => candidate.path === path
+        && ((id && candidate.rolesOfOne) || candidate.roles).includes(me.role));
       return section ? section.open(me, id) : { title: "Not here", draw: () => html`<h1>There is no such page</h1>` };
     }
     default:

@@ -109,6 +109,14 @@ export interface Plan {
   vcpus: number;
   memory_mib: number;
   disk_gib: number;
+  slug: string;
+  ipv4_count: number;
+  enabled: boolean;
+  /** Null: no allowance. */
+  traffic_gib: number | null;
+  traffic_direction: "outbound" | "both";
+  traffic_action: "report" | "throttle" | "suspend";
+  traffic_throttle_mbps: number | null;
 }
 
 export interface Named {

@@ -4,11 +4,15 @@
  */
 import { render, type TemplateResult } from "lit-html";
 
-/** `dispose` ends what the view started: listeners, timers, requests. */
-export interface View {
-  title: string;
+/** A piece of a view that loads what it shows. `dispose` ends what it started: listeners, timers, requests. */
+export interface Part {
   draw(): TemplateResult;
   dispose?(): void;
+}
+
+/** What the address names. */
+export interface View extends Part {
+  title: string;
 }
 
 let scheduled = false;

@@ -6,9 +6,10 @@ import type { Resource } from "./resource";
 
 export type Fragment = TemplateResult | typeof nothing | string;
 
-const GOOD = new Set(["running", "online", "succeeded", "active", "passed", "ok"]);
-const BUSY = new Set(["creating", "starting", "stopping", "rebooting", "deleting", "queued", "pending", "maintenance", "warning"]);
-const BAD = new Set(["failed", "offline", "critical", "suspended", "refused", "denied", "error"]);
+const GOOD = new Set(["running", "online", "succeeded", "active", "passed", "ok", "allocated", "applied", "within", "accept", "lift"]);
+const BUSY = new Set(["creating", "starting", "stopping", "rebooting", "deleting", "queued", "pending", "maintenance", "warning",
+  "releasing", "applying", "waiting", "throttle"]);
+const BAD = new Set(["failed", "offline", "critical", "suspended", "refused", "denied", "error", "exceeded", "suspend", "drop"]);
 
 export function badge(status: string, why?: string | null): TemplateResult {
   const tone = GOOD.has(status) ? "good" : BUSY.has(status) ? "busy" : BAD.has(status) ? "bad" : "still";
@@ -26,6 +27,11 @@ export function bytes(count: number): string {
     count /= 1024;
   }
   return `${trim(count)} TiB`;
+}
+
+/** One thing, or several: "1 machine", "3 machines". */
+export function count(number: number, thing: string): string {
+  return `${number.toLocaleString()} ${thing}${number === 1 ? "" : "s"}`;
 }
 
 function trim(value: number): string {
@@ -108,8 +114,10 @@ export async function attempt(work: () => Promise<unknown>, done?: string): Prom
 export interface Field {
   name: string;
   label: string;
-  kind?: "text" | "password" | "email" | "number" | "checkbox" | "textarea" | "select";
+  /** `choices`: any number of the options; `chosen` reads which. */
+  kind?: "text" | "password" | "email" | "number" | "checkbox" | "textarea" | "select" | "choices";
   value?: string;
+  values?: readonly string[];
   options?: { value: string; label: string }[];
   required?: boolean;
   hint?: string;
@@ -122,13 +130,15 @@ interface Form {
   text?: Fragment;
   fields?: Field[];
   action: string;
+  /** Fields in two columns. */
+  wide?: boolean;
   dangerous?: boolean;
   /** The action is offered only once this has been typed. */
   typed?: string;
   submit: (values: Values) => Promise<Fragment | void>;
 }
 
-type Values = Record<string, string>;
+export type Values = Record<string, string>;
 
 /**
  * A modal form. A refusal is shown in it and it stays; what `submit` returns (a secret shown once) is shown in its place.
@@ -136,6 +146,7 @@ type Values = Record<string, string>;
 export function ask(form: Form): void {
   const dialog = document.createElement("dialog");
   dialog.setAttribute("aria-label", form.title);
+  dialog.className = form.wide ? "wide" : "";
   document.body.append(dialog);
   dialog.addEventListener("close", () => dialog.remove());
   let error: ApiError | null = null;
@@ -148,7 +159,7 @@ export function ask(form: Form): void {
     <form @submit=${send}>
       <h2>${form.title}</h2>
       ${form.text ? html`<p>${form.text}</p>` : nothing}
-      ${form.fields ? inputs(form.fields) : nothing}
+      ${form.fields ? html`<div class="fields">${inputs(form.fields)}</div>` : nothing}
       ${form.typed !== undefined ? html`<label><span>Type <code>${form.typed}</code> to confirm</span>
         <input autocomplete="off" spellcheck="false" @input=${(event: Event) => { typed = (event.target as HTMLInputElement).value; draw(); }}></label>` : nothing}
       ${failure(error)}
@@ -185,6 +196,21 @@ export function valuesOf(form: HTMLFormElement): Values {
   return values;
 }
 
+/** Which options of a field of choices are ticked. */
+export function chosen(values: Values, field: string): string[] {
+  return Object.keys(values).filter((name) => name.startsWith(`${field}:`)).map((name) => name.slice(field.length + 1));
+}
+
+/** The values that were given, by the names of the API; what was left empty is left out. */
+export function given(values: Values, names: string[]): Values {
+  return Object.fromEntries(names.map((name) => [name, (values[name] ?? "").trim()]).filter(([, value]) => value)) as Values;
+}
+
+/** As `given`, for whole numbers. */
+export function givenNumbers(values: Values, names: string[]): Record<string, number> {
+  return Object.fromEntries(Object.entries(given(values, names)).map(([name, value]) => [name, Number(value)]));
+}
+
 export function inputs(fields: Field[]): TemplateResult {
   return html`${fields.map((field) => {
     const hint = field.hint ? html`<span class="quiet">${field.hint}</span>` : nothing;
@@ -195,8 +221,11 @@ export function inputs(fields: Field[]): TemplateResult {
         return html`<label>${field.label}<select name=${field.name}>
           ${(field.options ?? []).map((option) => html`<option value=${option.value} ?selected=${option.value === field.value}>${option.label}</option>`)}
         </select>${hint}</label>`;
+      case "choices":
+        return html`<fieldset><legend>${field.label}</legend>${(field.options ?? []).map((option) => html`<label class="check">
+          <input type="checkbox" name="${field.name}:${option.value}" ?checked=${field.values?.includes(option.value)}> ${option.label}</label>`)}${hint}</fieldset>`;
       case "textarea":
-        return html`<label>${field.label}<textarea name=${field.name} rows="3" spellcheck="false" placeholder=${field.placeholder ?? nothing}></textarea>${hint}</label>`;
+        return html`<label>${field.label}<textarea name=${field.name} rows="3" spellcheck="false" .defaultValue=${field.value ?? ""} placeholder=${field.placeholder ?? nothing}></textarea>${hint}</label>`;
       default:
         return html`<label>${field.label}<input type=${field.kind ?? "text"} name=${field.name} .defaultValue=${field.value ?? ""}
           ?required=${field.required} placeholder=${field.placeholder ?? nothing}

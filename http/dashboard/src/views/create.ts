@@ -1,9 +1,9 @@
 /** The form that creates a machine. The key makes a repeated submit the same order. */
 import { html } from "lit-html";
-import { api, ApiError, type Page } from "../api";
+import { api, ApiError, firstOf } from "../api";
 import type { Image, Machine, Me, Named, Node, Plan } from "../model";
 import { go } from "../page";
-import { ask, note, secret, size, type Field } from "../ui";
+import { ask, given, note, secret, size, type Field } from "../ui";
 
 interface Created {
   vm: Machine;
@@ -23,8 +23,8 @@ async function form(me: Me): Promise<void> {
   const [images, plans, projects, nodes] = await Promise.all([
     api.get<Image[]>("/images"),
     api.get<Plan[]>("/plans"),
-    first<Named>("/projects"),
-    me.role === "administrator" ? first<Node>("/nodes") : [],
+    firstOf<Named>("/projects"),
+    me.role === "administrator" ? firstOf<Node>("/nodes") : [],
   ]);
   const ready = images.filter((image) => image.enabled && image.digest !== null);
   if (!ready.length) {
@@ -68,13 +68,4 @@ async function form(me: Me): Promise<void> {
         : undefined;
     },
   });
-}
-
-/** The first page of a list: as many as one chooses from. */
-async function first<T>(path: string): Promise<T[]> {
-  return (await api.get<Page<T>>(path, { page_size: 200 })).items;
-}
-
-function given(values: Record<string, string>, names: string[]): Record<string, string> {
-  return Object.fromEntries(names.map((name) => [name, values[name] ?? ""]).filter(([, value]) => value)) as Record<string, string>;
 }

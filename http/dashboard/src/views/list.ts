@@ -6,27 +6,32 @@ import { address, refine, type View } from "../page";
 import { Resource } from "../resource";
 import { shown, type Fragment } from "../ui";
 
-interface Filter {
+interface Filter<P> {
   name: string;
   label: string;
-  options: string[];
+  /** Some are known only from an answer of the list. */
+  options: string[] | ((page: P | null) => string[]);
+  /** What the choice of none is called. */
+  none?: string;
 }
 
-interface Listing<T> {
+interface Listing<T, P extends Page<T>> {
   title: string;
+  /** The list is a part of a view with another title. */
+  inner?: boolean;
   path: string;
   kinds: Kind[];
-  filters?: Filter[];
+  filters?: Filter<P>[];
   searchable?: boolean;
   buttons?: () => Fragment;
-  rows: (items: T[]) => TemplateResult;
+  rows: (items: T[], page: P) => TemplateResult;
 }
 
 const SETTLE_MILLISECONDS = 200;
 
-export function list<T>(listing: Listing<T>): View {
+export function list<T, P extends Page<T> = Page<T>>(listing: Listing<T, P>): View & { load(): Promise<void> } {
   let timer: number | undefined;
-  const page = new Resource<Page<T>>(
+  const page = new Resource<P>(
     (signal) => api.get(listing.path, Object.fromEntries(address().query), signal),
     listing.kinds,
   );
@@ -41,17 +46,18 @@ export function list<T>(listing: Listing<T>): View {
   };
   return {
     title: listing.title,
+    load: () => page.load(),
     draw: () => html`
-      <div class="head"><h1>${listing.title}</h1>
+      <div class="head">${listing.inner ? html`<h2>${listing.title}</h2>` : html`<h1>${listing.title}</h1>`}
         ${listing.searchable ? html`<input type="search" aria-label="Filter" placeholder="Filter" .defaultValue=${address().query.get("q") ?? ""} @input=${typed}>` : nothing}
         ${(listing.filters ?? []).map((filter) => html`<select aria-label=${filter.label} @change=${(event: Event) =>
           choose({ [filter.name]: (event.target as HTMLSelectElement).value })}>
-          <option value="">${filter.label}: any</option>
-          ${filter.options.map((option) => html`<option ?selected=${address().query.get(filter.name) === option}>${option}</option>`)}
+          <option value="">${filter.label}: ${filter.none ?? "any"}</option>
+          ${(typeof filter.options === "function" ? filter.options(page.value) : filter.options).map((option) => html`<option ?selected=${address().query.get(filter.name) === option}>${option}</option>`)}
         </select>`)}
         <span class="gap"></span>${listing.buttons?.() ?? nothing}
       </div>
-      ${shown(page, (now) => html`${listing.rows(now.items)}${pager(now, (number) => choose({ page: String(number) }))}`)}`,
+      ${shown(page, (now) => html`${listing.rows(now.items, now)}${pager(now, (number) => choose({ page: String(number) }))}`)}`,
     dispose: () => {
       clearTimeout(timer);
       page.dispose();

@@ -1,11 +1,13 @@
-/** One machine: its facts, its addresses, its tasks, how busy it is. */
+/** One machine: its facts, its networking and traffic, its tasks, how busy it is. */
 import { html, nothing } from "lit-html";
 import { api, type Page } from "../api";
 import { charts } from "../charts";
 import type { Machine, Me, MetricSeries, Task } from "../model";
 import type { View } from "../page";
 import { Resource } from "../resource";
-import { ask, badge, facts, secret, shown, size, table, when } from "../ui";
+import { ask, badge, facts, secret, shown, size, when } from "../ui";
+import { machineNetworking } from "./machine-networking";
+import { machineTraffic } from "./machine-traffic";
 import { powerButtons } from "./machines";
 import { tasksTable } from "./tasks";
 
@@ -15,6 +17,8 @@ export function machineView(me: Me, id: string): View {
   const machine = new Resource<Machine>((signal) => api.get(`/vms/${id}`, {}, signal), ["vm"]);
   const tasks = new Resource<Page<Task>>((signal) => api.get(`/vms/${id}/tasks`, { page_size: 10 }, signal), ["task"]);
   const metrics = new Resource<MetricSeries>((signal) => api.get(`/vms/${id}/metrics`, { hours: 1 }, signal));
+  const networking = machineNetworking(me, { id, get name() { return machine.value?.name ?? "the machine"; } });
+  const traffic = machineTraffic(id);
   const timer = setInterval(() => metrics.refresh(), METRICS_MILLISECONDS);
   return {
     get title() {
@@ -31,12 +35,11 @@ export function machineView(me: Me, id: string): View {
         ["Plan", now.plan_name ?? "—"],
         ["Project", now.project_name],
         ["Host name", now.hostname],
-        ["Node", me.role === "administrator" && now.node_id ? html`<a href="#/nodes/${now.node_id}">${now.node_name}</a>` : now.node_name ?? "—"],
+        ["Node", me.role !== "customer" && now.node_id ? html`<a href="#/nodes/${now.node_id}">${now.node_name}</a>` : now.node_name ?? "—"],
         ["Created", when(now.created_at)],
-      ])}
-      <h2>Addresses</h2>
-      ${table(["Address", "State", ""], now.addresses.map((address) => html`<tr>
-        <td class="mono">${address.ip}</td><td>${badge(address.state)}</td><td>${address.primary ? "primary" : ""}</td></tr>`), "No addresses.")}`)}
+      ])}`)}
+      ${networking.draw()}
+      ${traffic.draw()}
       <h2>Last hour</h2>
       ${metrics.value ? charts(metrics.value) : metrics.error ? html`<p class="quiet">${metrics.error.message}</p>` : html`<p class="quiet">Asking the node…</p>`}
       <h2>Tasks</h2>
@@ -46,6 +49,8 @@ export function machineView(me: Me, id: string): View {
       machine.dispose();
       tasks.dispose();
       metrics.dispose();
+      networking.dispose?.();
+      traffic.dispose?.();
     },
   };
 }

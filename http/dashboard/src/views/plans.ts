@@ -1,0 +1,81 @@
+/** The plans that machines are sold in, and what each allows of traffic. For administrators. */
+import { html, nothing } from "lit-html";
+import { api } from "../api";
+import type { Plan } from "../model";
+import type { PolicyAnswer } from "../networking";
+import type { View } from "../page";
+import { Resource } from "../resource";
+import { ask, attempt, badge, count, given, givenNumbers, shown, size, table, type Fragment } from "../ui";
+
+export function plansView(): View {
+  const plans = new Resource<Plan[]>((signal) => api.get("/plans", {}, signal), ["activity"]);
+  const done = () => plans.load();
+  return {
+    title: "Plans",
+    draw: () => html`
+      <div class="head"><h1>Plans</h1><span class="gap"></span><button class="primary" @click=${() => add(done)}>Add a plan</button></div>
+      ${shown(plans, (all) => table(["Name", "Size", "IPv4", "Traffic a month", "", ""], all.map((plan) => html`<tr>
+        <td>${plan.name} <span class="quiet">${plan.slug}</span></td>
+        <td>${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB</td><td>${plan.ipv4_count}</td><td>${policy(plan)}</td>
+        <td>${plan.enabled ? nothing : badge("disabled")}</td>
+        <td class="act"><button @click=${() => changeTraffic(plan, done)}>Traffic policy</button>
+          <button @click=${() => void attempt(async () => { await api.patch(`/plans/${plan.id}`, { enabled: !plan.enabled }); await done(); })}>
+            ${plan.enabled ? "Disable" : "Enable"}</button></td></tr>`), "No plans."))}`,
+    dispose: () => plans.dispose(),
+  };
+}
+
+function policy(plan: Plan): Fragment {
+  if (plan.traffic_gib === null) return html`<span class="quiet">no allowance</span>`;
+  const counted = plan.traffic_direction === "both" ? "both ways" : "sent";
+  const then = { report: "reported", throttle: `held to ${plan.traffic_throttle_mbps} Mbit/s`, suspend: "cut off" }[plan.traffic_action];
+  return html`${size(plan.traffic_gib * 1024)} <span class="quiet">${counted}, then ${then}</span>`;
+}
+
+function changeTraffic(plan: Plan, done: () => Promise<void>): void {
+  const options = (...values: [string, string][]) => values.map(([value, label]) => ({ value, label }));
+  ask({
+    title: `Traffic policy of ${plan.name}`,
+    text: "What tightens it begins with the next month; what loosens it applies at once.",
+    fields: [
+      { name: "traffic_gib", label: "Allowance a month, GiB", kind: "number", value: plan.traffic_gib === null ? "" : String(plan.traffic_gib), placeholder: "none" },
+      { name: "traffic_direction", label: "What counts", kind: "select", value: plan.traffic_direction,
+        options: options(["outbound", "what the machine sends"], ["both", "what it sends and receives"]) },
+      { name: "traffic_action", label: "Past the allowance", kind: "select", value: plan.traffic_action,
+        options: options(["report", "report it"], ["throttle", "slow it down"], ["suspend", "cut it off"]) },
+      { name: "traffic_throttle_mbps", label: "Slowed down to, Mbit/s", kind: "number",
+        value: plan.traffic_throttle_mbps === null ? "" : String(plan.traffic_throttle_mbps), hint: "where it is slowed down" },
+    ],
+    action: "Save",
+    submit: async (values) => {
+      const answer = await api.put<PolicyAnswer>(`/plans/${plan.id}/traffic`, {
+        traffic_gib: null, traffic_throttle_mbps: null,
+        ...given(values, ["traffic_direction", "traffic_action"]),
+        ...givenNumbers(values, ["traffic_gib", "traffic_throttle_mbps"]),
+      });
+      await done();
+      return html`<p>${answer.note}</p>
+        <p class="quiet">In force from ${new Date(answer.effective_from).toLocaleString()}, for ${count(answer.machines, "machine")} with this plan.</p>`;
+    },
+  });
+}
+
+function add(done: () => Promise<void>): void {
+  ask({
+    title: "Add a plan",
+    wide: true,
+    fields: [
+      { name: "name", label: "Name", required: true, placeholder: "Small" },
+      { name: "slug", label: "Short name", required: true, placeholder: "small" },
+      { name: "vcpus", label: "Processors", kind: "number", required: true, value: "1" },
+      { name: "memory_mib", label: "Memory, MiB", kind: "number", required: true, value: "1024" },
+      { name: "disk_gib", label: "Disk, GiB", kind: "number", required: true, value: "10" },
+      { name: "ipv4_count", label: "IPv4 addresses", kind: "number", required: true, value: "1" },
+    ],
+    action: "Add",
+    submit: async (values) => {
+      await api.post("/plans", { ...given(values, ["name", "slug"]), ...givenNumbers(values, ["vcpus", "memory_mib", "disk_gib", "ipv4_count"]) });
+      await done();
+    },
+  });
+}

@@ -1,0 +1,36 @@
+/** What every machine transferred in a month, beside what it is allowed. A customer sees their own. */
+import { html, nothing } from "lit-html";
+import type { TrafficPage, TrafficRow } from "../networking";
+import type { View } from "../page";
+import { badge, bytes, facts, table } from "../ui";
+import { list } from "./list";
+import { allowance, decisionsTable, READING_MILLISECONDS } from "./machine-traffic";
+
+export function trafficView(): View {
+  const view = list<TrafficRow, TrafficPage>({
+    title: "Traffic",
+    path: "/traffic",
+    kinds: ["activity"],
+    searchable: true,
+    filters: [{ name: "period", label: "Month", options: (page) => page?.periods ?? [], none: "this one" }],
+    rows: (rows, page) => html`
+      ${facts([["Month (UTC)", page.period], ["Received", bytes(page.received_bytes)], ["Sent", bytes(page.sent_bytes)]])}
+      <h2>Machines</h2>
+      ${table(["Machine", "Plan", "Received", "Sent", "Counted", "", "Seen"], rows.map((row) => html`<tr>
+        <td><a href="#/machines/${row.vm_id}">${row.vm_name}</a></td><td>${row.plan ?? "—"}</td>
+        <td>${bytes(row.received_bytes)}</td><td>${bytes(row.sent_bytes)}</td><td class="usage">${allowance(row)}</td>
+        <td>${row.state === "exceeded" ? badge(row.state) : nothing}</td>
+        <td class="quiet" title="The figures are a floor: what was sent between the last reading and a restart was not seen.">
+          ${row.samples.toLocaleString()}×${row.resets ? `, began anew ${row.resets}×` : ""}</td></tr>`), "No machine of that month.")}
+      <h2>Latest decisions</h2>
+      ${decisionsTable(page.decisions, true)}`,
+  });
+  const timer = setInterval(() => void view.load(), READING_MILLISECONDS);
+  return {
+    ...view,
+    dispose: () => {
+      clearInterval(timer);
+      view.dispose?.();
+    },
+  };
+}
