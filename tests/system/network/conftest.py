@@ -1,0 +1,35 @@
+"""One laboratory a test process, and for each test guests as the last one found them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import trio
+
+from tests.system.network.lab import Lab, laboratory
+from tests.system.network.matrix import Matrix
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    with laboratory() as lab:
+        trio.run(_populate, lab)
+        yield lab
+
+
+@pytest.fixture
+async def matrix(lab: Lab) -> AsyncIterator[Matrix]:
+    async with lab.agent() as agent:
+        matrix = Matrix(lab, agent)
+        yield matrix
+        await matrix.restore()
+
+
+async def _populate(lab: Lab) -> None:
+    """Every guest is there, with its addresses and no firewall."""
+    async with lab.agent() as agent:
+        await agent.restore()
+        await agent.apply({guest.vm_id: lab.spec(guest) for guest in lab.guests})
+    for guest in lab.guests:
+        lab.attach(guest)
