@@ -236,9 +236,14 @@ class Control:
 
     async def arrives(self, sender: Place, capture: Capture) -> list[Packet]:
         """Send on it; gives what was captured before this arrived."""
+        token = await self.send(sender)
+        return await capture.until(lambda packet: packet.body.endswith(token))
+
+    async def send(self, sender: Place) -> bytes:
+        """Send on it, and do not wait; gives what is sent."""
         token = token_bytes(16)
         await self._ends[sender].send(token)
-        return await capture.until(lambda packet: packet.body.endswith(token))
+        return token
 
     async def exchange(self) -> None:
         """It carries both ways."""
