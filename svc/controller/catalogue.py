@@ -17,6 +17,7 @@ from svc.controller import (
     nodes,
     overview,
     people,
+    plan_traffic,
     plans,
     pools,
     projects,
@@ -27,6 +28,7 @@ from svc.controller import (
     support,
     tasks,
     tokens,
+    traffic,
     users,
 )
 from svc.controller.services import Controller
@@ -50,6 +52,8 @@ AREAS = (
     tasks,
     images,
     plans,
+    plan_traffic,
+    traffic,
     locations,
     networks,
     pools,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from pydantic import Field
@@ -15,14 +15,28 @@ from svc.controller.services import Controller
 from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.controller.rows import sole
+from svc_actors.controller.traffic_periods import Period, period_of, start_of, utc_now
+from svc_actors.controller.traffic_policies import as_policy, policies
+from svc_actors.controller.traffic_policy import TrafficAction, TrafficDirection
 from svc_actors.errors import conflict, invalid, not_found
-from svc_actors.store import Record, Transaction, UniqueViolationError, audit
+from svc_actors.store import Queryable, Record, Transaction, UniqueViolationError, audit
 
 Ipv4Count = Annotated[int, Field(ge=0, le=256)]
 
 
+class PendingTraffic(Model):
+    """A traffic policy that begins with a month to come, at `effective_from`."""
+
+    effective_from: datetime
+    traffic_gib: int | None
+    traffic_direction: TrafficDirection
+    traffic_action: TrafficAction
+    traffic_throttle_mbps: int | None
+
+
 class Plan(Model):
-    """`ipv4_count` bounds the addresses that a customer may attach. A disabled plan makes no new machines."""
+    """`ipv4_count` bounds the addresses that a customer may attach. A disabled plan makes no new machines. The traffic
+    policy is that of this month (`traffic_gib` null: no limit); it is set by PUT /plans/{id}/traffic alone."""
 
     id: UUID
     name: str
@@ -33,10 +47,52 @@ class Plan(Model):
     ipv4_count: int
     enabled: bool
     created_at: datetime
+    traffic_gib: int | None
+    traffic_direction: TrafficDirection
+    traffic_action: TrafficAction
+    traffic_throttle_mbps: int | None
+    traffic_pending: PendingTraffic | None
 
     @classmethod
     def of(cls, row: Record) -> Plan:
-        return cls(**{name: row[name] for name in cls.model_fields})
+        policy = as_policy(row)
+        pending = row["pending"]
+        return cls(
+            id=row["id"],
+            name=row["name"],
+            slug=row["slug"],
+            vcpus=row["vcpus"],
+            memory_mib=row["memory_mib"],
+            disk_gib=row["disk_gib"],
+            ipv4_count=row["ipv4_count"],
+            enabled=row["enabled"],
+            created_at=row["created_at"],
+            traffic_gib=policy.allowance_gib,
+            traffic_direction=policy.direction,
+            traffic_action=policy.action,
+            traffic_throttle_mbps=policy.throttle_mbps,
+            traffic_pending=PendingTraffic(
+                effective_from=start_of(Period(pending["effective_from"])),
+                traffic_gib=pending["allowance_gib"],
+                traffic_direction=TrafficDirection(pending["direction"]),
+                traffic_action=TrafficAction(pending["action"]),
+                traffic_throttle_mbps=pending["throttle_mbps"],
+            )
+            if pending is not None
+            else None,
+        )
+
+
+# $1 is the month that runs.
+_PLANS: Final = f"""
+SELECT plans.*, policy.allowance_gib, policy.direction, policy.action, policy.throttle_mbps,
+       (SELECT to_json(later) FROM plan_traffic later WHERE later.plan_id = plans.id AND later.effective_from > $1
+        ORDER BY later.effective_from LIMIT 1) AS pending
+FROM plans LEFT JOIN {policies("$1")} policy ON policy.plan_id = plans.id"""
+
+
+async def shown_plan(queryable: Queryable, plan_id: UUID) -> Plan:
+    return Plan.of(sole(await queryable.fetchrow(f"{_PLANS} WHERE plans.id = $2", period_of(utc_now()), plan_id)))
 
 
 class PlanCreateRequest(Request):
@@ -67,7 +123,8 @@ class PlanRequest(Request):
 
 async def list_plans(context: Context[Controller], request: Empty) -> list[Plan]:
     rows = await context.services.database.fetch(
-        "SELECT * FROM plans WHERE enabled OR $1 ORDER BY memory_mib, vcpus, slug",
+        f"{_PLANS} WHERE enabled OR $2 ORDER BY memory_mib, vcpus, slug",
+        period_of(utc_now()),
         context.principal.role is Role.ADMINISTRATOR,
     )
     return [Plan.of(row) for row in rows]
@@ -85,9 +142,9 @@ async def create_plan(context: Context[Controller], request: PlanCreateRequest) 
                 )
             )
             await _audit(tx, context, row)
+            return await shown_plan(tx, row["id"])
     except UniqueViolationError:
         raise conflict(f"There is a plan with the slug {request.slug} already.") from None
-    return Plan.of(row)
 
 
 async def update_plan(context: Context[Controller], request: PlanUpdateRequest) -> Plan:
@@ -100,7 +157,7 @@ async def update_plan(context: Context[Controller], request: PlanUpdateRequest) 
         if row is None:
             raise not_found("There is no such plan.")
         await _audit(tx, context, row, given)
-    return Plan.of(row)
+        return await shown_plan(tx, request.id)
 
 
 async def delete_plan(context: Context[Controller], request: PlanRequest) -> None:

@@ -1,0 +1,127 @@
+"""What a plan allows of traffic, and how that changes: pure rules, no clock and no database.
+
+Invariants (specification, Traffic and backup schedules):
+- nobody is in breach of a limit that did not exist yesterday: of a change, member by member, what loosens counts at
+  once and what tightens from the next period on; so whatever a machine has counted, a change never makes things worse
+  for it in the period that runs;
+- where nobody has the plan, or nothing is limited any more, a change counts at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+GIB: Final = 2**30
+
+
+class TrafficDirection(StrEnum):
+    """What counts: what the guest sends, or that and what it receives."""
+
+    OUTBOUND = "outbound"
+    BOTH = "both"
+
+
+class TrafficAction(StrEnum):
+    """What is done about a machine that has used its allowance up, the mildest first. `suspend` carries no traffic any
+    more; the machine itself goes on."""
+
+    REPORT = "report"
+    THROTTLE = "throttle"
+    SUSPEND = "suspend"
+
+
+_SEVERITY: Final = {action: place for place, action in enumerate(TrafficAction)}
+
+
+@dataclass(frozen=True)
+class Sanction:
+    """What is in force against a machine. `throttle_mbps` is there for a throttle, and only then."""
+
+    action: TrafficAction
+    throttle_mbps: int | None = None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """An allowance in GiB a month, or None for no limit. A throttle has a rate in Mbit/s (ValueError without one);
+    beside other actions a rate is kept and means nothing."""
+
+    allowance_gib: int | None = None
+    direction: TrafficDirection = TrafficDirection.OUTBOUND
+    action: TrafficAction = TrafficAction.REPORT
+    throttle_mbps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.action is TrafficAction.THROTTLE and self.throttle_mbps is None:
+            raise ValueError("a throttle needs a rate")
+
+    @property
+    def allowance_bytes(self) -> int | None:
+        return None if self.allowance_gib is None else self.allowance_gib * GIB
+
+    def counted(self, received_bytes: int, sent_bytes: int) -> int:
+        return sent_bytes if self.direction is TrafficDirection.OUTBOUND else received_bytes + sent_bytes
+
+    def exceeded(self, counted_bytes: int) -> bool:
+        """An allowance that is used up to the last byte is exceeded."""
+        return self.allowance_bytes is not None and counted_bytes >= self.allowance_bytes
+
+    def sanction(self, counted_bytes: int) -> Sanction | None:
+        """What is done about a machine that has counted so much."""
+        if not self.exceeded(counted_bytes):
+            return None
+        return Sanction(self.action, self.throttle_mbps if self.action is TrafficAction.THROTTLE else None)
+
+
+UNLIMITED: Final = Policy()
+
+
+@dataclass(frozen=True)
+class Change:
+    """What counts from now on, and what from the next period on where that is something else."""
+
+    now: Policy
+    later: Policy | None
+
+
+def change(current: Policy, wanted: Policy, *, in_use: bool) -> Change:
+    """How `wanted` takes the place of `current` on a plan that machines have (`in_use`) or not."""
+    now = _looser(current, wanted) if in_use else wanted
+    return Change(now, None if now == wanted else wanted)
+
+
+def _looser(current: Policy, wanted: Policy) -> Policy:
+    """Member by member the looser of the two."""
+    if wanted.allowance_gib is None:
+        return wanted
+    if current.allowance_gib is None:
+        return current
+    action = min(current.action, wanted.action, key=_SEVERITY.__getitem__)
+    rates = [each.throttle_mbps for each in (current, wanted) if each.action is action and each.throttle_mbps]
+    return Policy(
+        allowance_gib=max(current.allowance_gib, wanted.allowance_gib),
+        direction=min(current.direction, wanted.direction, key=lambda each: each is TrafficDirection.BOTH),
+        action=action,
+        throttle_mbps=max(rates) if action is TrafficAction.THROTTLE else wanted.throttle_mbps,
+    )
+
+
+def differences(before: Policy, after: Policy) -> list[str]:
+    """What `after` has that `before` has not, each in words that may stand in one sentence."""
+    words: list[str] = []
+    if after.allowance_gib != before.allowance_gib:
+        gib = after.allowance_gib
+        words.append("there is no limit" if gib is None else f"the allowance is {gib} GiB a month")
+    if after.allowance_gib is None:
+        return words
+    if after.direction is not before.direction or before.allowance_gib is None:
+        both = "what machines send and receive counts"
+        words.append("what machines send counts" if after.direction is TrafficDirection.OUTBOUND else both)
+    if after.action is TrafficAction.THROTTLE:
+        if (after.action, after.throttle_mbps) != (before.action, before.throttle_mbps) or before.allowance_gib is None:
+            words.append(f"machines beyond it are throttled to {after.throttle_mbps} Mbit/s")
+    elif after.action is not before.action or before.allowance_gib is None:
+        words.append("machines beyond it are " + ("reported" if after.action is TrafficAction.REPORT else "suspended"))
+    return words
