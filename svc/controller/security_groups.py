@@ -358,7 +358,7 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
     ),
     _operation(
         "security_group.create",
-        "Make a security group; what comes in is dropped and what goes out let through, but for its rules",
+        "Make a security group",
         SecurityGroupCreateRequest,
         SecurityGroup,
         create,
