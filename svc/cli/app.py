@@ -27,10 +27,12 @@ _HELP = {
     "plan": "Sizes of machines.",
     "pool": "Addresses.",
     "project": "Projects and their members.",
+    "security-group": "Rules about machines' own traffic.",
     "settings": "Settings of the service.",
     "ssh-key": "Public keys for machines.",
     "alert": "What needs attention.",
     "task": "Work in progress: look, follow, cancel.",
+    "traffic": "What machines transferred, and what they may.",
     "token": "API tokens of your own.",
     "user": "Accounts.",
     "vm": "Virtual machines.",
@@ -65,6 +67,7 @@ def build(known: Service) -> click.Group:
     _group(root, ["event"]).add_command(everyday.stream)
     _group(root, ["vm"]).add_command(everyday.console)
     _group(root, ["vm"]).add_command(everyday.vnc)
+    _group(root, ["vm"]).add_command(everyday.groups)
     _group(root, ["task"]).add_command(everyday.watch)
     return root
 

@@ -7,7 +7,7 @@ everywhere).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Column(NamedTuple):
@@ -60,7 +60,16 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "node.tasks": _TASKS,
     "task.log": _columns("position", "at", "level", "progress", "message"),
     "image.list": _columns("slug", "name", "release", "source", "size=size_bytes", "enabled", "refreshed=refreshed_at"),
-    "plan.list": _columns("slug", "name", "vcpus", "memory=memory_mib", "disk=disk_gib", "enabled"),
+    "plan.list": _columns(
+        "slug",
+        "name",
+        "vcpus",
+        "memory=memory_mib",
+        "disk=disk_gib",
+        "ipv4=ipv4_count",
+        "traffic=traffic_gib",
+        "enabled",
+    ),
     "project.list": _columns("name", "id", "created=created_at"),
     "project.members": _columns("name", "email", "role", "id"),
     "location.list": _columns("name", "id", "created=created_at"),
@@ -70,6 +79,8 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         "network=network_name",
         "cidr",
         "topology",
+        "vlan",
+        "used=pressure",
         "free=free_count",
         "allocated=allocated_count",
         "releasing=releasing_count",
@@ -77,6 +88,29 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         "enabled",
     ),
     "pool.allocations": _columns("ip", "state", "vm=vm_name", "note", "changed=changed_at"),
+    "pool.reservations": _columns("ip", "until=range_end", "kind", "note", "arithmetic", "id"),
+    "security_group.list": _columns(
+        "name",
+        "project=project_name",
+        "machines=machine_count",
+        "ingress=default_ingress",
+        "egress=default_egress",
+        "description",
+    ),
+    "traffic.list": _columns(
+        "vm=vm_name",
+        "plan",
+        "received=received_bytes",
+        "sent=sent_bytes",
+        "counted=counted_bytes",
+        "allowance=allowance_bytes",
+        "percent",
+        "state",
+        "resets",
+    ),
+    "vm.bandwidth": _columns(
+        "period", "received=received_bytes", "sent=sent_bytes", "samples", "resets", "first=first_at"
+    ),
     "user.list": _columns("name", "email", "role", "id"),
     "person.list": _columns("name", "email", "role", "status", "company", "id"),
     "token.list": _columns("name", "scopes", "ends in=last_four", "used=last_used_at", "expires=expires_at", "id"),
@@ -87,30 +121,4 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
 }
 """By the name of the operation that lists; a column that the rows do not have is left out."""
 
-_TASK_FIELDS = ("id", "op", "status", "resource_name", "progress", "message", "error_code", "error_message")
-_VM_FIELDS = (
-    "name",
-    "status",
-    "primary_ip",
-    "user",
-    "node_name",
-    "vcpus",
-    "memory_mib",
-    "disk_gib",
-    "image_name",
-    "id",
-)
-
-
-def shortened(answer: Any) -> Any:
-    """What a table shows of an answer that starts something: the machine and its task, each in a few lines."""
-    if not isinstance(answer, Mapping):
-        return answer
-    if "op" in answer and "resource_name" in answer:
-        return {name: answer[name] for name in _TASK_FIELDS if answer.get(name) not in (None, "")}
-    if isinstance(answer.get("vm"), Mapping):
-        machine = {name: answer["vm"][name] for name in _VM_FIELDS if answer["vm"].get(name) not in (None, "")}
-        task = answer.get("task")
-        rest = {key: value for key, value in answer.items() if key in {"password", "replayed"} and value}
-        return {**machine, **({"task": task["id"]} if isinstance(task, Mapping) else {}), **rest}
-    return answer
+GROUPS_OF_A_MACHINE = _columns("name", "id")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from svc.registry.operation import Operation
 
 _PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
-_FORMAT = 1
+_FORMAT = 2
 _SECRETS = {"password", "set_password", "token"}
 
 
@@ -43,7 +43,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Parameter:
-    """`names` is the path of the list in which a name is looked up. `secret` values are neither shown nor kept."""
+    """`names` is the path of the list in which a name is looked up. `secret` values are neither shown nor kept.
+    `emptiable`: what is stored may be taken away, by an empty list or by null."""
 
     name: str
     kind: Kind
@@ -51,6 +52,7 @@ class Parameter:
     required: bool
     choices: tuple[str, ...]
     secret: bool
+    emptiable: bool
     names: str | None
     default: str | None
     help: str | None
@@ -120,11 +122,12 @@ def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dic
     before = path.partition("/{")[0]
     list_path = before if before in lists else None
     fields = operation.request.model_fields
+    changes = operation.route.method.value in {"PUT", "PATCH"}
 
     def names(field_name: str) -> str | None:
         if field_name == "id":
             return list_path
-        return things.get(field_name.removesuffix("_ids").removesuffix("_id"))
+        return _list_of(field_name.removesuffix("_ids").removesuffix("_id"), things)
 
     return OperationDescription(
         name=operation.name,
@@ -133,7 +136,7 @@ def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dic
         path=path,
         words=operation.command.words,
         positional=operation.command.positional,
-        parameters=tuple(_parameter(name, field, names(name)) for name, field in fields.items()),
+        parameters=tuple(_parameter(name, field, names(name), changes) for name, field in fields.items()),
         access=operation.access.value,
         scope=operation.scope.value,
         mutates=operation.mutates,
@@ -145,8 +148,15 @@ def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dic
     )
 
 
-def _parameter(name: str, field: FieldInfo, names: str | None) -> Parameter:
+def _list_of(stem: str, things: dict[str, str]) -> str | None:
+    """The list that a field's ids are in: `group_ids` are of security groups where nothing else is a group."""
+    found = [path for thing, path in things.items() if thing == stem or thing.endswith(f"_{stem}")]
+    return things.get(stem, found[0] if len(found) == 1 else None)
+
+
+def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) -> Parameter:
     kind, many, choices = _kind(field.annotation)
+    nullable = type(None) in typing.get_args(field.annotation) and kind in (Kind.INTEGER, Kind.NUMBER)
     default = None if field.is_required() or field.default is None or many else field.default
     return Parameter(
         name=name,
@@ -155,6 +165,7 @@ def _parameter(name: str, field: FieldInfo, names: str | None) -> Parameter:
         required=field.is_required(),
         choices=choices,
         secret=field.repr is False or (kind is Kind.TEXT and name in _SECRETS),
+        emptiable=changes and (many or nullable),
         names=names if kind is Kind.ID else None,
         default=None if default is None or kind is Kind.JSON or not field.repr else _shown(default),
         help=field.description,
@@ -179,7 +190,8 @@ def _kind(annotation: Any) -> tuple[Kind, bool, tuple[str, ...]]:
     if origin is typing.Annotated:
         return _kind(arguments[0])
     if origin is typing.Literal:
-        return Kind.TEXT, False, tuple(str(argument) for argument in arguments)
+        numbers = all(isinstance(argument, int) for argument in arguments)
+        return Kind.INTEGER if numbers else Kind.TEXT, False, tuple(str(argument) for argument in arguments)
     if origin in (list, tuple, set, frozenset):
         kind, _, choices = _kind(arguments[0]) if arguments else (Kind.TEXT, False, ())
         return kind, kind is not Kind.JSON, choices

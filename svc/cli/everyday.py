@@ -14,12 +14,13 @@ from typing import Any
 import asyncclick as click
 
 from svc.cli import profiles
-from svc.cli.columns import shortened
+from svc.cli.columns import GROUPS_OF_A_MACHINE
 from svc.cli.failures import Exit, Failure
 from svc.cli.output import Format, say, show
 from svc.cli.parameters import Name
 from svc.cli.profiles import ProfileFile, normal_url
 from svc.cli.session import Session, narrow, session_parameters
+from svc.cli.shapes import shortened
 
 _LONGEST_SILENCE = 30.0
 
@@ -194,7 +195,7 @@ async def watch(session: Session, /, task: str, wait_timeout: float | None, **gi
     session = narrow(session, given)
     async with session.client() as client:
         ended = await tasks.follow(client, task, timeout=math.inf if wait_timeout is None else wait_timeout)
-    show(shortened(ended) if session.style.format is Format.TABLE else ended, session.style)
+    show(shortened(ended) if session.style.for_reading else ended, session.style)
     tasks.check(ended)
 
 
@@ -219,6 +220,30 @@ async def vnc(session: Session, /, name: str, port: int, **given: Any) -> None:
     from svc.cli.vnc import vnc as run
 
     await run(narrow(session, given), name, port)
+
+
+@shared
+@click.command("groups")
+@click.argument("name", type=Name("/vms"))
+@click.argument("groups", nargs=-1, type=Name("/security-groups"), metavar="[GROUP]...")
+@click.option("--none", is_flag=True, help="Take it out of every group: it is then not filtered.")
+@click.pass_obj
+async def groups(session: Session, /, name: str, groups: tuple[str, ...], none: bool, **given: Any) -> None:
+    """Put a machine into security groups, in place of those it is in; without any, show those it is in."""
+    from svc.cli.naming import resolve
+
+    if none and groups:
+        raise click.UsageError("--none leaves no group over: name groups, or give --none")
+    session = narrow(session, given)
+    async with session.client() as client:
+        path = f"/vms/{await resolve(client, session.listing('/vms'), name)}"
+        if groups or none:
+            listing = session.listing("/security-groups")
+            body = {"group_ids": [await resolve(client, listing, group) for group in groups]}
+            answer = await client.call("PUT", f"{path}/security-groups", body=body)
+        else:
+            answer = await client.call("GET", f"{path}/networking")
+    show(answer["groups"], session.style, columns=GROUPS_OF_A_MACHINE)
 
 
 class LateGroup(click.Group):

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import asyncclick as click
 
 from svc.cli import transfer
-from svc.cli.columns import COLUMNS, shortened
+from svc.cli.columns import COLUMNS
 from svc.cli.description import Kind, OperationDescription, Parameter
 from svc.cli.failures import Exit, Failure
 from svc.cli.naming import pages, resolve
-from svc.cli.output import Format, say, show
-from svc.cli.parameters import flag_of, parameters
+from svc.cli.output import say, show
+from svc.cli.parameters import NONE, asks_first, flag_of, parameters
 from svc.cli.session import Session, narrow
+from svc.cli.shapes import shaped, shortened
 
 if TYPE_CHECKING:
     from svc.cli.client import Client
@@ -60,7 +61,7 @@ async def _carry_out(session: Session, operation: OperationDescription, given: d
     async with session.client() as client:
         await _resolve_names(session, client, operation, values)
         await _read_secrets(operation, values)
-        if operation.parameter("confirm") is not None or operation.method == "DELETE":
+        if asks_first(operation):
             await _confirm(client, operation, values, yes)
         if operation.parameter("idempotency_key") is not None:
             values.setdefault("idempotency_key", f"svc-{uuid.uuid4()}")
@@ -73,7 +74,8 @@ async def _carry_out(session: Session, operation: OperationDescription, given: d
             show(found, session.style, columns=COLUMNS.get(operation.name, ()))
         elif operation.method == "GET":
             answer = await client.call("GET", path, query=values)
-            show(answer, session.style, columns=COLUMNS.get(operation.name, ()))
+            shown = shaped(answer) if session.style.for_reading else answer
+            show(shown, session.style, columns=COLUMNS.get(operation.name, ()))
         else:
             if operation.upload:
                 answer = await transfer.upload(client, operation.method, path, file)
@@ -103,14 +105,11 @@ async def _report(
             tasks.check(ended)
         except Failure as error:
             failure = error
-    if session.style.format is Format.TABLE and not session.style.columns:
-        if operation.name == "node.bootstrap":
-            say(f"Run this as root on the new host, before {answer['expires_at'][:16].replace('T', ' ')} UTC:\n")
-            show(answer["command"], session.style)
-            return
-        show(shortened(answer), session.style)
-    else:
-        show(answer, session.style)
+    if session.style.for_reading and operation.name == "node.bootstrap":
+        say(f"Run this as root on the new host, before {answer['expires_at'][:16].replace('T', ' ')} UTC:\n")
+        show(answer["command"], session.style)
+        return
+    show(shortened(answer) if session.style.for_reading else answer, session.style)
     if isinstance(answer, Mapping):
         for name in SHOWN_ONCE:
             if answer.get(name):
@@ -230,4 +229,6 @@ def _flags_for_fields(text: str, operation: OperationDescription) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    if value is NONE:
+        return None
+    return [one for one in value if one is not NONE] if isinstance(value, tuple) else value

@@ -36,6 +36,11 @@ class Style:
     columns: tuple[str, ...] = ()
     header: bool = True
 
+    @property
+    def for_reading(self) -> bool:
+        """A table, of which the person has not said what it shall hold."""
+        return self.format is Format.TABLE and not self.columns
+
 
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     "dim": {"dim": True},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import asyncclick as click
 from asyncclick.shell_completion import CompletionItem
@@ -20,6 +20,9 @@ from svc.cli.profiles import Choice, choose, tls_context
 from svc.cli.session import session_parameters
 
 _COMPLETION_SECONDS = 2.0
+
+_DANGEROUS = {"pool.force-free", "pool.force_free"}
+"""What is no deletion and has no field `confirm`, and still wants to be confirmed."""
 
 _HELP = {
     "access_mode": "Which account is offered; without it, the image's own user with sudo.",
@@ -48,7 +51,13 @@ def parameters(operation: OperationDescription) -> list[click.Parameter]:
         parameter = operation.parameter(name)
         assert parameter is not None, f"{operation.name} has no field {name}"
         made.append(
-            click.Argument([name], required=parameter.required, type=_type(parameter), metavar=_metavar(parameter))
+            click.Argument(
+                [name],
+                required=parameter.required,
+                type=_type(parameter),
+                nargs=-1 if parameter.many else 1,
+                metavar=_metavar(parameter) + ("..." if parameter.many else ""),
+            )
         )
     if operation.upload:
         made.append(click.Argument(["upload_file"], metavar="FILE", type=click.Path(exists=True, path_type=Path)))
@@ -78,6 +87,11 @@ def option(parameter: Parameter) -> click.Option:
         metavar=None if parameter.choices else _metavar(parameter),
         help=_help(parameter),
     )
+
+
+def asks_first(operation: OperationDescription) -> bool:
+    """What cannot be taken back is confirmed, or done with `--yes`."""
+    return operation.method == "DELETE" or operation.parameter("confirm") is not None or operation.name in _DANGEROUS
 
 
 def flag_of(parameter: Parameter) -> str:
@@ -114,6 +128,8 @@ def _help(parameter: Parameter) -> str | None:
         said.append("`-` asks for it, or reads it from standard input.")
     if parameter.many:
         said.append("May be repeated.")
+    if parameter.emptiable:
+        said.append("`none` takes away what is there.")
     if parameter.default is not None:
         said.append(f"[default: {parameter.default}]")
     return " ".join(said) or None
@@ -127,7 +143,7 @@ def _further(operation: OperationDescription) -> list[click.Option]:
     if operation.presentation == "file":
         where = click.Path(dir_okay=False, path_type=Path)
         options.append(click.Option(["--to", "download_to"], type=where, metavar="FILE", help="Where to write it."))
-    if operation.method == "DELETE" or operation.parameter("confirm") is not None:
+    if asks_first(operation):
         options.append(click.Option(["--yes", "-y"], is_flag=True, help="Do it without asking."))
     if operation.starts_task:
         options.append(click.Option(["--wait", "-w"], is_flag=True, help="Wait until the task has ended."))
@@ -143,8 +159,12 @@ def _further(operation: OperationDescription) -> list[click.Option]:
 
 
 def _type(parameter: Parameter) -> click.ParamType[Any]:
+    return OrNone(_type_of_one(parameter)) if parameter.emptiable else _type_of_one(parameter)
+
+
+def _type_of_one(parameter: Parameter) -> click.ParamType[Any]:
     if parameter.choices:
-        return click.Choice(parameter.choices)
+        return _Number(parameter.choices) if parameter.kind is Kind.INTEGER else click.Choice(parameter.choices)
     if parameter.names is not None:
         return Name(parameter.names)
     if parameter.kind is Kind.INTEGER:
@@ -180,6 +200,31 @@ class Name(click.ParamType[str]):
         rows = answer.get("items", []) if isinstance(answer, dict) else answer
         names = [next((str(row[name]) for name in ("slug", *NAME_FIELDS) if row.get(name)), None) for row in rows]
         return [CompletionItem(name) for name in names if name is not None and name.startswith(incomplete)]
+
+
+NONE: Final = object()
+"""What was given as `none`."""
+
+
+class OrNone(click.ParamType[Any]):
+    """A value, or the word `none`. A thing that is called so is given by its id."""
+
+    def __init__(self, inner: click.ParamType[Any]) -> None:
+        self._inner = inner
+        self.name = inner.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return NONE if value == "none" else self._inner.convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        return self._inner.shell_complete(ctx, param, incomplete)
+
+
+class _Number(click.Choice[str]):
+    """One of a few whole numbers."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return int(super().convert(str(value), param, ctx))
 
 
 class _Json(click.ParamType[Any]):
