@@ -61,11 +61,14 @@ class Capture:
 
     def __init__(self, raw: socket.socket) -> None:
         self._socket = trio.socket.from_stdlib_socket(raw)
+        self.raw: list[bytes] = []
+        """Every frame that was looked at so far."""
 
     async def frames(self) -> AsyncIterator[bytes]:
         while True:
             frame, (_, _, kind, *_) = await self._socket.recvfrom(65536)
             if kind != socket.PACKET_OUTGOING:
+                self.raw.append(frame)
                 yield frame
 
     async def until(self, last: Callable[[Packet], bool]) -> list[Packet]:
