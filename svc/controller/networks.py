@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.fields import Name
-from svc.controller.pools import PoolModel, PoolSpec, pools_of
+from svc.controller.pool_models import PoolModel, PoolSpec, pool_of, pools_of
 from svc.controller.services import Controller
 from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
 from svc.registry.principal import Access, Scope
@@ -94,8 +94,7 @@ async def add_pool(context: Context[Controller], request: PoolCreateRequest) -> 
             project_id=None,
             details={"cidr": str(row["cidr"])},
         )
-        [pool] = await pools_of(tx, pool_id=row["id"])
-        return pool
+        return await pool_of(tx, row["id"])
 
 
 async def _shown(queryable: Queryable, row: Record) -> Network:

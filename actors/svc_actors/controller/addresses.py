@@ -1,40 +1,74 @@
 """Addresses of pools: taken, given back, and never in two hands.
 
+What a pool gives is counted in slots (`pool_arithmetic`): an address of IPv4, a sub-prefix of IPv6.
+
+    (free)     --allocate-->              allocated
+    allocated  --begin_release-->         releasing   detached, or its machine is going
+    releasing  --free_removed-->          (free)      the node said that it neither routes nor filters it any more
+    releasing  --force_free-->            (free)      an administrator answers for it, with a note
+    (free)     --reserve, block-->        reserved, blocked                        (`reservations`)
+
 Invariants:
-- free is the absence of a row; the primary key (pool, ip) of `allocations` is what keeps an address in one hand;
+- free is the absence of a row; that `allocations` has one row for a pool's slot is what keeps an address in one hand;
 - an address is taken by one statement, which finds a free one and inserts it; takers of one pool take turns on the
   pool's row, so `PoolFull` is said exactly when nothing is free;
-- a machine that goes leaves its addresses `releasing`, and only the node's word frees them (`free_removed`);
+- each release has a number, so that a node's late answer frees neither the next holder's address nor a later release;
 - the search begins past the address given last, so a freed address rests, and a /8 costs what a /24 does.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_interface
 from typing import Final
 from uuid import UUID
 
-from svc_actors.store import Transaction
+from svc_actors.controller.pool_arithmetic import IPAddress, IPNetwork, address_text, guest_address
+from svc_actors.controller.pool_records import Pool, lock_pool, wiring
+from svc_actors.controller.reservations import host_address_alert, refresh_host_reservations
+from svc_actors.errors import conflict, not_found
+from svc_actors.store import Queryable, Record, Transaction
 
-IPAddress = IPv4Address | IPv6Address
-IPNetwork = IPv4Network | IPv6Network
+__all__ = [
+    "Allocated",
+    "IPAddress",
+    "IPNetwork",
+    "PoolFull",
+    "Releasing",
+    "address_text",
+    "allocate",
+    "allocate_first",
+    "begin_release",
+    "force_free",
+    "free_removed",
+    "guest_address",
+    "new_nic",
+    "releasing_of",
+]
 
 _TAKE: Final = """
     WITH candidate AS (
         SELECT coalesce(
-            (SELECT $2::inet WHERE NOT EXISTS (SELECT FROM allocations WHERE pool_id = $1 AND ip = $2)),
-            (SELECT held.ip + 1 FROM allocations held
-             WHERE held.pool_id = $1 AND held.ip >= $2 AND held.ip < $3
-               AND NOT EXISTS (SELECT FROM allocations next WHERE next.pool_id = $1 AND next.ip = held.ip + 1)
-             ORDER BY held.ip LIMIT 1)
-        ) AS ip
+            (SELECT $2::bigint WHERE NOT EXISTS (SELECT FROM allocations WHERE pool_id = $1 AND slot = $2)),
+            (SELECT held.slot + 1 FROM allocations held
+             WHERE held.pool_id = $1 AND held.slot >= $2 AND held.slot < $4
+               AND NOT EXISTS (SELECT FROM allocations next WHERE next.pool_id = $1 AND next.slot = held.slot + 1)
+             ORDER BY held.slot LIMIT 1),
+            (SELECT $3::bigint WHERE NOT EXISTS (SELECT FROM allocations WHERE pool_id = $1 AND slot = $3)),
+            (SELECT held.slot + 1 FROM allocations held
+             WHERE held.pool_id = $1 AND held.slot >= $3 AND held.slot < $2 - 1
+               AND NOT EXISTS (SELECT FROM allocations next WHERE next.pool_id = $1 AND next.slot = held.slot + 1)
+             ORDER BY held.slot LIMIT 1)
+        ) AS slot
+    ), taken AS (
+        INSERT INTO allocations (pool_id, slot, ip, state, vm_id, nic_id, is_primary)
+        SELECT $1, slot, pool_address($8, $9, slot), 'allocated', $5, $6, $7 FROM candidate WHERE slot IS NOT NULL
+        RETURNING slot
     )
-    INSERT INTO allocations (pool_id, ip, state, vm_id, nic_id, is_primary)
-    SELECT $1, ip, 'allocated', $4, $5, $6 FROM candidate WHERE ip IS NOT NULL
-    ON CONFLICT (pool_id, ip) DO NOTHING
-    RETURNING ip
+    UPDATE pools SET next_slot = CASE WHEN taken.slot = $4 THEN $3 ELSE taken.slot + 1 END
+    FROM taken WHERE pools.id = $1 RETURNING taken.slot
 """
 
 
@@ -45,55 +79,151 @@ class PoolFull(Exception):  # noqa: N818 - named for what it says
         super().__init__(f"pool {pool_id} has no free address")
 
 
-async def allocate(tx: Transaction, pool_id: UUID, *, vm_id: UUID, nic_id: UUID, primary: bool) -> IPAddress:
-    """Take a free address of the pool for a machine. Raises `PoolFull`."""
-    pool = await tx.fetchrow(
-        "SELECT range_start, range_end, next_ip FROM pools WHERE id = $1 FOR NO KEY UPDATE", pool_id
-    )
-    if pool is None:
-        raise PoolFull(pool_id)
-    first, last = pool["range_start"], pool["range_end"]
-    begin = pool["next_ip"]
-    if begin is None or not first <= begin <= last:
-        begin = first
-    spans = [(begin, last)] if begin == first else [(begin, last), (first, begin - 1)]
-    for low, high in spans:
-        taken = await tx.fetchval(_TAKE, pool_id, low, high, vm_id, nic_id, primary)
-        if taken is not None:
-            await tx.execute(
-                "UPDATE pools SET next_ip = $2 WHERE id = $1", pool_id, first if taken == last else taken + 1
+@dataclass(frozen=True)
+class Allocated:
+    """What a machine has received. `network` is what its host routes to it; `address` what the guest configures;
+    `text` how it stands on the wire and in the API."""
+
+    pool_id: UUID
+    network: IPNetwork
+    address: IPAddress
+    text: str
+
+
+@dataclass(frozen=True)
+class Releasing:
+    """What a node is to be asked to release, and up to which release its answer will speak for."""
+
+    addresses: tuple[str, ...]
+    through: int
+
+
+async def allocate(
+    tx: Transaction, pool_id: UUID, *, vm_id: UUID, nic_id: UUID, primary: bool, ip: IPAddress | None = None
+) -> Allocated:
+    """Take a free address of the pool for a machine, or this one (of a sub-prefix, any address in it).
+
+    Raises `PoolFull`; conflict for an `ip` that is held, set aside or outside the range, and for a pool that is not
+    enabled or whose topology cannot be mixed with that of the card's other addresses; not_found.
+    """
+    pool = await lock_pool(tx, pool_id)
+    if not pool.enabled:
+        raise conflict(f"The pool {pool.name} gives out no addresses: it is not enabled.")
+    if not primary:
+        await _require_mix(tx, pool, nic_id)
+    if ip is not None:
+        slot = await _take_this(tx, pool, ip, vm_id, nic_id, primary)
+    else:
+        slot = await _take_next(tx, pool, vm_id, nic_id, primary)
+    network = pool.network_at(slot)
+    return Allocated(pool_id, network, guest_address(network), address_text(network))
+
+
+async def allocate_first(
+    tx: Transaction, pool_ids: Sequence[UUID], *, vm_id: UUID, nic_id: UUID, primary: bool
+) -> Allocated | None:
+    """Take an address of the first of these pools that has one; None when all are full."""
+    for pool_id in pool_ids:
+        try:
+            return await allocate(tx, pool_id, vm_id=vm_id, nic_id=nic_id, primary=primary)
+        except PoolFull:
+            continue
+    return None
+
+
+async def begin_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = None) -> tuple[str, ...]:
+    """All addresses of a machine that is going, or the one that is detached, wait from here on for the node's word.
+    Gives them as text.
+
+    With `ip` (of a sub-prefix, any address in it) raises not_found when the machine has no such address, and conflict
+    for its primary one and for one that is being released already.
+    """
+    if ip is not None:
+        held = await tx.fetchrow(
+            """SELECT state, is_primary, address_text(ip) AS text FROM allocations
+               WHERE vm_id = $1 AND ip >>= $2 FOR UPDATE""",
+            vm_id,
+            ip,
+        )
+        if held is None:
+            raise not_found(f"The machine has no address {ip}.")
+        if held["state"] == "releasing":
+            raise conflict(f"{held['text']} is being released already.")
+        if held["is_primary"]:
+            raise conflict(
+                f"{held['text']} is the machine's primary address, which is not detached.",
+                hint="The primary address goes with the machine.",
             )
-            return _plain(taken)
-    raise PoolFull(pool_id)
-
-
-async def begin_release(tx: Transaction, vm_id: UUID) -> None:
-    """The machine has gone: its addresses wait for the node to say that it has stopped routing them."""
-    await tx.execute(
-        "UPDATE allocations SET state = 'releasing', changed_at = now() WHERE vm_id = $1 AND state = 'allocated'", vm_id
-    )
-
-
-async def free_removed(tx: Transaction, vm_id: UUID, removed: Iterable[str]) -> list[IPAddress]:
-    """Free exactly what the node named, of what this machine was releasing. Gives what is free now."""
     rows = await tx.fetch(
-        """DELETE FROM allocations WHERE vm_id = $1 AND state = 'releasing' AND ip = ANY($2::inet[]) RETURNING ip""",
+        """UPDATE allocations SET state = 'releasing', release_id = nextval('releases'), changed_at = now()
+           WHERE vm_id = $1 AND state = 'allocated' AND ($2::inet IS NULL OR ip >>= $2)
+           RETURNING address_text(ip) AS text""",
         vm_id,
-        [address.split("/", 1)[0] for address in removed],
+        ip,
     )
-    return [_plain(row["ip"]) for row in rows]
+    return tuple(row["text"] for row in rows)
 
 
-async def reserve_arithmetic(tx: Transaction, pool_id: UUID, network: IPNetwork, gateway: IPAddress) -> None:
-    """Set aside what the pool's own arithmetic takes: the network, the broadcast address and the gateway."""
-    taken: dict[IPAddress, str] = {gateway: "gateway"}
-    if network.version == 4 and network.prefixlen < 31:
-        taken |= {network.network_address: "network", network.broadcast_address: "broadcast"}
-    await tx.executemany(
-        """INSERT INTO allocations (pool_id, ip, state, arithmetic, note) VALUES ($1, $2, 'reserved', true, $3)
-           ON CONFLICT (pool_id, ip) DO NOTHING""",
-        [(pool_id, ip, note) for ip, note in taken.items()],
+async def releasing_of(queryable: Queryable, vm_id: UUID) -> Releasing | None:
+    """What the machine's node is to be asked to release; None when nothing waits. Read it before the node is asked,
+    and give `through` to `free_removed` with the answer."""
+    row = await queryable.fetchrow(
+        """SELECT array_agg(address_text(ip) ORDER BY ip) AS addresses, max(release_id) AS through FROM allocations
+           WHERE vm_id = $1 AND state = 'releasing' HAVING count(*) > 0""",
+        vm_id,
     )
+    return None if row is None else Releasing(tuple(row["addresses"]), row["through"])
+
+
+async def free_removed(
+    tx: Transaction, vm_id: UUID, removed: Iterable[str], *, through: int | None = None
+) -> list[str]:
+    """Free exactly what the node named, of what this machine was releasing when it was asked. Gives what is free now.
+
+    `through` is what `releasing_of` gave before the node was asked; without it every release counts, which is right
+    only where the release begins in this same transaction. Saying it again, or too late, frees nothing.
+    """
+    rows = await tx.fetch(
+        """DELETE FROM allocations
+           WHERE vm_id = $1 AND state = 'releasing' AND ip = ANY (
+               SELECT CASE WHEN family(named) = 4 THEN set_masklen(named, 32) ELSE named END
+               FROM unnest($2::inet[]) named
+           ) AND ($3::bigint IS NULL OR release_id <= $3)
+           RETURNING pool_id, slot, address_text(ip) AS text""",
+        vm_id,
+        [ip_interface(address) for address in removed],
+        through,
+    )
+    await _kept_by_hosts(tx, rows)
+    return [row["text"] for row in rows]
+
+
+async def force_free(tx: Transaction, pool_id: UUID, ip: IPAddress) -> Record:
+    """Free an address without its node's word: the caller answers for it, and audits it. Gives `text`, and the `vm_id`
+    and `vm_name` of who was releasing it.
+
+    Raises conflict unless it is being released, not_found for another pool's address. What the node says later about
+    the release finds nothing to free.
+    """
+    pool = await lock_pool(tx, pool_id)
+    slot = pool.slot_of(ip)
+    if slot is None:
+        raise not_found(f"The pool {pool.name} has no address {ip}.")
+    freed = await tx.fetchrow(
+        """DELETE FROM allocations held USING vms
+           WHERE held.pool_id = $1 AND held.slot = $2 AND held.state = 'releasing' AND vms.id = held.vm_id
+           RETURNING held.pool_id, held.slot, address_text(held.ip) AS text, held.vm_id, vms.name AS vm_name""",
+        pool_id,
+        slot,
+    )
+    if freed is None:
+        state = await tx.fetchval("SELECT state FROM allocations WHERE pool_id = $1 AND slot = $2", pool_id, slot)
+        raise conflict(
+            f"{pool.text_at(slot)} is {state or 'free'}; only an address that is being released is freed by force.",
+            hint="Detach it, or delete its machine, first." if state == "allocated" else None,
+        )
+    await _kept_by_hosts(tx, [freed])
+    return freed
 
 
 async def new_nic(tx: Transaction, *, vm_id: UUID, network_id: UUID, position: int) -> UUID:
@@ -112,8 +242,64 @@ async def new_nic(tx: Transaction, *, vm_id: UUID, network_id: UUID, position: i
             return nic_id
 
 
-def _plain(value: object) -> IPAddress:
-    if isinstance(value, IPv4Address | IPv6Address):
-        ip = getattr(value, "ip", value)
-        return ip if isinstance(ip, IPv4Address | IPv6Address) else value
-    raise TypeError(f"{value!r} is not an address")
+async def _take_next(tx: Transaction, pool: Pool, vm_id: UUID, nic_id: UUID, primary: bool) -> int:
+    begin = pool.next_slot if pool.first_slot <= pool.next_slot <= pool.last_slot else pool.first_slot
+    slot: int | None = await tx.fetchval(
+        _TAKE,
+        pool.id,
+        begin,
+        pool.first_slot,
+        pool.last_slot,
+        vm_id,
+        nic_id,
+        primary,
+        pool.cidr,
+        pool.prefix_len,
+    )
+    if slot is None:
+        raise PoolFull(pool.id)
+    return slot
+
+
+async def _take_this(tx: Transaction, pool: Pool, ip: IPAddress, vm_id: UUID, nic_id: UUID, primary: bool) -> int:
+    slot = pool.slot_of(ip)
+    if slot is None or not pool.first_slot <= slot <= pool.last_slot:
+        raise conflict(f"{ip} is outside the range of the pool {pool.name}.")
+    taken = await tx.fetchval(
+        """INSERT INTO allocations (pool_id, slot, ip, state, vm_id, nic_id, is_primary)
+           VALUES ($1, $2, $3, 'allocated', $4, $5, $6) ON CONFLICT (pool_id, slot) DO NOTHING RETURNING slot""",
+        pool.id,
+        slot,
+        pool.network_at(slot),
+        vm_id,
+        nic_id,
+        primary,
+    )
+    if taken is None:
+        raise conflict(f"{pool.text_at(slot)} is not free.", hint="Leave ip out to receive the next free address.")
+    return slot
+
+
+async def _require_mix(tx: Transaction, pool: Pool, nic_id: UUID) -> None:
+    """A card is joined to a bridge (and a VLAN of it), or its host routes to it; it cannot be both."""
+    other = await tx.fetchrow(
+        """SELECT pools.name, pools.topology, pools.vlan FROM allocations JOIN pools ON pools.id = allocations.pool_id
+           WHERE allocations.nic_id = $1 AND allocations.state = 'allocated'
+             AND ((pools.topology = 'bridged') <> ($2 = 'bridged') OR pools.vlan IS DISTINCT FROM $3) LIMIT 1""",
+        nic_id,
+        pool.topology,
+        pool.vlan,
+    )
+    if other is not None:
+        raise conflict(
+            f"The card has an address of the pool {other['name']} ({wiring(other['topology'], other['vlan'])}), which "
+            f"cannot be mixed with the pool {pool.name} ({pool.wiring})."
+        )
+
+
+async def _kept_by_hosts(tx: Transaction, freed: Iterable[Record]) -> None:
+    """An address that a host has itself is not free when its machine lets it go: it is set aside there and then."""
+    for pool_id in {row["pool_id"] for row in freed}:
+        keys = [host_address_alert(pool_id, row["text"]) for row in freed if row["pool_id"] == pool_id]
+        if await tx.fetchval("SELECT true FROM alerts WHERE key = ANY($1) AND closed_at IS NULL LIMIT 1", keys):
+            await refresh_host_reservations(tx, pool_id=pool_id)

@@ -2,18 +2,19 @@
 
 Invariants:
 - a pool's CIDR and family never change; no two pools overlap (a constraint of the database);
-- the network, broadcast and gateway addresses of a pool are reserved by its own arithmetic and never handed out.
+- what a pool's own arithmetic takes (network, broadcast, gateway, its hosts' addresses) is never handed out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from ipaddress import ip_address
 from uuid import UUID
 
-from svc_actors.controller.addresses import IPAddress, IPNetwork, reserve_arithmetic
+from svc_actors.controller.alerts import close_alert
+from svc_actors.controller.network_changes import network_changed
+from svc_actors.controller.pool_definitions import GatewayMode, NewPool, define
+from svc_actors.controller.pool_needs import require_carriers
+from svc_actors.controller.pool_records import Pool, pool_low_alert
+from svc_actors.controller.reservations import host_address_alert, settle_arithmetic
 from svc_actors.controller.rows import sole
 from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.store import (
@@ -25,30 +26,16 @@ from svc_actors.store import (
     UniqueViolationError,
 )
 
-
-class GatewayMode(StrEnum):
-    """How a guest reaches its gateway: as if it were on the same link, or inside its own subnet."""
-
-    ONLINK = "onlink"
-    SUBNET = "subnet"
-
-
-@dataclass(frozen=True)
-class NewPool:
-    """Left out: `gateway` is the first usable address, the range every usable one, and the guest's prefix 32 with an
-    on-link gateway or the pool's own otherwise. `node_ids` empty means every node of the location."""
-
-    name: str
-    location_id: UUID
-    cidr: IPNetwork
-    topology: str = "nat"
-    gateway: IPAddress | None = None
-    gateway_mode: GatewayMode = GatewayMode.ONLINK
-    guest_prefix_len: int | None = None
-    range_start: IPAddress | None = None
-    range_end: IPAddress | None = None
-    nameservers: Sequence[IPAddress] = ()
-    node_ids: Sequence[UUID] = field(default_factory=tuple)
+__all__ = [
+    "GatewayMode",
+    "NewPool",
+    "create_network",
+    "create_pool",
+    "default_location",
+    "drop_pool",
+    "remove_network",
+    "update_network",
+]
 
 
 async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int = 1500) -> Record:
@@ -67,53 +54,32 @@ async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int 
 
 async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record:
     """A pool with its arithmetic reservations. Raises invalid (the figures contradict each other), conflict (it
-    overlaps another pool), not_found (network or location)."""
-    network = new.cidr
-    if network.version != 4:
-        raise wrong_field("cidr", "only IPv4 pools are offered")
-    if network.prefixlen > 30:
-        raise wrong_field("cidr", "a pool is a /30 or larger")
-    first, last = network.network_address + 1, network.broadcast_address - 1
-    gateway = new.gateway or first
-    range_start, range_end = new.range_start or first, new.range_end or last
-    for name, value in (("gateway", gateway), ("range_start", range_start), ("range_end", range_end)):
-        if value.version != network.version or value not in network:
-            raise wrong_field(name, f"{value} is not inside {network}")
-    if int(range_start) > int(range_end):
-        raise wrong_field("range_end", "the range ends before it starts")
-    prefix = new.guest_prefix_len
-    if prefix is None:
-        prefix = network.max_prefixlen if new.gateway_mode is GatewayMode.ONLINK else network.prefixlen
-    if not network.prefixlen <= prefix <= network.max_prefixlen:
-        raise wrong_field("guest_prefix_len", "shorter than the pool's own prefix, or longer than an address")
+    overlaps another pool, or a node that it serves cannot carry it), not_found (network or location)."""
+    definition = define(new)
+    if not await tx.fetchval("SELECT true FROM locations WHERE id = $1", definition.location_id):
+        raise not_found("There is no such location.")
+    await require_carriers(tx, definition)
+    columns = {
+        "network_id": network_id,
+        "family": definition.family,
+        "cidr": definition.cidr,
+        "prefix_len": definition.prefix_len,
+        "next_slot": definition.first_slot,
+        **definition.columns(),
+    }
+    places = ", ".join(f"${place}" for place in range(1, len(columns) + 1))
     try:
-        pool = sole(
+        row = sole(
             await tx.fetchrow(
-                """INSERT INTO pools (network_id, location_id, name, family, cidr, range_start, range_end, gateway,
-                                      gateway_mode, guest_prefix_len, topology, nameservers, node_ids)
-                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) RETURNING *""",
-                network_id,
-                new.location_id,
-                new.name,
-                network.version,
-                network,
-                range_start,
-                range_end,
-                gateway,
-                new.gateway_mode.value,
-                prefix,
-                new.topology,
-                list(new.nameservers),
-                list(new.node_ids),
+                f"INSERT INTO pools ({', '.join(columns)}) VALUES ({places}) RETURNING *", *columns.values()
             )
         )
     except ExclusionViolationError:
-        raise conflict(f"{network} overlaps a pool that there is already; no pool was made.") from None
-    except ForeignKeyViolationError as error:
-        what = "location" if error.constraint_name == "pools_location_id_fkey" else "network"
-        raise not_found(f"There is no such {what}.") from None
-    await reserve_arithmetic(tx, pool["id"], network, ip_address(str(gateway)))
-    return pool
+        raise conflict(f"{definition.cidr} overlaps a pool that there is already; no pool was made.") from None
+    except ForeignKeyViolationError:
+        raise not_found("There is no such network.") from None
+    await settle_arithmetic(tx, Pool.of(row))
+    return row
 
 
 async def default_location(queryable: Queryable) -> UUID:
@@ -134,6 +100,9 @@ async def update_network(tx: Transaction, network_id: UUID, *, default: bool | N
         raise conflict("This is the default network.", hint="Make another network the default instead.")
     if default and not row["default"]:
         await tx.execute('UPDATE networks SET "default" = false WHERE "default"')
+    if mtu not in (None, row["mtu"]):
+        cards = await tx.fetch("SELECT DISTINCT vm_id FROM nics WHERE network_id = $1", network_id)
+        await network_changed(tx, [card["vm_id"] for card in cards])
     return sole(
         await tx.fetchrow(
             'UPDATE networks SET "default" = "default" OR $2, mtu = coalesce($3, mtu) WHERE id = $1 RETURNING *',
@@ -145,7 +114,7 @@ async def update_network(tx: Transaction, network_id: UUID, *, default: bool | N
 
 
 async def remove_network(tx: Transaction, network_id: UUID) -> Record:
-    """Remove a network with its pools. Raises conflict while a machine holds an address, or is on the network."""
+    """Remove a network with its pools. Raises conflict while an address is held, or a machine is on the network."""
     row = await tx.fetchrow("SELECT * FROM networks WHERE id = $1 FOR UPDATE", network_id)
     if row is None:
         raise not_found("There is no such network.")
@@ -156,15 +125,29 @@ async def remove_network(tx: Transaction, network_id: UUID) -> Record:
     )
     held = await tx.fetchval(
         """SELECT (SELECT count(*) FROM allocations JOIN pools ON pools.id = allocations.pool_id
-                   WHERE pools.network_id = $1 AND NOT allocations.arithmetic)
+                   LEFT JOIN reservations ON reservations.id = allocations.reservation_id
+                   WHERE pools.network_id = $1 AND reservations.arithmetic IS NOT TRUE)
                 + (SELECT count(*) FROM nics WHERE network_id = $1)""",
         network_id,
     )
     if held:
         raise conflict("Addresses of this network are held, or machines are on it; it stays.")
-    await tx.execute(
-        "DELETE FROM allocations USING pools WHERE pools.id = allocations.pool_id AND pools.network_id = $1", network_id
-    )
-    await tx.execute("DELETE FROM pools WHERE network_id = $1", network_id)
+    pools = await tx.fetch("SELECT id FROM pools WHERE network_id = $1 ORDER BY family, created_at, id", network_id)
+    for pool in pools:
+        await drop_pool(tx, pool["id"])
     await tx.execute("DELETE FROM networks WHERE id = $1", network_id)
+    return row
+
+
+async def drop_pool(tx: Transaction, pool_id: UUID) -> Record:
+    """Take away a pool of which nothing is held, with its arithmetic and its alerts."""
+    await tx.execute("DELETE FROM reservations WHERE pool_id = $1", pool_id)
+    row = sole(await tx.fetchrow("DELETE FROM pools WHERE id = $1 RETURNING *", pool_id))
+    keys = await tx.fetch(
+        "SELECT key FROM alerts WHERE closed_at IS NULL AND (key = $1 OR starts_with(key, $2))",
+        pool_low_alert(pool_id),
+        host_address_alert(pool_id, ""),
+    )
+    for each in keys:
+        await close_alert(tx, each["key"])
     return row

@@ -16,6 +16,7 @@ from svc.controller import (
     networks,
     overview,
     plans,
+    pool_addresses,
     pools,
     tasks,
 )
@@ -29,7 +30,19 @@ from tests.controller.machines.service import Service
 
 REGISTRY: Registry[Controller] = Registry(
     operation
-    for area in (alerts, images, locations, machine_orders, machines, networks, overview, plans, pools, tasks)
+    for area in (
+        alerts,
+        images,
+        locations,
+        machine_orders,
+        machines,
+        networks,
+        overview,
+        plans,
+        pool_addresses,
+        pools,
+        tasks,
+    )
     for operation in area.OPERATIONS
 )
 

@@ -30,7 +30,7 @@ async def _take(database: Database, world: World) -> tuple[UUID, str] | None:
     vm_id, nic_id = await _machine(database, world)
     try:
         async with database.transaction() as tx:
-            return vm_id, str(await allocate(tx, world.pool_id, vm_id=vm_id, nic_id=nic_id, primary=True))
+            return vm_id, (await allocate(tx, world.pool_id, vm_id=vm_id, nic_id=nic_id, primary=True)).text
     except PoolFull:
         return None
 
@@ -82,7 +82,7 @@ async def test_an_address_is_free_only_when_the_node_named_it(database: Database
     assert await _take(database, world) is None
     async with database.transaction() as tx:
         await lock_machine(tx, vm_id)
-        assert [str(freed) for freed in await free_removed(tx, vm_id, [f"{ip}/32"])] == [ip]
+        assert await free_removed(tx, vm_id, [f"{ip}/32"]) == [ip]
     assert await _take(database, world) is not None
 
 
