@@ -5,6 +5,7 @@
                        first-boot.json (0600)
     retained/<vm_id>/  disks of deleted machines whose owner wanted them kept, with the record that says what they were
     metrics/<vm_id>    hourly samples
+    traffic.json       the ledger of traffic
 
 Invariants: a file under its own name is whole and on disk (written under a temporary name, synced, renamed, folder
 synced), so existence is a recovery point; the record is written before anything it describes, and removed last.
@@ -83,6 +84,10 @@ class Folders:
     @property
     def metrics(self) -> Path:
         return self.root / "metrics"
+
+    @property
+    def traffic(self) -> Path:
+        return self.root / "traffic.json"
 
     def machine(self, vm_id: UUID) -> Path:
         return self.machines / str(vm_id)

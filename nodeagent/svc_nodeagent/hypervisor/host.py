@@ -37,6 +37,7 @@ from svc_nodeagent.hypervisor.metrics import SAMPLE_SECONDS, Counters, Measureme
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.preflight import preflight
+from svc_nodeagent.hypervisor.traffic import HostTraffic
 from svc_nodeagent.protocol import (
     Capacity,
     CertificateRenew,
@@ -56,6 +57,7 @@ from svc_nodeagent.protocol import (
     NodeNetProbe,
     NodeOperation,
     NodePreflight,
+    NodeTraffic,
     OperationResult,
     PreflightResult,
     VmCreate,
@@ -82,11 +84,18 @@ class LibvirtHost:
     """A `Host`. Made by `open`."""
 
     def __init__(
-        self, folders: Folders, naming: Naming, network: HostNetwork, open_stream: OpenStream, uri: str
+        self,
+        folders: Folders,
+        naming: Naming,
+        network: HostNetwork,
+        traffic: HostTraffic,
+        open_stream: OpenStream,
+        uri: str,
     ) -> None:
         self._folders = folders
         self._naming = naming
         self._network = network
+        self._traffic = traffic
         self._connection = Connection(uri, self)
         self._acceleration = Acceleration(folders.root / "accelerator.json")
         self._images = ImageCache(folders, open_stream)
@@ -126,8 +135,9 @@ class LibvirtHost:
         await in_thread(folders.create)
         records = await in_thread(folders.records)
         naming = naming or Naming()
+        traffic = await HostTraffic.open(folders.traffic, naming)
         network = HostNetwork(naming, {vm_id: record.network for vm_id, record in records.items()})
-        host = cls(folders, naming, network, open_stream, uri)
+        host = cls(folders, naming, network, traffic, open_stream, uri)
         await host._restore_network()
         async with trio.open_nursery() as loop:
             await loop.start(EVENT_LOOP.run)
@@ -135,11 +145,13 @@ class LibvirtHost:
                 async with trio.open_nursery() as host._nursery:
                     await host._nursery.start(host._connection.run)
                     host._nursery.start_soon(host._sample)
+                    host._nursery.start_soon(traffic.run)
                     try:
                         yield host
                     finally:
                         with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
                             await in_thread(host._measurements.flush)
+                            await traffic.close()
                         host._nursery.cancel_scope.cancel()
             finally:
                 loop.cancel_scope.cancel()
@@ -217,6 +229,8 @@ class LibvirtHost:
                 return await machines.release(operation.vm_id, operation.addresses)
             case NodeNetProbe():
                 return await self._network.probe()
+            case NodeTraffic():
+                return await self._traffic.result()
             case NodeInventory():
                 return await self._inventory()
             case NodePreflight():

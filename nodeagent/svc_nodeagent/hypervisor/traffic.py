@@ -1,0 +1,138 @@
+"""Traffic of this host's guests: the counters of their taps, read steadily and before a tap goes, into the ledger.
+
+Counted is what passed between guest and tap. To the guest: what it took. From the guest: what it sent, frames included
+that the host then dropped (against spoofing, by a firewall or above a rate).
+
+Invariants: nothing is told that is not on disk, so what was told never shrinks; a tap is removed only after it
+was read. Between two writings the ledger on disk is behind, which costs nothing while the taps stand: an agent that is
+killed reads on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_nodeagent.durable import write_whole
+from svc_nodeagent.hypervisor.files import in_thread
+from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.protocol import TrafficResult
+from svc_nodeagent.traffic import Ledger, TapReading
+
+SAMPLE_SECONDS = 10.0
+SAMPLES_A_WRITING = 6
+_CLASS = Path("/sys/class/net")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+log = structlog.get_logger()
+
+
+class HostTraffic:
+    """Made by `open`."""
+
+    def __init__(self, path: Path, naming: Naming, ledger: Ledger) -> None:
+        self._path = path
+        self._naming = naming
+        self._ledger = ledger
+        self._lock = trio.Lock()
+        self._unwritten = 0
+
+    @classmethod
+    async def open(cls, path: Path, naming: Naming) -> HostTraffic:
+        """With the ledger at `path`, and a first look at the taps that are there. A ledger that cannot be read is set
+        aside and a new one begun, under a new id."""
+        traffic = cls(path, naming, await in_thread(_load, path))
+        async with traffic._lock:
+            await traffic._sample()
+        return traffic
+
+    async def run(self) -> None:
+        """Read the counters until cancelled."""
+        while True:
+            await self.turn()
+            await trio.sleep(SAMPLE_SECONDS)
+
+    async def turn(self) -> None:
+        """One reading. What cannot be written now is tried again at the next."""
+        async with self._lock:
+            month_begins = await self._sample()
+            if month_begins or self._unwritten >= SAMPLES_A_WRITING:
+                await self._write_if_possible()
+
+    async def result(self) -> TrafficResult:
+        """Up to now, and on disk. Raises `OSError` when it cannot be written."""
+        async with self._lock:
+            await self._sample()
+            await self._write()
+            return self._ledger.result()
+
+    async def before_removal(self, devices: Collection[str]) -> None:
+        """These taps are about to go: the last look at them. Never keeps them from going: what cannot be written now is
+        written later, and lost only if the agent ends before."""
+        if not devices:
+            return
+        async with self._lock:
+            await self._sample(devices)
+            await self._write_if_possible()
+
+    async def close(self) -> None:
+        """A last reading, before the agent ends; what follows is found at the taps when it is back."""
+        async with self._lock:
+            await self._sample()
+            await self._write_if_possible()
+
+    async def _sample(self, devices: Collection[str] | None = None) -> bool:
+        readings = await in_thread(partial(read_taps, self._naming, devices))
+        self._unwritten += 1
+        return self._ledger.observe(readings, datetime.now(UTC))
+
+    async def _write_if_possible(self) -> None:
+        try:
+            await self._write()
+        except OSError as error:
+            log.warning("traffic was not written down", error=str(error))
+
+    async def _write(self) -> None:
+        await in_thread(write_whole, self._path, self._ledger.text(), mode=0o600)
+        self._unwritten = 0
+
+
+def read_taps(naming: Naming, devices: Collection[str] | None = None) -> list[TapReading]:
+    """The counters of the taps that are there, of all or of these. Blocking."""
+    boot = _BOOT_ID.read_text().strip()
+    names = [path.name for path in _CLASS.iterdir()] if devices is None else devices
+    readings = (_read(name, boot) for name in names if naming.is_tap(name))
+    return [reading for reading in readings if reading is not None]
+
+
+def _read(device: str, boot: str) -> TapReading | None:
+    """None for a device that went meanwhile, or that nobody's name is on (yet)."""
+    folder = _CLASS / device
+    try:
+        index = (folder / "ifindex").read_text().strip()
+        vm_id = UUID((folder / "ifalias").read_text().strip().rpartition(" vm ")[2])
+        # The host's tap receives what the guest sends.
+        sent, received = (int((folder / "statistics" / name).read_text()) for name in ("rx_bytes", "tx_bytes"))
+        if (folder / "ifindex").read_text().strip() != index:
+            return None
+    except (OSError, ValueError):  # gone between two readings, also as ENODEV and EINVAL; or without an alias
+        return None
+    return TapReading(device=device, vm_id=vm_id, origin=f"{boot}/{index}", received=received, sent=sent)
+
+
+def _load(path: Path) -> Ledger:
+    try:
+        return Ledger(path.read_bytes())
+    except FileNotFoundError:
+        return Ledger()
+    except ValueError as error:
+        aside = path.with_name(f"{path.name}.unreadable")
+        path.rename(aside)
+        log.error("the ledger of traffic cannot be read; a new one begins", kept=str(aside), error=str(error))
+        return Ledger()
