@@ -55,6 +55,11 @@ class Pool(Slots):
     def wiring(self) -> str:
         return wiring(self.topology, self.vlan)
 
+    def mixes_with(self, other: Pool) -> bool:
+        """Whether one card may have addresses of both: it is joined to a bridge (and a VLAN of it), or its host routes
+        to it."""
+        return (self.topology == "bridged") == (other.topology == "bridged") and self.vlan == other.vlan
+
     def serves(self, node_id: UUID, location_id: UUID) -> bool:
         """No node named means every node of the location."""
         return self.location_id == location_id and (not self.node_ids or node_id in self.node_ids)

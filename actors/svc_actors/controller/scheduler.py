@@ -4,16 +4,19 @@ Invariants:
 - room is judged and consumed in one transaction, and placements take turns (`lock_placement`), so parallel creations
   never promise a node's vcpus, memory or disk twice;
 - promised is what every machine on the node may use, running or not; a machine that was never built promises nothing;
-- a node takes new machines only while it is online, managed, not in maintenance, and has a pool of the network.
+- a node takes new machines only while it is online, managed, not in maintenance, and has a pool of the network that
+  it can carry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
+from svc_actors.controller.pool_needs import lack, needs
+from svc_actors.controller.pool_records import Pool
 from svc_actors.errors import capacity, conflict, not_found, unavailable
 from svc_actors.store import Record, Transaction
 
@@ -40,12 +43,15 @@ class Need:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node with room, and its pools of the network in the order in which they are tried."""
+    """A node with room, and its pools of the network in the order in which they are tried: `pool_ids` for the primary
+    address, of IPv4 unless the network has IPv6 pools only; `ipv6_pool_ids` for the sub-prefix that a machine is given
+    beside it where one is free, by the pool of the primary address."""
 
     node_id: UUID
     node_name: str
     pool_ids: tuple[UUID, ...]
     free_share: float
+    ipv6_pool_ids: Mapping[UUID, tuple[UUID, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,11 +87,7 @@ async def place(tx: Transaction, need: Need, *, explain: bool) -> list[Candidate
     """
     await lock_placement(tx)
     nodes = await _nodes(tx)
-    pools = await tx.fetch(
-        """SELECT id, location_id, node_ids FROM pools WHERE network_id = $1 AND enabled AND family = 4
-           ORDER BY created_at, id""",
-        need.network_id,
-    )
+    pools = await _pools(tx, need.network_id)
     found: list[Candidate] = []
     refused: list[dict[str, object]] = []
     away: list[str] = []
@@ -94,21 +96,18 @@ async def place(tx: Transaction, need: Need, *, explain: bool) -> list[Candidate
             continue
         if need.location_id is not None and node["location_id"] != need.location_id:
             continue
-        pool_ids = tuple(
-            pool["id"]
-            for pool in pools
-            if pool["location_id"] == node["location_id"] and (not pool["node_ids"] or node["id"] in pool["node_ids"])
-        )
+        primary, reason = _carried(node, pools)
         reasons = _unfit(node) or _lacks(node, need)
-        if not pool_ids:
-            reasons.append("network: no enabled pool serves this node")
+        if reason is not None:
+            reasons.append(reason)
         if reasons == [_UNREPORTED] or (reasons == [_OFFLINE] and not _lacks(node, need)):
             away.append(node["name"])
         if reasons:
             refused.append({"node_id": str(node["id"]), "node": node["name"], "reasons": reasons})
             continue
         share = min(room.free_share(wanted) for room, wanted in _wanted(node, need))
-        found.append(Candidate(node["id"], node["name"], pool_ids, share))
+        pool_ids = tuple(pool.id for pool in primary)
+        found.append(Candidate(node["id"], node["name"], pool_ids, share, _ipv6_beside(node, primary, pools)))
     if need.node_id is not None and not found and not refused:
         raise not_found("There is no such node.")
     if not found and away:
@@ -136,6 +135,43 @@ async def require_room(tx: Transaction, node_id: UUID, *, vcpus: int, memory_mib
     lacks = [lack for room, more in ((cpu, vcpus), (memory, memory_mib)) if more > 0 and (lack := room.lack(more))]
     if lacks:
         raise capacity("The machine's node has no room for this size.", details={"reasons": lacks})
+
+
+async def _pools(tx: Transaction, network_id: UUID) -> list[Pool]:
+    """In the order in which they are tried, and locked."""
+    rows = await tx.fetch(
+        "SELECT * FROM pools WHERE network_id = $1 AND enabled ORDER BY family, created_at, id", network_id
+    )
+    return [Pool.of(row) for row in rows]
+
+
+def _carried(node: Record, pools: list[Pool]) -> tuple[list[Pool], str | None]:
+    """The pools for the primary address of a machine on this node, or why there is none."""
+    family = min((pool.family for pool in pools), default=4)
+    serving = [pool for pool in pools if pool.family == family and pool.serves(node["id"], node["location_id"])]
+    lacks = {pool.id: _lack(node, pool) for pool in serving}
+    carried = [pool for pool in serving if lacks[pool.id] is None]
+    if carried:
+        return carried, None
+    if serving:
+        return [], f"network: it cannot carry the pool {serving[0].name} ({lacks[serving[0].id]})"
+    return [], "network: no enabled pool serves this node"
+
+
+def _ipv6_beside(node: Record, primary: list[Pool], pools: list[Pool]) -> dict[UUID, tuple[UUID, ...]]:
+    """The IPv6 pools of which a card may have a sub-prefix beside an address of each primary pool."""
+    serving = [
+        pool
+        for pool in pools
+        if pool.family == 6 and pool.serves(node["id"], node["location_id"]) and _lack(node, pool) is None
+    ]
+    return {
+        first.id: tuple(pool.id for pool in serving if pool.mixes_with(first)) for first in primary if first.family == 4
+    }
+
+
+def _lack(node: Record, pool: Pool) -> str | None:
+    return lack(node["facts"], needs(family=pool.family, topology=pool.topology, vlan=pool.vlan))
 
 
 async def _nodes(tx: Transaction) -> list[Record]:
