@@ -79,6 +79,10 @@ class Matrix:
         """How many frames of a guest the host dropped for a reason."""
         return tap_of(await self.agent.probe(), self.lab.tap(guest)).dropped.get(reason, 0)
 
+    async def carried(self, guest: GuestPlace) -> tuple[str, ...]:
+        """The networks that the host routes to a guest and lets it speak from."""
+        return next(each.addresses for each in (await self.agent.probe()).machines if each.vm_id == guest.vm_id)
+
     def udp(
         self, place: Place, family: Family, address: IpAddress | None = None, port: int = 0
     ) -> trio.socket.SocketType:
@@ -160,6 +164,16 @@ class Matrix:
                 await second.send(b"opened")
                 await first.recv(100)
             yield Control(family, {opener: first, other: second})
+
+    async def pings_gateway(self, guest: GuestPlace, family: Family) -> None:
+        """The host's end answers an echo."""
+        token, namespace = token_bytes(8), self.lab.namespace(guest)
+        gateway = guest.gateway(family)
+        zone = f"%{guest.device}" if gateway.is_link_local else ""
+        with trio.socket.from_stdlib_socket(self._icmp(guest, family)) as raw, trio.fail_after(PATIENCE_SECONDS):
+            await raw.sendto(_icmp_message(ECHO[family].kind, token), namespace.resolved(f"{gateway}{zone}", 0))
+            while token not in await raw.recv(1000):
+                pass
 
     async def _udp_passes(self, source: Place, target: Place, to: IpAddress, family: Family, port: int) -> None:
         with self.udp(target, family, to, port) as server, self.udp(source, family) as client:

@@ -70,9 +70,18 @@ class Namespace:
         """The descriptor of a tap, which is made when there is none of that name."""
         return self._enter(lambda: open_tap(device))
 
-    def counter(self, device: str, name: str) -> int:
-        """What the kernel counted at a device, such as `rx_bytes`."""
-        return int(self.output("cat", f"/sys/class/net/{device}/statistics/{name}"))
+    def resolved(self, address: str, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
+        """An address as a socket takes it; a zone (`%eth0`) is a device of the namespace."""
+        if ":" not in address:
+            return (address, port)
+        plain, _, device = address.partition("%")
+        return (plain, port, 0, self._enter(lambda: socket.if_nametoindex(device)) if device else 0)
+
+    def received_bytes(self, device: str) -> int:
+        """What the kernel counted that came to a device."""
+        listed = self._enter(Path("/proc/thread-self/net/dev").read_text).splitlines()
+        counted = {name.strip(): figures.split() for name, _, figures in (line.partition(":") for line in listed)}
+        return int(counted[device][0])
 
     def _enter(self, make: Callable[[], Made]) -> Made:
         made: list[Made] = []
