@@ -25,7 +25,7 @@ from svc.controller.traffic_models import (
     state_of,
 )
 from svc.registry.operation import Command, Context, Method, Operation, Request, Route
-from svc.registry.paging import Condition, PageRequest, contains, equals, joined, paginate
+from svc.registry.paging import Condition, Page, PageRequest, contains, equals, joined, paginate
 from svc.registry.principal import Access, Principal, Scope
 from svc_actors.controller.rows import sole
 from svc_actors.controller.traffic import month_of, months_of
@@ -94,7 +94,7 @@ async def list_traffic(context: Context[Controller], request: TrafficList) -> Tr
     decisions = await database.fetch(
         f"{_DECISIONS} WHERE {decided.sql} ORDER BY traffic_decisions.id DESC LIMIT $1", LAST_DECISIONS, *decided.args
     )
-    page = TrafficPage.of([_use(row, principal) for row in rows], total, request)
+    page = Page[TrafficUse].of([_use(row, principal) for row in rows], total, request)
     return TrafficPage(
         **dict(page),
         period=period,

@@ -69,7 +69,9 @@ class Stage:
 
     async def plan(self, name: str = "small") -> UUID:
         plan_id: UUID = await self.database.fetchval(
-            "INSERT INTO plans (name, slug, vcpus, memory_mib, disk_gib) VALUES ($1, $1, 1, 256, 1) RETURNING id", name
+            "INSERT INTO plans (name, slug, vcpus, memory_mib, disk_gib) VALUES ($1, $2, 1, 256, 1) RETURNING id",
+            name,
+            f"{name}-{uuid4().hex[:8]}",
         )
         return plan_id
 
@@ -132,15 +134,18 @@ class Stage:
 
 
 async def make_stage(database: Database) -> Stage:
-    location = await database.fetchval("INSERT INTO locations (name) VALUES ('here') RETURNING id")
-    project = await database.fetchval("INSERT INTO projects (name) VALUES ('default') RETURNING id")
+    """A stage of its own, also where the database has others."""
+    mark = uuid4().hex[:8]
+    location = await database.fetchval("INSERT INTO locations (name) VALUES ($1) RETURNING id", f"here-{mark}")
+    project = await database.fetchval("INSERT INTO projects (name) VALUES ($1) RETURNING id", f"project-{mark}")
     image = await database.fetchval(
         """INSERT INTO images (slug, name, os_family, distribution, release, login_user, format, source, digest, custom)
-           VALUES ('demo', 'Demo', 'linux', 'demo', '1', 'debian', 'qcow2', 'file', $1, true) RETURNING id""",
+           VALUES ($1, 'Demo', 'linux', 'demo', '1', 'debian', 'qcow2', 'file', $2, true) RETURNING id""",
+        f"demo-{mark}",
         "a" * 64,
     )
     stage = Stage(database, location, project, image, uuid4())
-    stage.node_id = await stage.node("alpha")
+    stage.node_id = await stage.node(f"alpha-{mark}")
     return stage
 
 
