@@ -18,14 +18,14 @@ NOVEMBER = Period("2026-11")
 
 
 class Said(NamedTuple):
-    """What one ledger says at one moment: `count` steps of its growing figures in a month."""
+    """What one ledger says at one moment: `steps` of its growing figures in a month."""
 
     ledger: int
     month: int
-    count: int
+    steps: int
 
 
-said = st.builds(Said, ledger=st.integers(0, 1), month=st.integers(0, 1), count=st.integers(0, 6))
+said = st.builds(Said, ledger=st.integers(0, 1), month=st.integers(0, 1), steps=st.integers(0, 6))
 
 
 async def test_the_figure_is_the_sum_of_what_each_ledger_said_at_most(stage: Stage) -> None:
@@ -44,13 +44,13 @@ async def the_figure_is_the_sum_of_maxima(stage: Stage, answers: list[list[Said]
         for ledger in {each.ledger for each in answer}:
             of_it = [each for each in answer if each.ledger == ledger]
             readings = [
-                reading(vm_id, 100 * each.count, 10 * each.count, period=f"2026-1{each.month}", samples=each.count)
+                reading(vm_id, 100 * each.steps, 10 * each.steps, period=f"2026-1{each.month}", samples=each.steps)
                 for each in of_it
             ]
             await stage.hear(*readings, ledger_id=ledgers[ledger])
             for each in of_it:
                 key = (each.ledger, each.month)
-                most[key] = max(most.get(key, 0), each.count)
+                most[key] = max(most.get(key, 0), each.steps)
     for month in (0, 1):
         counts = [count for (_, its_month), count in most.items() if its_month == month]
         found = await month_of(stage.database, vm_id, Period(f"2026-1{month}"))

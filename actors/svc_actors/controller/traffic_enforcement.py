@@ -207,6 +207,7 @@ async def _decide(tx: Transaction, machine: Judged, wanted: Standing | None, now
             resource_id=machine.id,
         )
     await _carry_out(tx, machine.id, throttle_mbps=mbps, isolated=action is Decided.SUSPEND)
+    await announce_machine(tx, machine.id)
 
 
 async def _carry_out(tx: Transaction, vm_id: UUID, *, throttle_mbps: int | None, isolated: bool) -> None:
@@ -219,7 +220,6 @@ async def _carry_out(tx: Transaction, vm_id: UUID, *, throttle_mbps: int | None,
     )
     if changed != "UPDATE 0":
         await network_changed(tx, [vm_id])
-        await announce_machine(tx, vm_id)
 
 
 def traffic_alert(vm_id: UUID, period: Period) -> str:
