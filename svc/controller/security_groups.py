@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, Field
+from pydantic import Field, PlainValidator
 
 from svc.controller.access import visible_projects
 from svc.controller.fields import Name, Text
@@ -41,13 +41,22 @@ _MACHINES = "security_group_machines AS m JOIN vms AS v ON v.id = m.vm_id"
 _MACHINES_NAMED = 200
 
 
-def _without_zone(cidr: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
-    if isinstance(cidr, IPv6Network) and cidr.network_address.scope_id is not None:
-        raise ValueError("an address with a zone is one of a single host")
-    return cidr
+def _network(given: object) -> IPv4Network | IPv6Network:
+    """A network, or one address for itself alone. One of a zone (`fe80::1%eth0`) is one of a single host."""
+    if not isinstance(given, str) or "%" in given:
+        raise ValueError("must be a network such as 192.0.2.0/24 or 2001:db8::/32, or an address")
+    try:
+        return ip_network(given)
+    except ValueError:
+        pass
+    try:
+        meant = ip_network(given, strict=False)
+    except ValueError:
+        raise ValueError("must be a network such as 192.0.2.0/24 or 2001:db8::/32, or an address") from None
+    raise ValueError(f"bits are set beyond the prefix; the network is {meant}")
 
 
-Cidr = Annotated[IPv4Network | IPv6Network, AfterValidator(_without_zone)]
+Cidr = Annotated[IPv4Network | IPv6Network, PlainValidator(_network, json_schema_input_type=str)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 IcmpType = Annotated[int, Field(ge=0, le=255)]
 
