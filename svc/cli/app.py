@@ -32,7 +32,6 @@ _HELP = {
     "ssh-key": "Public keys for machines.",
     "alert": "What needs attention.",
     "task": "Work in progress: look, follow, cancel.",
-    "traffic": "What machines transferred, and what they may.",
     "token": "API tokens of your own.",
     "user": "Accounts.",
     "vm": "Virtual machines.",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
 _FORMAT = 2
+_UNDONE_BY_NULL = {"gateway", "guest_prefix_len", "range_end", "range_start", "vlan"}
+"""Fields of a change for which null says something else than leaving them out."""
 _SECRETS = {"password", "set_password", "token"}
 
 
@@ -156,7 +158,7 @@ def _list_of(stem: str, things: dict[str, str]) -> str | None:
 
 def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) -> Parameter:
     kind, many, choices = _kind(field.annotation)
-    nullable = type(None) in typing.get_args(field.annotation) and kind in (Kind.INTEGER, Kind.NUMBER)
+    nullable = type(None) in typing.get_args(field.annotation) and (field.is_required() or name in _UNDONE_BY_NULL)
     default = None if field.is_required() or field.default is None or many else field.default
     return Parameter(
         name=name,

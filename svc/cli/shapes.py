@@ -72,7 +72,7 @@ def networking(answer: Mapping[str, Any]) -> Fields:
     if (month := answer["month"]) is not None:
         fields["this month"] = _transfer(month)
     for nic in answer["nics"]:
-        fields[f"card {nic['mac']}"] = [_address(address) for address in nic["addresses"]] or "no addresses"
+        fields[f"card {nic['mac']}"] = _lines(map(_address, nic["addresses"])) or "no addresses"
     return fields
 
 
@@ -119,7 +119,7 @@ def _security_group(answer: Mapping[str, Any]) -> Fields:
     fields = _given(answer, _GROUP_FIELDS)
     if answer.get("machines"):
         fields["machines"] = ", ".join(machine["name"] for machine in answer["machines"])
-    fields["rules"] = [f"{rule['id']}  {rule_line(rule)}" for rule in answer["rules"]] or "none"
+    fields["rules"] = _lines(f"{rule['id']}  {rule_line(rule)}" for rule in answer["rules"]) or "none"
     return fields | {"id": answer["id"]}
 
 
@@ -133,11 +133,14 @@ def _traffic(answer: Mapping[str, Any]) -> Fields:
         held = f" to {position['throttle_mbps']} Mbit/s" if position["action"] == "throttle" else ""
         fields["past it"] = f"{position['action']}{held}"
     fields["a floor"] = f"{position['samples']} readings, counters began anew {position['resets']} times"
-    fields["months"] = [f"{month['period']}  {_transfer(month)}" for month in answer["months"]] or "none"
-    fields["decisions"] = [
-        f"{decision['at'][:16].replace('T', ' ')}  {decision['action']}: {decision['reason']}"
-        for decision in answer["history"]
-    ] or "none"
+    fields["months"] = _lines(f"{month['period']}  {_transfer(month)}" for month in answer["months"]) or "none"
+    fields["decisions"] = (
+        _lines(
+            f"{decision['at'][:16].replace('T', ' ')}  {decision['action']}: {decision['reason']}"
+            for decision in answer["history"]
+        )
+        or "none"
+    )
     return fields
 
 
@@ -146,11 +149,11 @@ def _node_network(answer: Mapping[str, Any]) -> Fields:
     return {
         "looked at": looked_at if looked_at is None else ago(looked_at),
         "agrees": agrees,
-        "differences": [
+        "differences": _lines(
             f"{each['vm_name'] or each['vm_id'] or 'nobody'}: {each['problem']}" for each in answer["differences"]
-        ]
+        )
         or "none",
-        "taps": [_tap(tap) for tap in answer["taps"]] or "none",
+        "taps": _lines(map(_tap, answer["taps"])) or "none",
     }
 
 
@@ -158,6 +161,10 @@ def _tap(tap: Mapping[str, Any]) -> str:
     dropped = ", ".join(f"{count} {reason}" for reason, count in tap["dropped"].items() if count) or "nothing"
     whose = tap["vm_name"] or tap["vm_id"] or "nobody's"
     return f"{tap['device']} {whose}{'' if tap['up'] else ', down'}: {dropped} dropped"
+
+
+def _lines(texts: Iterable[str]) -> str:
+    return "\n".join(texts)
 
 
 def _given(answer: Mapping[str, Any], names: Iterable[str]) -> Fields:

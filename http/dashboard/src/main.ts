@@ -11,7 +11,7 @@ import { alertsView } from "./views/alerts";
 import { imagesView } from "./views/images";
 import { machineView } from "./views/machine";
 import { machinesView } from "./views/machines";
-import { nodeView } from "./views/node";
+import { nodeForStaff, nodeView } from "./views/node";
 import { networksView } from "./views/networks";
 import { nodesView } from "./views/nodes";
 import { overviewView } from "./views/overview";
@@ -44,7 +44,7 @@ const SECTIONS: Section[] = [
   { path: "tasks", label: "Tasks", roles: EVERYBODY, open: (_, id) => (id ? taskView(id) : tasksView()) },
   { path: "security-groups", label: "Security groups", roles: EVERYBODY, open: (me, id) => (id ? securityGroupView(id) : securityGroupsView(me)) },
   { path: "traffic", label: "Traffic", roles: EVERYBODY, open: () => trafficView() },
-  { path: "nodes", label: "Nodes", roles: ["administrator"], rolesOfOne: ["administrator", "staff"], open: (me, id) => (id ? nodeView(me, id) : nodesView()) },
+  { path: "nodes", label: "Nodes", roles: ["administrator"], rolesOfOne: ["administrator", "staff"], open: (me, id) => (!id ? nodesView() : me.role === "administrator" ? nodeView(id) : nodeForStaff(id)) },
   { path: "networks", label: "Networks", roles: ["administrator"], open: (_, id) => (id ? poolView(id) : networksView()) },
   { path: "plans", label: "Plans", roles: ["administrator"], open: () => plansView() },
   { path: "images", label: "Images", roles: EVERYBODY, open: (me) => imagesView(me) },

@@ -103,7 +103,7 @@ export interface Image {
   min_memory_mib: number;
 }
 
-export interface Plan {
+export interface Plan extends TrafficPolicy {
   id: string;
   name: string;
   vcpus: number;
@@ -112,6 +112,10 @@ export interface Plan {
   slug: string;
   ipv4_count: number;
   enabled: boolean;
+  traffic_pending: (TrafficPolicy & { effective_from: string }) | null;
+}
+
+export interface TrafficPolicy {
   /** Null: no allowance. */
   traffic_gib: number | null;
   traffic_direction: "outbound" | "both";

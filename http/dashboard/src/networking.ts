@@ -59,7 +59,7 @@ export interface MachineNetworking {
 }
 
 export interface Decision {
-  id: string;
+  id: number;
   vm_id: string;
   vm_name: string;
   period: string;
@@ -75,8 +75,8 @@ export interface Usage extends Certainty {
   counted_bytes: number;
   allowance_bytes: number | null;
   percent: number | null;
-  direction: "outbound" | "both" | null;
-  action: "report" | "throttle" | "suspend" | null;
+  direction: "outbound" | "both";
+  action: "report" | "throttle" | "suspend";
   state: "unlimited" | "within" | "exceeded";
 }
 
@@ -91,6 +91,8 @@ export interface MachineTraffic {
 export interface TrafficRow extends Usage {
   vm_id: string;
   vm_name: string;
+  /** A machine that transferred in that month and is gone. */
+  deleted_at: string | null;
   plan: string | null;
   received_bytes: number;
   sent_bytes: number;
@@ -177,7 +179,7 @@ export interface Reservation {
   id: string;
   ip: string;
   range_end: string | null;
-  kind: string | null;
+  kind: string;
   note: string;
   /** Made by the pool itself (its network address, say): it stays. */
   arithmetic: boolean;
@@ -193,6 +195,6 @@ export interface NodeNetwork {
 export interface PolicyAnswer {
   effective_from: string;
   machines: number;
-  deferred: boolean | number | string[];
+  deferred: boolean;
   note: string;
 }

@@ -6,9 +6,9 @@ import type { Resource } from "./resource";
 
 export type Fragment = TemplateResult | typeof nothing | string;
 
-const GOOD = new Set(["running", "online", "succeeded", "active", "passed", "ok", "allocated", "applied", "within", "accept", "lift"]);
+const GOOD = new Set(["running", "online", "succeeded", "active", "passed", "ok", "allocated", "applied", "within", "accept", "lift", "agrees"]);
 const BUSY = new Set(["creating", "starting", "stopping", "rebooting", "deleting", "queued", "pending", "maintenance", "warning",
-  "releasing", "applying", "waiting", "throttle"]);
+  "releasing", "applying", "waiting", "throttle", "differs"]);
 const BAD = new Set(["failed", "offline", "critical", "suspended", "refused", "denied", "error", "exceeded", "suspend", "drop"]);
 
 export function badge(status: string, why?: string | null): TemplateResult {

@@ -24,7 +24,10 @@ interface Listing<T, P extends Page<T>> {
   filters?: Filter<P>[];
   searchable?: boolean;
   buttons?: () => Fragment;
-  rows: (items: T[], page: P) => TemplateResult;
+  /** What stands above and below the rows, of the same answer. */
+  before?: (page: P) => Fragment;
+  rows: (items: T[]) => TemplateResult;
+  after?: (page: P) => Fragment;
 }
 
 const SETTLE_MILLISECONDS = 200;
@@ -57,7 +60,7 @@ export function list<T, P extends Page<T> = Page<T>>(listing: Listing<T, P>): Vi
         </select>`)}
         <span class="gap"></span>${listing.buttons?.() ?? nothing}
       </div>
-      ${shown(page, (now) => html`${listing.rows(now.items, now)}${pager(now, (number) => choose({ page: String(number) }))}`)}`,
+      ${shown(page, (now) => html`${listing.before?.(now) ?? nothing}${listing.rows(now.items)}${pager(now, (number) => choose({ page: String(number) }))}${listing.after?.(now) ?? nothing}`)}`,
     dispose: () => {
       clearTimeout(timer);
       page.dispose();

@@ -34,7 +34,7 @@ export function machineTraffic(id: string): Part {
 export function allowance(usage: Usage): Fragment {
   if (usage.allowance_bytes === null) return html`<b>${bytes(usage.counted_bytes)}</b> <span class="quiet">no allowance</span>`;
   const percent = usage.percent ?? 0;
-  return html`<meter min="0" max="100" high="85" .value=${Math.min(100, percent)} aria-label="Used of the allowance"></meter>
+  return html`<meter min="0" max="100" low="85" high="99.9" optimum="0" .value=${Math.min(100, percent)} aria-label="Used of the allowance"></meter>
     <b>${bytes(usage.counted_bytes)}</b> <span class="quiet">of ${bytes(usage.allowance_bytes)}, ${percent.toLocaleString(undefined, { maximumFractionDigits: 1 })} %</span>`;
 }
 

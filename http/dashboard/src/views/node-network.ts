@@ -11,7 +11,7 @@ export function nodeNetwork(id: string): Part {
   return {
     draw: () => html`<h2>Network</h2>
       ${shown(network, (now) => now.probed_at === null ? html`<p class="quiet">The host was not looked at yet.</p>` : html`
-        <p>${badge(now.agrees ? "ok" : "warning")} ${now.agrees ? "The host has what the records say." : "The host differs from the records."}
+        <p>${badge(now.agrees ? "agrees" : "differs")} ${now.agrees ? "The host has what the records say." : "The host has other than what the records say."}
           <span class="quiet">Looked at ${when(now.probed_at)}.</span></p>
         ${now.differences.length ? table(["Machine", "What differs"], now.differences.map((difference) => html`<tr>
           <td>${machine(difference.vm_id, difference.vm_name)}</td><td class="wide">${difference.problem}</td></tr>`), "") : nothing}

@@ -1,7 +1,7 @@
 /** One node: what it is, whether it is fit, what runs on it. */
 import { html, nothing } from "lit-html";
 import { api, type Page } from "../api";
-import type { Machine, Me, Node, Task } from "../model";
+import type { Machine, Node, Task } from "../model";
 import { go, type View } from "../page";
 import { Resource } from "../resource";
 import { ask, attempt, badge, facts, shown, size, when, type Fragment } from "../ui";
@@ -9,33 +9,14 @@ import { machinesTable } from "./machines";
 import { nodeNetwork } from "./node-network";
 import { tasksTable } from "./tasks";
 
-/** Staff see what runs on a node and whether its network agrees; the node itself is for administrators. */
-export function nodeView(me: Me, id: string): View {
-  const machines = new Resource<Page<Machine>>((signal) => api.get("/vms", { node: id, page_size: 200 }, signal), ["vm"]);
-  const network = nodeNetwork(id);
-  const part = me.role === "administrator" ? nodePart(id) : null;
-  return {
-    get title() {
-      return part?.name() ?? "Node";
-    },
-    draw: () => html`${part ? part.draw() : html`<h1>${machines.value?.items[0]?.node_name ?? "Node"}</h1>`}
-      ${network.draw()}
-      <h2>Machines</h2>
-      ${shown(machines, (page) => machinesTable(page.items, false, "No machines on this node."))}
-      ${part ? part.drawTasks() : nothing}`,
-    dispose: () => {
-      machines.dispose();
-      network.dispose?.();
-      part?.dispose();
-    },
-  };
-}
-
-function nodePart(id: string) {
+export function nodeView(id: string): View {
   const node = new Resource<Node>((signal) => api.get(`/nodes/${id}`, {}, signal), ["node"]);
   const tasks = new Resource<Page<Task>>((signal) => api.get(`/nodes/${id}/tasks`, { page_size: 10 }, signal), ["task"]);
+  const running = nodeForStaff(id);
   return {
-    name: () => node.value?.name,
+    get title() {
+      return node.value?.name ?? "Node";
+    },
     draw: () => html`${shown(node, (now) => html`
       <div class="head"><h1>${now.name}</h1>${badge(now.state)}<span class="gap"></span>
         <button @click=${() => void attempt(() => api.post(`/nodes/${id}/preflight`), "Checking the node.")}>Check again</button>
@@ -45,12 +26,30 @@ function nodePart(id: string) {
         <button class="danger" @click=${() => remove(now)}>Delete</button></div>
       ${facts([["Mode", now.mode], ["Location", now.location.name], ["Seen", when(now.seen_at)], ...capacity(now), ...factPairs(now)])}
       ${now.health?.checks?.length ? html`<h2>Readiness</h2>
-        <ul class="checks">${now.health.checks.map((check) => html`<li>${badge(check.status)} <b>${check.name}</b> <span class="quiet">${check.message}</span></li>`)}</ul>` : nothing}`)}`,
-    drawTasks: () => html`<h2>Tasks</h2>
+        <ul class="checks">${now.health.checks.map((check) => html`<li>${badge(check.status)} <b>${check.name}</b> <span class="quiet">${check.message}</span></li>`)}</ul>` : nothing}`)}
+      ${running.draw()}
+      <h2>Tasks</h2>
       ${shown(tasks, (page) => tasksTable(page.items))}`,
     dispose: () => {
       node.dispose();
       tasks.dispose();
+      running.dispose?.();
+    },
+  };
+}
+
+/** What of a node is staff's to see: whether its network agrees, and what runs on it. */
+export function nodeForStaff(id: string): View {
+  const machines = new Resource<Page<Machine>>((signal) => api.get("/vms", { node: id, page_size: 200 }, signal), ["vm"]);
+  const network = nodeNetwork(id);
+  return {
+    title: "Node",
+    draw: () => html`${network.draw()}
+      <h2>Machines</h2>
+      ${shown(machines, (page) => machinesTable(page.items, false, "No machines on this node."))}`,
+    dispose: () => {
+      machines.dispose();
+      network.dispose?.();
     },
   };
 }

@@ -1,7 +1,7 @@
 /** The plans that machines are sold in, and what each allows of traffic. For administrators. */
 import { html, nothing } from "lit-html";
 import { api } from "../api";
-import type { Plan } from "../model";
+import type { Plan, TrafficPolicy } from "../model";
 import type { PolicyAnswer } from "../networking";
 import type { View } from "../page";
 import { Resource } from "../resource";
@@ -16,7 +16,8 @@ export function plansView(): View {
       <div class="head"><h1>Plans</h1><span class="gap"></span><button class="primary" @click=${() => add(done)}>Add a plan</button></div>
       ${shown(plans, (all) => table(["Name", "Size", "IPv4", "Traffic a month", "", ""], all.map((plan) => html`<tr>
         <td>${plan.name} <span class="quiet">${plan.slug}</span></td>
-        <td>${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB</td><td>${plan.ipv4_count}</td><td>${policy(plan)}</td>
+        <td>${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB</td><td>${plan.ipv4_count}</td><td>${policy(plan)}${plan.traffic_pending
+          ? html`<br><span class="quiet">from ${day(plan.traffic_pending.effective_from)}:</span> ${policy(plan.traffic_pending)}` : nothing}</td>
         <td>${plan.enabled ? nothing : badge("disabled")}</td>
         <td class="act"><button @click=${() => changeTraffic(plan, done)}>Traffic policy</button>
           <button @click=${() => void attempt(async () => { await api.patch(`/plans/${plan.id}`, { enabled: !plan.enabled }); await done(); })}>
@@ -25,26 +26,32 @@ export function plansView(): View {
   };
 }
 
-function policy(plan: Plan): Fragment {
+function day(at: string): string {
+  return new Date(at).toLocaleDateString(undefined, { timeZone: "UTC" });
+}
+
+function policy(plan: TrafficPolicy): Fragment {
   if (plan.traffic_gib === null) return html`<span class="quiet">no allowance</span>`;
   const counted = plan.traffic_direction === "both" ? "both ways" : "sent";
   const then = { report: "reported", throttle: `held to ${plan.traffic_throttle_mbps} Mbit/s`, suspend: "cut off" }[plan.traffic_action];
   return html`${size(plan.traffic_gib * 1024)} <span class="quiet">${counted}, then ${then}</span>`;
 }
 
+/** The form begins with what was asked for last, in force or not. */
 function changeTraffic(plan: Plan, done: () => Promise<void>): void {
+  const last = plan.traffic_pending ?? plan;
   const options = (...values: [string, string][]) => values.map(([value, label]) => ({ value, label }));
   ask({
     title: `Traffic policy of ${plan.name}`,
     text: "What tightens it begins with the next month; what loosens it applies at once.",
     fields: [
-      { name: "traffic_gib", label: "Allowance a month, GiB", kind: "number", value: plan.traffic_gib === null ? "" : String(plan.traffic_gib), placeholder: "none" },
-      { name: "traffic_direction", label: "What counts", kind: "select", value: plan.traffic_direction,
+      { name: "traffic_gib", label: "Allowance a month, GiB", kind: "number", value: last.traffic_gib === null ? "" : String(last.traffic_gib), placeholder: "none" },
+      { name: "traffic_direction", label: "What counts", kind: "select", value: last.traffic_direction,
         options: options(["outbound", "what the machine sends"], ["both", "what it sends and receives"]) },
-      { name: "traffic_action", label: "Past the allowance", kind: "select", value: plan.traffic_action,
+      { name: "traffic_action", label: "Past the allowance", kind: "select", value: last.traffic_action,
         options: options(["report", "report it"], ["throttle", "slow it down"], ["suspend", "cut it off"]) },
       { name: "traffic_throttle_mbps", label: "Slowed down to, Mbit/s", kind: "number",
-        value: plan.traffic_throttle_mbps === null ? "" : String(plan.traffic_throttle_mbps), hint: "where it is slowed down" },
+        value: last.traffic_throttle_mbps === null ? "" : String(last.traffic_throttle_mbps), hint: "where it is slowed down" },
     ],
     action: "Save",
     submit: async (values) => {
@@ -55,7 +62,8 @@ function changeTraffic(plan: Plan, done: () => Promise<void>): void {
       });
       await done();
       return html`<p>${answer.note}</p>
-        <p class="quiet">In force from ${new Date(answer.effective_from).toLocaleString()}, for ${count(answer.machines, "machine")} with this plan.</p>`;
+        <p class="quiet">${answer.deferred ? `All of it is in force from ${day(answer.effective_from)} (UTC)` : "All of it is in force now"}, for
+          ${count(answer.machines, "machine")} with this plan.</p>`;
     },
   });
 }

@@ -83,9 +83,12 @@ export async function changePool(pool: Pool, done: Done): Promise<void> {
     ],
     action: "Save",
     submit: async (values) => {
-      const { vlan, node_ids, nameservers, ...plain } = poolValues(values);
       await api.patch(`/pools/${pool.id}`, {
-        ...given(values, ["name"]), ...plain, node_ids, nameservers, vlan: vlan ?? null, enabled: values["enabled"] === "on",
+        ...given(values, ["name"]),
+        // What was emptied goes back to what a new pool would have.
+        gateway: null, range_start: null, range_end: null, guest_prefix_len: null, vlan: null,
+        ...poolValues(values),
+        enabled: values["enabled"] === "on",
       });
       await done();
     },
@@ -99,11 +102,11 @@ function places(): Promise<[Named[], Node[]]> {
 function poolFields(pool: Pool | null, locations: Named[], nodes: Node[]): Field[] {
   const options = (...values: [string, string][]) => values.map(([value, label]) => ({ value, label }));
   return [
-    { name: "topology", label: "Topology", kind: "select", value: pool?.topology ?? "nat",
-      options: options(["nat", "nat: behind the host's address"], ["routed", "routed: the host routes it to the guest"], ["bridged", "bridged: on the host's own segment"]) },
+    { name: "topology", label: "Topology", kind: "select", value: pool?.topology ?? "",
+      options: options(...(pool ? [] : [["", "nat for IPv4, routed for IPv6"] as [string, string]]), ["nat", "nat: behind the host's address"], ["routed", "routed: the host routes it to the guest"], ["bridged", "bridged: on the host's own segment"]) },
     { name: "gateway_mode", label: "Gateway mode", kind: "select", value: pool?.gateway_mode ?? "onlink",
       options: options(["onlink", "on-link: the guest has its address alone"], ["subnet", "subnet: the guest is in the block"]) },
-    { name: "gateway", label: "Gateway", value: pool?.gateway ?? "", placeholder: "the first of the block" },
+    { name: "gateway", label: "Gateway", value: pool?.gateway ?? "", placeholder: "IPv4: the first of the block; IPv6: fe80::1" },
     { name: "guest_prefix_len", label: "Prefix length in the guest", kind: "number", value: pool ? String(pool.guest_prefix_len) : "", placeholder: "as the mode has it" },
     { name: "range_start", label: "First address given out", value: pool?.range_start ?? "", placeholder: "the first usable" },
     { name: "range_end", label: "Last address given out", value: pool?.range_end ?? "", placeholder: "the last usable" },
@@ -118,11 +121,9 @@ function poolFields(pool: Pool | null, locations: Named[], nodes: Node[]): Field
 }
 
 function poolValues(values: Values) {
-  const vlan = (values["vlan"] ?? "").trim();
   return {
     ...given(values, ["topology", "gateway_mode", "gateway", "range_start", "range_end", "location_id"]),
-    ...givenNumbers(values, ["guest_prefix_len"]),
-    ...(vlan ? { vlan: Number(vlan) } : {}),
+    ...givenNumbers(values, ["guest_prefix_len", "vlan"]),
     nameservers: (values["nameservers"] ?? "").split(/[\s,]+/).filter(Boolean),
     node_ids: chosen(values, "node_ids"),
   };

@@ -66,7 +66,7 @@ export function poolView(id: string): View {
       ${filling(now)}
       <h2>Set aside</h2>
       ${shown(reservations, (all) => table(["Address", "Kind", "Why", ""], all.map((one) => html`<tr>
-        <td class="mono">${one.ip}${one.range_end ? html` – ${one.range_end}` : nothing}</td><td>${one.kind ?? "—"}</td><td class="wide">${one.note}</td>
+        <td class="mono">${one.ip}${one.range_end ? html` – ${one.range_end}` : nothing}</td><td>${one.kind}</td><td class="wide">${one.note}</td>
         <td class="act">${one.arithmetic ? html`<span class="quiet">by the pool itself</span>`
           : html`<button class="danger" @click=${() => removeReservation(now, one, done)}>Remove</button>`}</td></tr>`), "Nothing is set aside."))}
       ${allocations.draw()}`)}`,

@@ -37,7 +37,7 @@ export function securityGroupView(id: string): View {
         <button class="primary" @click=${() => add(group)}>Add a rule</button></div>
       ${table(["Direction", "Action", "What", "Other side", "Note", ""], now.rules.map((rule) => html`<tr>
         <td>${rule.direction === "ingress" ? "in" : "out"}</td><td>${badge(rule.action)}</td><td>${traffic(rule)}</td>
-        <td class="mono">${rule.cidr ?? html`<span class="quiet">anybody</span>`}</td><td>${rule.note}</td>
+        <td>${rule.cidr ? html`<span class="mono">${rule.cidr}</span>` : html`<span class="quiet">anybody</span>`}</td><td>${rule.note}</td>
         <td class="act"><button class="danger" aria-label="Remove the rule ${traffic(rule)}" @click=${() => removeRule(group, rule)}>Remove</button></td></tr>`),
         "No rules: what comes in and goes out is as above.")}`)}`,
     dispose: () => group.dispose(),

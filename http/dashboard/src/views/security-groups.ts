@@ -53,5 +53,5 @@ async function create(me: Me): Promise<void> {
 
 /** "3 machines": what a change of a group reaches. */
 export function reach(group: SecurityGroup): string {
-  return group.machine_count ? `It is applied to ${count(group.machine_count, "machine")} at once.` : "No machine is in this group yet.";
+  return group.machine_count ? `It reaches ${count(group.machine_count, "machine")} at once.` : "No machine is in this group yet.";
 }
