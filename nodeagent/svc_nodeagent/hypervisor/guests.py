@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 from uuid import UUID
 
 import libvirt
+import libvirt_qemu
+import structlog
+import trio
+from pydantic import BaseModel
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.connection import CALL_TIMEOUT_SECONDS, Connection, LibvirtError
 from svc_nodeagent.hypervisor.domains import domain_state
-from svc_nodeagent.protocol import DomainState, FailureCode
+from svc_nodeagent.hypervisor.guest_network import CardNotFound, Command, Interfaces, Started, Status, changes
+from svc_nodeagent.protocol import DomainState, FailureCode, GuestTold, NetworkSpec
 
 T = TypeVar("T")
+Answer = TypeVar("Answer", bound=BaseModel)
 START_TIMEOUT_SECONDS = 60.0
 GUEST_AGENT_SECONDS = 30
+TELL_SECONDS = 8.0
+"""For telling a guest its network: it is a courtesy, and the apply it belongs to waits for it."""
+_TELL_ANSWER_SECONDS = 3
+_POLL_SECONDS = 0.05
+
+log = structlog.get_logger()
 
 
 class Guests:
@@ -88,6 +101,43 @@ class Guests:
             await self._on_domain(vm_id, set_password, timeout=GUEST_AGENT_SECONDS + 15)
         except LibvirtError as error:
             raise _password_failed(error, account) from error
+
+    async def tell_network(self, vm_id: UUID, network: NetworkSpec, previous: NetworkSpec) -> GuestTold:
+        """Have a running guest take its addresses and routes at once, through its agent; of `previous` it gives up what
+        `network` has not. Never raises: a guest that is off, silent or different reads its seed when it starts next."""
+        try:
+            with trio.fail_after(TELL_SECONDS):
+                seen = await self._ask_agent(vm_id, Interfaces, "guest-network-get-interfaces")
+                for command in changes(seen.cards(), network, previous):
+                    await self._run_in_guest(vm_id, command)
+        except (HostError, CardNotFound, ValueError, trio.TooSlowError) as error:
+            log.info("a guest reads its network at its next start", vm_id=str(vm_id), why=str(error) or "too slow")
+            return GuestTold.AT_BOOT
+        return GuestTold.TOLD
+
+    async def _run_in_guest(self, vm_id: UUID, command: Command) -> None:
+        """`ip` with these arguments, to its end. Raises `HostError` when it fails."""
+        asked = {"path": "ip", "arg": list(command), "capture-output": True}
+        started = await self._ask_agent(vm_id, Started, "guest-exec", asked)
+        while True:
+            answer = await self._ask_agent(vm_id, Status, "guest-exec-status", {"pid": started.process.pid})
+            if answer.status.exited:
+                break
+            await trio.sleep(_POLL_SECONDS)
+        if answer.status.exitcode != 0:
+            raise HostError(FailureCode.HOST, f"The guest refused `ip {' '.join(command)}`.")
+
+    async def _ask_agent(
+        self, vm_id: UUID, answer: type[Answer], command: str, arguments: dict[str, Any] | None = None
+    ) -> Answer:
+        """Raises `HostError` when the guest's agent is not there, falls silent or refuses, `ValueError` when it answers
+        something else."""
+        text = json.dumps({"execute": command} if arguments is None else {"execute": command, "arguments": arguments})
+
+        def ask(domain: Any) -> str:
+            return str(libvirt_qemu.qemuAgentCommand(domain, text, _TELL_ANSWER_SECONDS, 0))
+
+        return answer.model_validate_json(await self._on_domain(vm_id, ask, timeout=_TELL_ANSWER_SECONDS + 2))
 
     async def domain_xml(self, vm_id: UUID) -> str:
         return await self._on_domain(vm_id, lambda domain: str(domain.XMLDesc()))

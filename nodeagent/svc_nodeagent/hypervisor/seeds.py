@@ -1,24 +1,28 @@
-"""First boot: a NoCloud seed (an ISO 9660 disk labelled `cidata`) rendered from a machine's record.
+"""What a guest reads when it starts: a NoCloud seed (an ISO 9660 disk labelled `cidata`) rendered from its record.
 
-Sources: cloud-init's NoCloud data source and its network configuration version 2. The three files are JSON, so YAML.
+Account and name count at the first boot, the network at every one. Sources: cloud-init's NoCloud data source, its
+network configuration version 2, and its events (`updates`). The three files are JSON, so YAML.
 
 Invariants: of a password the guest receives its SHA-512 crypt only; the hash stands on the host from creation until the
 guest has booted once (its agent was heard, or it shut down in order), and then leaves the seed, which keeps its
-instance id so that nothing is applied twice.
+instance id so that nothing is applied twice. A seed that is there is written over in place: a running guest's
+QEMU holds that file open, and the guest may restart by itself. Whatever a crash cut short is written again before the
+host starts the guest, and by the repeat of the operation.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import TypeAlias
 
 from svc_nodeagent.durable import PARTIAL_SUFFIX
 from svc_nodeagent.hypervisor.files import MachineRecord, in_thread, put_in_place
+from svc_nodeagent.hypervisor.guest_network import gateways, in_order
 from svc_nodeagent.hypervisor.programs import run_program
 
 Json: TypeAlias = "bool | int | str | list[Json] | dict[str, Json] | None"
@@ -34,7 +38,24 @@ async def write_seed(record: MachineRecord, password_hash: str | None, path: Pat
             await in_thread((folder / name).write_text, content)
         temporary = path.with_name(path.name + PARTIAL_SUFFIX)
         await run_program("genisoimage", "-quiet", "-output", temporary, "-volid", "cidata", "-joliet", "-rock", folder)
-    await in_thread(put_in_place, temporary, path, mode=0o400, owner=owner)
+    await in_thread(_put, temporary, path, owner)
+
+
+def _put(temporary: Path, path: Path, owner: tuple[int, int]) -> None:
+    """The new content under the old file, whose length a QEMU that has it open goes by; or the new file itself."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY)
+    except FileNotFoundError:
+        put_in_place(temporary, path, mode=0o400, owner=owner)
+        return
+    with open(descriptor, "wb") as seed:
+        content = temporary.read_bytes()
+        seed.write(content.ljust(os.fstat(descriptor).st_size, b"\0"))
+        os.fchmod(descriptor, 0o400)
+        os.fchown(descriptor, *owner)
+        seed.flush()
+        os.fsync(descriptor)
+    temporary.unlink()
 
 
 @contextmanager
@@ -72,6 +93,7 @@ def _user_data(record: MachineRecord, password_hash: str | None) -> Json:
         "users": [user],
         "ssh_pwauth": seed.ssh_password_login,
         "disable_root": account.name != "root",
+        "updates": {"network": {"when": ["boot-new-instance", "boot"]}},
     }
     if account.name != "root":
         if account.sudo:
@@ -85,17 +107,22 @@ def _user_data(record: MachineRecord, password_hash: str | None) -> Json:
 def _network_config(record: MachineRecord) -> Json:
     ethernets: dict[str, Json] = {}
     for index, nic in enumerate(record.network.nics):
-        routes: list[Json] = []
-        for address in nic.addresses:
-            default = "0.0.0.0/0" if isinstance(address.interface, IPv4Interface) else "::/0"
-            if not any(isinstance(route, dict) and route["to"] == default for route in routes):
-                routes.append({"to": default, "via": address.gateway, "on-link": address.on_link})
+        routes: list[Json] = [
+            {
+                "to": "0.0.0.0/0" if family == 4 else "::/0",
+                "via": address.gateway,
+                "on-link": address.on_link,
+            }
+            for family, address in gateways(nic).items()
+        ]
         card: dict[str, Json] = {
             "match": {"macaddress": nic.mac},
             "set-name": f"eth{index}",
             "dhcp4": False,
+            # Whoever advertises routers beside a bridged guest does not know what it may speak from.
+            "accept-ra": False,
             "mtu": nic.mtu,
-            "addresses": [str(address.interface) for address in nic.addresses],
+            "addresses": [str(address.interface) for address in in_order(nic)],
             "routes": routes if index == 0 else [],
         }
         if nic.nameservers:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from ipaddress import ip_interface, ip_network
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.hypervisor.seeds import WORKSHOP, render, write_seed
-from tests.nodeagent.hypervisor.builders import GATEWAY, machine, network, record, seed
+from svc_nodeagent.protocol import GuestAddress, MachineSpec, NetworkSpec, NicSpec, SeedSpec, Topology
+from tests.nodeagent.hypervisor.builders import machine as machine_with
+from tests.nodeagent.hypervisor.builders import record, seed
 
 HASH = "$6$rounds=5000$saltsalt$" + "x" * 86
+
+
+def machine(networks: NetworkSpec | None = None, *, seeded: SeedSpec | None = None) -> MachineSpec:
+    return machine_with(networks or NetworkSpec(nics=()), seeded=seeded)
 
 
 def user_data(account: str = "alice", *, password_hash: str | None = None) -> dict[str, Any]:
@@ -38,14 +46,74 @@ def test_root_is_offered_only_to_who_asked_for_it() -> None:
     assert "sudo" not in user_data("root")["users"][0]
 
 
+def address(text: str, gateway: str, *, primary: bool = False) -> GuestAddress:
+    interface = ip_interface(text)
+    network = interface.network if interface.version == 6 else ip_network(interface.ip)
+    topology = Topology.ROUTED
+    return GuestAddress(
+        interface=interface, network=network, gateway=gateway, on_link=True, topology=topology, primary=primary
+    )
+
+
+def ethernets(*cards: tuple[GuestAddress, ...]) -> dict[str, Any]:
+    nics = tuple(
+        NicSpec(nic_id=uuid4(), mac=f"52:54:00:00:00:0{number}", addresses=addresses)
+        for number, addresses in enumerate(cards)
+    )
+    rendered = render(record(machine(NetworkSpec(nics=nics))), None)
+    loaded: dict[str, Any] = json.loads(rendered["network-config"])
+    assert loaded["version"] == 2
+    return dict(loaded["ethernets"])
+
+
 def test_every_card_is_found_by_its_mac_and_only_the_first_leads_outside() -> None:
-    spec = machine(network("10.213.0.2", "10.213.0.3"))
-    config = json.loads(render(record(spec), None)["network-config"])
-    first, second = config["ethernets"]["eth0"], config["ethernets"]["eth1"]
-    assert [card["match"]["macaddress"] for card in (first, second)] == [nic.mac for nic in spec.network.nics]
-    assert first["addresses"] == ["10.213.0.2/32"]
-    assert first["routes"] == [{"to": "0.0.0.0/0", "via": GATEWAY, "on-link": True}]
-    assert second["routes"] == []
+    found = ethernets((address("192.0.2.5/32", "192.0.2.1"),), (address("192.0.2.6/32", "192.0.2.1"),))
+    assert [card["match"]["macaddress"] for card in found.values()] == ["52:54:00:00:00:00", "52:54:00:00:00:01"]
+    assert found["eth0"]["addresses"] == ["192.0.2.5/32"]
+    assert found["eth0"]["routes"] == [{"to": "0.0.0.0/0", "via": "192.0.2.1", "on-link": True}]
+    assert found["eth1"]["routes"] == []
+
+
+def test_each_family_leads_outside_by_the_gateway_of_its_primary_address() -> None:
+    card = ethernets(
+        (
+            address("198.51.100.7/32", "198.51.100.1"),
+            address("2001:db8:0:5::1/64", "fe80::1"),
+            address("192.0.2.5/32", "192.0.2.1", primary=True),
+            address("2001:db8:0:6::1/64", "fe80::2"),
+        )
+    )["eth0"]
+    assert card["addresses"] == ["192.0.2.5/32", "198.51.100.7/32", "2001:db8:0:5::1/64", "2001:db8:0:6::1/64"]
+    assert card["routes"] == [
+        {"to": "0.0.0.0/0", "via": "192.0.2.1", "on-link": True},
+        {"to": "::/0", "via": "fe80::1", "on-link": True},
+    ]
+    assert (card["dhcp4"], card["accept-ra"]) == (False, False)
+
+
+def test_the_network_is_read_anew_at_every_boot() -> None:
+    assert user_data()["updates"] == {"network": {"when": ["boot-new-instance", "boot"]}}
+
+
+async def test_a_running_guest_that_restarts_by_itself_reads_the_present_seed(tmp_path: Path) -> None:
+    """QEMU holds the file open that was there when the guest was started."""
+    path = tmp_path / "seed.iso"
+    await write_seed(record(spec := machine(one_card("192.0.2.5/32"))), HASH, path, (0, 0))
+    with path.open("rb") as held:
+        length = len(held.read())
+        later = spec.model_copy(update={"network": one_card("192.0.2.5/32", "198.51.100.7/32")})
+        await write_seed(record(later), None, path, (0, 0))
+        held.seek(0)
+        content = held.read()
+    assert b"198.51.100.7/32" in content
+    assert HASH.encode() not in content
+    assert len(content) >= length
+    assert [entry.name for entry in tmp_path.iterdir()] == ["seed.iso"]
+
+
+def one_card(*texts: str) -> NetworkSpec:
+    addresses = tuple(address(text, "192.0.2.1") for text in texts)
+    return NetworkSpec(nics=(NicSpec(nic_id=uuid4(), mac="52:54:00:00:00:01", addresses=addresses),))
 
 
 async def test_the_seed_is_a_disk_labelled_cidata_that_only_qemu_reads(tmp_path: Path) -> None:

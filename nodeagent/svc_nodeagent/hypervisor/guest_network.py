@@ -1,0 +1,146 @@
+"""What a running guest must change to have its machine's network: pure, from what its agent says it has.
+
+Only what the record says is touched: an address is added when the guest lacks it and removed when an earlier record had
+it and this one does not; a default route is set when a family is new to the guest or its gateway changed. What the
+guest's owner configured besides stays. At the next start the seed says the same.
+
+Commands are argument lists of `ip`, in words that iproute2 and busybox both know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_interface
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from svc_nodeagent.protocol import GuestAddress, NetworkSpec, NicSpec
+from svc_nodeagent.protocol.values import GuestInterface
+
+Command = tuple[str, ...]
+
+
+class CardNotFound(LookupError):  # noqa: N818 - named for what it says
+    """The guest shows no card with this MAC: it has not seen it yet, or was told to use another."""
+
+
+@dataclass(frozen=True)
+class GuestCard:
+    """A network card as the guest's agent shows it."""
+
+    name: str
+    mac: str
+    addresses: frozenset[GuestInterface]
+
+
+class _Answer(BaseModel):
+    """Of the agent, which is the guest's and may say anything."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class _Address(_Answer):
+    address: str = Field(alias="ip-address")
+    prefix: int
+
+
+class _Interface(_Answer):
+    name: str
+    mac: str = Field(alias="hardware-address", default="")
+    addresses: tuple[_Address, ...] = Field(alias="ip-addresses", default=())
+
+
+class Interfaces(_Answer):
+    """The answer to `guest-network-get-interfaces`."""
+
+    found: tuple[_Interface, ...] = Field(alias="return")
+
+    def cards(self) -> tuple[GuestCard, ...]:
+        """Raises `ValueError` for an address that is none."""
+        return tuple(
+            GuestCard(
+                name=each.name,
+                mac=each.mac.lower(),
+                addresses=frozenset(ip_interface(f"{address.address}/{address.prefix}") for address in each.addresses),
+            )
+            for each in self.found
+        )
+
+
+class _Process(_Answer):
+    pid: int
+
+
+class Started(_Answer):
+    """The answer to `guest-exec`."""
+
+    process: _Process = Field(alias="return")
+
+
+class _Status(_Answer):
+    exited: bool
+    exitcode: int | None = None
+
+
+class Status(_Answer):
+    """The answer to `guest-exec-status`."""
+
+    status: _Status = Field(alias="return")
+
+
+def changes(cards: Sequence[GuestCard], wanted: NetworkSpec, previous: NetworkSpec) -> tuple[Command, ...]:
+    """Commands in the order to run them. Raises `CardNotFound`."""
+    by_mac = {card.mac: card for card in cards}
+    earlier = {nic.nic_id: nic for nic in previous.nics}
+    commands: list[Command] = []
+    for index, nic in enumerate(wanted.nics):
+        if nic.mac not in by_mac:
+            raise CardNotFound(nic.mac)
+        card, before = by_mac[nic.mac], earlier.get(nic.nic_id)
+        commands += _addresses(card, nic, before)
+        if index == 0:  # the first card leads outside
+            commands += _routes(card, nic, before)
+    return tuple(commands)
+
+
+def in_order(nic: NicSpec) -> tuple[GuestAddress, ...]:
+    """A card's addresses, the primary one first: what the guest speaks from, and whose gateway it uses."""
+    return tuple(sorted(nic.addresses, key=lambda address: not address.primary))
+
+
+def gateways(nic: NicSpec) -> dict[int, GuestAddress]:
+    """By family, the address whose gateway leads outside."""
+    found: dict[int, GuestAddress] = {}
+    for address in in_order(nic):
+        found.setdefault(address.interface.version, address)
+    return found
+
+
+def _addresses(card: GuestCard, nic: NicSpec, before: NicSpec | None) -> list[Command]:
+    wanted = [address.interface for address in in_order(nic)]
+    missing = [address for address in wanted if address not in card.addresses]
+    had = [address.interface for address in before.addresses] if before is not None else []
+    surplus = [address for address in had if address in card.addresses and address not in wanted]
+    return [
+        *(_ip(address.version, "address", "replace", str(address), "dev", card.name) for address in missing),
+        *(_ip(address.version, "address", "del", str(address), "dev", card.name) for address in surplus),
+    ]
+
+
+def _routes(card: GuestCard, nic: NicSpec, before: NicSpec | None) -> list[Command]:
+    commands: list[Command] = []
+    earlier = gateways(before) if before is not None else {}
+    for family, address in gateways(nic).items():
+        known = any(other.interface in card.addresses for other in nic.addresses if other.interface.version == family)
+        if known and family in earlier and earlier[family].gateway == address.gateway:
+            continue
+        if address.on_link:  # the gateway need not lie in the card's own network
+            host = f"{address.gateway}/{address.interface.max_prefixlen}"
+            commands.append(_ip(family, "route", "replace", host, "dev", card.name))
+        commands.append(_ip(family, "route", "replace", "default", "via", address.gateway, "dev", card.name))
+    return commands
+
+
+def _ip(family: int, *arguments: str) -> Command:
+    return (f"-{family}", *arguments)
