@@ -223,8 +223,7 @@ class LibvirtHost:
             case VmMetrics():
                 return await self._metrics(operation)
             case VmNetApply():
-                await machines.apply_network(operation.vm_id, operation.network)
-                return Done()
+                return await machines.apply_network(operation.vm_id, operation.network)
             case VmNetRelease():
                 return await machines.release(operation.vm_id, operation.addresses)
             case NodeNetProbe():

@@ -45,6 +45,7 @@ from svc_nodeagent.protocol import (
     DomainResult,
     DomainState,
     FailureCode,
+    NetworkResult,
     NetworkSpec,
     ReleaseResult,
     VmCreate,
@@ -206,18 +207,25 @@ class Machines:
             await self._define(record)
             return await self._result(operation.vm_id)
 
-    async def apply_network(self, vm_id: UUID, network: NetworkSpec) -> None:
+    async def apply_network(self, vm_id: UUID, network: NetworkSpec) -> NetworkResult:
+        """On the host, in the seed, and at last in the guest: it may be slow to answer, and nothing waits for it."""
         async with self._steps(vm_id):
-            await self._apply_network((await self._record(vm_id)).model_copy(update={"network": network}))
+            record = await self._record(vm_id)
+            if network.generation >= record.network.generation:
+                await self._change_network(record, network)
+            else:
+                network = record.network
+        told = await self._guests.tell_network(vm_id, network, record.network)
+        return NetworkResult(vm_id=vm_id, generation=network.generation, told=told)
 
     async def release(self, vm_id: UUID, addresses: tuple[str, ...]) -> ReleaseResult:
         async with self._steps(vm_id):
-            if await in_thread(self._record_path(vm_id).exists):
-                record = await self._record(vm_id)
-                kept = without(record.network, frozenset(addresses))
-                if kept != record.network:
-                    await self._apply_network(record.model_copy(update={"network": kept}))
-            return ReleaseResult(vm_id=vm_id, removed=await self._network.absent(addresses))
+            given_up = await self._give_up(vm_id, frozenset(addresses))
+            removed = await self._network.absent(addresses)
+        if given_up is not None:
+            record, kept = given_up
+            await self._guests.tell_network(vm_id, kept, record.network)
+        return ReleaseResult(vm_id=vm_id, removed=removed)
 
     async def forget_first_boot(self, vm_id: UUID) -> None:
         """The guest has booted: its password's hash leaves the seed. The running guest keeps the file it has open."""
@@ -278,6 +286,23 @@ class Machines:
         await in_thread(self._write_record, record, None)
         fault_point("network.recorded")
         await self._network.apply(record.vm_id, record.network)
+
+    async def _give_up(self, vm_id: UUID, addresses: frozenset[str]) -> tuple[MachineRecord, NetworkSpec] | None:
+        """The record before, and what it kept; None when there was nothing to give up."""
+        if not await in_thread(self._record_path(vm_id).exists):
+            return None
+        record = await self._record(vm_id)
+        kept = without(record.network, addresses)
+        if kept == record.network:
+            return None
+        await self._change_network(record, kept)
+        return record, kept
+
+    async def _change_network(self, record: MachineRecord, network: NetworkSpec) -> None:
+        changed = record.model_copy(update={"network": network})
+        await self._apply_network(changed)
+        fault_point("network.applied")
+        await self._write_seed(changed)
 
     async def _write_seed(self, record: MachineRecord) -> None:
         secret = await in_thread(_read_secret, self._folders.machine(record.vm_id) / SECRET)
