@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from typing import cast
 from uuid import UUID, uuid4
 
@@ -10,13 +11,17 @@ import pytest
 import trio
 import trio.testing
 
+from svc_actors.controller.authority import Authority
+from svc_actors.controller.node import Node, NodeServices, Presence
+from svc_actors.controller.node_watch import NodeWatch
 from svc_actors.controller.traffic import Month, month_of
 from svc_actors.controller.traffic_periods import Period
 from svc_actors.controller.traffic_policy import GIB, Policy, TrafficAction
 from svc_actors.controller.traffic_watch import TrafficRhythm, TrafficWatch
 from svc_actors.errors import unavailable
+from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
-from svc_nodeagent.protocol import NodeOperation, OperationResult, TrafficResult
+from svc_nodeagent.protocol import DomainState, NodeOperation, OperationResult, TrafficResult
 from tests.traffic.stage import CountingNodes, Stage, reading
 
 NOVEMBER = Period("2026-11")
@@ -57,6 +62,29 @@ async def test_a_node_that_counts_for_anothers_machine_is_told_of_once(stage: St
     assert trespasses == [(stage.node_id, what)]
     assert (await month_of(stage.database, own, NOVEMBER)).sent_bytes == 5
     assert await month_of(stage.database, foreign, NOVEMBER) == Month(NOVEMBER)
+
+
+async def test_a_node_that_counts_for_anothers_machine_is_audited(stage: Stage) -> None:
+    foreign = await stage.machine("foreign", node_id=await stage.node("beta"))
+    nodes = CountingNodes({stage.node_id: TrafficResult(ledger_id=uuid4(), readings=(reading(foreign, 7),))})
+
+    async def observe(node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime | None) -> bool:
+        return True
+
+    async with ActorSystem.open() as system:
+        services = NodeServices(
+            stage.database, cast(Presence, None), cast(Authority, None), observe, recheck=lambda node_id: None
+        )
+        system.register(Node, lambda _: Node(services))
+        trespassed = NodeWatch(system, stage.database, observe).hooks.trespassed
+        watch = TrafficWatch(stage.database, nodes, trespassed=trespassed, clock=lambda: stage.now)
+        await watch.ask(stage.node_id)
+        with trio.fail_after(10):
+            while not (rows := await stage.database.fetch("SELECT * FROM audit WHERE outcome = 'denied'")):
+                await trio.lowlevel.checkpoint()
+    [row] = rows
+    assert (row["via"], row["target_id"]) == ("node", str(stage.node_id))
+    assert str(foreign) in row["details"]["what"]
 
 
 class Away(CountingNodes):

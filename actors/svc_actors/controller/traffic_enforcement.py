@@ -30,6 +30,7 @@ from svc_actors.controller.traffic_policy import GIB, Policy, Sanction, TrafficA
 from svc_actors.store import Caller, Database, Queryable, Record, Transaction, Via, audit
 
 _MOST_BYTES: Final = 2**63 - 1
+_AT_ONCE: Final = 50
 
 
 class Decided(StrEnum):
@@ -78,14 +79,17 @@ class Enforced:
 
 
 async def enforce(database: Database, now: datetime) -> Enforced:
-    """Bring every machine's standing decision up to date, each in a transaction of its own. Safe to repeat, and from
-    several processes at once."""
-    period = period_of(now)
+    """Bring every machine's standing decision up to date, a few of one plan at a time. Safe to repeat, and from several
+    processes at once."""
+    of_plans: dict[UUID | None, list[UUID]] = {}
+    for machine in await _out_of_date(database, period_of(now), None):
+        of_plans.setdefault(machine.plan_id, []).append(machine.id)
     done = Enforced()
-    for machine in await _out_of_date(database, period, None):
-        async with database.transaction() as tx:
-            await tx.execute("SELECT FROM plans WHERE id = $1 FOR SHARE", machine.plan_id)
-            done += await _bring_up_to_date(tx, machine.plan_id, [machine.id], now)
+    for plan_id, vm_ids in of_plans.items():
+        for start in range(0, len(vm_ids), _AT_ONCE):
+            async with database.transaction() as tx:
+                await tx.execute("SELECT FROM plans WHERE id = $1 FOR SHARE", plan_id)
+                done += await _bring_up_to_date(tx, plan_id, vm_ids[start : start + _AT_ONCE], now)
     return done
 
 
