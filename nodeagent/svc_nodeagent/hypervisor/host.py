@@ -175,7 +175,7 @@ class LibvirtHost:
         return await inventory.capacity(self._folders)
 
     async def facts(self) -> NodeFacts:
-        return await inventory.facts(self._connection, self._acceleration)
+        return await inventory.facts(self._connection, self._acceleration, self._naming)
 
     async def domain_changes(self) -> AsyncIterator[DomainChanged]:
         """The latest change of each machine; what nobody fetched in time gives way to what came after it."""

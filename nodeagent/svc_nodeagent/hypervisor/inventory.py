@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -19,6 +20,7 @@ from svc_nodeagent.hypervisor.domains import domain_state
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.preflight import network_features
+from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import Capacity, NodeFacts, ObservedDomain
 from svc_nodeagent.version import agent_version
 
@@ -29,7 +31,7 @@ async def capacity(folders: Folders) -> Capacity:
     return await in_thread(_capacity, folders.root)
 
 
-async def facts(connection: Connection, acceleration: Acceleration) -> NodeFacts:
+async def facts(connection: Connection, acceleration: Acceleration, naming: Naming) -> NodeFacts:
     """Facts of the host; what only libvirt knows is `unknown` while it cannot be reached."""
     libvirt_version = hypervisor = UNKNOWN
     machine_types: tuple[str, ...] = ()
@@ -48,6 +50,21 @@ async def facts(connection: Connection, acceleration: Acceleration) -> NodeFacts
         accelerator=verdict.accelerator.value,
         machine_types=machine_types,
         network_features=await network_features(),
+        host_addresses=await host_addresses(naming),
+    )
+
+
+async def host_addresses(naming: Naming) -> tuple[str, ...]:
+    """The host's own, with their prefixes: not what it answers for at guests' taps, nor what holds on one link only."""
+    links = json.loads(await run_program("ip", "-json", "address", "show", "scope", "global") or b"[]")
+    return tuple(
+        sorted(
+            f"{address['local']}/{address['prefixlen']}"
+            for link in links
+            if not naming.is_tap(link.get("ifname", ""))
+            for address in link.get("addr_info", ())
+            if "local" in address  # what the scope leaves out stays as an empty object
+        )
     )
 
 

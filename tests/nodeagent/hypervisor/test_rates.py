@@ -149,7 +149,7 @@ async def test_what_is_left_of_a_tap_that_went_is_found_and_removed(pair: Pair, 
     assert pair.device not in (await run_program("nft", "list", "tables")).decode()
 
 
-async def test_this_kernel_carries_rates(clean_host: None) -> None:
+async def test_this_kernel_carries_rates() -> None:
     assert await rates.rates_lack() is None
 
 
