@@ -18,6 +18,7 @@ from svc_actors.controller.traffic_policies import set_policy
 from svc_actors.controller.traffic_policy import Policy, TrafficAction, TrafficDirection
 from svc_actors.errors import wrong_field
 
+Gib = Annotated[int, Field(ge=1, le=100_000_000)]
 Mbps = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -26,10 +27,14 @@ class PlanTrafficRequest(Request):
     `throttle` needs `traffic_throttle_mbps`."""
 
     id: UUID
-    traffic_gib: Annotated[int, Field(ge=1, le=100_000_000)] | None
-    traffic_direction: TrafficDirection = TrafficDirection.OUTBOUND
-    traffic_action: TrafficAction = TrafficAction.REPORT
-    traffic_throttle_mbps: Mbps | None = None
+    traffic_gib: Annotated[Gib | None, Field(description="Allowance a month in GiB; null is no limit.")]
+    traffic_direction: Annotated[
+        TrafficDirection, Field(description="What counts: what guests send, or both ways.")
+    ] = TrafficDirection.OUTBOUND
+    traffic_action: Annotated[TrafficAction, Field(description="What is done about a machine beyond it.")] = (
+        TrafficAction.REPORT
+    )
+    traffic_throttle_mbps: Annotated[Mbps | None, Field(description="Rate of a throttle in Mbit/s.")] = None
 
 
 class PlanTrafficResult(Model):

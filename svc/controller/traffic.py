@@ -13,7 +13,7 @@ from svc.controller.access import visible_projects
 from svc.controller.machine_models import visible_machine
 from svc.controller.services import Controller
 from svc.controller.traffic_models import (
-    PeriodText,
+    AskedPeriod,
     TrafficDecision,
     TrafficMonth,
     TrafficPage,
@@ -63,13 +63,13 @@ _DECISIONS: Final = """SELECT traffic_decisions.*, vms.name AS vm_name
 
 
 class TrafficList(PageRequest):
-    period: PeriodText | None = None
+    period: AskedPeriod = None
     project: UUID | None = None
 
 
 class VMTrafficRequest(Request):
     id: UUID
-    period: PeriodText | None = None
+    period: AskedPeriod = None
 
 
 class VMBandwidthRequest(Request):

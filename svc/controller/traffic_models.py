@@ -19,9 +19,9 @@ from svc_actors.controller.traffic_policy import Policy, TrafficAction, TrafficD
 from svc_actors.errors import wrong_field
 from svc_actors.store import Record
 
-PeriodText = Annotated[
-    str,
-    Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$", description="A month of UTC, YYYY-MM. Without it the one that runs."),
+AskedPeriod = Annotated[
+    Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$")] | None,
+    Field(description="A month of UTC, YYYY-MM; left out, the one that runs."),
 ]
 
 
