@@ -30,6 +30,7 @@ from svc_nodeagent.protocol import (
     DomainState,
     Done,
     FailureCode,
+    GuestTold,
     ImagePull,
     ImageRemove,
     ImageResult,
@@ -38,19 +39,17 @@ from svc_nodeagent.protocol import (
     MachineSpec,
     MetricPoint,
     MetricsResult,
-    NetworkSpec,
+    NetworkResult,
     NodeFacts,
     NodeInventory,
     NodeNetProbe,
     NodeOperation,
     NodePreflight,
+    NodeTraffic,
     ObservedDomain,
-    ObservedNetwork,
-    ObservedTap,
     OperationResult,
     PreflightCheck,
     PreflightResult,
-    ProbeResult,
     ReleaseResult,
     VmCreate,
     VmDelete,
@@ -67,6 +66,7 @@ from svc_nodeagent.protocol import (
     Wire,
 )
 from svc_nodeagent.simulated_console import open_console
+from svc_nodeagent.simulated_network import FEATURES, NetworkState, SimulatedNetworks
 
 _CHANGES: Final = 10_000
 
@@ -90,7 +90,6 @@ class SimulatedMachine(Wire):
     vcpus: int
     memory_mib: int
     state: DomainState
-    addresses: tuple[str, ...]
     started_at: datetime | None = None
 
 
@@ -98,6 +97,7 @@ class _State(Wire):
     machines: dict[UUID, SimulatedMachine] = Field(default_factory=dict)
     images: dict[UUID, CachedImage] = Field(default_factory=dict)
     retained_disks: tuple[str, ...] = ()
+    network: NetworkState = Field(default_factory=NetworkState)
 
 
 @dataclass
@@ -112,6 +112,9 @@ class SimulatedHost:
     images: dict[UUID, CachedImage] = field(default_factory=dict)
     retained_disks: tuple[str, ...] = ()
     performed: list[NodeOperation] = field(default_factory=list)
+    networks: SimulatedNetworks = field(default_factory=lambda: SimulatedNetworks(NetworkState()))
+    network_features: tuple[str, ...] = FEATURES
+    host_addresses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.behaviour.seed)  # noqa: S311 - a simulation
@@ -120,6 +123,7 @@ class SimulatedHost:
             state = _State.model_validate_json(self.state_file.read_bytes())
             self.machines, self.images = dict(state.machines), dict(state.images)
             self.retained_disks = state.retained_disks
+            self.networks = SimulatedNetworks(state.network)
 
     async def __aenter__(self) -> Self:
         return self
@@ -137,7 +141,6 @@ class SimulatedHost:
                 vcpus=1,
                 memory_mib=512,
                 state=DomainState.RUNNING,
-                addresses=(),
                 started_at=datetime.now(UTC),
             )
         self._save()
@@ -181,7 +184,9 @@ class SimulatedHost:
             cpu_model="simulated",
             accelerator="simulated",
             machine_types=("simulated",),
-            network_features=("nat", "routed", "bridged"),
+            network_features=self.network_features,
+            network_lacks={each: "It is not simulated." for each in FEATURES if each not in self.network_features},
+            host_addresses=self.host_addresses,
         )
 
     async def open_console(self, vm_id: UUID, kind: ConsoleKind) -> trio.abc.Stream:
@@ -217,7 +222,8 @@ class SimulatedHost:
             case VmCreate():
                 return self._create(operation)
             case VmStart():
-                self._apply(operation.vm_id, operation.network)
+                self._machine(operation.vm_id)
+                self.networks.apply(operation.vm_id, operation.network)
                 return self._moved(operation.vm_id, DomainState.RUNNING, "started")
             case VmShutdown():
                 return self._moved(operation.vm_id, DomainState.STOPPED, "shut down")
@@ -240,12 +246,20 @@ class SimulatedHost:
             case VmMetrics():
                 return self._metrics(operation)
             case VmNetApply():
-                self._apply(operation.vm_id, operation.network)
-                return Done()
+                return self._apply(operation)
             case VmNetRelease():
-                return self._release(operation)
+                removed = self.networks.release(operation.vm_id, operation.addresses)
+                self._save()
+                return ReleaseResult(vm_id=operation.vm_id, removed=removed)
             case NodeNetProbe():
-                return self._probe()
+                running = {each.vm_id: each.state is DomainState.RUNNING for each in self.machines.values()}
+                return self.networks.probe(running)
+            case NodeTraffic():
+                result = self.networks.traffic(
+                    each.vm_id for each in self.machines.values() if each.state is DomainState.RUNNING
+                )
+                self._save()
+                return result
             case NodeInventory():
                 return await self._inventory()
             case NodePreflight():
@@ -277,9 +291,8 @@ class SimulatedHost:
                 vcpus=spec.vcpus,
                 memory_mib=spec.memory_mib,
                 state=DomainState.STOPPED,
-                addresses=(),
             )
-        self._apply(spec.vm_id, spec.network)
+        self.networks.apply(spec.vm_id, spec.network)
         state = DomainState.RUNNING if operation.start else self.machines[spec.vm_id].state
         return self._moved(spec.vm_id, state, "created")
 
@@ -289,17 +302,9 @@ class SimulatedHost:
         if machine is not None and not operation.destroy_disks:
             retained = (f"{machine.vm_id}-0.qcow2",)
             self.retained_disks = (*self.retained_disks, *retained)
+        addresses = self.networks.remove(operation.vm_id)
         self._save()
-        addresses = machine.addresses if machine is not None else ()
         return DeleteResult(vm_id=operation.vm_id, removed_addresses=addresses, retained_disks=retained)
-
-    def _release(self, operation: VmNetRelease) -> ReleaseResult:
-        """What is not there any more counts as removed: the host does not route it."""
-        machine = self.machines.get(operation.vm_id)
-        if machine is not None:
-            kept = tuple(address for address in machine.addresses if address not in operation.addresses)
-            self._change(operation.vm_id, {"addresses": kept})
-        return ReleaseResult(vm_id=operation.vm_id, removed=operation.addresses)
 
     def _metrics(self, operation: VmMetrics) -> MetricsResult:
         machine = self._machine(operation.vm_id)
@@ -322,23 +327,6 @@ class SimulatedHost:
             for back in range(count, 0, -1)
         )
         return MetricsResult(vm_id=operation.vm_id, resolution_seconds=resolution, points=points)
-
-    def _probe(self) -> ProbeResult:
-        taps = tuple(
-            ObservedTap(
-                device=f"svc{each.vm_id.hex[:11]}",
-                vm_id=each.vm_id,
-                up=each.state is DomainState.RUNNING,
-                routes=each.addresses,
-                filtered=True,
-            )
-            for each in self.machines.values()
-        )
-        machines = tuple(
-            ObservedNetwork(vm_id=each.vm_id, generation=0, addresses=each.addresses, isolated=False)
-            for each in self.machines.values()
-        )
-        return ProbeResult(taps=taps, machines=machines, ruleset_digest="simulated")
 
     async def _inventory(self) -> InventoryResult:
         return InventoryResult(
@@ -372,9 +360,12 @@ class SimulatedHost:
             self._save()
         return kept
 
-    def _apply(self, vm_id: UUID, network: NetworkSpec) -> None:
-        addresses = tuple(str(each.interface.ip) for nic in network.nics for each in nic.addresses)
-        self._change(vm_id, {"addresses": addresses})
+    def _apply(self, operation: VmNetApply) -> NetworkResult:
+        running = self._machine(operation.vm_id).state is DomainState.RUNNING
+        generation = self.networks.apply(operation.vm_id, operation.network)
+        self._save()
+        told = GuestTold.TOLD if running else GuestTold.AT_BOOT
+        return NetworkResult(vm_id=operation.vm_id, generation=generation, told=told)
 
     def _moved(self, vm_id: UUID, state: DomainState, reason: str) -> DomainResult:
         self._machine(vm_id)
@@ -394,7 +385,12 @@ class SimulatedHost:
     def _save(self) -> None:
         if self.state_file is None:
             return
-        state = _State(machines=self.machines, images=self.images, retained_disks=self.retained_disks)
+        state = _State(
+            machines=self.machines,
+            images=self.images,
+            retained_disks=self.retained_disks,
+            network=self.networks.state(),
+        )
         new = self.state_file.with_suffix(".new")
         new.write_text(state.model_dump_json())
         fault_point("simulated.saving")

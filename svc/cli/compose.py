@@ -31,6 +31,8 @@ from svc_actors.controller.gateway import Gateway
 from svc_actors.controller.image_files import ImageFiles, ImageSources
 from svc_actors.controller.machine_watch import MachineWatch
 from svc_actors.controller.machine_work import install_machines
+from svc_actors.controller.network_probe import NetworkProbe
+from svc_actors.controller.network_watch import NetworkWatch
 from svc_actors.controller.node import Node, NodeServices
 from svc_actors.controller.node_watch import NodeWatch, machine_observer
 from svc_actors.controller.tasks import TaskRunner
@@ -105,7 +107,14 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
     alerts = _ActorAlerts(database)
     async with ActorSystem.open(on_alert=alerts.notice) as actors, trio.open_nursery() as nursery:
         observe = machine_observer(actors)
-        watch = NodeWatch(actors, database, observe, forgettable=lambda ids: tasks.forgettable(ids))
+        watch = NodeWatch(
+            actors,
+            database,
+            observe,
+            forgettable=lambda ids: tasks.forgettable(ids),
+            connected=lambda node_id: networks.connected(node_id),
+            probe=lambda node_id: probe.probe(node_id),
+        )
         files = ImageFiles(config.data_dir)
         gateway = Gateway(
             authority,
@@ -117,6 +126,8 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
             find_file=files.find,
         )
         watch.watch(gateway)
+        networks = NetworkWatch(database, gateway)
+        probe = NetworkProbe(database, gateway, actors, watch.recheck)
         tasks = TaskRunner(database, gateway)
         install_machines(database, sealer, tasks, actors, ImageSources(database, gateway.offer_file))
         node_services = NodeServices(database, gateway, authority, observe, watch.recheck)
@@ -127,7 +138,8 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         await nursery.start(gateway.run)
         await nursery.start(watch.run)
         await nursery.start(tasks.run)
-        await nursery.start(MachineWatch(database, gateway).run)
+        await nursery.start(MachineWatch(database).run)
+        await nursery.start(networks.run)
         nursery.start_soon(_forget_for_ever, database)
         try:
             yield Controller(config, database, events, actors, authority, gateway, tasks, sealer, Passwords())

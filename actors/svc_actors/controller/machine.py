@@ -18,7 +18,8 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from svc_actors.controller.addresses import begin_release, free_removed
+from svc_actors.controller.addresses import IPAddress, begin_release, free_removed
+from svc_actors.controller.alerts import close_alert
 from svc_actors.controller.machine_records import MachineRow, announce_machine, lock_machine
 from svc_actors.controller.machine_spec import Seed
 from svc_actors.controller.machine_states import (
@@ -31,6 +32,8 @@ from svc_actors.controller.machine_states import (
     participle,
     word_of,
 )
+from svc_actors.controller.network_attachment import NewAddress, attach, detach, set_rate
+from svc_actors.controller.network_changes import call_watch, network_alert, network_applied
 from svc_actors.controller.scheduler import require_room
 from svc_actors.controller.tasks import (
     Ending,
@@ -64,6 +67,9 @@ TIMEOUTS: Final[dict[str, float]] = {
 }
 """Seconds after which a task ends for want of an outcome."""
 
+GENERATION: Final = "network_generation"
+"""The parameter of a task that carries the machine's network: what generation its host has at least, once the task has
+succeeded. The work may read a newer one; but after a restart, the node answers for what it was asked at first."""
 
 _HEARD_SINCE: Final = "SELECT $1::timestamptz < $2::timestamptz AND $2 <= clock_timestamp()"
 
@@ -93,7 +99,7 @@ class Machine(Actor):
         return UUID(self.key)
 
     async def start(self, caller: Caller) -> Task:
-        return await self._order(caller, Order.START, "vm.start")
+        return await self._order(caller, Order.START, "vm.start", carries_network=True)
 
     async def shutdown(self, caller: Caller) -> Task:
         return await self._order(caller, Order.SHUTDOWN, "vm.shutdown")
@@ -150,6 +156,21 @@ class Machine(Actor):
         self._tasks.begin(task)
         return task
 
+    async def attach_address(self, caller: Caller, wanted: NewAddress) -> str:
+        """Give the machine a further address, as text; its host is told by the network watch."""
+        async with self._database.transaction() as tx:
+            return await attach(tx, caller, await lock_machine(tx, self.vm_id), wanted)
+
+    async def detach_address(self, caller: Caller, ip: IPAddress) -> None:
+        """Take an address from the machine: it is released once its host has let go of it."""
+        async with self._database.transaction() as tx:
+            await detach(tx, caller, await lock_machine(tx, self.vm_id), ip)
+
+    async def set_rate(self, caller: Caller, rate_mbps: int | None) -> None:
+        """Cap the machine's traffic, each way; None takes the cap away."""
+        async with self._database.transaction() as tx:
+            await set_rate(tx, caller, await lock_machine(tx, self.vm_id), rate_mbps)
+
     async def observed(
         self, node_id: UUID, state: DomainState, reason: str, *, asked_at: datetime | None = None
     ) -> bool:
@@ -187,6 +208,8 @@ class Machine(Actor):
                 case "vm.delete" if isinstance(ending.result, DeleteResult):
                     await begin_release(tx, self.vm_id)
                     await free_removed(tx, self.vm_id, ending.result.removed_addresses)
+                    await close_alert(tx, network_alert(self.vm_id))
+                    await call_watch(tx)
                     await self._move(tx, vm, Word.DELETED, None)
                     return
                 case "vm.delete" if vm.built_at is None:
@@ -198,13 +221,25 @@ class Machine(Actor):
                 case "vm.create":
                     observed = None
                     await begin_release(tx, self.vm_id)
+            if ending.succeeded and GENERATION in task.parameters:
+                await network_applied(tx, self.vm_id, task.parameters[GENERATION])
+            else:
+                await call_watch(tx)
             if task.op in ("vm.create", "vm.set_password"):
                 await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", self.vm_id)
             word = (word_of(observed) if observed is not None else None) or _unspoken(vm.status)
             cause = None if ending.succeeded else f"{_deed(task.op)}: {ending.message}"
             await self._move(tx, vm, word, cause if word in (Word.UNBUILT, Word.LOST) else None)
 
-    async def _order(self, caller: Caller, order: Order, op: str, parameters: dict[str, object] | None = None) -> Task:
+    async def _order(
+        self,
+        caller: Caller,
+        order: Order,
+        op: str,
+        parameters: dict[str, object] | None = None,
+        *,
+        carries_network: bool = False,
+    ) -> Task:
         superseded: Task | None = None
         parameters = parameters or {}
         async with self._database.transaction() as tx:
@@ -226,6 +261,8 @@ class Machine(Actor):
                 words = f"Superseded: {caller.actor} ordered the machine to be forced to stop."
                 await end_task(tx, superseded.id, Ending(TaskStatus.CANCELLED, words))
                 parameters = {**parameters, "supersedes": str(superseded.id)}
+            if carries_network:
+                parameters = {**parameters, GENERATION: vm.net_wanted}
             task = await self._new_task(tx, caller, vm, op, parameters)
             await self._write_status(tx, status, None)
         if superseded is not None:
@@ -271,7 +308,7 @@ class Machine(Actor):
             target_id=self.key,
             target_name=vm.name,
             project_id=vm.project_id,
-            details={"task_id": str(task.id), **parameters},
+            details={"task_id": str(task.id), **{name: parameters[name] for name in parameters if name != GENERATION}},
         )
         return task
 

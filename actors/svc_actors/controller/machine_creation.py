@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID, uuid4
 
-from svc_actors.controller.addresses import IPAddress, PoolFull, allocate, new_nic
-from svc_actors.controller.machine import TIMEOUTS
+from svc_actors.controller.addresses import IPAddress, allocate_first, new_nic
+from svc_actors.controller.machine import GENERATION, TIMEOUTS
 from svc_actors.controller.machine_records import announce_machine
 from svc_actors.controller.machine_spec import Seed
 from svc_actors.controller.machine_states import MachineStatus
@@ -34,6 +34,8 @@ from svc_actors.store import (
 )
 
 KEY_LIFETIME: Final = timedelta(hours=24)
+_FIRST_GENERATION: Final = 1
+"""Of a new machine's network: what its row begins with."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ async def create_machine(database: Database, sealer: Sealer, caller: Caller, new
                 resource_name=new.name,
                 node_id=candidate.node_id,
                 project_id=new.project_id,
-                parameters={"start": new.start},
+                parameters={"start": new.start, GENERATION: _FIRST_GENERATION},
                 timeout=TIMEOUTS["vm.create"],
             )
             await audit.record(
@@ -193,20 +195,17 @@ async def _default_network(tx: Transaction) -> UUID:
 async def _take_address(
     tx: Transaction, candidates: list[Candidate], vm_id: UUID, nic_id: UUID
 ) -> tuple[Candidate, IPAddress]:
-    tried: set[UUID] = set()
+    full: set[UUID] = set()
     for candidate in candidates:
-        for pool_id in candidate.pool_ids:
-            if pool_id in tried:
-                continue
-            tried.add(pool_id)
-            try:
-                return candidate, await allocate(tx, pool_id, vm_id=vm_id, nic_id=nic_id, primary=True)
-            except PoolFull:
-                continue
+        pool_ids = [pool_id for pool_id in candidate.pool_ids if pool_id not in full]
+        taken = await allocate_first(tx, pool_ids, vm_id=vm_id, nic_id=nic_id, primary=True)
+        if taken is not None:
+            return candidate, taken.address
+        full.update(pool_ids)
     raise capacity(
         "No address is free for this machine.",
         hint="Delete a machine, or ask an administrator for another pool.",
-        details={"full_pools": len(tried)},
+        details={"full_pools": len(full)},
     )
 
 

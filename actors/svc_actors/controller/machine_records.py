@@ -15,7 +15,8 @@ from svc_nodeagent.protocol import DomainState
 
 @dataclass(frozen=True)
 class MachineRow:
-    """`node_state` is None for a machine without a node. `built_at`: when the host said that it made the machine."""
+    """`node_state` is None for a machine without a node. `built_at`: when the host said that it made the machine.
+    `net_wanted`: the generation that its host shall have of its network."""
 
     id: UUID
     name: str
@@ -29,6 +30,8 @@ class MachineRow:
     observed_state: DomainState | None
     observed_at: datetime | None
     built_at: datetime | None
+    plan_id: UUID | None
+    net_wanted: int
 
 
 async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> MachineRow:
@@ -54,6 +57,8 @@ async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> M
         observed_state=DomainState(row["observed_state"]) if row["observed_state"] else None,
         observed_at=row["observed_at"],
         built_at=row["built_at"],
+        plan_id=row["plan_id"],
+        net_wanted=row["net_wanted"],
     )
 
 

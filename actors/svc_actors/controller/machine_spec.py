@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import ip_interface, ip_network
+from ipaddress import ip_interface
+from itertools import groupby
 from uuid import UUID
 
+from svc_actors.controller.pool_arithmetic import IPNetwork, guest_address
 from svc_actors.controller.rows import sole
+from svc_actors.controller.security_groups import firewall_of
+from svc_actors.errors import not_found
 from svc_actors.sealing import Sealer
-from svc_actors.store import Queryable
+from svc_actors.store import Queryable, Record
 from svc_nodeagent.protocol import (
     Account,
     DiskSpec,
@@ -83,40 +88,67 @@ async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> Mac
 
 
 async def network_spec(queryable: Queryable, vm_id: UUID) -> NetworkSpec:
-    """All that the host must agree with for this machine's network."""
+    """All that the host must agree with for this machine's network.
+
+    The generation is read before everything that it stands for, so what is read beside it may be newer, never older: a
+    host that says it has a generation has all of it. Raises not_found.
+    """
+    vm = await queryable.fetchrow(
+        "SELECT net_wanted, rate_mbps, throttle_mbps, traffic_isolated FROM vms WHERE id = $1", vm_id
+    )
+    if vm is None:
+        raise not_found("There is no such machine.")
     rows = await queryable.fetch(
-        """SELECT nics.id AS nic_id, nics.mac, networks.mtu, vms.rate_mbps, allocations.ip, allocations.is_primary,
-                  pools.cidr, pools.gateway, pools.gateway_mode, pools.guest_prefix_len, pools.topology,
-                  pools.nameservers
+        """SELECT nics.id AS nic_id, nics.mac, networks.mtu, allocations.ip, allocations.is_primary, pools.gateway,
+                  pools.gateway_mode, pools.guest_prefix_len, pools.topology, pools.vlan, pools.nameservers
            FROM nics
-           JOIN vms ON vms.id = nics.vm_id
            JOIN networks ON networks.id = nics.network_id
-           LEFT JOIN allocations ON allocations.nic_id = nics.id AND allocations.state = 'allocated'
-           LEFT JOIN pools ON pools.id = allocations.pool_id
+           JOIN allocations ON allocations.nic_id = nics.id AND allocations.state = 'allocated'
+           JOIN pools ON pools.id = allocations.pool_id
            WHERE nics.vm_id = $1
            ORDER BY nics.position, allocations.is_primary DESC, allocations.ip""",
         vm_id,
     )
-    nics: dict[UUID, NicSpec] = {}
-    for row in rows:
-        if row["ip"] is None:
-            continue
-        address = GuestAddress(
-            interface=ip_interface(f"{row['ip']}/{row['guest_prefix_len']}"),
-            network=ip_network(row["ip"]),
-            gateway=str(row["gateway"]),
-            on_link=row["gateway_mode"] == "onlink",
-            topology=Topology(row["topology"]),
-            primary=row["is_primary"],
-        )
-        before = nics.get(row["nic_id"])
-        nameservers = before.nameservers if before else ()
-        nics[row["nic_id"]] = NicSpec(
-            nic_id=row["nic_id"],
-            mac=str(row["mac"]).lower(),
-            addresses=(*before.addresses, address) if before else (address,),
-            nameservers=tuple(dict.fromkeys((*nameservers, *(str(server) for server in row["nameservers"])))),
-            mtu=row["mtu"],
-            rate_mbps=row["rate_mbps"],
-        )
-    return NetworkSpec(nics=tuple(nics.values()))
+    rate = effective_rate(vm["rate_mbps"], vm["throttle_mbps"])
+    return NetworkSpec(
+        nics=tuple(_nic(list(of_nic), rate) for _, of_nic in groupby(rows, key=lambda row: row["nic_id"])),
+        firewall=await firewall_of(queryable, vm_id),
+        isolated=vm["traffic_isolated"],
+        generation=vm["net_wanted"],
+    )
+
+
+def effective_rate(rate_mbps: int | None, throttle_mbps: int | None) -> int | None:
+    """The cap that counts, of the operator's own and the one for traffic in excess; None is no cap."""
+    return min((cap for cap in (rate_mbps, throttle_mbps) if cap is not None), default=None)
+
+
+def held_network(ip: object) -> IPNetwork:
+    """The network that an allocation's `ip` is: an address alone, or an IPv6 sub-prefix."""
+    return ip_interface(str(ip)).network
+
+
+def _nic(rows: Sequence[Record], rate_mbps: int | None) -> NicSpec:
+    """One card, from the rows of its addresses. They agree on the VLAN: others are not attached."""
+    card = rows[0]
+    return NicSpec(
+        nic_id=card["nic_id"],
+        mac=str(card["mac"]).lower(),
+        addresses=tuple(_address(row) for row in rows),
+        nameservers=tuple(dict.fromkeys(str(server) for row in rows for server in row["nameservers"])),
+        mtu=card["mtu"],
+        rate_mbps=rate_mbps,
+        vlan=card["vlan"],
+    )
+
+
+def _address(row: Record) -> GuestAddress:
+    network = held_network(row["ip"])
+    return GuestAddress(
+        interface=ip_interface(f"{guest_address(network)}/{row['guest_prefix_len']}"),
+        network=network,
+        gateway=str(row["gateway"]),
+        on_link=row["gateway_mode"] == "onlink",
+        topology=Topology(row["topology"]),
+        primary=row["is_primary"],
+    )

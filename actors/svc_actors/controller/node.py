@@ -18,9 +18,10 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.controller.alerts import close_alert
+from svc_actors.controller.alerts import close_alert, raise_alert
 from svc_actors.controller.authority import Authority
 from svc_actors.controller.image_files import note_cached
+from svc_actors.controller.network_drift import Found
 from svc_actors.controller.node_records import (
     NodeMode,
     NodeRecord,
@@ -36,6 +37,7 @@ from svc_nodeagent.protocol import DomainChanged, DomainState, InventoryResult, 
 
 MOST_TRESPASSES_AN_HOUR: Final = 60
 _HOUR: Final = 3600.0
+_MOST_NAMED: Final = 5
 log = structlog.get_logger(__name__)
 
 Observe = Callable[[UUID, UUID, DomainState, str, datetime | None], Awaitable[bool]]
@@ -132,6 +134,27 @@ class Node(Actor):
             )
             await announce(tx, node, "preflight")
 
+    async def network_probed(self, found: Found) -> bool:
+        """Record what a probe found. Gives whether it found something that the one before had not."""
+        async with self._database.transaction() as tx:
+            node = await get_node(tx, self.node_id, lock=True)
+            before = await tx.fetchval("SELECT network_probe FROM nodes WHERE id = $1", self.node_id)
+            seen = found.as_json()
+            await tx.execute(
+                "UPDATE nodes SET network_probe = $2, network_probed_at = now() WHERE id = $1", self.node_id, seen
+            )
+            known = before["differences"] if before is not None else []
+            if found.differences:
+                message = await _drift_message(tx, node.name, found)
+                await raise_alert(
+                    tx, drift_alert(self.node_id), message, resource_kind="node", resource_id=self.node_id
+                )
+            else:
+                await close_alert(tx, drift_alert(self.node_id))
+            if seen["differences"] != known:
+                await announce(tx, node, "network_drift" if found.differences else "network_agrees")
+            return any(each not in known for each in seen["differences"])
+
     async def domain_changed(self, change: DomainChanged) -> None:
         """A guest changed state on this host: its machine is told, unless it is not this host's to speak of."""
         try:
@@ -221,6 +244,7 @@ class Node(Actor):
             await tx.execute("UPDATE nodes SET state = 'offline', deleted_at = now() WHERE id = $1", self.node_id)
             await close_alert(tx, offline_alert(self.node_id))
             await close_alert(tx, silent_alert(self.node_id))
+            await close_alert(tx, drift_alert(self.node_id))
             await announce(tx, replace(node, connection=NodeState.OFFLINE), "deleted")
             await self._audit(tx, caller, node, None)
         self._services.authority.forget(self.node_id)
@@ -283,3 +307,19 @@ def offline_alert(node_id: UUID) -> str:
 
 def silent_alert(node_id: UUID) -> str:
     return f"node-silent:{node_id}"
+
+
+def drift_alert(node_id: UUID) -> str:
+    return f"network-drift:{node_id}"
+
+
+async def _drift_message(tx: Transaction, node: str, found: Found) -> str:
+    """The machines that differ by name, a few of them, with what is wrong with each first."""
+    rows = await tx.fetch(
+        "SELECT id, name FROM vms WHERE id = ANY($1::uuid[])", [each.vm_id for each in found.differences if each.vm_id]
+    )
+    names: dict[UUID | None, str] = {row["id"]: row["name"] for row in rows}
+    first = {each.vm_id: each.problem for each in reversed(found.differences)}
+    told = [f"{names.get(vm_id, vm_id or 'the host')}: {first[vm_id]}" for vm_id in list(first)[:_MOST_NAMED]]
+    more = f" And {len(first) - _MOST_NAMED} more." if len(first) > _MOST_NAMED else ""
+    return f"The networks on node {node} are not as recorded. {' '.join(told)}{more}"

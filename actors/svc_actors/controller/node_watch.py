@@ -24,6 +24,7 @@ from svc_actors.controller.alerts import Severity, raise_alert
 from svc_actors.controller.gateway import Gateway, GatewayHooks, NodeUnavailable, OperationFailed
 from svc_actors.controller.machine import Machine
 from svc_actors.controller.node import Node, Observe, offline_alert, silent_alert
+from svc_actors.controller.reservations import refresh_host_reservations
 from svc_actors.controller.tasks import TaskRun, TaskRunner
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import ActorSystem, DeliveryError, DomainError
@@ -61,6 +62,14 @@ def machine_observer(system: ActorSystem) -> Observe:
     return observe
 
 
+NodeCall = Callable[[UUID], None]
+Probe = Callable[[UUID], Awaitable[None]]
+
+
+async def _no_probe(_: UUID) -> None:
+    await trio.lowlevel.checkpoint()
+
+
 Forgettable = Callable[[Sequence[OperationId]], Awaitable[list[OperationId]]]
 """Of the operations an agent still keeps, those whose outcome nobody wants any more."""
 
@@ -79,7 +88,8 @@ class Rhythm:
 
 
 class NodeWatch:
-    """One a process. `hooks` go to the gateway, which is given by `watch` before `run`."""
+    """One a process. `hooks` go to the gateway, which is given by `watch` before `run`. `connected` is told of every
+    connection, at once; `probe` asks a node for its networks, after each inventory."""
 
     def __init__(
         self,
@@ -88,12 +98,16 @@ class NodeWatch:
         observe: Observe,
         *,
         forgettable: Forgettable | None = None,
+        connected: NodeCall = lambda _: None,
+        probe: Probe = _no_probe,
         rhythm: Rhythm | None = None,
     ) -> None:
         self._system = system
         self._database = database
         self._observe = observe
         self._forgettable = forgettable
+        self._connected = connected
+        self._probe = probe
         self._rhythm = rhythm or Rhythm()
         self._gateway: Gateway | None = None
         self._asked: dict[UUID, float] = {}
@@ -114,6 +128,7 @@ class NodeWatch:
         def connected(node_id: UUID, hello: Hello) -> None:
             self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.look, hello.boot_id))
             self._enqueue(node_id, hello)
+            self._connected(node_id)
 
         def disconnected(node_id: UUID) -> None:
             self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.look))
@@ -219,6 +234,9 @@ class NodeWatch:
             for row in await self._database.fetch("SELECT vm_id FROM observed_domains WHERE node_id = $1", node_id)
         }
         await node.ask(Node.inventoried, inventory, asked_at)
+        async with self._database.transaction() as tx:
+            location_id = await tx.fetchval("SELECT location_id FROM nodes WHERE id = $1", node_id)
+            await refresh_host_reservations(tx, location_id=location_id)
         reported = {domain.vm_id: domain.state for domain in inventory.domains if domain.vm_id is not None}
         for vm_id, state in reported.items():
             ours = await self._tell_machine(node_id, vm_id, state, "inventory", asked_at)
@@ -254,6 +272,7 @@ class NodeWatch:
                 if hello is not None:
                     await self._forget(node_id, hello)
                 await self.inspect(node_id)
+                await self._probe(node_id)
                 await self._first_preflight(node_id)
             except (NodeUnavailable, OperationFailed) as error:
                 log.warning("node.not_inspected", node_id=str(node_id), error=str(error))
@@ -291,6 +310,7 @@ class NodeWatch:
         result = await run.perform(NodeInventory(), step="inventory", timeout=INVENTORY_TIMEOUT)
         if isinstance(result, InventoryResult):
             await self._take_in(run.task.resource_id, result, asked_at)
+            await self._probe(run.task.resource_id)
             await run.log(f"{len(result.domains)} domains, {len(result.images)} images", percent=100)
         return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import NoReturn, cast
+from typing import NoReturn
 from uuid import UUID
 
 import pytest
@@ -16,7 +16,7 @@ from svc_actors.controller.gateway import OperationFailed
 from svc_actors.controller.images import order_refresh
 from svc_actors.controller.machine import Changes, Machine
 from svc_actors.controller.machine_creation import create_machine
-from svc_actors.controller.machine_watch import MachineWatch, ReleasingGateway
+from svc_actors.controller.machine_watch import MachineWatch
 from svc_actors.controller.tasks import Ending, Task, TaskRun, TaskRunner, TaskStatus, end_task
 from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.store import Database
@@ -200,8 +200,8 @@ async def test_a_defect_in_one_round_ends_neither_the_watch_nor_the_tasks(
 
     monkeypatch.setattr(tasks, "open_tasks", no_sweep)
     async with open_service(database, FakeGateway()) as service, trio.open_nursery() as nursery:
-        watch = MachineWatch(database, cast(ReleasingGateway, service.gateway), interval=0.01)
-        monkeypatch.setattr(watch, "release", defect)
+        watch = MachineWatch(database, interval=0.01)
+        monkeypatch.setattr(watch, "point_out_orphans", defect)
         await nursery.start(watch.run)
         with trio.fail_after(10):
             await rounds[1].wait()

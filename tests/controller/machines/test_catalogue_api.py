@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -13,7 +13,6 @@ from svc_actors.controller.alerts import close_alert, raise_alert
 from svc_actors.controller.machine_watch import MachineWatch
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
-from svc_nodeagent.protocol import NodeOperation, OperationId, OperationResult, ReleaseResult, VmNetRelease
 from tests.controller.machines.api import REGISTRY, Api, person
 from tests.controller.machines.service import FakeGateway, Service, World, make_world, open_service
 from tests.controller.machines.test_machine_life import order

@@ -14,7 +14,6 @@ import trio
 import svc_nodeagent
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DeleteResult, OperationId, VmCreate, VmDelete
-from svc_nodeagent.simulated import SimulatedMachine
 from tests.gateway.rig import NodeOnDisk, Rig, create, open_rig
 
 CORE = ("agent.py", "dispatch.py", "journal.py", "simulated.py")
@@ -43,9 +42,10 @@ async def test_an_agent_killed_at_any_point_ends_with_the_machine_once_and_every
             await _delete_another(rig, node)
             await killed.wait()
             nursery.cancel_scope.cancel()
-        machines = _machines(node)
-    assert list(machines) == [str(operation.machine.vm_id)]
-    assert machines[str(operation.machine.vm_id)].addresses == ("10.0.0.5",)
+        state = json.loads((node.folder.path / "simulated.json").read_bytes())
+    vm_id = str(operation.machine.vm_id)
+    assert list(state["machines"]) == [vm_id]
+    assert {kept: network["carried"] for kept, network in state["network"]["networks"].items()} == {vm_id: ["10.0.0.5"]}
 
 
 async def _delete_another(rig: Rig, node: NodeOnDisk) -> None:
@@ -54,11 +54,6 @@ async def _delete_another(rig: Rig, node: NodeOnDisk) -> None:
     delete = VmDelete(vm_id=other.machine.vm_id, destroy_disks=True)
     result = await rig.gateway.perform(node.node_id, OperationId("3:delete"), delete, timeout=50)
     assert isinstance(result, DeleteResult)
-
-
-def _machines(node: NodeOnDisk) -> dict[str, SimulatedMachine]:
-    state = json.loads((node.folder.path / "simulated.json").read_bytes())
-    return {key: SimulatedMachine.model_validate_json(json.dumps(value)) for key, value in state["machines"].items()}
 
 
 async def _supervise(node: NodeOnDisk, point: str, killed: trio.Event) -> None:

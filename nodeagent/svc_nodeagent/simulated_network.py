@@ -1,0 +1,164 @@
+"""What a simulated host carries for its machines: networks as they were applied, addresses let go of, bytes counted.
+
+It keeps to what a real agent promises: a generation older than the one applied changes nothing, a release names what is
+not carried any more, readings only grow. `drift` makes it other than it was told to be, for tests of who notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from ipaddress import ip_interface
+from typing import Final
+from uuid import UUID, uuid4
+
+from pydantic import Field
+
+from svc_nodeagent.protocol import (
+    GuestAddress,
+    NetworkAddress,
+    NetworkSpec,
+    ObservedNetwork,
+    ObservedTap,
+    ProbeResult,
+    TrafficReading,
+    TrafficResult,
+    Wire,
+)
+
+FEATURES: Final = ("nat", "routed", "bridged", "ipv6", "rate", "vlan", "bridge-conntrack")
+_RECEIVED: Final = 1_000_000
+_SENT: Final = 250_000
+"""Bytes that each running machine moves between two readings."""
+
+
+class SimulatedNetwork(Wire):
+    """One machine's: what was applied, and what is carried of it."""
+
+    spec: NetworkSpec
+    carried: tuple[str, ...]
+    differences: tuple[str, ...] = ()
+
+
+class NetworkState(Wire):
+    """What outlives the process."""
+
+    networks: dict[UUID, SimulatedNetwork] = Field(default_factory=dict)
+    readings: dict[UUID, tuple[TrafficReading, ...]] = Field(default_factory=dict)
+    ledger_id: UUID = Field(default_factory=uuid4)
+
+
+class SimulatedNetworks:
+    def __init__(self, state: NetworkState) -> None:
+        self.networks = dict(state.networks)
+        self.ledger_id = state.ledger_id
+        self._readings = {vm_id: {each.period: each for each in kept} for vm_id, kept in state.readings.items()}
+
+    def state(self) -> NetworkState:
+        return NetworkState(
+            networks=self.networks,
+            readings={vm_id: tuple(kept.values()) for vm_id, kept in self._readings.items()},
+            ledger_id=self.ledger_id,
+        )
+
+    def apply(self, vm_id: UUID, spec: NetworkSpec) -> int:
+        """Gives the generation that the host has now."""
+        before = self.networks.get(vm_id)
+        if before is not None and before.spec.generation > spec.generation:
+            return before.spec.generation
+        carried = tuple(address_text(address) for address in _addresses(spec))
+        self.networks[vm_id] = SimulatedNetwork(spec=spec, carried=carried)
+        return spec.generation
+
+    def release(self, vm_id: UUID, addresses: Iterable[str]) -> tuple[str, ...]:
+        """Gives those that are not carried now; what was never there counts."""
+        named = {_network(address) for address in addresses}
+        network = self.networks.get(vm_id)
+        if network is not None:
+            nics = tuple(
+                nic.model_copy(update={"addresses": tuple(each for each in nic.addresses if each.network not in named)})
+                for nic in network.spec.nics
+            )
+            self.networks[vm_id] = network.model_copy(
+                update={
+                    "spec": network.spec.model_copy(update={"nics": nics}),
+                    "carried": tuple(each for each in network.carried if _network(each) not in named),
+                }
+            )
+        return tuple(addresses)
+
+    def remove(self, vm_id: UUID) -> tuple[str, ...]:
+        """The machine is deleted. Gives what was carried for it."""
+        network = self.networks.pop(vm_id, None)
+        return network.carried if network is not None else ()
+
+    def drift(
+        self, vm_id: UUID, *, carried: Iterable[str] | None = None, generation: int | None = None, differences: str = ""
+    ) -> None:
+        """Be other than told: carry other addresses, have another generation, or differ in something said in words."""
+        network = self.networks.get(vm_id) or SimulatedNetwork(spec=NetworkSpec(nics=()), carried=())
+        spec = network.spec
+        self.networks[vm_id] = SimulatedNetwork(
+            spec=spec if generation is None else spec.model_copy(update={"generation": generation}),
+            carried=network.carried if carried is None else tuple(carried),
+            differences=(differences,) if differences else (),
+        )
+
+    def probe(self, running: Mapping[UUID, bool]) -> ProbeResult:
+        """`running`: whether each of the host's machines runs."""
+        taps = tuple(
+            ObservedTap(
+                device=f"svc{vm_id.hex[:11]}",
+                vm_id=vm_id,
+                up=running.get(vm_id, False),
+                routes=network.carried,
+                filtered=True,
+                rate_mbps=network.spec.nics[0].rate_mbps if network.spec.nics else None,
+            )
+            for vm_id, network in self.networks.items()
+        )
+        machines = tuple(
+            ObservedNetwork(
+                vm_id=vm_id,
+                generation=network.spec.generation,
+                addresses=network.carried,
+                isolated=network.spec.isolated,
+                differences=network.differences,
+            )
+            for vm_id, network in self.networks.items()
+        )
+        return ProbeResult(taps=taps, machines=machines, ruleset_digest="simulated")
+
+    def traffic(self, running: Iterable[UUID]) -> TrafficResult:
+        """Every running machine has moved so many bytes since the last reading."""
+        now = datetime.now(UTC)
+        period = f"{now:%Y-%m}"
+        for vm_id in running:
+            kept = self._readings.setdefault(vm_id, {})
+            before = kept.get(period)
+            kept[period] = TrafficReading(
+                vm_id=vm_id,
+                period=period,
+                received=(before.received if before else 0) + _RECEIVED,
+                sent=(before.sent if before else 0) + _SENT,
+                resets=before.resets if before else 0,
+                samples=(before.samples if before else 0) + 1,
+                first_at=before.first_at if before else now,
+                last_at=now,
+            )
+        readings = tuple(each for kept in self._readings.values() for each in kept.values())
+        return TrafficResult(ledger_id=self.ledger_id, readings=readings)
+
+
+def address_text(address: GuestAddress) -> str:
+    """As it stands on the wire."""
+    network = address.network
+    return str(network.network_address) if network.version == 4 else str(network)
+
+
+def _addresses(spec: NetworkSpec) -> list[GuestAddress]:
+    return [address for nic in spec.nics for address in nic.addresses]
+
+
+def _network(text: str) -> NetworkAddress:
+    return ip_interface(text).network
