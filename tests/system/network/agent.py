@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -23,20 +24,21 @@ from pydantic import BaseModel, Field, TypeAdapter
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
-from svc_nodeagent.protocol import FailureCode, NetworkSpec, ProbeResult
+from svc_nodeagent.hypervisor.traffic import HostTraffic
+from svc_nodeagent.protocol import FailureCode, NetworkSpec, ProbeResult, TrafficResult
 
 FAULT_VARIABLE = "SVC_FAULT_POINT"
 _LONGEST_LINE = 16 * 1024 * 1024
 
 
 class Start(BaseModel):
-    """`networks` is what the records say when the agent starts; `fault_point` is where it is to be killed."""
+    """`networks` is what the records say when the agent starts, `ledger` where it keeps what it counted."""
 
     device_prefix: str
     table: str
     bridge: str | None = None
     networks: dict[UUID, NetworkSpec] = {}
-    fault_point: str | None = None
+    ledger: Path | None = None
 
 
 class Restore(BaseModel):
@@ -59,11 +61,22 @@ class Probe(BaseModel):
     call: Literal["probe"] = "probe"
 
 
+class Traffic(BaseModel):
+    call: Literal["traffic"] = "traffic"
+
+
+class Arm(BaseModel):
+    """From now on the agent is killed when it passes this point."""
+
+    call: Literal["arm"] = "arm"
+    fault_point: str
+
+
 class Clear(BaseModel):
     call: Literal["clear"] = "clear"
 
 
-Order = Annotated[Restore | Apply | Remove | Probe | Clear, Field(discriminator="call")]
+Order = Annotated[Restore | Apply | Remove | Probe | Traffic | Arm | Clear, Field(discriminator="call")]
 _ORDER: TypeAdapter[Order] = TypeAdapter(Order)
 
 
@@ -76,6 +89,7 @@ class Answer(BaseModel):
     failure: Failure | None = None
     removed: tuple[str, ...] = ()
     probe: ProbeResult | None = None
+    traffic: TrafficResult | None = None
 
 
 class Killed(Exception):  # noqa: N818 - what happened, and often what was asked for
@@ -102,6 +116,14 @@ class Agent:
         found = (await self._order(Probe())).probe
         assert found is not None
         return found
+
+    async def traffic(self) -> TrafficResult:
+        found = (await self._order(Traffic())).traffic
+        assert found is not None
+        return found
+
+    async def arm(self, fault_point: str) -> None:
+        await self._order(Arm(fault_point=fault_point))
 
     async def clear(self) -> None:
         await self._order(Clear())
@@ -151,17 +173,16 @@ async def converse(descriptor: int) -> None:
     """One agent's life: it ends when the test closes its end."""
     with socket.socket(fileno=os.dup(descriptor)) as first, first.makefile("rb") as lines:
         start = Start.model_validate_json(lines.readline())
-        if start.fault_point is not None:
-            os.environ[FAULT_VARIABLE] = start.fault_point
         naming = Naming(device_prefix=start.device_prefix, table=start.table)
         network = HostNetwork(naming, start.networks)
+        traffic = None if start.ledger is None else await HostTraffic.open(start.ledger, naming)
         with socket.socket(fileno=descriptor) as answers:
             while line := await trio.to_thread.run_sync(lines.readline, _LONGEST_LINE):
-                answer = await perform(_ORDER.validate_json(line), network)
+                answer = await perform(_ORDER.validate_json(line), network, traffic)
                 await trio.to_thread.run_sync(answers.sendall, answer.model_dump_json().encode() + b"\n")
 
 
-async def perform(order: Order, network: HostNetwork) -> Answer:
+async def perform(order: Order, network: HostNetwork, traffic: HostTraffic | None) -> Answer:
     try:
         match order:
             case Restore():
@@ -172,6 +193,11 @@ async def perform(order: Order, network: HostNetwork) -> Answer:
                 return Answer(removed=await network.remove(vm_id))
             case Probe():
                 return Answer(probe=await network.probe())
+            case Traffic():
+                assert traffic is not None
+                return Answer(traffic=await traffic.result())
+            case Arm(fault_point=fault_point):
+                os.environ[FAULT_VARIABLE] = fault_point
             case Clear():
                 await network.clear()
     except HostError as error:

@@ -26,10 +26,18 @@ async def matrix(lab: Lab) -> AsyncIterator[Matrix]:
         await matrix.restore()
 
 
+@pytest.fixture
+async def alone(lab: Lab) -> AsyncIterator[Lab]:
+    """For tests that run agents of their own: every guest is as found, and its agent comes back afterwards."""
+    yield lab
+    lab.renew_agent()
+    async with lab.agent() as agent:
+        await agent.restore()
+
+
 async def _populate(lab: Lab) -> None:
     """Every guest is there, with its addresses and no firewall."""
     async with lab.agent() as agent:
         await agent.restore()
-        await agent.apply({guest.vm_id: lab.spec(guest) for guest in lab.guests})
     for guest in lab.guests:
         lab.attach(guest)

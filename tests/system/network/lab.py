@@ -37,7 +37,7 @@ from tests.system.network.places import (
     GuestPlace,
     Place,
 )
-from tests.system.network.wire import Wires
+from tests.system.network.wire import Copied, Wires
 
 ROOT = Path(__file__).resolve().parents[3]
 CARRIED = (Topology.NAT, Topology.ROUTED)
@@ -61,7 +61,8 @@ class Lab:
         ends = [self._guest_end(guest, stack) for guest in self.guests]
         self.wires = Wires(_serve(self.host, "wire", stack, *ends))
         self.agents = AgentServer(_serve(self.host, "agent", stack))
-        self._agent = stack.enter_context(self.agents.started(self.start()))
+        self._agents = stack.enter_context(ExitStack())
+        self.renew_agent()
 
     def namespace(self, place: Place) -> Namespace:
         if place in (OUTSIDE, OUTSIDE_ON_THE_BRIDGE):
@@ -75,14 +76,27 @@ class Lab:
         """What the guest holds for its gateway's MAC."""
         return str(json.loads(self.host.output("ip", "-j", "link", "show", "dev", self.tap(guest)))[0]["address"])
 
-    def start(self, networks: dict[GuestPlace, NetworkSpec] | None = None, fault_point: str | None = None) -> Start:
+    def start(
+        self,
+        networks: dict[GuestPlace, NetworkSpec] | None = None,
+        ledger: Path | None = None,
+    ) -> Start:
         return Start(
             device_prefix=self.naming.device_prefix,
             table=self.naming.table,
             bridge=BRIDGE,
             networks={guest.vm_id: spec for guest, spec in (networks or {}).items()},
-            fault_point=fault_point,
+            ledger=ledger,
         )
+
+    def renew_agent(self) -> None:
+        """End the agent that serves all tests, and start one that finds in its records what every test begins with."""
+        self._agents.close()
+        self._agent = self._agents.enter_context(self.agents.started(self.start(self.as_found())))
+
+    def as_found(self) -> dict[GuestPlace, NetworkSpec]:
+        """What every test begins with: all guests with their addresses, and no firewall."""
+        return {guest: self.spec(guest) for guest in self.guests}
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[Agent]:
@@ -100,6 +114,10 @@ class Lab:
     def inject(self, guest: GuestPlace, frame: bytes) -> None:
         """A frame as the guest's, whatever it says."""
         self.wires.inject(self.guests.index(guest), frame)
+
+    def copied(self, guest: GuestPlace) -> Copied:
+        """What passed the guest's end of its wire so far."""
+        return self.wires.copied(self.guests.index(guest))
 
     def spec(
         self,

@@ -253,6 +253,9 @@ class Control:
         token = await self.send(sender)
         return await capture.until(lambda packet: packet.body.endswith(token))
 
+    def end(self, place: Place) -> trio.socket.SocketType:
+        return self._ends[place]
+
     async def send(self, sender: Place) -> bytes:
         """Send on it, and do not wait; gives what is sent."""
         token = token_bytes(16)

@@ -60,6 +60,7 @@ class Capture:
     """Everything that comes to a device from when this was made; what goes out of it is left out."""
 
     def __init__(self, raw: socket.socket) -> None:
+        self._raw = raw
         self._socket = trio.socket.from_stdlib_socket(raw)
         self.raw: list[bytes] = []
         """Every frame that was looked at so far."""
@@ -82,6 +83,16 @@ class Capture:
                 if packet is not None:
                     seen.append(packet)
         raise AssertionError("unreachable")
+
+    def rest(self) -> list[bytes]:
+        """Every frame that came until now, without waiting for more."""
+        while True:
+            try:
+                frame, (_, _, kind, *_) = self._raw.recvfrom(65536)
+            except BlockingIOError:
+                return self.raw
+            if kind != socket.PACKET_OUTGOING:
+                self.raw.append(frame)
 
     def close(self) -> None:
         self._socket.close()

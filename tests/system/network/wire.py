@@ -3,19 +3,20 @@
     ip netns exec HOST python -m tests.system.network.wire CONTROL GUEST...
 
 The arguments are descriptors: a socket for orders, and the tap at each guest's end, which is the guest's whole network
-card. `Attach` joins a guest to a tap of the host, as QEMU does when it starts; `Inject` writes a frame at the host's
-end as if the guest had sent it. An order is answered with an empty line when it has been carried out.
+card. A guest is attached to a tap of the host as QEMU does it when a guest starts. An order is answered by the bytes
+that were copied for its guest so far, when it has been carried out.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import socket
 import sys
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+from pydantic import BaseModel
 
 from tests.system.network.namespaces import open_tap
 
@@ -23,16 +24,20 @@ _LARGEST_FRAME = 65536
 _FRAMES_A_TURN = 64
 
 
-@dataclass(frozen=True)
-class Attach:
+class Order(BaseModel):
+    """`attach`: a tap of the host. `frame`: is written at the host's end as if the guest had sent it. With neither,
+    only the answer is wanted. `guest` is its place among the arguments."""
+
     guest: int
-    device: str
+    attach: str | None = None
+    frame: str | None = None
 
 
-@dataclass(frozen=True)
-class Inject:
-    guest: int
-    frame: str
+class Copied(BaseModel):
+    """Bytes of whole frames that were copied for a guest; frames of orders are left out."""
+
+    to_guest: int = 0
+    from_guest: int = 0
 
 
 class Wires:
@@ -42,72 +47,89 @@ class Wires:
         self._orders = control.makefile("rw")
 
     def attach(self, guest: int, device: str) -> None:
-        self._give(Attach(guest, device))
+        self._give(Order(guest=guest, attach=device))
 
     def inject(self, guest: int, frame: bytes) -> None:
-        self._give(Inject(guest, frame.ljust(60, b"\0").hex()))
+        """A frame shorter than Ethernet's shortest is filled up."""
+        self._give(Order(guest=guest, frame=frame.ljust(60, b"\0").hex()))
 
-    def _give(self, order: Attach | Inject) -> None:
-        print(json.dumps(asdict(order)), file=self._orders, flush=True)
-        if self._orders.readline() != "\n":
-            raise EOFError("the process that copies frames has ended")
+    def copied(self, guest: int) -> Copied:
+        return self._give(Order(guest=guest))
+
+    def _give(self, order: Order) -> Copied:
+        print(order.model_dump_json(), file=self._orders, flush=True)
+        return Copied.model_validate_json(self._orders.readline())
+
+
+@dataclass
+class Wire:
+    """Between a guest's card and a tap of the host; `host` is None while the guest is attached to none."""
+
+    guest: int
+    copied: Copied
+    host: int | None = None
+
+    def attach(self, device: str, selector: selectors.BaseSelector) -> None:
+        self.detach(selector)
+        self.host = open_tap(device)
+        selector.register(self.host, selectors.EVENT_READ, self)
+        selector.register(self.guest, selectors.EVENT_READ, self)
+
+    def detach(self, selector: selectors.BaseSelector) -> None:
+        if self.host is not None:
+            selector.unregister(self.host)
+            selector.unregister(self.guest)
+            os.close(self.host)
+            self.host = None
+
+    def write_to_host(self, frame: bytes) -> None:
+        """A card that is down takes nothing, as a cable that is pulled."""
+        if self.host is not None:
+            with suppress(OSError):
+                os.write(self.host, frame)
+
+    def copy(self, source: int) -> bool:
+        """Copy what waits at one end; False when the host's tap has gone."""
+        for _ in range(_FRAMES_A_TURN):
+            try:
+                frame = os.read(source, _LARGEST_FRAME)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if source == self.guest:
+                self.copied.from_guest += len(frame)
+                self.write_to_host(frame)
+            else:
+                self.copied.to_guest += len(frame)
+                os.write(self.guest, frame)
+        return True
 
 
 def main(control: int, *guests: int) -> None:
     orders = socket.socket(fileno=control).makefile("rw")
-    selector = selectors.DefaultSelector()
-    selector.register(control, selectors.EVENT_READ)
-    joined: dict[int, int] = {}
-    while True:
-        for key, _ in selector.select():
-            if key.fd == control:
-                line = orders.readline()
-                if not line:
-                    return
-                _carry_out(json.loads(line), guests, joined, selector)
-                print(file=orders, flush=True)
-            elif key.fd in selector.get_map() and not _copy(key.fd, key.data):
-                guest = key.fd if key.fd in joined else key.data
-                _unjoin(selector, guest, joined.pop(guest))
+    wires = [Wire(guest, Copied()) for guest in guests]
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fd == control:
+                    line = orders.readline()
+                    if not line:
+                        return
+                    answer = _carry_out(Order.model_validate_json(line), wires, selector)
+                    print(answer.model_dump_json(), file=orders, flush=True)
+                elif key.fd in selector.get_map() and not key.data.copy(key.fd):
+                    key.data.detach(selector)
 
 
-def _carry_out(
-    order: dict[str, str | int], guests: tuple[int, ...], joined: dict[int, int], selector: selectors.BaseSelector
-) -> None:
-    guest = guests[int(order["guest"])]
-    if "frame" in order:
-        _write(joined[guest], bytes.fromhex(str(order["frame"])))
-        return
-    if guest in joined:
-        _unjoin(selector, guest, joined.pop(guest))
-    host = joined[guest] = open_tap(str(order["device"]))
-    selector.register(host, selectors.EVENT_READ, guest)
-    selector.register(guest, selectors.EVENT_READ, host)
-
-
-def _copy(source: int, target: int) -> bool:
-    """Copy what waits; False when the tap has gone."""
-    for _ in range(_FRAMES_A_TURN):
-        try:
-            frame = os.read(source, _LARGEST_FRAME)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        _write(target, frame)
-    return True
-
-
-def _write(target: int, frame: bytes) -> None:
-    """A card that is down takes nothing, as a cable that is pulled."""
-    with suppress(OSError):
-        os.write(target, frame)
-
-
-def _unjoin(selector: selectors.BaseSelector, guest: int, host: int) -> None:
-    selector.unregister(host)
-    selector.unregister(guest)
-    os.close(host)
+def _carry_out(order: Order, wires: list[Wire], selector: selectors.BaseSelector) -> Copied:
+    wire = wires[order.guest]
+    if order.attach is not None:
+        wire.attach(order.attach, selector)
+    if order.frame is not None:
+        wire.write_to_host(bytes.fromhex(order.frame))
+    return wire.copied
 
 
 if __name__ == "__main__":
