@@ -21,7 +21,7 @@ from svc.cli.session import session_parameters
 
 _COMPLETION_SECONDS = 2.0
 
-_DANGEROUS = {"pool.force-free", "pool.force_free"}
+_DANGEROUS = {"pool.force-free"}
 """What is no deletion and has no field `confirm`, and still wants to be confirmed."""
 
 _HELP = {
@@ -33,13 +33,23 @@ _HELP = {
     "hours": "How far back.",
     "idempotency_key": "Repeating a call with the same key repeats nothing; made up where left out.",
     "memory_mib": "Memory in MiB, where no plan says it.",
+    "ipv4_count": "How many IPv4 addresses a customer's machine may have.",
+    "nameservers": "An address of a DNS server.",
+    "note": "Why, for those who read it later.",
     "page": "Which page.",
     "page_size": "Rows a page, at most 200.",
     "password": "Have a password made up, shown once.",
+    "period": "A month (UTC), YYYY-MM; without it, this one.",
+    "prefix_len": "What each machine gets of an IPv6 block; 64 without it.",
     "q": "Only what contains this text.",
+    "range_end": "The last address of the range.",
+    "range_start": "The first address of the range.",
     "sort": "Sort by this field; -FIELD for descending order.",
     "ssh_keys": "A public key, as in ~/.ssh/id_ed25519.pub.",
     "start": "Start it once it is there.",
+    "traffic_gib": "Allowance a month, in GiB.",
+    "traffic_throttle_mbps": "What a machine past its allowance is slowed down to.",
+    "vlan": "The VLAN of a bridged pool.",
     "vcpus": "Virtual processors, where no plan says it.",
 }
 """What fields say that many requests share and none describes."""
@@ -56,7 +66,7 @@ def parameters(operation: OperationDescription) -> list[click.Parameter]:
                 required=parameter.required,
                 type=_type(parameter),
                 nargs=-1 if parameter.many else 1,
-                metavar=_metavar(parameter) + ("..." if parameter.many else ""),
+                metavar=None if parameter.choices else _metavar(parameter) + ("..." if parameter.many else ""),
             )
         )
     if operation.upload:
@@ -129,8 +139,8 @@ def _help(parameter: Parameter) -> str | None:
     if parameter.many:
         said.append("May be repeated.")
     if parameter.emptiable:
-        said.append("`none` takes away what is there.")
-    if parameter.default is not None:
+        said.append("`none` clears it.")
+    if parameter.default:
         said.append(f"[default: {parameter.default}]")
     return " ".join(said) or None
 

@@ -48,7 +48,7 @@ export function months(all: Month[]): TemplateResult {
   const most = Math.max(1, ...shown.map((month) => month.received_bytes + month.sent_bytes));
   const high = (value: number) => (value / most) * (HEIGHT - 2);
   return html`<figure class="months">
-    <figcaption>Received, sent by month <b>${latest.period}: ${bytes(latest.received_bytes)}, ${bytes(latest.sent_bytes)}</b></figcaption>
+    <figcaption><span><span class="key received">Received</span><span class="key sent">sent</span></span> <b>${latest.period}: ${bytes(latest.received_bytes)}, ${bytes(latest.sent_bytes)}</b></figcaption>
     <svg viewBox="0 0 ${12 * SLOT} ${HEIGHT}" preserveAspectRatio="none" role="img"
       aria-label=${shown.map((month) => `${month.period}: ${bytes(month.received_bytes)} received, ${bytes(month.sent_bytes)} sent`).join("; ")}>
       ${shown.map((month, index) => {

@@ -23,7 +23,7 @@ function buttons(me: Me, vm: Named, networking: Resource<MachineNetworking>): Te
   const now = networking.value as MachineNetworking;
   return html`
     ${now.nics.length ? html`<button @click=${() => void attempt(() => attach(me, vm, networking))}>Attach an address</button>` : nothing}
-    <button @click=${() => void attempt(() => chooseGroups(vm, networking))}>Security groups</button>
+    <button @click=${() => void attempt(() => chooseGroups(vm, networking))}>Choose groups</button>
     ${me.role === "administrator" ? html`<button @click=${() => capRate(vm, networking)}>Rate cap</button>` : nothing}`;
 }
 
