@@ -1,7 +1,7 @@
 """The agent is killed between each two steps of a change; guests are never less guarded than both ends of it say.
 
 While an agent is killed over a change of addresses, firewall and rate together, packets that neither the state before
-nor the one after allows are sent without a pause, from both sides; none may arrive, at no moment. A flow that both allow
+nor the one after allows are sent without a pause, from both sides; none may arrive, at no moment. A flow both allow
 goes on. Another agent then makes the host agree, from the records of before the change or of after it.
 """
 
