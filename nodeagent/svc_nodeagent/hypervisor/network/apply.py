@@ -1,129 +1,381 @@
-"""Makes the host's network what the records say: all of a machine's, together, and nothing that is not ours.
+"""Makes the host's network what the records say: all of a machine's together, and nothing that is not ours.
 
-Order when something is added: taps (down), rules, then up, addresses and routes; so no packet of a guest is seen before
-its rules. Order when something is taken away: out of the rules first. One change at a time, because the tables are
-replaced whole; each ends in the same state however often it is repeated, and whatever was there before.
+Steps of a change: new taps, down (1); what the machine shall not carry any more is taken from its taps, and taps that
+go are closed (2); one nftables transaction with all its rules (3); addresses, routes, up (4); rates (5); taps that go
+are removed (6). So no packet of a guest is seen before its rules are in, and a rule is relaxed only when what it kept
+away is not routed any more. A failure at any step puts back what the machine had, by the same steps.
+
+Invariants: a change asks for and touches one machine's devices, chains and members only; changes of different machines
+run side by side; each ends in the same state however often it is repeated, and whatever was there before.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
+import structlog
 import trio
 
 from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
-from svc_nodeagent.hypervisor.network import ruleset, taps
-from svc_nodeagent.hypervisor.network.plan import TapPlan, addresses_of, plan
-from svc_nodeagent.hypervisor.programs import run_program, try_program
-from svc_nodeagent.protocol import NetworkSpec, ObservedTap, ProbeResult
+from svc_nodeagent.hypervisor.network import guard, nft, observe, ruleset, taps
+from svc_nodeagent.hypervisor.network.gate import Gate
+from svc_nodeagent.hypervisor.network.plan import (
+    Holders,
+    TapPlan,
+    Uplink,
+    addresses_of,
+    network_of,
+    networks_of,
+    plan,
+    text_of,
+)
+from svc_nodeagent.hypervisor.network.rates import forget_rate, rated_devices, seen_rate, set_rate
+from svc_nodeagent.hypervisor.network.taps import SeenTap
+from svc_nodeagent.protocol import (
+    FailureCode,
+    NetworkAddress,
+    NetworkSpec,
+    ObservedNetwork,
+    ObservedTap,
+    ProbeResult,
+)
+
+UNDO_SECONDS = 60.0
+APPLY_FAULT_POINTS: Final[tuple[str, ...]] = (
+    "network.recorded",
+    "network.tap",
+    "network.withdrawn",
+    "network.rules",
+    "network.routes",
+    "network.rate",
+    "network.removed",
+    "network.applied",
+)
+"""The instants between the steps of `vm.net.apply`, in their order."""
+RELEASE_FAULT_POINTS: Final[tuple[str, ...]] = (*APPLY_FAULT_POINTS, "network.released")
+"""Those of `vm.net.release`, which applies what is left and then asks the host."""
+
+log = structlog.get_logger(__name__)
 
 
 class HostNetwork:
-    """The networks of all machines of this host. `networks` is what the records said when the agent started."""
+    """The networks of all machines of this host. `networks` is what the records said when the agent started.
 
-    def __init__(self, naming: Naming, networks: Mapping[UUID, NetworkSpec]) -> None:
+    `before_removal` is awaited with the taps that are about to go, whose counters end with them."""
+
+    def __init__(
+        self,
+        naming: Naming,
+        networks: Mapping[UUID, NetworkSpec],
+        *,
+        uplink: Uplink | None = None,
+        before_removal: Callable[[Collection[str]], Awaitable[None]] | None = None,
+    ) -> None:
         self._naming = naming
+        self._uplink = uplink
+        self._before_removal = before_removal
         self._networks = dict(networks)
-        self._lock = trio.Lock()
+        self._traces: dict[UUID, tuple[TapPlan, ...]] = {}
+        """All that a machine's changes may have left on the host: what it has, and what was begun."""
+        self._holders = Holders()
+        self._gate = Gate()
+        self._transactions = nft.Transactions()
+        self._reference = observe.Reference(naming)
+        self._is_whole = False
+        """Our tables are there, with the rules that all guests share."""
 
     async def restore(self) -> None:
-        """After a restart of agent or host: everything as recorded, and taps nobody has a record of removed."""
-        async with self._lock:
-            await self._agree(self._networks)
+        """After a restart of agent or host: everything as recorded, and taps nobody has a record of removed. Raises
+        `HostError` naming what cannot be carried, with everything else in place."""
+        async with self._gate.alone():
+            refused = await self._restore()
+        if refused:
+            raise refused[0]
 
     async def apply(self, vm_id: UUID, network: NetworkSpec) -> None:
-        """Make one machine's network so. Raises `HostError` with the host as it was where nothing was begun."""
-        async with self._lock:
-            await self._agree({**self._networks, vm_id: network}, only=vm_id)
+        """Make one machine's network so. Raises `HostError` with the host as it was."""
+        await self._make_whole()
+        async with self._gate.beside():
+            await self._change(vm_id, network)
 
     async def remove(self, vm_id: UUID) -> tuple[str, ...]:
         """Take the machine's network away; gives its recorded addresses that the host no longer carries."""
-        async with self._lock:
+        await self._make_whole()
+        async with self._gate.beside():
             network = self._networks.get(vm_id)
-            await self._agree({other: kept for other, kept in self._networks.items() if other != vm_id}, only=vm_id)
-            return await self._absent(addresses_of(network)) if network is not None else ()
+            await self._change(vm_id, None)
+            return await self._absent(addresses_of(network), ()) if network is not None else ()
 
-    async def absent(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of `addresses` that the host neither routes nor lets through, by asking it."""
-        async with self._lock:
-            return await self._absent(addresses)
+    async def absent(self, addresses: tuple[str, ...], vm_id: UUID | None = None) -> tuple[str, ...]:
+        """Those of `addresses` that the host neither routes nor lets through, by asking it: for any machine whether
+        they are routed, for this one whether its taps' rules let them in."""
+        async with self._gate.beside():
+            return await self._absent(addresses, self._traces.get(vm_id, ()) if vm_id is not None else ())
 
     async def probe(self) -> ProbeResult:
-        """What the host has, by asking it and not the records."""
-        async with self._lock:
-            seen = await taps.seen_taps(self._naming)
-            listing = await self._listing("netdev")
-            filtered = ruleset.filtered_devices(listing)
-            both = json.dumps([json.loads(listing), json.loads(await self._listing("inet"))]).encode()
-        return ProbeResult(
-            taps=tuple(
-                ObservedTap(
-                    device=tap.device,
-                    vm_id=tap.vm_id,
-                    up=tap.up,
-                    routes=tuple(sorted(str(route) for route in tap.routes)),
-                    filtered=tap.device in filtered,
-                )
-                for tap in sorted(seen.values(), key=lambda tap: tap.device)
-            ),
-            addresses=tuple(sorted(str(route) for tap in seen.values() for route in tap.routes)),
-            ruleset_digest=ruleset.digest(both),
-        )
+        """What the host has, by asking it, and in what that differs from what it was told."""
+        async with self._gate.alone():
+            return await self._probe()
 
     async def clear(self) -> None:
         """Remove everything of ours from the host, as a reboot would: a `restore` afterwards brings it back."""
-        async with self._lock:
+        async with self._gate.alone():
             self._networks.clear()
-            await taps.remove_taps(await taps.seen_taps(self._naming))
-            await run_program("nft", "-j", "-f", "-", stdin=ruleset.removal(self._naming))
+            self._forget()
+            await self._remove((await taps.seen_taps(self._naming)).keys() | await rated_devices(self._naming))
+            await nft.load(ruleset.removal(self._naming, await nft.list_tables()))
 
-    async def _agree(self, networks: dict[UUID, NetworkSpec], *, only: UUID | None = None) -> None:
-        """Bring taps and rules to `networks`; of taps, touch those of one machine, or of all when `only` is None."""
-        planned = plan(networks, self._naming)
-        mine = [tap for tap in planned if only is None or tap.vm_id == only]
-        seen = await taps.seen_taps(self._naming)
-        for tap in mine:
-            await taps.create_tap(tap, self._naming)
-            fault_point("network.tap")
-        if mine:
-            taps.forward()
-        wanted = {tap.device for tap in planned}
-        surplus = [
-            device
-            for device, tap in seen.items()
-            if device not in wanted and (only is None or tap.vm_id in (only, None))
-        ]
-        await self._load(planned, seen.keys() | wanted)
+    def _forget(self) -> None:
+        self._traces.clear()
+        self._holders = Holders()
+        self._is_whole = False
+
+    async def _make_whole(self) -> None:
+        if not self._is_whole:
+            async with self._gate.alone():
+                if not self._is_whole:  # nobody was faster
+                    for refusal in await self._restore():
+                        log.error("a machine's network could not be restored", error=refusal.message)
+
+    async def _change(self, vm_id: UUID, network: NetworkSpec | None) -> None:
+        """One machine's network, or none. Whatever ends it before its end, what the machine had is put back."""
+        had = self._networks.get(vm_id)
+        before = plan(vm_id, had, self._naming, self._uplink) if had is not None else ()
+        wanted = plan(vm_id, network, self._naming, self._uplink) if network is not None else ()
+        claimed = networks_of(network) if network is not None else ()
+        self._holders.claim(vm_id, claimed)
+        traces = self._traces.get(vm_id, ())
+        self._traces[vm_id] = (*traces, *wanted)
+        try:
+            await self._agree(self._traces[vm_id], wanted)
+        except (HostError, OSError) as error:
+            raise await self._put_back(vm_id, before, error) from error
+        except BaseException:
+            failure = await self._put_back(vm_id, before, None)
+            if failure.code is not FailureCode.CANCELLED:
+                log.error("a network that was given up was not put back", vm=str(vm_id), error=failure.message)
+            raise
+        if network is None:
+            self._networks.pop(vm_id, None)
+            self._traces.pop(vm_id, None)
+        else:
+            self._networks[vm_id] = network
+            self._traces[vm_id] = wanted
+        gone = {each for tap in traces for each in tap.networks} - set(claimed)
+        self._holders.release(vm_id, tuple(gone))
+
+    async def _put_back(self, vm_id: UUID, before: tuple[TapPlan, ...], cause: Exception | None) -> HostError:
+        """What the failure is called; `cause` None is a cancellation."""
+        said = "The change was given up."
+        code, hint = FailureCode.CANCELLED, None
+        if isinstance(cause, HostError):
+            said, code, hint = cause.message, cause.code, cause.hint
+        elif cause is not None:
+            said, code = f"The host failed: {cause}.", FailureCode.HOST
+        # A change that is given up is undone, also when it is given up because time is out.
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS) as patience:
+            try:
+                await self._agree(self._traces[vm_id], before)
+            except (HostError, OSError) as error:
+                self._is_whole = False
+                return HostError(
+                    FailureCode.HOST,
+                    f"{said} What the machine had before could not be put back either: {error}",
+                    "Apply its network again; it is restored whole then.",
+                )
+        if patience.cancelled_caught:
+            self._is_whole = False
+            return HostError(
+                FailureCode.HOST,
+                f"{said} What the machine had before was not put back within {UNDO_SECONDS:g} s.",
+                "Apply its network again; it is restored whole then.",
+            )
+        left = {each for tap in self._traces[vm_id] for each in tap.networks} - {n for t in before for n in t.networks}
+        self._holders.release(vm_id, tuple(left))
+        if before:
+            self._traces[vm_id] = before
+        else:
+            self._traces.pop(vm_id, None)
+        return HostError(code, f"{said} The machine's network is as it was before.", hint)
+
+    async def _agree(self, traces: Sequence[TapPlan], wanted: Sequence[TapPlan]) -> None:
+        """Bring one machine's taps and rules to `wanted`, from whatever of `traces` is there."""
+        seen = await taps.seen_of(tap.device for tap in (*traces, *wanted))
+        made = frozenset(tap.device for tap in wanted) - seen.keys()
+        await taps.create_taps(wanted, seen, self._naming)
+        fault_point("network.tap")
+        await taps.change(taps.removals(wanted, seen))
+        fault_point("network.withdrawn")
+        await self._transactions.commit(ruleset.change(traces, wanted, self._naming, made=made))
         fault_point("network.rules")
-        for tap in mine:
-            await taps.open_tap(tap, seen.get(tap.device))
-            fault_point("network.routes")
-        await taps.remove_taps(surplus)
+        await self._open(wanted, seen)
+        fault_point("network.routes")
+        for tap in wanted:
+            await _agree_on_rate(tap)
+        fault_point("network.rate")
+        await self._remove(seen.keys() - {tap.device for tap in wanted})
         fault_point("network.removed")
-        if surplus:  # a kernel may keep the chain of a device that has gone
-            await self._load(planned, wanted)
-        self._networks = networks
 
-    async def _load(self, planned: tuple[TapPlan, ...], devices: AbstractSet[str]) -> None:
-        """Whatever tap is there is guarded, one without a record from everything. A chain needs its device to exist; a
-        machine whose tap is missing has it made when it is started."""
-        guarded = sorted(device for device in devices if taps.exists(device))
-        await run_program("nft", "-j", "-f", "-", stdin=ruleset.ruleset(planned, guarded, self._naming))
+    async def _open(self, wanted: Sequence[TapPlan], seen: Mapping[str, SeenTap]) -> None:
+        if any(tap.bridge is None for tap in wanted):
+            taps.forward(ipv6=any(tap.ipv6 and tap.bridge is None for tap in wanted))
+        taps.silence(wanted)
+        await taps.change(taps.additions(wanted, dict(seen)))
+        for tap in wanted:
+            await taps.set_vlan(tap)
 
-    async def _absent(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    async def _remove(self, devices: Iterable[str]) -> None:
+        """Taps that carry nothing any more."""
+        devices = sorted(devices)
+        there = [device for device in devices if taps.exists(device)]
+        if there and self._before_removal is not None:
+            await self._before_removal(there)
+        for device in devices:
+            await forget_rate(device)
+        await taps.remove_taps(there)
+
+    async def _restore(self) -> list[HostError]:
+        """All machines by the steps of one. A machine that cannot be carried loses what it had here; gives why."""
+        self._forget()
+        planned: dict[UUID, tuple[TapPlan, ...]] = {}
+        refused: list[HostError] = []
+        for vm_id, network in sorted(self._networks.items()):
+            try:
+                tap_plans = plan(vm_id, network, self._naming, self._uplink)
+                self._holders.claim(vm_id, networks_of(network))
+            except HostError as error:
+                refused.append(error)
+            else:
+                planned[vm_id] = tap_plans
+        wanted = [tap for tap_plans in planned.values() for tap in tap_plans]
+        devices = {tap.device for tap in wanted}
         seen = await taps.seen_taps(self._naming)
-        carried = {str(route) for tap in seen.values() for route in tap.routes}
-        carried |= {address for network in self._networks.values() for address in addresses_of(network)}
-        return tuple(address for address in addresses if address not in carried)
+        await taps.create_taps(wanted, seen, self._naming)
+        await taps.change(taps.removals(wanted, seen))
+        tables = await nft.list_tables()
+        bridged = self._uplink is not None
+        commands = ruleset.fresh(self._naming, bridged=bridged)
+        stale = [each for each in tables if self._is_stale(*each, devices)]
+        commands += [command for family, name in stale for command in nft.no_table(family, name)]
+        commands += ruleset.change((), wanted, self._naming, made=frozenset(devices - seen.keys()))
+        await nft.load(commands)
+        await self._open(wanted, seen)
+        rated = await rated_devices(self._naming)
+        for tap in wanted:
+            if tap.nic.rate_mbps is not None or tap.device in rated:
+                await _agree_on_rate(tap)
+        await self._remove((seen.keys() | rated) - devices)
+        self._traces = planned
+        self._is_whole = True
+        return refused
 
-    async def _listing(self, family: str) -> bytes:
-        status, output, error = await try_program("nft", "-j", "list", "table", family, self._naming.table)
-        if status == 0:
-            return output
-        if "No such file or directory" in error:
-            return b'{"nftables": []}'
-        return await run_program("nft", "-j", "list", "table", family, self._naming.table)
+    def _is_stale(self, family: str, name: str, devices: set[str]) -> bool:
+        if not ruleset.is_ours(family, name, self._naming):
+            return False
+        if family == guard.FAMILY:
+            return self._naming.guarded(name) not in devices
+        return family not in ruleset.families(bridged=self._uplink is not None)
+
+    async def _absent(self, addresses: Iterable[str], asked: Iterable[TapPlan]) -> tuple[str, ...]:
+        let_in: set[NetworkAddress] = set()
+        for device in dict.fromkeys(tap.device for tap in asked):
+            name = self._naming.guard(device)
+            let_in |= observe.Listing.of(await nft.list_table(guard.FAMILY, name)).let_in(name)
+        gone = []
+        for address in addresses:
+            network = network_of(address)
+            held = network in let_in or self._holders.holder(network) is not None
+            if not held and not await taps.is_routed(network, self._naming):
+                gone.append(address)
+        return tuple(gone)
+
+    async def _probe(self) -> ProbeResult:
+        bridged = self._uplink is not None
+        seen = await taps.seen_taps(self._naming)
+        ours = [entry for entry in await nft.list_all() if self._is_entry_of_ours(entry)]
+        listing = observe.Listing.of(ours)
+        wanted = {vm_id: self._traces.get(vm_id, ()) for vm_id in self._networks}
+        known = [each for tap_plans in wanted.values() for tap in tap_plans for each in observe.expected(tap)]
+        known += [(family, rules) for family, _, rules in observe.shared_rules(self._naming, bridged=bridged)]
+        await self._reference.learn(known)
+        self._reference.keep(known)
+        is_sound = observe.shared_is_sound(listing, self._reference, self._naming, bridged=bridged)
+        if not is_sound:
+            self._is_whole = False  # so that the next change puts them in place
+        rates = {device: await seen_rate(device) for device in await self._rated(seen, wanted)}
+
+        machines = []
+        for vm_id, tap_plans in sorted(wanted.items()):
+            differences = [] if is_sound else ["The rules that all machines share are not as they should be."]
+            carried: list[str] = []
+            for tap in tap_plans:
+                there = seen.get(tap.device)
+                differences += observe.tap_differences(tap, there, listing, self._reference, self._naming)
+                rate = rates.get(tap.device)
+                if rate != tap.nic.rate_mbps:
+                    differences.append(
+                        f"The tap {tap.device} is held to {_rate(rate)} instead of {_rate(tap.nic.rate_mbps)}."
+                    )
+                let_in = listing.let_in(self._naming.guard(tap.device))
+                routed = frozenset(tap.networks) if tap.bridge is not None else there.routes if there else frozenset()
+                carried += [text_of(each) for each in routed if each in let_in or tap.isolated]
+            if not tap_plans:
+                differences.append("The machine's network could not be restored.")
+            machines.append(
+                ObservedNetwork(
+                    vm_id=vm_id,
+                    generation=self._networks[vm_id].generation,
+                    addresses=tuple(sorted(carried)),
+                    isolated=self._networks[vm_id].isolated and not differences,
+                    differences=tuple(differences),
+                )
+            )
+        return ProbeResult(
+            taps=tuple(
+                ObservedTap(
+                    device=device,
+                    vm_id=tap.vm_id,
+                    up=tap.up,
+                    routes=tuple(sorted(text_of(route) for route in tap.routes)),
+                    filtered=(guard.FAMILY, self._naming.guard(device), guard.CHAIN) in listing.hooks,
+                    rate_mbps=rates.get(device),
+                    dropped={
+                        reason: count
+                        for reason, count in listing.counted.get(self._naming.guard(device), {}).items()
+                        if count
+                    },
+                )
+                for device, tap in sorted(seen.items())
+            ),
+            machines=tuple(machines),
+            ruleset_digest=ruleset.digest(ours),
+        )
+
+    async def _rated(self, seen: Mapping[str, SeenTap], wanted: Mapping[UUID, tuple[TapPlan, ...]]) -> frozenset[str]:
+        """The taps of which a rate is to be seen: the host has one, or should."""
+        asked = {tap.device for tap_plans in wanted.values() for tap in tap_plans if tap.nic.rate_mbps is not None}
+        return (await rated_devices(self._naming) | asked) & seen.keys()
+
+    def _is_entry_of_ours(self, entry: Mapping[str, object]) -> bool:
+        """A listed table, or something in one."""
+        for body in entry.values():
+            if isinstance(body, dict):
+                name = body.get("table", body.get("name"))
+                return ruleset.is_ours(str(body.get("family")), str(name), self._naming)
+        return False
+
+
+async def _agree_on_rate(tap: TapPlan) -> None:
+    wanted = tap.nic.rate_mbps
+    if wanted is None:
+        await forget_rate(tap.device)
+    elif await seen_rate(tap.device) != wanted:
+        await set_rate(tap.device, wanted)
+
+
+def _rate(mbps: int | None) -> str:
+    return "no rate" if mbps is None else f"{mbps} Mbit/s"

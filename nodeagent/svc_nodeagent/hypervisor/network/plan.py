@@ -1,88 +1,255 @@
 """What the host's network shall be, derived from the machines' records: pure, so that rules and taps follow one truth.
 
-This version carries IPv4 on the nat and routed topologies; everything else is refused here, by name, before the host is
-touched.
+What this host cannot carry is refused here, by name, before the host is touched. Invariant: of the networks planned at
+one time no two overlap (`Holders`), so none is routed to two machines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Interface
+from dataclasses import dataclass, field
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from uuid import UUID
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
-from svc_nodeagent.protocol import FailureCode, NetworkSpec, NicSpec, Topology
+from svc_nodeagent.protocol import (
+    FailureCode,
+    Firewall,
+    GuestAddress,
+    NetworkAddress,
+    NetworkSpec,
+    NicSpec,
+    Topology,
+)
+
+HOST_LINK_LOCAL = IPv6Address("fe80::1")
+"""The host at each tap that carries IPv6; a guest's own is made from its MAC and never this."""
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """What bridged cards are plugged into. `filters`: the kernel tracks connections in the bridge family; `vlans`: the
+    bridge keeps VLANs apart."""
+
+    bridge: str
+    filters: bool = False
+    vlans: bool = False
 
 
 @dataclass(frozen=True)
 class TapPlan:
-    """One guest's card: the device, who is behind it, and the addresses it may speak from."""
+    """One guest's card: the device, who is behind it, and what it may carry."""
 
     device: str
     vm_id: UUID
-    mac: str
-    mtu: int
-    topology: Topology
-    addresses: tuple[IPv4Address, ...]
-    gateways: tuple[IPv4Address, ...]
-    answers_for_neighbours: bool
-    """The guest believes others to be on its link: the host answers ARP for what it can route to."""
+    nic: NicSpec
+    firewall: Firewall | None
+    isolated: bool
+    bridge: str | None = None
+
+    @property
+    def mac(self) -> str:
+        return self.nic.mac
+
+    @cached_property
+    def networks(self) -> tuple[NetworkAddress, ...]:
+        """What the guest may speak from, and, unless it is bridged, what the host routes to it."""
+        return tuple(dict.fromkeys(address.network for address in self.nic.addresses))
+
+    @cached_property
+    def ipv4(self) -> tuple[IPv4Network, ...]:
+        return tuple(network for network in self.networks if isinstance(network, IPv4Network))
+
+    @cached_property
+    def ipv6(self) -> tuple[IPv6Network, ...]:
+        return tuple(network for network in self.networks if isinstance(network, IPv6Network))
+
+    @property
+    def link_local(self) -> IPv6Address:
+        return link_local(self.mac)
+
+    @cached_property
+    def gateways(self) -> tuple[IPv4Address | IPv6Address, ...]:
+        """What the host answers for at this tap."""
+        if self.bridge is not None:
+            return ()
+        own = (HOST_LINK_LOCAL,) if self.ipv6 else ()
+        return tuple(dict.fromkeys((*own, *(ip_address(address.gateway) for address in self.nic.addresses))))
+
+    @cached_property
+    def nat4(self) -> tuple[IPv4Network, ...]:
+        return tuple(
+            address.network
+            for address in self.nic.addresses
+            if address.topology is Topology.NAT and isinstance(address.network, IPv4Network)
+        )
+
+    @cached_property
+    def nat6(self) -> bool:
+        return any(a.topology is Topology.NAT and a.network.version == 6 for a in self.nic.addresses)
+
+    @cached_property
+    def resolvers(self) -> tuple[IPv4Address | IPv6Address, ...]:
+        """Where this host answers DNS for the card: gateways of it that are its nameservers too."""
+        asked = {ip_address(server) for server in self.nic.nameservers}
+        return tuple(gateway for gateway in self.gateways if gateway in asked)
+
+    @property
+    def believes_in_neighbours(self) -> bool:
+        """The guest believes others to be on its link: the host answers ARP for what it can route to."""
+        return self.bridge is None and any(
+            a.network.version == 4 and a.interface.network.prefixlen < a.network.prefixlen for a in self.nic.addresses
+        )
 
 
-def plan(networks: Mapping[UUID, NetworkSpec], naming: Naming) -> tuple[TapPlan, ...]:
-    """Every tap that shall be. Raises `HostError`: `unsupported`, or `conflict` for an address in two hands."""
-    taps = tuple(_tap(vm_id, nic, naming) for vm_id, network in sorted(networks.items()) for nic in network.nics)
-    holders: dict[IPv4Address, TapPlan] = {}
-    for tap in taps:
-        for address in tap.addresses:
-            if address in holders:
+@dataclass
+class Holders:
+    """Who holds which network, over all machines of the host."""
+
+    _machines: dict[NetworkAddress, UUID] = field(default_factory=dict)
+    _lengths: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def claim(self, vm_id: UUID, networks: tuple[NetworkAddress, ...]) -> None:
+        """Raises `HostError(conflict)`, having changed nothing, when another machine holds one or a part of one."""
+        for network in networks:
+            other = self._overlapping(network, vm_id)
+            if other is not None:
                 raise HostError(
                     FailureCode.CONFLICT,
-                    f"{address} is already carried on this node for machine {holders[address].vm_id}.",
+                    f"{text_of(network)} is already carried on this node for machine {other}; nothing was changed.",
                     "Release it there first.",
                 )
-            holders[address] = tap
-    return taps
+        for network in networks:
+            if network not in self._machines:
+                self._machines[network] = vm_id
+                length = (network.version, network.prefixlen)
+                self._lengths[length] = self._lengths.get(length, 0) + 1
+
+    def holder(self, network: NetworkAddress) -> UUID | None:
+        return self._machines.get(network)
+
+    def release(self, vm_id: UUID, networks: tuple[NetworkAddress, ...]) -> None:
+        for network in networks:
+            if self._machines.get(network) == vm_id:
+                del self._machines[network]
+                length = (network.version, network.prefixlen)
+                self._lengths[length] -= 1
+                if not self._lengths[length]:
+                    del self._lengths[length]
+
+    def _overlapping(self, network: NetworkAddress, vm_id: UUID) -> UUID | None:
+        """Wider networks are looked up, one for each length in use; only narrower ones need all to be looked at."""
+        for version, length in self._lengths:
+            if version == network.version and length <= network.prefixlen:
+                holder = self._machines.get(network.supernet(new_prefix=length))
+                if holder not in (None, vm_id):
+                    return holder
+        if any(version == network.version and length > network.prefixlen for version, length in self._lengths):
+            for held, holder in self._machines.items():
+                if held.version == network.version and holder != vm_id and held.overlaps(network):
+                    return holder
+        return None
+
+
+def plan(vm_id: UUID, network: NetworkSpec, naming: Naming, uplink: Uplink | None = None) -> tuple[TapPlan, ...]:
+    """A machine's taps. Raises `HostError`: `unsupported` for what this host cannot carry, `conflict` for what no card
+    can be at once."""
+    return tuple(_tap(vm_id, nic, network, naming, uplink) for nic in network.nics)
+
+
+def networks_of(network: NetworkSpec) -> tuple[NetworkAddress, ...]:
+    return tuple(dict.fromkeys(address.network for nic in network.nics for address in nic.addresses))
 
 
 def addresses_of(network: NetworkSpec) -> tuple[str, ...]:
-    return tuple(str(address.interface.ip) for nic in network.nics for address in nic.addresses)
+    """As the protocol writes them, in the order of the cards."""
+    return tuple(text_of(each) for each in networks_of(network))
 
 
 def without(network: NetworkSpec, addresses: frozenset[str]) -> NetworkSpec:
     """The same cards without these addresses."""
-    return NetworkSpec(
-        nics=tuple(
-            nic.model_copy(
-                update={"addresses": tuple(kept for kept in nic.addresses if str(kept.interface.ip) not in addresses)}
-            )
-            for nic in network.nics
-        )
-    )
+    gone = {network_of(address) for address in addresses}
+
+    def kept(nic: NicSpec) -> NicSpec:
+        return nic.model_copy(update={"addresses": tuple(each for each in nic.addresses if each.network not in gone)})
+
+    return network.model_copy(update={"nics": tuple(kept(nic) for nic in network.nics)})
 
 
-def _tap(vm_id: UUID, nic: NicSpec, naming: Naming) -> TapPlan:
-    if nic.topology is Topology.BRIDGED:
+def network_of(address: str) -> NetworkAddress:
+    """An IPv4 address, or an IPv6 network, as the protocol writes them."""
+    return ip_network(address, strict=False)
+
+
+def text_of(network: NetworkAddress) -> str:
+    """IPv4 as the address alone; an IPv6 network with its length."""
+    alone = isinstance(network, IPv4Network) and network.prefixlen == network.max_prefixlen
+    return str(network.network_address) if alone else str(network)
+
+
+def link_local(mac: str) -> IPv6Address:
+    """The link-local address made from a MAC (RFC 4291, appendix A)."""
+    octets = bytes.fromhex(mac.replace(":", ""))
+    return IPv6Address(b"\xfe\x80" + bytes(6) + bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:])
+
+
+def _tap(vm_id: UUID, nic: NicSpec, network: NetworkSpec, naming: Naming, uplink: Uplink | None) -> TapPlan:
+    bridged = any(address.topology is Topology.BRIDGED for address in nic.addresses)
+    if bridged and any(address.topology is not Topology.BRIDGED for address in nic.addresses):
         raise HostError(
-            FailureCode.UNSUPPORTED, "This node carries nat and routed networks; the card asks for a bridged one."
+            FailureCode.CONFLICT,
+            f"Card {nic.mac} has bridged addresses and others; a card is either plugged into a bridge or routed to.",
+            "Give the machine a card for each.",
         )
-    addresses, gateways = [], []
-    neighbours = False
     for address in nic.addresses:
-        if not isinstance(address.interface, IPv4Interface):
-            raise HostError(FailureCode.UNSUPPORTED, f"This node carries IPv4; {address.interface} is not.")
-        addresses.append(address.interface.ip)
-        gateways.append(IPv4Address(address.gateway))
-        neighbours |= address.interface.network.prefixlen < 32
+        _check_address(address)
+    nat = {address.topology for address in nic.addresses if address.network.version == 6}
+    if len(nat) > 1:
+        raise HostError(FailureCode.UNSUPPORTED, f"Card {nic.mac} has IPv6 networks behind nat and routed ones.")
     return TapPlan(
         device=naming.tap(nic.nic_id),
         vm_id=vm_id,
-        mac=nic.mac,
-        mtu=nic.mtu,
-        topology=nic.topology,
-        addresses=tuple(addresses),
-        gateways=tuple(dict.fromkeys(gateways)),
-        answers_for_neighbours=neighbours,
+        nic=nic,
+        firewall=network.firewall,
+        isolated=network.isolated,
+        bridge=_bridge(nic, network, uplink) if bridged else None,
     )
+
+
+def _bridge(nic: NicSpec, network: NetworkSpec, uplink: Uplink | None) -> str:
+    if uplink is None:
+        raise HostError(
+            FailureCode.UNSUPPORTED,
+            "This node has no bridge for bridged cards.",
+            "Start its agent with --bridge and the name of the bridge that holds the uplink.",
+        )
+    if network.firewall is not None and not uplink.filters:
+        raise HostError(
+            FailureCode.UNSUPPORTED,
+            "This node's kernel does not track connections on a bridge (nf_conntrack_bridge), so a bridged machine "
+            "cannot have security groups.",
+            "Take the machine out of its groups, or give it a routed address.",
+        )
+    if nic.vlan is not None and not uplink.vlans:
+        raise HostError(
+            FailureCode.UNSUPPORTED,
+            f"The bridge {uplink.bridge} of this node does not filter VLANs; the card asks for VLAN {nic.vlan}.",
+        )
+    return uplink.bridge
+
+
+def _check_address(address: GuestAddress) -> None:
+    if ip_address(address.gateway).version != address.network.version:
+        raise HostError(FailureCode.INVALID, f"{address.gateway} is no gateway for {text_of(address.network)}.")
+    if address.network.version == 4 and address.network.prefixlen != 32:
+        raise HostError(FailureCode.INVALID, f"A card has IPv4 addresses one by one; {address.network} is many.")
+    if address.topology is Topology.BRIDGED or address.network.version == 4:
+        return
+    if address.interface.network.prefixlen < address.network.prefixlen:
+        raise HostError(
+            FailureCode.UNSUPPORTED,
+            f"{address.interface} makes the guest look for IPv6 neighbours on its link, for whom this node does not "
+            "answer.",
+            "Let the pool's guests be configured with the length of their own network.",
+        )

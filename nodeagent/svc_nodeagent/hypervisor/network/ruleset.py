@@ -1,177 +1,232 @@
-"""Our nftables rules as one transaction: two tables of ours, replaced whole; no other rule is read or written.
+"""Our nftables rules on the host's own paths: one `inet` table, and a `bridge` table where cards are bridged.
 
-`netdev`, at the tap's ingress, before the host has looked at a packet: what is not IPv4 or ARP from the card's own MAC
-and one of its own addresses is dropped, so a guest cannot speak for another, ask for DHCP, or speak IPv6 on an IPv4
-network. `inet`: of the host's own services a guest reaches ping alone; guests behind nat are not reached from outside;
-what leaves from them is masqueraded.
+    forward   a guest's packets pass its chains (`firewall`); from outside nothing new reaches a guest behind nat
+    input     of the host's own services a guest reaches ping, and DNS at a gateway that is also its nameserver
+    output    what the host sends to a guest passes the guest's chain as well
+    postrouting   what leaves the node from behind nat is masqueraded
 
-Membership is in sets, so a packet meets a handful of rules however many guests there are. Source of the format:
-libnftables-json(5).
+Which chain, and who is behind nat, is looked up in maps and sets: a packet meets a handful of rules however many guests
+there are. A machine's change touches its own chains and members only. No other rule is read or written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.network import firewall
+from svc_nodeagent.hypervisor.network.firewall import FROM_GUEST, TO_GUEST
+from svc_nodeagent.hypervisor.network.guard import guard, no_guard
+from svc_nodeagent.hypervisor.network.nft import (
+    ACCEPT,
+    CT_STATE,
+    DROP,
+    Json,
+    among,
+    chain,
+    elements,
+    emptied_chain,
+    header,
+    match,
+    meta,
+    named_set,
+    no_chain,
+    no_elements,
+    no_table,
+    rule,
+    table,
+    verdict_map,
+)
 from svc_nodeagent.hypervisor.network.plan import TapPlan
-from svc_nodeagent.protocol import Topology
 
-Json: TypeAlias = "bool | int | str | Sequence[Json] | dict[str, Json] | None"
+NAT4: Final = "nat4"
+NAT6: Final = "nat6"
+RESOLVERS: Final = {4: "resolvers4", 6: "resolvers6"}
+_SETS: dict[str, Json] = {
+    NAT4: "ipv4_addr",
+    NAT6: "ifname",  # a card's IPv6 networks are all behind nat or none is
+    RESOLVERS[4]: ["ifname", "ipv4_addr"],
+    RESOLVERS[6]: ["ifname", "ipv6_addr"],
+}
+_DNS = 53
 
-GUARD = "from_guest"
-SOURCES = "sources4"
-NAT_GUESTS = "nat4"
-# Before every other ingress hook, and beside the host's own filters: their drops and ours both hold.
-_INGRESS_PRIORITY = -300
-_FILTER_PRIORITY = 0
-_SRCNAT_PRIORITY = 100
-
-
-def ruleset(taps: Sequence[TapPlan], guarded: Sequence[str], naming: Naming) -> bytes:
-    """The transaction, as JSON for `nft -j -f -`, that makes our tables say exactly this.
-
-    `guarded`: the devices that are there now; from one that is in no plan, nothing passes.
-    """
-    commands = [*_netdev(taps, guarded, naming), *_inet(taps, naming)]
-    return json.dumps({"nftables": commands}).encode()
-
-
-def removal(naming: Naming) -> bytes:
-    """The transaction that removes our tables, whether they are there or not."""
-    commands = [command for family in ("netdev", "inet") for command in _fresh_table(family, naming.table)[:2]]
-    return json.dumps({"nftables": commands}).encode()
-
-
-def digest(listing: bytes) -> str:
-    """SHA-256 of what nft lists of our tables, without what changes by itself (handles, counters)."""
-    return hashlib.sha256(json.dumps(_settled(json.loads(listing)), sort_keys=True).encode()).hexdigest()
+# Beside the host's own filters: their drops and ours both hold.
+HOOKS: dict[str, dict[str, dict[str, Json]]] = {
+    "inet": {
+        "forward": {"type": "filter", "hook": "forward", "prio": 0, "policy": "accept"},
+        "input": {"type": "filter", "hook": "input", "prio": 0, "policy": "accept"},
+        "output": {"type": "filter", "hook": "output", "prio": 0, "policy": "accept"},
+        "postrouting": {"type": "nat", "hook": "postrouting", "prio": 100, "policy": "accept"},
+    },
+    "bridge": {
+        "forward": {"type": "filter", "hook": "forward", "prio": 0, "policy": "accept"},
+        "input": {"type": "filter", "hook": "input", "prio": 0, "policy": "accept"},
+        "output": {"type": "filter", "hook": "output", "prio": 0, "policy": "accept"},
+    },
+}
 
 
-def filtered_devices(listing: bytes) -> frozenset[str]:
-    """The devices whose ingress a chain of ours guards, by a listing of the netdev table."""
-    entries = json.loads(listing)["nftables"]
-    guarded = {
-        entry["rule"]["chain"]
-        for entry in entries
-        if any(
-            expression.get("jump", {}).get("target") == GUARD for expression in entry.get("rule", {}).get("expr", ())
+def families(*, bridged: bool) -> tuple[str, ...]:
+    return ("inet", "bridge") if bridged else ("inet",)
+
+
+def fresh(naming: Naming, *, bridged: bool) -> list[Json]:
+    """Our tables as they are without guests; what was in them goes."""
+    return [
+        command
+        for family in families(bridged=bridged)
+        for command in (
+            *no_table(family, naming.table),
+            table(family, naming.table),
+            *lookups(family, naming.table),
+            *(chain(family, naming.table, name, **hook) for name, hook in HOOKS[family].items()),
+            *(
+                rule(family, naming.table, name, *expressions)
+                for name, rules in shared_rules(family, naming).items()
+                for expressions in rules
+            ),
         )
+    ]
+
+
+def lookups(family: str, name: str) -> list[Json]:
+    maps = [verdict_map(family, name, each, "ifname") for each in (FROM_GUEST, TO_GUEST)]
+    return [*maps, *(named_set(family, name, each, type) for each, type in _SETS.items() if family == "inet")]
+
+
+def shared_rules(family: str, naming: Naming) -> dict[str, list[tuple[Json, ...]]]:
+    """The rules of the hooked chains, which are about all guests alike."""
+    ours = f"{naming.device_prefix}*"
+    from_guest: tuple[Json, ...] = ({"vmap": {"key": meta("iifname"), "data": f"@{FROM_GUEST}"}},)
+    to_guest: tuple[Json, ...] = ({"vmap": {"key": meta("oifname"), "data": f"@{TO_GUEST}"}},)
+    if family == "bridge":
+        return {
+            "forward": [from_guest, to_guest],
+            "input": [(match(meta("iifname"), ours), DROP)],  # a bridged guest's gateway is somebody else
+            "output": [to_guest],
+        }
+    from_ours, leaving = match(meta("iifname"), ours), match(meta("oifname"), ours, unlike=True)
+    from_outside = match(meta("iifname"), ours, unlike=True)
+    not_asked_for = among(CT_STATE, ["new", "invalid", "untracked"])
+    is_ipv6 = match(meta("nfproto"), "ipv6")
+    return {
+        "forward": [
+            from_guest,
+            to_guest,
+            (from_outside, match(header("ip", "daddr"), f"@{NAT4}"), not_asked_for, DROP),
+            (from_outside, is_ipv6, match(meta("oifname"), f"@{NAT6}"), not_asked_for, DROP),
+            # Of no connection, so it would leave as it is, with its inner address.
+            (from_ours, match(header("ip", "saddr"), f"@{NAT4}"), among(CT_STATE, ["invalid", "untracked"]), DROP),
+            (is_ipv6, match(meta("iifname"), f"@{NAT6}"), among(CT_STATE, ["invalid", "untracked"]), DROP),
+        ],
+        "input": [
+            (from_outside, ACCEPT),
+            from_guest,
+            (among(CT_STATE, ["established", "related"]), ACCEPT),
+            (match(header("icmp", "type"), "echo-request"), ACCEPT),
+            *((match(header("icmpv6", "type"), each), ACCEPT) for each in (128, 135, 136)),
+            *(
+                (
+                    match({"concat": [meta("iifname"), header(protocol, "daddr")]}, f"@{RESOLVERS[version]}"),
+                    match(header(transport, "dport"), _DNS),
+                    ACCEPT,
+                )
+                for version, protocol in ((4, "ip"), (6, "ip6"))
+                for transport in ("udp", "tcp")
+            ),
+            (DROP,),
+        ],
+        "output": [to_guest],
+        "postrouting": [
+            (match(header("ip", "saddr"), f"@{NAT4}"), leaving, {"masquerade": None}),
+            (is_ipv6, match(meta("iifname"), f"@{NAT6}"), leaving, {"masquerade": None}),
+        ],
     }
-    return frozenset(entry["chain"]["name"] for entry in entries if entry.get("chain", {}).get("name") in guarded)
 
 
-def _netdev(taps: Sequence[TapPlan], guarded: Sequence[str], naming: Naming) -> list[Json]:
-    family, table = "netdev", naming.table
-    members: list[Json] = [{"concat": [tap.device, tap.mac, str(address)]} for tap in taps for address in tap.addresses]
-    return [
-        *_fresh_table(family, table),
-        _set(family, table, SOURCES, ["ifname", "ether_addr", "ipv4_addr"], members),
-        _chain(family, table, GUARD),
-        _rule(family, table, GUARD, _from_set(("ether", "saddr"), ("ip", "saddr")), {"accept": None}),
-        _rule(
-            family,
-            table,
-            GUARD,
-            # The frame's own source too: an ARP packet in a frame of another MAC teaches switches and bridges a lie.
-            _from_set(("ether", "saddr"), ("arp", "saddr ip")),
-            _from_set(("arp", "saddr ether"), ("arp", "saddr ip")),
-            {"accept": None},
-        ),
-        _rule(family, table, GUARD, {"counter": None}, {"drop": None}),
-        *(
-            command
-            for device in guarded
-            for command in (
-                _chain(
-                    family,
-                    table,
-                    device,
-                    type="filter",
-                    hook="ingress",
-                    dev=device,
-                    prio=_INGRESS_PRIORITY,
-                    policy="drop",
-                ),
-                _rule(family, table, device, {"jump": {"target": GUARD}}),
-            )
-        ),
-    ]
+def change(
+    traces: Sequence[TapPlan], wanted: Sequence[TapPlan], naming: Naming, *, made: frozenset[str] = frozenset()
+) -> list[Json]:
+    """Commands that make our tables say `wanted` of a machine of which they say, or may say, `traces`. The taps of
+    `wanted` must be there; `made`: those that were only just."""
+    kept = {tap.device for tap in wanted}
+    commands: list[Json] = []
+    for tap in wanted:
+        commands += guard(tap.device, tap, naming, fresh=tap.device in made)
+        if firewall.is_filtered(tap):
+            commands += _filtered(tap, naming)
+    filtered = {(firewall.family(tap), tap.device) for tap in wanted if firewall.is_filtered(tap)}
+    for family, device in dict.fromkeys((firewall.family(tap), tap.device) for tap in traces):
+        if (family, device) not in filtered:
+            commands += _unfiltered(family, device, naming)
+    now, before = members(wanted), members(traces)
+    for name in _SETS:
+        commands += no_elements("inet", naming.table, name, [each for each in before[name] if each not in now[name]])
+        commands += elements("inet", naming.table, name, now[name])
+    for device in dict.fromkeys(tap.device for tap in traces):
+        if device not in kept:
+            commands += no_guard(device, naming)
+    return commands
 
 
-def _inet(taps: Sequence[TapPlan], naming: Naming) -> list[Json]:
-    family, table, ours = "inet", naming.table, f"{naming.device_prefix}*"
-    nat: list[Json] = [str(address) for tap in taps if tap.topology is Topology.NAT for address in tap.addresses]
-    from_guest: Json = _match("==", _meta("iifname"), ours)
-    from_outside: Json = _match("!=", _meta("iifname"), ours)
-    known: Json = _match("in", {"ct": {"key": "state"}}, ["established", "related"])
-    drop: Json = {"drop": None}
-    accept: Json = {"accept": None}
-    return [
-        *_fresh_table(family, table),
-        _set(family, table, NAT_GUESTS, "ipv4_addr", nat),
-        _chain(family, table, "input", type="filter", hook="input", prio=_FILTER_PRIORITY, policy="accept"),
-        _rule(family, table, "input", from_outside, accept),
-        _rule(family, table, "input", known, accept),
-        _rule(family, table, "input", _match("==", _field("icmp", "type"), "echo-request"), accept),
-        _rule(family, table, "input", {"counter": None}, drop),
-        _chain(family, table, "forward", type="filter", hook="forward", prio=_FILTER_PRIORITY, policy="accept"),
-        _rule(family, table, "forward", known, accept),
-        _rule(family, table, "forward", from_guest, accept),
-        _rule(family, table, "forward", _match("==", _field("ip", "daddr"), f"@{NAT_GUESTS}"), {"counter": None}, drop),
-        _chain(family, table, "postrouting", type="nat", hook="postrouting", prio=_SRCNAT_PRIORITY, policy="accept"),
-        _rule(
-            family,
-            table,
-            "postrouting",
-            _match("==", _field("ip", "saddr"), f"@{NAT_GUESTS}"),
-            _match("!=", _meta("oifname"), ours),
-            {"masquerade": None},
-        ),
-    ]
+def members(taps: Iterable[TapPlan]) -> dict[str, list[Json]]:
+    """What the sets hold of these taps."""
+    found: dict[str, list[Json]] = {name: [] for name in _SETS}
+    for tap in taps:
+        found[NAT4] += [str(network.network_address) for network in tap.nat4]
+        found[NAT6] += [tap.device] if tap.nat6 else []
+        for address in tap.resolvers:
+            found[RESOLVERS[address.version]].append({"concat": [tap.device, str(address)]})
+    return {name: [each for index, each in enumerate(all) if each not in all[:index]] for name, all in found.items()}
 
 
-def _fresh_table(family: str, name: str) -> list[Json]:
-    """Add, delete, add: the middle one needs the table to be there."""
-    table: Json = {"table": {"family": family, "name": name}}
-    return [{"add": table}, {"delete": table}, {"add": table}]
+def removal(naming: Naming, tables: Iterable[tuple[str, str]]) -> list[Json]:
+    """Remove all tables of ours among these."""
+    return [command for family, name in tables if is_ours(family, name, naming) for command in no_table(family, name)]
 
 
-def _set(family: str, table: str, name: str, type: Json, members: list[Json]) -> Json:
-    body: dict[str, Json] = {"family": family, "table": table, "name": name, "type": type}
-    return {"add": {"set": body | {"elem": members} if members else body}}
+def is_ours(family: str, name: str, naming: Naming) -> bool:
+    """(`netdev <table>` held the guards of all taps in an earlier version.)"""
+    if family == "netdev":
+        return name == naming.table or naming.guarded(name) is not None
+    return family in HOOKS and name == naming.table
 
 
-def _chain(family: str, table: str, name: str, **hook: Json) -> Json:
-    return {"add": {"chain": {"family": family, "table": table, "name": name, **hook}}}
+def digest(entries: Iterable[Json]) -> str:
+    """SHA-256 of what nft lists, without what changes by itself (handles, counters)."""
+    return hashlib.sha256(json.dumps(settled(list(entries)), sort_keys=True).encode()).hexdigest()
 
 
-def _rule(family: str, table: str, chain: str, *expressions: Json) -> Json:
-    return {"add": {"rule": {"family": family, "table": table, "chain": chain, "expr": expressions}}}
-
-
-def _match(operator: str, left: Json, right: Json) -> Json:
-    return {"match": {"op": operator, "left": left, "right": right}}
-
-
-def _meta(key: str) -> Json:
-    return {"meta": {"key": key}}
-
-
-def _field(protocol: str, field: str) -> Json:
-    return {"payload": {"protocol": protocol, "field": field}}
-
-
-def _from_set(mac: tuple[str, str], address: tuple[str, str]) -> Json:
-    return _match("==", {"concat": [_meta("iifname"), _field(*mac), _field(*address)]}, f"@{SOURCES}")
-
-
-def _settled(value: Json) -> Json:
+def settled(value: Json) -> Json:
     if isinstance(value, dict):
-        return {key: _settled(inner) for key, inner in value.items() if key not in ("handle", "counter", "metainfo")}
-    if isinstance(value, list):
-        return [_settled(inner) for inner in value]
+        return {key: settled(inner) for key, inner in value.items() if key not in ("handle", "packets", "bytes")}
+    if isinstance(value, list | tuple):
+        return [settled(inner) for inner in value]
     return value
+
+
+def _filtered(tap: TapPlan, naming: Naming) -> list[Json]:
+    family, name = firewall.family(tap), naming.table
+    commands: list[Json] = []
+    for map, chain_name, rules in firewall.chains(tap):
+        commands += emptied_chain(family, name, chain_name)
+        commands += [rule(family, name, chain_name, *expressions) for expressions in rules]
+        commands += elements(family, name, map, [_jump(map, tap.device)])
+    return commands
+
+
+def _unfiltered(family: str, device: str, naming: Naming) -> list[Json]:
+    commands: list[Json] = []
+    for map in (FROM_GUEST, TO_GUEST):
+        chain_name = firewall.chain_name(map, device)
+        commands.append(chain(family, naming.table, chain_name))
+        commands += no_elements(family, naming.table, map, [_jump(map, device)])
+        commands += no_chain(family, naming.table, chain_name)
+    return commands
+
+
+def _jump(map: str, device: str) -> Json:
+    return [device, {"jump": {"target": firewall.chain_name(map, device)}}]

@@ -1,83 +1,165 @@
 """Taps, addresses, routes and kernel settings of the host, by iproute2 and /proc/sys.
 
 A tap is persistent and outlives its guest's process. Its alias says whose it is (`<table> vm <id>`), so that the
-host's own listing answers that question without our records. Routes of ours lie on our taps only.
+host's own listing answers that question without our records. Routes of ours lie on our taps only, and what the kernel
+routes by itself (its link-local networks) is none of them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import socket
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from svc_nodeagent.hypervisor.naming import Naming
-from svc_nodeagent.hypervisor.network.plan import TapPlan
-from svc_nodeagent.hypervisor.programs import ProgramFailed, run_program
+from svc_nodeagent.hypervisor.network.plan import HOST_LINK_LOCAL, TapPlan
+from svc_nodeagent.hypervisor.programs import ProgramFailed, run_program, try_program
+from svc_nodeagent.protocol import NetworkAddress
 
-_CLASS = Path("/sys/class/net")
 _SETTINGS = Path("/proc/sys/net")
 
 
 @dataclass(frozen=True)
 class SeenTap:
     device: str
-    vm_id: UUID | None
+    alias: str
     up: bool
-    gateways: frozenset[IPv4Address]
-    routes: frozenset[IPv4Address]
+    mtu: int
+    bridge: str | None
+    gateways: frozenset[IPv4Address | IPv6Address]
+    routes: frozenset[NetworkAddress]
+
+    @property
+    def vm_id(self) -> UUID | None:
+        try:
+            return UUID(self.alias.rpartition(" vm ")[2])
+        except ValueError:
+            return None
 
 
 async def seen_taps(naming: Naming) -> dict[str, SeenTap]:
-    """The taps of ours that the host has, with what is configured on them."""
-    links = json.loads(await run_program("ip", "-json", "address", "show") or b"[]")
+    """All taps of ours that the host has, with what is configured on them."""
+    links = json.loads(await run_program("ip", "-json", "-details", "address", "show") or b"[]")
     routes = json.loads(await run_program("ip", "-json", "-4", "route", "show", "table", "main") or b"[]")
-    taps = {}
-    for link in links:
-        device = link.get("ifname", "")
-        if not naming.is_tap(device):
+    if _has_ipv6():
+        routes += json.loads(await run_program("ip", "-json", "-6", "route", "show", "table", "main") or b"[]")
+    by_device: dict[str, list[dict[str, Any]]] = {}
+    for route in routes:
+        by_device.setdefault(str(route.get("dev")), []).append(route)
+    named = [(str(link.get("ifname", "")), link) for link in links]
+    return {device: _seen(link, by_device.get(device, ())) for device, link in named if naming.is_tap(device)}
+
+
+async def seen_of(devices: Iterable[str]) -> dict[str, SeenTap]:
+    """Those of `devices` that the host has. Costs the same however many others there are."""
+    found = {}
+    for device in dict.fromkeys(devices):
+        if not exists(device):
             continue
-        taps[device] = SeenTap(
-            device=device,
-            vm_id=_owner(device),
-            up="UP" in link.get("flags", ()),
-            gateways=frozenset(IPv4Address(a["local"]) for a in link.get("addr_info", ()) if a.get("family") == "inet"),
-            routes=frozenset(IPv4Address(r["dst"]) for r in routes if r.get("dev") == device and _is_host_route(r)),
-        )
-    return taps
+        asked = f"address show dev {device}\nroute show table main dev {device}\n"
+        try:
+            link, routes = _several(await run_program("ip", "-json", "-details", "-batch", "-", stdin=asked.encode()))
+            if _has_ipv6():
+                routes += json.loads(
+                    await run_program("ip", "-json", "-6", "route", "show", "table", "main", "dev", device) or b"[]"
+                )
+        except ProgramFailed:
+            if exists(device):
+                raise
+        else:
+            found[device] = _seen(link[0], routes)
+    return found
 
 
-async def create_tap(tap: TapPlan, naming: Naming) -> None:
-    """Make the device, down: it is brought up by `open_tap`, when its rules are in."""
-    device, alias = tap.device, f"{naming.table} vm {tap.vm_id}"
-    commands = [] if exists(device) else [f"tuntap add dev {device} mode tap vnet_hdr"]
-    if (_seen(device, "mtu"), _seen(device, "ifalias")) != (str(tap.mtu), alias):
-        commands.append(f'link set dev {device} mtu {tap.mtu} alias "{alias}"')
-    await _change(commands)
-    _set(f"ipv6/conf/{device}/disable_ipv6", "1")
-    _set(f"ipv4/conf/{device}/rp_filter", "1")
-    _set(f"ipv4/conf/{device}/accept_redirects", "0")
-    _set(f"ipv4/conf/{device}/send_redirects", "0")
-    _set(f"ipv4/conf/{device}/proxy_arp", "1" if tap.answers_for_neighbours else "0")
+async def create_taps(taps: Iterable[TapPlan], seen: dict[str, SeenTap], naming: Naming) -> None:
+    """Make the devices, down: one is brought up by `additions`, when its rules are in."""
+    taps = list(taps)
+    commands = []
+    for tap in taps:
+        there, alias = seen.get(tap.device), alias_of(tap, naming)
+        if there is None:
+            commands.append(f"tuntap add dev {tap.device} mode tap vnet_hdr")
+        if there is None or (there.mtu, there.alias) != (tap.nic.mtu, alias):
+            commands.append(
+                f'link set dev {tap.device} mtu {tap.nic.mtu} alias "{alias}"'
+                + (" addrgenmode none" if _has_ipv6() else "")
+            )
+    await change(commands)
+    for tap in taps:
+        for setting, value in _settings(tap):
+            _set(setting, value)
+        if tap.ipv6 and tap.bridge is None:
+            _set(f"ipv6/conf/{tap.device}/disable_ipv6", "0")
 
 
-async def open_tap(tap: TapPlan, seen: SeenTap | None) -> None:
-    """Bring the tap up and give it exactly its gateways and routes. Only after its rules are in."""
-    device = tap.device
-    gateways, routes = (seen.gateways, seen.routes) if seen else (frozenset[IPv4Address](), frozenset[IPv4Address]())
-    surplus = gateways - frozenset(tap.gateways)
-    commands = [f"route del {address}/32 dev {device}" for address in routes - frozenset(tap.addresses)]
-    # After the routes: a device's last address takes them with it.
-    commands += [f"address del {gateway}/32 dev {device}" for gateway in surplus]
-    commands += [f"address replace {gateway}/32 dev {device}" for gateway in frozenset(tap.gateways) - gateways]
-    if seen is None or not seen.up:
-        commands.append(f"link set dev {device} up")
-    missing = frozenset(tap.addresses) - (frozenset() if surplus else routes)
-    commands += [f"route replace {address}/32 dev {device}" for address in missing]
-    await _change(commands)
+def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
+    """Commands that take away what these taps carry and shall not, and close those that are none of them."""
+    wanted = {tap.device: tap for tap in taps}
+    commands = []
+    for device, there in seen.items():
+        tap = wanted.get(device)
+        if tap is None:
+            commands.append(f"link set dev {device} down")
+            continue
+        routes, gateways = carried(tap)
+        commands += [f"route del {route} dev {device}" for route in sorted(there.routes - routes, key=str)]
+        # After the routes: a device's last address takes them with it.
+        commands += [f"address del {_with_length(each)} dev {device}" for each in there.gateways - gateways]
+        if there.bridge is not None and there.bridge != tap.bridge:
+            commands.append(f"link set dev {device} nomaster")
+    return commands
+
+
+def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
+    """Commands that give these taps what they shall carry, and bring them up. Only after their rules are in.
+
+    What `seen` had is put in place again where a removal of an address may have taken it along."""
+    commands = []
+    for tap in taps:
+        device, there = tap.device, seen.get(tap.device)
+        routes, gateways = carried(tap)
+        had = there.routes if there is not None and there.up and not there.gateways - gateways else frozenset()
+        had_gateways = there.gateways if there is not None else frozenset()
+        if tap.bridge is not None and (there is None or there.bridge != tap.bridge):
+            commands.append(f"link set dev {device} master {tap.bridge}")
+        commands += [
+            f"address replace {_with_length(each)} dev {device}{' nodad' if each.version == 6 else ''}"
+            for each in tap.gateways
+            if each not in had_gateways
+        ]
+        if there is None or not there.up:
+            commands.append(f"link set dev {device} up")
+        commands += [f"route replace {route} dev {device}" for route in tap.networks if route in routes - had]
+    return commands
+
+
+def carried(tap: TapPlan) -> tuple[frozenset[NetworkAddress], frozenset[IPv4Address | IPv6Address]]:
+    """The routes and the host's addresses at a tap."""
+    return frozenset(() if tap.bridge is not None else tap.networks), frozenset(tap.gateways)
+
+
+def silence(taps: Iterable[TapPlan]) -> None:
+    """No IPv6 of the host's own where the card has none; after its removal, for this would take it along."""
+    for tap in taps:
+        if not tap.ipv6 or tap.bridge is not None:
+            _set(f"ipv6/conf/{tap.device}/disable_ipv6", "1")
+
+
+async def set_vlan(tap: TapPlan) -> None:
+    """A bridged card is in its VLAN alone, untagged. Only where the bridge filters VLANs."""
+    if tap.bridge is None or tap.nic.vlan is None:
+        return
+    listed = json.loads(await run_program("bridge", "-json", "vlan", "show", "dev", tap.device) or b"[]")
+    there = {int(vlan["vlan"]) for port in listed for vlan in port.get("vlans", ())}
+    for surplus in there - {tap.nic.vlan}:
+        await run_program("bridge", "vlan", "del", "dev", tap.device, "vid", str(surplus))
+    if tap.nic.vlan not in there:
+        await run_program("bridge", "vlan", "add", "dev", tap.device, "vid", str(tap.nic.vlan), "pvid", "untagged")
 
 
 async def remove_taps(devices: Iterable[str]) -> None:
@@ -90,46 +172,97 @@ async def remove_taps(devices: Iterable[str]) -> None:
                 raise
 
 
+async def is_routed(network: NetworkAddress, naming: Naming) -> bool:
+    """Whether the host routes exactly this to a tap of ours."""
+    status, output, error = await try_program(
+        "ip", "-json", f"-{network.version}", "route", "show", "table", "main", "exact", str(network)
+    )
+    if status != 0:
+        raise ProgramFailed("ip", status, error)
+    return any(naming.is_tap(str(route.get("dev"))) for route in json.loads(output or b"[]"))
+
+
+async def change(commands: list[str]) -> None:
+    """Several changes by one program; the first that fails ends them."""
+    if commands:
+        await run_program("ip", "-batch", "-", stdin="\n".join(commands).encode())
+
+
 def exists(device: str) -> bool:
-    return (_CLASS / device).exists()
+    try:
+        socket.if_nametoindex(device)
+    except OSError:
+        return False
+    return True
+
+
+def alias_of(tap: TapPlan, naming: Naming) -> str:
+    return f"{naming.table} vm {tap.vm_id}"
 
 
 def forwards() -> bool:
     return (_SETTINGS / "ipv4/ip_forward").read_text().strip() == "1"
 
 
-def forward() -> None:
-    """Guests are routed by this host."""
+def forward(*, ipv6: bool) -> None:
+    """Guests are routed by this host. An uplink that learns its own IPv6 route from a router goes on doing so, which
+    forwarding would end (Linux: Documentation/networking/ip-sysctl, accept_ra)."""
     if not forwards():
         _set("ipv4/ip_forward", "1")
+    everywhere = _SETTINGS / "ipv6/conf/all/forwarding"
+    if not ipv6 or not everywhere.exists() or everywhere.read_text().strip() == "1":
+        return
+    for setting in sorted((_SETTINGS / "ipv6/conf").glob("*/accept_ra")):
+        if setting.read_text().strip() == "1":
+            setting.write_text("2")
+    everywhere.write_text("1")
 
 
-async def _change(commands: list[str]) -> None:
-    """Several changes by one program; the first that fails ends them."""
-    if commands:
-        await run_program("ip", "-batch", "-", stdin="\n".join(commands).encode())
+def _settings(tap: TapPlan) -> Iterator[tuple[str, str]]:
+    device = tap.device
+    yield f"ipv6/conf/{device}/accept_ra", "0"
+    yield f"ipv6/conf/{device}/accept_redirects", "0"
+    yield f"ipv4/conf/{device}/rp_filter", "1"
+    yield f"ipv4/conf/{device}/accept_redirects", "0"
+    yield f"ipv4/conf/{device}/send_redirects", "0"
+    yield f"ipv4/conf/{device}/proxy_arp", "1" if tap.believes_in_neighbours else "0"
+    yield f"ipv4/neigh/{device}/proxy_delay", "0"
+
+
+def _seen(link: dict[str, Any], routes: Iterable[dict[str, Any]]) -> SeenTap:
+    return SeenTap(
+        device=link["ifname"],
+        alias=link.get("ifalias", ""),
+        up="UP" in link.get("flags", ()),
+        mtu=link["mtu"],
+        bridge=link.get("master"),
+        gateways=frozenset(ip_address(each["local"]) for each in link.get("addr_info", ()) if "local" in each),
+        routes=frozenset(
+            ip_network(route["dst"])
+            for route in routes
+            if route["dst"] != "default" and route.get("protocol") != "kernel"
+        ),
+    )
+
+
+def _several(output: bytes) -> Iterator[list[dict[str, Any]]]:
+    """The lists that a batch wrote, one a command."""
+    decoder, text, position = json.JSONDecoder(), output.decode(), 0
+    while position < len(text):
+        value, end = decoder.raw_decode(text, position)
+        yield value
+        position = end + len(text[end:]) - len(text[end:].lstrip())
+
+
+def _with_length(address: IPv4Address | IPv6Address) -> str:
+    return f"{address}/64" if address == HOST_LINK_LOCAL else f"{address}/{address.max_prefixlen}"
+
+
+def _has_ipv6() -> bool:
+    return (_SETTINGS / "ipv6").exists()
 
 
 def _set(setting: str, value: str) -> None:
     path = _SETTINGS / setting
     if path.exists():  # a kernel without IPv6 has no settings for it
         path.write_text(value)
-
-
-def _owner(device: str) -> UUID | None:
-    try:
-        return UUID(_seen(device, "ifalias").rpartition(" vm ")[2])
-    except ValueError:
-        return None
-
-
-def _seen(device: str, attribute: str) -> str:
-    """What the kernel says of a device; "" when it has gone."""
-    try:
-        return (_CLASS / device / attribute).read_text().strip()
-    except FileNotFoundError:
-        return ""
-
-
-def _is_host_route(route: dict[str, Any]) -> bool:
-    return "/" not in route["dst"] and route["dst"] != "default"

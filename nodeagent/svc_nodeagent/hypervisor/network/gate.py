@@ -1,0 +1,36 @@
+"""Many at once, or one alone: changes of single machines run side by side, a change of everything by itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+
+class Gate:
+    """Who came first goes first: one who waits to be alone is not passed by those who come after."""
+
+    def __init__(self) -> None:
+        self._door = trio.Lock()
+        self._inside = 0
+        self._empty = trio.Event()
+
+    @asynccontextmanager
+    async def beside(self) -> AsyncIterator[None]:
+        async with self._door:
+            self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if not self._inside:
+                self._empty.set()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        async with self._door:
+            while self._inside:
+                self._empty = trio.Event()
+                await self._empty.wait()
+            yield

@@ -1,0 +1,177 @@
+"""nftables, by its JSON (libnftables-json(5)): transactions that are merged while one is under way, and listings.
+
+A commit waits for a grace period of the kernel however small it is; so what comes while one runs is put together into
+the next. Invariant: a merged transaction that fails is taken apart, and each part fails or holds by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.programs import run_program, try_program
+
+Json: TypeAlias = "bool | int | str | Sequence[Json] | dict[str, Json] | None"
+Commands: TypeAlias = "Sequence[Json]"
+
+TOGETHER = 64
+"""Most parts of one transaction."""
+
+
+class _Part:
+    def __init__(self, commands: Commands) -> None:
+        self.commands = commands
+        self.is_done = False
+        self.failure: HostError | None = None
+
+
+class Transactions:
+    def __init__(self) -> None:
+        self._waiting: list[_Part] = []
+        self._turn = trio.Lock()
+
+    async def commit(self, commands: Commands) -> None:
+        """Carry these out, all or none of them. Raises `HostError`. Cancelled, it may have been carried out."""
+        part = _Part(commands)
+        self._waiting.append(part)
+        try:
+            async with self._turn:
+                if not part.is_done:
+                    with trio.CancelScope(shield=True):  # others wait for it too; the program has its own deadline
+                        await self._carry_out()
+        finally:
+            if part in self._waiting:
+                self._waiting.remove(part)
+        if part.failure is not None:
+            raise part.failure
+
+    async def _carry_out(self) -> None:
+        parts, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
+        try:
+            await load([command for part in parts for command in part.commands])
+        except HostError as error:
+            if len(parts) == 1:
+                parts[0].failure = error
+            else:
+                await self._one_by_one(parts)
+        for part in parts:
+            part.is_done = True
+
+    async def _one_by_one(self, parts: Iterable[_Part]) -> None:
+        for part in parts:
+            try:
+                await load(part.commands)
+            except HostError as error:
+                part.failure = error
+
+
+async def load(commands: Commands) -> None:
+    if commands:
+        await run_program("nft", "-j", "-f", "-", stdin=json.dumps({"nftables": commands}).encode())
+
+
+async def list_tables() -> frozenset[tuple[str, str]]:
+    """The (family, name) of every table of the host."""
+    listing = json.loads(await run_program("nft", "-j", "list", "tables"))
+    tables = [entry["table"] for entry in listing["nftables"] if "table" in entry]
+    return frozenset((table["family"], table["name"]) for table in tables)
+
+
+async def list_table(family: str, name: str) -> list[dict[str, Json]]:
+    """What a table holds; nothing where there is none."""
+    status, output, error = await try_program("nft", "-j", "list", "table", family, name)
+    if status != 0 and "No such file or directory" in error:
+        return []
+    if status != 0:
+        output = await run_program("nft", "-j", "list", "table", family, name)
+    entries: list[dict[str, Json]] = json.loads(output)["nftables"]
+    return entries
+
+
+async def list_all() -> list[dict[str, Json]]:
+    """Everything of the host, ours and others'. The one listing whose cost does not multiply with tables."""
+    entries: list[dict[str, Json]] = json.loads(await run_program("nft", "-j", "list", "ruleset"))["nftables"]
+    return entries
+
+
+def table(family: str, name: str) -> Json:
+    return {"add": {"table": {"family": family, "name": name}}}
+
+
+def no_table(family: str, name: str) -> list[Json]:
+    """Removes it, there or not: deleting needs it to be there."""
+    return [table(family, name), {"delete": {"table": {"family": family, "name": name}}}]
+
+
+def chain(family: str, table: str, name: str, **hook: Json) -> Json:
+    return {"add": {"chain": {"family": family, "table": table, "name": name, **hook}}}
+
+
+def emptied_chain(family: str, table: str, name: str, **hook: Json) -> list[Json]:
+    """The chain, there and without rules."""
+    return [
+        chain(family, table, name, **hook),
+        {"flush": {"chain": {"family": family, "table": table, "name": name}}},
+    ]
+
+
+def no_chain(family: str, table: str, name: str) -> list[Json]:
+    """Removes it, there or not."""
+    body: Json = {"chain": {"family": family, "table": table, "name": name}}
+    return [chain(family, table, name), {"flush": body}, {"delete": body}]
+
+
+def rule(family: str, table: str, chain: str, *expressions: Json) -> Json:
+    return {"add": {"rule": {"family": family, "table": table, "chain": chain, "expr": expressions}}}
+
+
+def named_set(family: str, table: str, name: str, type: Json) -> Json:
+    return {"add": {"set": {"family": family, "table": table, "name": name, "type": type}}}
+
+
+def verdict_map(family: str, table: str, name: str, type: Json) -> Json:
+    return {"add": {"map": {"family": family, "table": table, "name": name, "type": type, "map": "verdict"}}}
+
+
+def elements(family: str, table: str, name: str, members: Sequence[Json]) -> list[Json]:
+    if not members:
+        return []
+    return [{"add": {"element": {"family": family, "table": table, "name": name, "elem": members}}}]
+
+
+def no_elements(family: str, table: str, name: str, members: Sequence[Json]) -> list[Json]:
+    """Removes them, there or not."""
+    if not members:
+        return []
+    body: Json = {"element": {"family": family, "table": table, "name": name, "elem": members}}
+    return [{"add": body}, {"delete": body}]
+
+
+def match(left: Json, right: Json, *, unlike: bool = False) -> Json:
+    return {"match": {"op": "!=" if unlike else "==", "left": left, "right": right}}
+
+
+def among(left: Json, right: Sequence[Json]) -> Json:
+    return {"match": {"op": "in", "left": left, "right": right}}
+
+
+def meta(key: str) -> Json:
+    return {"meta": {"key": key}}
+
+
+def header(protocol: str, field: str) -> Json:
+    return {"payload": {"protocol": protocol, "field": field}}
+
+
+def prefix(address: str, length: int) -> Json:
+    return {"prefix": {"addr": address, "len": length}}
+
+
+CT_STATE: Json = {"ct": {"key": "state"}}
+ACCEPT: Json = {"accept": None}
+DROP: Json = {"drop": None}
+RETURN: Json = {"return": None}

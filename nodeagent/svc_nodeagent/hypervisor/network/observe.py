@@ -1,0 +1,208 @@
+"""What the host has of networks, compared with what it was told to have.
+
+nftables lists rules in other words than they were given in. So what a chain should say is put into a table without
+hooks, which no packet passes, and is read back from there: then both sides are in nft's own words, of whatever
+version. What was read back once is remembered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.network import firewall, guard, nft, ruleset, taps
+from svc_nodeagent.hypervisor.network.nft import Json
+from svc_nodeagent.hypervisor.network.plan import TapPlan, network_of, text_of
+from svc_nodeagent.hypervisor.network.taps import SeenTap
+from svc_nodeagent.protocol import NetworkAddress, Spoof
+
+Rules: TypeAlias = "Sequence[tuple[Json, ...]]"
+_REASONS = {guard.counter(reason): reason for reason in Spoof}
+
+
+@dataclass
+class Listing:
+    """What nft lists, by (family, table): rules by chain, hooks by chain, members by set or map, dropped frames."""
+
+    rules: dict[tuple[str, str, str], list[Json]] = field(default_factory=dict)
+    hooks: dict[tuple[str, str, str], dict[str, Json]] = field(default_factory=dict)
+    members: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
+    counted: dict[str, dict[Spoof, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entries: Iterable[dict[str, Any]]) -> Listing:
+        listing = cls()
+        for entry in entries:
+            for kind, body in entry.items():
+                if kind == "chain":
+                    key = (body["family"], body["table"], body["name"])
+                    listing.rules.setdefault(key, [])
+                    if "hook" in body:
+                        listing.hooks[key] = {name: body.get(name) for name in ("type", "hook", "prio", "policy")}
+                elif kind == "rule":
+                    key = (body["family"], body["table"], body["chain"])
+                    listing.rules.setdefault(key, []).append(ruleset.settled(body["expr"]))
+                elif kind in ("set", "map"):
+                    key = (body["family"], body["table"], body["name"])
+                    listing.members[key] = [_key(member) for member in body.get("elem", ())]
+                elif kind == "counter" and body["name"] in _REASONS:
+                    listing.counted.setdefault(body["table"], {})[_REASONS[body["name"]]] = body["packets"]
+        return listing
+
+    def let_in(self, table: str) -> frozenset[NetworkAddress]:
+        """The networks that a tap's guard lets the guest speak from."""
+        return let_in(self.rules.get((guard.FAMILY, table, guard.CHAIN), ()))
+
+
+class Reference:
+    """How nft lists what chains should say."""
+
+    def __init__(self, naming: Naming) -> None:
+        self._table = f"{naming.table}-reference"
+        self._naming = naming
+        self._known: dict[tuple[str, str], list[Json]] = {}
+
+    async def learn(self, wanted: Iterable[tuple[str, Rules]]) -> None:
+        """See that `rules` knows these (family, rules)."""
+        unknown = dict.fromkeys(
+            (family, key) for family, rules in wanted if (family, key := _text(rules)) not in self._known
+        )
+        for family in dict.fromkeys(family for family, _ in unknown):
+            texts = [text for each, text in unknown if each == family]
+            await nft.load(self._commands(family, texts))
+            try:
+                listing = Listing.of(await nft.list_table(family, self._table))
+            finally:
+                await nft.load(nft.no_table(family, self._table))
+            for number, text in enumerate(texts):
+                self._known[family, text] = listing.rules[family, self._table, f"rules{number}"]
+
+    def rules(self, family: str, rules: Rules) -> list[Json]:
+        return self._known[family, _text(rules)]
+
+    def keep(self, wanted: Iterable[tuple[str, Rules]]) -> None:
+        """Forget all others."""
+        kept = {(family, _text(rules)) for family, rules in wanted}
+        self._known = {key: listed for key, listed in self._known.items() if key in kept}
+
+    def _commands(self, family: str, texts: list[str]) -> list[Json]:
+        commands = [*nft.no_table(family, self._table), nft.table(family, self._table)]
+        if family == guard.FAMILY:
+            commands += guard.counters(self._table)
+        else:
+            commands += ruleset.lookups(family, self._table)
+        for number, text in enumerate(texts):
+            commands.append(nft.chain(family, self._table, f"rules{number}"))
+            commands += [nft.rule(family, self._table, f"rules{number}", *each) for each in json.loads(text)]
+        return commands
+
+
+def expected(tap: TapPlan) -> Iterator[tuple[str, Rules]]:
+    """The (family, rules) of every chain of a tap."""
+    yield guard.FAMILY, guard.rules(tap)
+    for _, _, rules in firewall.chains(tap):
+        yield firewall.family(tap), rules
+
+
+def tap_differences(
+    tap: TapPlan, seen: SeenTap | None, listing: Listing, reference: Reference, naming: Naming
+) -> Iterator[str]:
+    """Sentences, one for each thing that is other than it should be."""
+    if seen is None:
+        yield f"The tap {tap.device} is missing."
+        return
+    if not seen.up:
+        yield f"The tap {tap.device} is down."
+    if seen.mtu != tap.nic.mtu:
+        yield f"The tap {tap.device} has MTU {seen.mtu} instead of {tap.nic.mtu}."
+    if seen.alias != taps.alias_of(tap, naming):
+        yield f"The tap {tap.device} is not marked as this machine's."
+    if seen.bridge != tap.bridge:
+        yield f"The tap {tap.device} is plugged into {seen.bridge or 'no bridge'} instead of {tap.bridge or 'none'}."
+    routes, gateways = taps.carried(tap)
+    for route in sorted(routes - seen.routes, key=str):
+        yield f"{text_of(route)} is not routed to {tap.device}."
+    for route in sorted(seen.routes - routes, key=str):
+        yield f"{text_of(route)} is routed to {tap.device} and should not be."
+    for gateway in sorted(gateways - seen.gateways, key=str):
+        yield f"The host does not answer for {gateway} at {tap.device}."
+    for gateway in sorted(seen.gateways - gateways, key=str):
+        yield f"The host answers for {gateway} at {tap.device} and should not."
+
+    key = (guard.FAMILY, naming.guard(tap.device), guard.CHAIN)
+    if key not in listing.hooks:
+        yield f"Nothing guards {tap.device} against spoofing."
+    elif listing.rules[key] != reference.rules(guard.FAMILY, guard.rules(tap)):
+        yield f"The rules against spoofing at {tap.device} are not as they should be."
+    wanted = {map: (chain, rules) for map, chain, rules in firewall.chains(tap)}
+    family = firewall.family(tap)
+    for map in (firewall.FROM_GUEST, firewall.TO_GUEST):
+        is_member = tap.device in listing.members.get((family, naming.table, map), ())
+        chain, rules = wanted.get(map, (firewall.chain_name(map, tap.device), None))
+        listed = listing.rules.get((family, naming.table, chain))
+        if rules is None and is_member:
+            yield f"{tap.device} is filtered ({chain}) and should not be."
+        if rules is not None and (not is_member or listed != reference.rules(family, rules)):
+            yield f"The filter {chain} of {tap.device} is not as it should be."
+    for name, members in ruleset.members((tap,)).items():
+        present = listing.members.get(("inet", naming.table, name), ())
+        for member in members:
+            if _key(member) not in present:
+                yield f"{_key(member)} is missing in the set {name}."
+
+
+def shared_rules(naming: Naming, *, bridged: bool) -> Iterator[tuple[str, str, Rules]]:
+    """(family, chain, rules) of the hooked chains."""
+    for family in ruleset.families(bridged=bridged):
+        for chain, rules in ruleset.shared_rules(family, naming).items():
+            yield family, chain, rules
+
+
+def shared_is_sound(listing: Listing, reference: Reference, naming: Naming, *, bridged: bool) -> bool:
+    return all(
+        listing.hooks.get((family, naming.table, chain)) == ruleset.HOOKS[family][chain]
+        and listing.rules.get((family, naming.table, chain)) == reference.rules(family, rules)
+        for family, chain, rules in shared_rules(naming, bridged=bridged)
+    )
+
+
+def let_in(rules: Iterable[Json]) -> frozenset[NetworkAddress]:
+    """The networks that rules of a guard let a guest speak from: a source of IPv4 or IPv6 they compare with, but for
+    link-local and unspecified ones."""
+    found = set()
+    for expressions in rules:
+        for expression in expressions if isinstance(expressions, list) else ():
+            body = expression.get("match") if isinstance(expression, dict) else None
+            if not isinstance(body, dict) or not isinstance(body["left"], dict):
+                continue
+            payload, value = body["left"].get("payload"), body["right"]
+            if not isinstance(payload, dict) or payload.get("field") not in ("saddr", "saddr ip"):
+                continue
+            if payload.get("protocol") == "ether":
+                continue
+            if isinstance(value, dict) and isinstance(value.get("prefix"), dict):
+                inner: Any = value["prefix"]
+                value = f"{inner['addr']}/{inner['len']}"
+            network = network_of(str(value))
+            if not network.is_link_local and not network.is_unspecified:
+                found.add(network)
+    return frozenset(found)
+
+
+def _text(rules: Rules) -> str:
+    return json.dumps(rules)
+
+
+def _key(member: Any) -> str:
+    """A member of a set or map as text: of a map its key, of a concatenation its parts."""
+    if isinstance(member, list):
+        return _key(member[0])
+    if isinstance(member, dict):
+        if "elem" in member:
+            return _key(member["elem"]["val"])
+        if "concat" in member:
+            return " . ".join(_key(part) for part in member["concat"])
+    return str(member)
