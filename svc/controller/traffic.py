@@ -35,12 +35,16 @@ from svc_actors.store import Queryable, Record
 
 LAST_DECISIONS: Final = 20
 
+_COUNTED: Final = (
+    """coalesce(used.sent, 0) + CASE policy.direction WHEN 'both' THEN coalesce(used.received, 0) ELSE 0 END"""
+)
+
 # $1 is the period, which the first of the list's conditions brings.
 _USE: Final = f"""
 SELECT vms.id, vms.name, vms.project_id, vms.node_id, vms.deleted_at, plans.name AS plan_name,
        policy.allowance_gib, policy.direction, policy.action, policy.throttle_mbps,
        coalesce(used.received, 0) AS received, coalesce(used.sent, 0) AS sent,
-       coalesce(used.sent, 0) + CASE policy.direction WHEN 'both' THEN coalesce(used.received, 0) ELSE 0 END AS counted,
+       {_COUNTED} AS counted,
        coalesce(used.resets, 0) AS resets, coalesce(used.samples, 0) AS samples, used.first_at
 FROM vms
 LEFT JOIN plans ON plans.id = vms.plan_id
@@ -55,6 +59,7 @@ _SORTABLE: Final = {
     "sent_bytes": "sent",
     "counted_bytes": "counted",
     "allowance_bytes": "policy.allowance_gib",
+    "percent": f"({_COUNTED}) / policy.allowance_gib",
     "plan": "plan_name",
 }
 

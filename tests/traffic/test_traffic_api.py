@@ -110,6 +110,12 @@ async def test_the_list_is_paged_sorted_and_searched(stage: Stage) -> None:
         last = await shown(people, "?page_size=2&page=3&sort=vm_name")
         assert [item["vm_name"] for item in last["items"]] == ["vm4"]
         assert [item["vm_name"] for item in (await shown(people, "?q=m2"))["items"]] == ["vm2"]
+        for plan, gib in {"tight": 1, "wide": 100}.items():
+            plan_id = await stage.plan(plan)
+            await stage.allow(plan_id, Policy(gib))
+            await stage.database.execute("UPDATE vms SET plan_id = $1 WHERE name = $2", plan_id, f"vm{len(plan) - 2}")
+        nearest = await shown(people, "?sort=-percent&page_size=2")
+        assert [(item["vm_name"], item["percent"]) for item in nearest["items"]] == [("vm3", 300.0), ("vm2", 2.0)]
         assert (await shown(people, "?q=m2"))["sent_bytes"] == 10 * GIB
 
 
