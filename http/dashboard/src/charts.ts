@@ -43,12 +43,12 @@ const SLOT = 30;
 /** Transfer by month, newest first as the API has it, drawn oldest first: received below, sent on top. */
 export function months(all: Month[]): TemplateResult {
   const [latest] = all;
-  if (!latest) return html`<p class="empty">No traffic was counted yet.</p>`;
+  if (!latest || !all.some((month) => month.samples)) return html`<p class="empty">No traffic was counted yet.</p>`;
   const shown = all.slice(0, 12).reverse();
   const most = Math.max(1, ...shown.map((month) => month.received_bytes + month.sent_bytes));
   const high = (value: number) => (value / most) * (HEIGHT - 2);
   return html`<figure class="months">
-    <figcaption><span><span class="key received">Received</span><span class="key sent">sent</span></span> <b>${latest.period}: ${bytes(latest.received_bytes)}, ${bytes(latest.sent_bytes)}</b></figcaption>
+    <figcaption><span><span class="key received">Received</span><span class="key sent">Sent</span></span> <b>${latest.period}: ${bytes(latest.received_bytes)}, ${bytes(latest.sent_bytes)}</b></figcaption>
     <svg viewBox="0 0 ${12 * SLOT} ${HEIGHT}" preserveAspectRatio="none" role="img"
       aria-label=${shown.map((month) => `${month.period}: ${bytes(month.received_bytes)} received, ${bytes(month.sent_bytes)} sent`).join("; ")}>
       ${shown.map((month, index) => {

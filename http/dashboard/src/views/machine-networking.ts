@@ -46,8 +46,8 @@ function limits(me: Me, now: MachineNetworking): TemplateResult {
       : html`none <span class="quiet">not filtered</span>`],
     ["Rate", rate],
     ["IPv4 addresses", now.ipv4_allowed === null ? String(now.ipv4_count) : `${now.ipv4_count} of ${now.ipv4_allowed} in its plan`],
-    ["Received this month", now.month ? bytes(now.month.received_bytes) : "—"],
-    ["Sent this month", now.month ? bytes(now.month.sent_bytes) : "—"],
+    ["Received this month", now.month?.samples ? bytes(now.month.received_bytes) : "—"],
+    ["Sent this month", now.month?.samples ? bytes(now.month.sent_bytes) : "—"],
   ]);
 }
 
@@ -61,7 +61,7 @@ function card(me: Me, vm: Named, networking: Resource<MachineNetworking>, nic: N
       ${staff ? html`<td>${poolLink(me, address)}</td>` : nothing}
       <td>${badge(address.state)}${address.state === "releasing" ? html` <span class="quiet">${when(address.changed_at)}</span>` : nothing}</td>
       <td class="act">${address.primary ? html`<span class="quiet">primary</span>`
-        : address.state === "allocated" ? html`<button class="danger" @click=${() => detach(vm, networking, address)}>Detach</button>` : nothing}</td></tr>`),
+        : address.state === "allocated" ? html`<button class="danger" aria-label="Detach ${address.ip}" @click=${() => detach(vm, networking, address)}>Detach</button>` : nothing}</td></tr>`),
       "No addresses.")}`;
 }
 

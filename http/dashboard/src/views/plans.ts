@@ -19,7 +19,7 @@ export function plansView(): View {
         <td>${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB</td><td>${plan.ipv4_count}</td><td>${policy(plan)}${plan.traffic_pending
           ? html`<br><span class="quiet">from ${day(plan.traffic_pending.effective_from)}:</span> ${policy(plan.traffic_pending)}` : nothing}</td>
         <td>${plan.enabled ? nothing : badge("disabled")}</td>
-        <td class="act"><button @click=${() => changeTraffic(plan, done)}>Traffic policy</button>
+        <td class="act"><button aria-label="Traffic policy of ${plan.name}" @click=${() => changeTraffic(plan, done)}>Traffic policy</button>
           <button @click=${() => void attempt(async () => { await api.patch(`/plans/${plan.id}`, { enabled: !plan.enabled }); await done(); })}>
             ${plan.enabled ? "Disable" : "Enable"}</button></td></tr>`), "No plans."))}`,
     dispose: () => plans.dispose(),

@@ -36,9 +36,9 @@ export function poolView(id: string): View {
   const action = (one: Allocation): Fragment => {
     const now = pool.value;
     if (!now) return nothing;
-    if (one.state === "releasing") return html`<button class="danger" @click=${() => forceFree(now, one.ip, done)}>Force free</button>`;
+    if (one.state === "releasing") return html`<button class="danger" aria-label="Force ${one.ip} free" @click=${() => forceFree(now, one.ip, done)}>Force free</button>`;
     if (one.state === "blocked") {
-      return html`<button @click=${() => void attempt(async () => { await api.post(`/pools/${id}/unblock`, { ip: one.ip }); await done(); })}>Unblock</button>`;
+      return html`<button aria-label="Unblock ${one.ip}" @click=${() => void attempt(async () => { await api.post(`/pools/${id}/unblock`, { ip: one.ip }); await done(); })}>Unblock</button>`;
     }
     return nothing;
   };
@@ -68,7 +68,7 @@ export function poolView(id: string): View {
       ${shown(reservations, (all) => table(["Address", "Kind", "Why", ""], all.map((one) => html`<tr>
         <td class="mono">${one.ip}${one.range_end ? html` – ${one.range_end}` : nothing}</td><td>${one.kind}</td><td class="wide">${one.note}</td>
         <td class="act">${one.arithmetic ? html`<span class="quiet">by the pool itself</span>`
-          : html`<button class="danger" @click=${() => removeReservation(now, one, done)}>Remove</button>`}</td></tr>`), "Nothing is set aside."))}
+          : html`<button class="danger" aria-label="Remove the reservation of ${one.ip}" @click=${() => removeReservation(now, one, done)}>Remove</button>`}</td></tr>`), "Nothing is set aside."))}
       ${allocations.draw()}`)}`,
     dispose: () => {
       pool.dispose();
