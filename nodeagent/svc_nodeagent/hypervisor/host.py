@@ -136,7 +136,8 @@ class LibvirtHost:
         records = await in_thread(folders.records)
         naming = naming or Naming()
         traffic = await HostTraffic.open(folders.traffic, naming)
-        network = HostNetwork(naming, {vm_id: record.network for vm_id, record in records.items()})
+        networks = {vm_id: record.network for vm_id, record in records.items()}
+        network = HostNetwork(naming, networks, before_removal=traffic.before_removal)
         host = cls(folders, naming, network, traffic, open_stream, uri)
         await host._restore_network()
         async with trio.open_nursery() as loop:
