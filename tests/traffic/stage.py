@@ -83,11 +83,14 @@ class Stage:
         project_id: UUID | None = None,
         node_id: UUID | None = None,
         created_at: datetime = datetime(2025, 6, 1, tzinfo=UTC),
+        vm_id: UUID | None = None,
     ) -> UUID:
-        vm_id: UUID = await self.database.fetchval(
-            """INSERT INTO vms (name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
+        vm_id = vm_id or uuid4()
+        await self.database.execute(
+            """INSERT INTO vms (id, name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
                                 status, access_mode, built_at, created_at)
-               VALUES ($1, $1, $2, $3, $4, $5, 1, 256, 1, 'running', 'user_sudo', $6, $6) RETURNING id""",
+               VALUES ($1, $2, $2, $3, $4, $5, $6, 1, 256, 1, 'running', 'user_sudo', $7, $7)""",
+            vm_id,
             name,
             project_id or self.project_id,
             node_id or self.node_id,
