@@ -16,6 +16,7 @@ from svc.cli import description
 from svc.cli.app import build
 from svc.cli.description import OperationDescription, describe
 from svc.cli.failures import EXIT_BY_CODE, Exit
+from svc.cli.parameters import option
 from svc.controller.catalogue import controller_registry
 from svc_actors.errors import ErrorCode
 from tests.cli.conftest import Terminal
@@ -31,6 +32,10 @@ def command_of(operation: OperationDescription) -> click.Command:
     return found
 
 
+def described(name: str) -> OperationDescription:
+    return next(operation for operation in SERVICE.operations if operation.name == name)
+
+
 @pytest.mark.parametrize("operation", SERVICE.operations, ids=lambda operation: operation.name)
 async def test_every_operation_has_a_command_that_takes_its_fields(operation: OperationDescription) -> None:
     command = command_of(operation)
@@ -43,6 +48,23 @@ async def test_every_operation_has_a_command_that_takes_its_fields(operation: Op
             assert parameter.name in taken or operation.parameter(f"{parameter.name}_id") is not None
     flags = [flag for parameter in command.params for flag in parameter.opts]
     assert len(flags) == len(set(flags)), "a flag that means two things"
+
+
+async def test_groups_are_named_and_families_are_numbers() -> None:
+    group_ids = described("vm.security-groups").parameter("group_ids")
+    assert group_ids is not None
+    assert group_ids.names == "/security-groups"
+    family = described("security_group.add_rule").parameter("family")
+    assert family is not None
+    assert option(family).type_cast_value(click.Context(click.Command("x")), "6") == 6
+
+
+async def test_only_what_is_changed_can_be_taken_away() -> None:
+    emptiable = {
+        (operation.name, one.name) for operation in SERVICE.operations for one in operation.parameters if one.emptiable
+    }
+    assert {("vm.security-groups", "group_ids"), ("plan.traffic", "traffic_gib")} <= emptiable
+    assert not {name for name, _ in emptiable if name.endswith((".create", ".list"))}
 
 
 async def test_what_must_be_given_is_asked_for_before_anything_is_sent(terminal: Terminal) -> None:

@@ -79,6 +79,46 @@ async def set_up(browser: Browser, stack: Stack) -> Page:
     return page
 
 
+async def add_node(page: Page) -> tuple[str, str]:
+    """The token and the fingerprint that the page gives for a new node."""
+    await page.press("Nodes")
+    await page.press("Add a node")
+    await page.fill("Name", "alpha")
+    await page.press("Make a token")
+    await page.until("!!document.querySelector('.secret code')")
+    command = await page.evaluate("document.querySelector('.secret code').innerText")
+    token, fingerprint = (re.search(rf"{name}=(\S+)", command) for name in ("SVC_TOKEN", "SVC_FINGERPRINT"))
+    assert token is not None
+    assert fingerprint is not None
+    await page.press("Done")
+    return token[1], fingerprint[1]
+
+
+async def add_image(page: Page) -> None:
+    image = {
+        "slug": "demo",
+        "name": "Demo Linux",
+        "distribution": "demo",
+        "release": "1",
+        "login_user": "debian",
+        "format": "qcow2",
+        "source": "url",
+        "url": "https://example.com/demo.qcow2",
+        "digest": "a" * 64,
+    }
+    assert (await called(page, "POST", "/images", image))["slug"] == "demo"
+
+
+async def create_machine(page: Page, name: str) -> None:
+    await page.press("Machines")
+    await page.press("Create a machine")
+    await page.fill("Name", name)
+    await page.press("Create")
+    await page.shows("It is shown this once")
+    await page.press("Done")
+    await page.until("document.querySelector('main .head .badge')?.innerText === 'running'")
+
+
 async def console_text(page: Page, text: str) -> None:
     await page.until(f"({TERMINAL_TEXT}).includes({json.dumps(text)})")
 
@@ -87,38 +127,12 @@ async def test_a_person_sets_up_adds_a_node_makes_a_machine_and_sees_its_console
     async with fresh_controller() as stack, open_browser() as browser:
         page = await set_up(browser, stack)
 
-        await page.press("Nodes")
-        await page.press("Add a node")
-        await page.fill("Name", "alpha")
-        await page.press("Make a token")
-        await page.until("!!document.querySelector('.secret code')")
-        command = await page.evaluate("document.querySelector('.secret code').innerText")
-        token, fingerprint = (re.search(rf"{name}=(\S+)", command) for name in ("SVC_TOKEN", "SVC_FINGERPRINT"))
-        assert token is not None
-        assert fingerprint is not None
-        await page.press("Done")
-        async with simulated_node(stack, token=token[1], fingerprint=fingerprint[1]):
+        token, fingerprint = await add_node(page)
+        async with simulated_node(stack, token=token, fingerprint=fingerprint):
             await page.until("!!document.querySelector('td .badge.good')")  # online, without a reload
 
-            image = {
-                "slug": "demo",
-                "name": "Demo Linux",
-                "distribution": "demo",
-                "release": "1",
-                "login_user": "debian",
-                "format": "qcow2",
-                "source": "url",
-                "url": "https://example.com/demo.qcow2",
-                "digest": "a" * 64,
-            }
-            assert (await called(page, "POST", "/images", image))["slug"] == "demo"
-            await page.press("Machines")
-            await page.press("Create a machine")
-            await page.fill("Name", "first")
-            await page.press("Create")
-            await page.shows("It is shown this once")
-            await page.press("Done")
-            await page.until("document.querySelector('main .head .badge')?.innerText === 'running'")
+            await add_image(page)
+            await create_machine(page, "first")
 
             machine_id = str(await page.evaluate("location.hash")).rsplit("/", 1)[1]
             serial = await browser.open(f"{stack.url}/console/{machine_id}?kind=serial")
@@ -145,6 +159,108 @@ async def test_a_person_sets_up_adds_a_node_makes_a_machine_and_sees_its_console
             assert [
                 line for line in page.complaints + serial.complaints + screen.complaints if "Security" in line
             ] == []
+
+
+def row(text: str) -> str:
+    """The row of a table that holds this text, as an expression; undefined where there is none."""
+    return f"[...document.querySelectorAll('main tr')].find((one) => one.innerText.includes({json.dumps(text)}))"
+
+
+async def row_says(page: Page, text: str, *words: str) -> None:
+    for word in words:
+        await page.until(f"!!({row(text)})?.innerText.includes({json.dumps(word)})")
+
+
+async def press_in_row(page: Page, text: str, label: str) -> None:
+    button = f"[...({row(text)})?.querySelectorAll('button') ?? []].find((one) => one.innerText.trim() === '{label}')"
+    await page.until(f"!!({button}) && (({button}).click(), true)")
+
+
+async def network_status(page: Page, status: str) -> None:
+    found = "[...document.querySelectorAll('main .head')].find((head) => head.innerText.startsWith('Networking'))"
+    await page.until(f"({found})?.querySelector('.badge')?.innerText === '{status}'")
+
+
+async def test_a_person_looks_after_networks_addresses_groups_and_allowances() -> None:
+    async with fresh_controller() as stack, open_browser() as browser:
+        page = await set_up(browser, stack)
+        token, fingerprint = await add_node(page)
+        async with simulated_node(stack, token=token, fingerprint=fingerprint):
+            await page.until("!!document.querySelector('td .badge.good')")
+            await add_image(page)
+            await create_machine(page, "first")
+
+            await page.press("Networks")
+            await page.press("Add a pool")
+            await page.fill("Name", "extra")
+            await page.fill("Block", "198.51.100.0/28")
+            await page.press("Add the pool")
+            await row_says(page, "198.51.100.0/28", "extra", "nat")
+            await page.press("extra")
+            await row_says(page, "198.51.100.0", "by the pool itself")
+            await page.press("Block an address")
+            await page.fill("Address", "198.51.100.9")
+            await page.fill("Why", "on a list of spammers")
+            await page.press("Block")
+            await row_says(page, "198.51.100.9", "blocked", "on a list of spammers")
+            await page.press("Reserve")
+            await page.fill("Address", "198.51.100.9")
+            await page.fill("Why", "a printer")
+            await page.press("Reserve")
+            await page.until("!!document.querySelector('dialog .failure')?.innerText.includes('198.51.100.9')")
+            await page.press("Cancel")
+            await press_in_row(page, "198.51.100.9", "Unblock")
+            await page.until(f"!({row('198.51.100.9')})")
+
+            await page.press("Security groups")
+            await page.press("Create a group")
+            await page.fill("Name", "web")
+            await page.press("Create")
+            await page.shows("No rules")
+            await page.press("+ SSH")
+            await row_says(page, "TCP 22", "accept", "anybody")
+            await page.press("Add a rule")
+            await page.fill("Port", "8000")
+            await page.fill("Last port", "8010")
+            await page.fill("Other side", "203.0.113.0/24")
+            await page.press("Add the rule")
+            await row_says(page, "TCP 8000 to 8010", "203.0.113.0/24")
+
+            await page.press("Machines")
+            await page.press("first")
+            await network_status(page, "applied")
+            await page.press("Choose groups")
+            await page.until("!!document.querySelector('dialog input[type=checkbox]')")
+            await page.evaluate("document.querySelector('dialog input[type=checkbox]').click()")
+            await page.press("Apply")
+            await page.until("!!document.querySelector('main .facts a[href^=\"#/security-groups/\"]')")
+            await network_status(page, "applied")  # by itself: the node was told
+            await page.press("Attach an address")
+            await page.fill("Address", "198.51.100.5")
+            pool = (
+                "[...document.querySelector('dialog [name=pool_id]').options].find((one) => one.text.includes('extra'))"
+            )
+            await page.fill("Pool", str(await page.evaluate(f"({pool}).value")))
+            await page.press("Attach")
+            await row_says(page, "198.51.100.5", "allocated")
+            await network_status(page, "applied")
+            await press_in_row(page, "198.51.100.5", "Detach")
+            await page.press("Detach")
+            await page.until(f"!({row('198.51.100.5')})")  # the host has let it go
+            await page.shows("no allowance")
+
+            await page.press("Plans")
+            await page.press("Traffic policy")
+            await page.fill("Allowance a month", "500")
+            await page.press("Save")
+            await page.until("!!document.querySelector('dialog')?.innerText.includes('in force')")
+            await page.press("Done")
+            await page.press("Traffic")
+            await row_says(page, "first", "no allowance")
+            await page.press("Nodes")
+            await page.press("alpha")
+            await page.shows("The host has what the records say.")
+            assert [line for line in page.complaints if "Security" in line] == []
 
 
 async def test_a_page_never_runs_what_is_not_its_own() -> None:
