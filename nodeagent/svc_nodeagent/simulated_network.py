@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from ipaddress import ip_interface
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from pydantic import Field
 
@@ -21,10 +21,10 @@ from svc_nodeagent.protocol import (
     ObservedNetwork,
     ObservedTap,
     ProbeResult,
-    TrafficReading,
     TrafficResult,
     Wire,
 )
+from svc_nodeagent.traffic import Ledger, TapReading
 
 FEATURES: Final = ("nat", "routed", "bridged", "ipv6", "rate", "vlan", "bridge-conntrack")
 _RECEIVED: Final = 1_000_000
@@ -44,22 +44,20 @@ class NetworkState(Wire):
     """What outlives the process."""
 
     networks: dict[UUID, SimulatedNetwork] = Field(default_factory=dict)
-    readings: dict[UUID, tuple[TrafficReading, ...]] = Field(default_factory=dict)
-    ledger_id: UUID = Field(default_factory=uuid4)
+    counters: dict[UUID, tuple[int, int]] = Field(default_factory=dict)
+    ledger: str = ""
 
 
 class SimulatedNetworks:
     def __init__(self, state: NetworkState) -> None:
         self.networks = dict(state.networks)
-        self.ledger_id = state.ledger_id
-        self._readings = {vm_id: {each.period: each for each in kept} for vm_id, kept in state.readings.items()}
+        self._counters = dict(state.counters)
+        self._ledger = Ledger(state.ledger.encode() or None)
+        if not state.ledger:
+            self._ledger.observe((), datetime.now(UTC))  # What comes from here on is counted.
 
     def state(self) -> NetworkState:
-        return NetworkState(
-            networks=self.networks,
-            readings={vm_id: tuple(kept.values()) for vm_id, kept in self._readings.items()},
-            ledger_id=self.ledger_id,
-        )
+        return NetworkState(networks=self.networks, counters=self._counters, ledger=self._ledger.text().decode())
 
     def apply(self, vm_id: UUID, spec: NetworkSpec) -> int:
         """Gives the generation that the host has now."""
@@ -129,25 +127,21 @@ class SimulatedNetworks:
         )
         return ProbeResult(taps=taps, machines=machines, ruleset_digest="simulated")
 
+    def count(self, vm_id: UUID, *, received: int, sent: int) -> None:
+        """The machine's counters go on by so many bytes."""
+        before = self._counters.get(vm_id, (0, 0))
+        self._counters[vm_id] = before[0] + received, before[1] + sent
+
     def traffic(self, running: Iterable[UUID]) -> TrafficResult:
-        """Every running machine has moved so many bytes since the last reading."""
-        now = datetime.now(UTC)
-        period = f"{now:%Y-%m}"
+        """The ledger, after each running machine has moved a little more."""
         for vm_id in running:
-            kept = self._readings.setdefault(vm_id, {})
-            before = kept.get(period)
-            kept[period] = TrafficReading(
-                vm_id=vm_id,
-                period=period,
-                received=(before.received if before else 0) + _RECEIVED,
-                sent=(before.sent if before else 0) + _SENT,
-                resets=before.resets if before else 0,
-                samples=(before.samples if before else 0) + 1,
-                first_at=before.first_at if before else now,
-                last_at=now,
-            )
-        readings = tuple(each for kept in self._readings.values() for each in kept.values())
-        return TrafficResult(ledger_id=self.ledger_id, readings=readings)
+            self.count(vm_id, received=_RECEIVED, sent=_SENT)
+        taps = [
+            TapReading(device=str(vm_id), vm_id=vm_id, origin="simulated", received=received, sent=sent)
+            for vm_id, (received, sent) in self._counters.items()
+        ]
+        self._ledger.observe(taps, datetime.now(UTC))
+        return self._ledger.result()
 
 
 def address_text(address: GuestAddress) -> str:

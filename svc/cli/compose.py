@@ -36,6 +36,7 @@ from svc_actors.controller.network_watch import NetworkWatch
 from svc_actors.controller.node import Node, NodeServices
 from svc_actors.controller.node_watch import NodeWatch, machine_observer
 from svc_actors.controller.tasks import TaskRunner
+from svc_actors.controller.traffic_watch import TrafficWatch
 from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorAlert, ActorSystem, AlertKind
 from svc_actors.runtime.supervision import log_alert
@@ -140,6 +141,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         await nursery.start(tasks.run)
         await nursery.start(MachineWatch(database).run)
         await nursery.start(networks.run)
+        await nursery.start(TrafficWatch(database, gateway, trespassed=watch.hooks.trespassed).run)
         nursery.start_soon(_forget_for_ever, database)
         try:
             yield Controller(config, database, events, actors, authority, gateway, tasks, sealer, Passwords())

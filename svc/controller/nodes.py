@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.controller import nodes_joining
+from svc.controller import nodes_joining, nodes_network
 from svc.controller.nodes_models import (
     Allocated,
     HealthCheck,
@@ -396,5 +396,6 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
         node_samples,
         Route(Method.GET, "/nodes/{id}/samples"),
     ),
+    *nodes_network.OPERATIONS,
     *nodes_joining.OPERATIONS,
 )

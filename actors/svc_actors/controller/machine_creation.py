@@ -195,11 +195,14 @@ async def _default_network(tx: Transaction) -> UUID:
 async def _take_address(
     tx: Transaction, candidates: list[Candidate], vm_id: UUID, nic_id: UUID
 ) -> tuple[Candidate, IPAddress]:
+    """The primary address, and beside it an IPv6 sub-prefix where one is free."""
     full: set[UUID] = set()
     for candidate in candidates:
         pool_ids = [pool_id for pool_id in candidate.pool_ids if pool_id not in full]
         taken = await allocate_first(tx, pool_ids, vm_id=vm_id, nic_id=nic_id, primary=True)
         if taken is not None:
+            beside = candidate.ipv6_pool_ids.get(taken.pool_id, ())
+            await allocate_first(tx, beside, vm_id=vm_id, nic_id=nic_id, primary=False)
             return candidate, taken.address
         full.update(pool_ids)
     raise capacity(

@@ -22,7 +22,7 @@ from svc_actors.controller.pool_needs import lack, needs
 from svc_actors.controller.rows import sole
 from svc_actors.controller.security_groups import require_filterable
 from svc_actors.errors import capacity, conflict, not_found, wrong_field
-from svc_actors.store import Caller, Record, Transaction, audit
+from svc_actors.store import Caller, Queryable, Record, Transaction, audit
 from svc_nodeagent.protocol import Topology
 
 MOST_ADDRESSES: Final = 64
@@ -201,11 +201,11 @@ async def _require_room(tx: Transaction, vm: MachineRow, family: int, *, bounded
         )
 
 
-async def ipv4_allowed(tx: Transaction, plan_id: UUID | None) -> int:
+async def ipv4_allowed(queryable: Queryable, plan_id: UUID | None) -> int:
     """How many IPv4 addresses a customer may have on a machine of this plan."""
     if plan_id is None:
         return IPV4_WITHOUT_PLAN
-    count: int = await tx.fetchval("SELECT ipv4_count FROM plans WHERE id = $1", plan_id)
+    count: int = await queryable.fetchval("SELECT ipv4_count FROM plans WHERE id = $1", plan_id)
     return count
 
 

@@ -7,19 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import UUID, uuid4
 
-from svc.controller import (
-    alerts,
-    images,
-    locations,
-    machine_orders,
-    machines,
-    networks,
-    overview,
-    plans,
-    pool_addresses,
-    pools,
-    tasks,
-)
+from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.services import Controller
 from svc.registry.operation import Context, Effects
@@ -28,23 +16,7 @@ from svc.registry.registry import Registry, authorise
 from svc_actors.store import Caller, Database, Via
 from tests.controller.machines.service import Service
 
-REGISTRY: Registry[Controller] = Registry(
-    operation
-    for area in (
-        alerts,
-        images,
-        locations,
-        machine_orders,
-        machines,
-        networks,
-        overview,
-        plans,
-        pool_addresses,
-        pools,
-        tasks,
-    )
-    for operation in area.OPERATIONS
-)
+REGISTRY: Registry[Controller] = controller_registry()
 
 
 class Api:
