@@ -191,6 +191,22 @@ async def test_who_changes_to_a_larger_plan_or_is_deleted_is_let_go(stage: Stage
     assert [action for _, action in await stage.history(gone)] == ["suspend", "lift"]
 
 
+async def test_a_policy_that_is_being_loosened_is_waited_for(stage: Stage) -> None:
+    plan = await stage.plan()
+    await stage.allow(plan, policy(10, SUSPEND))
+    vm_id = await stage.machine("web", plan)
+    await stage.sent(vm_id, 12)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    async with trio.open_nursery() as nursery:
+        async with stage.database.transaction() as tx:
+            await set_policy(tx, ADMINISTRATOR, plan, policy(20, SUSPEND), now=stage.now)
+            nursery.start_soon(stage.enforce)
+            with trio.fail_after(10):
+                while not await stage.database.fetchval(waiting):
+                    await trio.lowlevel.checkpoint()
+    assert await stage.history(vm_id) == []
+
+
 async def test_several_processes_decide_once(stage: Stage) -> None:
     plan = await stage.plan()
     await stage.allow(plan, policy(1, SUSPEND))
