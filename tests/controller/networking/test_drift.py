@@ -1,0 +1,218 @@
+"""What a probe finds: shown on every node, mended on a managed one, and never mistaken for what is under way."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import trio
+
+from svc.registry.principal import Role
+from svc_actors.controller.machine_spec import held_network
+from svc_actors.controller.network_drift import Found, Recorded, compare
+from svc_actors.controller.pool_arithmetic import IPNetwork
+from svc_actors.store import Database
+from svc_nodeagent.protocol import (
+    NodeNetProbe,
+    NodeOperation,
+    ObservedNetwork,
+    ObservedTap,
+    ProbeResult,
+    VmNetApply,
+    VmNetRelease,
+)
+from tests.controller.networking.stage import Held, Stage, open_stage
+
+VM = UUID(int=1)
+
+
+def recorded(**changes: object) -> Recorded:
+    values: dict[str, object] = {
+        "vm_id": VM,
+        "name": "web",
+        "wanted": 5,
+        "applied": 5,
+        "isolated": False,
+        "networks": frozenset({network("10.0.0.5")}),
+        "settled": True,
+    }
+    return Recorded(**(values | changes))  # type: ignore[arg-type]
+
+
+def network(text: str) -> IPNetwork:
+    return held_network(text)
+
+
+def observed(**changes: object) -> ObservedNetwork:
+    values: dict[str, object] = {"vm_id": VM, "generation": 5, "addresses": ("10.0.0.5",), "isolated": False}
+    return ObservedNetwork.model_validate(values | changes)
+
+
+def judged(record: Recorded, *networks: ObservedNetwork, taps: tuple[ObservedTap, ...] = ()) -> list[str]:
+    probe = ProbeResult(taps=taps, machines=networks, ruleset_digest="")
+    found: Found = compare({record.vm_id: record}, {record.vm_id: record}, probe)
+    return [each.problem for each in found.differences]
+
+
+def test_a_host_that_has_what_is_recorded_agrees() -> None:
+    assert judged(recorded(), observed()) == []
+    assert judged(recorded(), observed(addresses=("10.0.0.5/32",))) == []
+    v6 = recorded(networks=frozenset({network("2001:db8:0:5::/64")}))
+    assert judged(v6, observed(addresses=("2001:db8:0:5::/64",))) == []
+
+
+def test_each_way_of_being_other_is_named() -> None:
+    assert judged(recorded()) == ["The host carries no network for it."]
+    assert judged(recorded(), observed(generation=4)) == ["The host has generation 4; 5 was applied."]
+    assert judged(recorded(), observed(generation=9)) == ["The host has generation 9, and only 5 is recorded."]
+    assert judged(recorded(), observed(isolated=True)) == ["It is isolated on the host."]
+    assert judged(recorded(isolated=True), observed(isolated=False)) == ["It is not isolated on the host."]
+    assert judged(recorded(), observed(addresses=())) == ["10.0.0.5 is not carried."]
+    assert judged(recorded(), observed(addresses=("10.0.0.5", "10.0.0.6"))) == ["10.0.0.6 is carried and not recorded."]
+    assert judged(recorded(), observed(differences=("The rate is not held.",))) == ["The rate is not held."]
+
+
+def test_an_unguarded_tap_is_a_difference_and_one_that_is_down_is_not() -> None:
+    tap = ObservedTap(device="svc0", vm_id=VM, up=True, routes=(), filtered=False)
+    assert judged(recorded(), observed(), taps=(tap,)) == ["Its tap svc0 is up without the rules against spoofing."]
+    assert judged(recorded(), observed(), taps=(tap.model_copy(update={"up": False}),)) == []
+    nobody = tap.model_copy(update={"vm_id": None})
+    assert judged(recorded(), observed(), taps=(nobody,)) == ["The tap svc0 is no machine's."]
+
+
+def test_a_machine_that_changed_while_the_host_was_asked_is_not_judged() -> None:
+    probe = ProbeResult(taps=(), machines=(observed(generation=5),), ruleset_digest="")
+    before, after = recorded(), recorded(wanted=6, applied=6)
+    assert compare({VM: before}, {VM: after}, probe).differences == ()
+    assert compare({VM: before}, {}, probe).differences == ()
+    assert compare({}, {VM: after}, probe).differences == ()
+    assert judged(recorded(settled=False), observed(generation=1)) == []
+
+
+async def seen(stage: Stage) -> tuple[bool | None, list[tuple[str | None, str]]]:
+    shown = await (await stage.api(Role.STAFF))("node.network", id=stage.world.node_id)
+    return shown.agrees, [(each.vm_name, each.problem) for each in shown.differences]
+
+
+async def test_a_node_that_was_never_asked_neither_agrees_nor_differs(database: Database) -> None:
+    async with open_stage(database) as stage:
+        assert await seen(stage) == (None, [])
+
+
+async def test_a_node_that_agrees_shows_its_taps_by_machine(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id = await stage.machine()
+        await stage.probe.probe(stage.world.node_id)
+        shown = await (await stage.api(Role.STAFF))("node.network", id=stage.world.node_id)
+        assert shown.agrees is True
+        assert shown.probed_at is not None
+        assert [(tap.vm_id, tap.vm_name, tap.up) for tap in shown.taps] == [(vm_id, "web", True)]
+        assert await stage.alerts("network-drift:") == []
+
+
+async def test_drift_on_a_managed_node_is_shown_and_mended(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id, other = await stage.machine("web"), await stage.machine("other")
+        stage.host.networks.drift(vm_id, carried=["10.77.0.2", "10.77.0.99"])
+        await stage.probe.probe(stage.world.node_id)
+        assert await seen(stage) == (False, [("web", "10.77.0.99 is carried and not recorded.")])
+        [message] = await stage.alerts("network-drift:")
+        assert "web: 10.77.0.99 is carried and not recorded." in message
+        assert stage.rechecked == [stage.world.node_id]
+        await stage.until_applied(vm_id)
+        assert stage.hosts.carried(vm_id) == {"10.77.0.2"}
+        assert [each.vm_id for each in stage.hosts.asked_for("vm.net.apply") if isinstance(each, VmNetApply)] == [vm_id]
+        assert stage.hosts.carried(other) == {"10.77.0.3"}
+        await stage.probe.probe(stage.world.node_id)
+        assert await seen(stage) == (True, [])
+        assert await stage.alerts("network-drift:") == []
+
+
+async def test_drift_on_an_observed_node_is_only_shown(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id = await stage.machine()
+        await stage.mode("observe")
+        stage.host.networks.drift(vm_id, carried=[])
+        stage.host.networks.drift(uuid4(), carried=["10.77.0.50"])
+        asked = len(stage.hosts.asked)
+        await stage.probe.probe(stage.world.node_id)
+        assert (await seen(stage))[0] is False
+        assert len(await stage.alerts("network-drift:")) == 1
+        assert [operation.op for operation in stage.hosts.asked[asked:]] == ["node.net.probe"]
+        vm = await stage.vm(vm_id)
+        assert vm["net_applied"] == vm["net_wanted"]
+
+
+async def test_a_network_that_no_record_has_is_released_on_a_managed_node(database: Database) -> None:
+    async with open_stage(database) as stage:
+        await stage.machine()
+        stray = uuid4()
+        stage.host.networks.drift(stray, carried=["10.77.0.50"])
+        await stage.probe.probe(stage.world.node_id)
+        problem = "No machine of this id is recorded here; it carries 10.77.0.50."
+        assert await seen(stage) == (False, [(None, problem)])
+        assert stage.hosts.carried(stray) == set()
+        [release] = stage.hosts.asked_for("vm.net.release")
+        assert isinstance(release, VmNetRelease)
+        assert release.vm_id == stray
+
+
+async def test_a_machine_that_is_recorded_on_another_node_is_not_released_from_this_one(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id = await stage.machine()
+        location = stage.world.location_id
+        beta = await database.fetchval(
+            "INSERT INTO nodes (name, location_id, state, host_uuid) VALUES ('beta', $1, 'online', $2) RETURNING id",
+            location,
+            uuid4(),
+        )
+        await database.execute("UPDATE vms SET node_id = $2 WHERE id = $1", vm_id, beta)
+        await stage.probe.probe(stage.world.node_id)
+        assert (await seen(stage))[0] is False
+        assert stage.hosts.carried(vm_id) == {"10.77.0.2"}
+
+
+async def test_a_host_that_is_ahead_of_the_record_is_brought_back(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id = await stage.machine()
+        stage.host.networks.drift(vm_id, carried=["10.77.0.2"], generation=900)
+        await stage.probe.probe(stage.world.node_id)
+        await stage.until_applied(vm_id)
+        assert (await stage.vm(vm_id))["net_applied"] > 900
+        await stage.probe.probe(stage.world.node_id)
+        assert await seen(stage) == (True, [])
+
+
+async def test_what_is_being_changed_while_the_host_is_asked_is_no_drift(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id = await stage.machine()
+        held = Held()
+
+        async def answer_late(operation: NodeOperation) -> None:
+            if isinstance(operation, NodeNetProbe):
+                await held(operation)
+
+        stage.hosts.plays["node.net.probe"] = answer_late
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stage.probe.probe, stage.world.node_id)
+            await held.until_reached()
+            await stage.attach(vm_id)
+            await stage.until_applied(vm_id)
+            held.released.set()
+        assert await seen(stage) == (True, [])
+
+
+async def test_drift_that_stays_is_said_once_and_the_node_is_not_asked_again_at_once(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id = await stage.machine()
+        for _ in range(3):
+            stage.host.networks.drift(vm_id, differences="The rate is not held.")
+            await stage.probe.probe(stage.world.node_id)
+            await stage.until_applied(vm_id)
+        assert stage.rechecked == [stage.world.node_id]
+        assert len(await stage.alerts("network-drift:")) == 1
+        changes = await database.fetchval(
+            """SELECT count(*) FROM (SELECT payload FROM event_inbox WHERE kind = 'node'
+                                     UNION ALL SELECT payload FROM event WHERE kind = 'node') told
+               WHERE payload->>'change' = 'network_drift'"""
+        )
+        assert changes == 1
