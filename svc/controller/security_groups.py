@@ -16,11 +16,15 @@ from pydantic import Field, PlainValidator
 
 from svc.controller.access import visible_projects
 from svc.controller.fields import Name, Text
+from svc.controller.machine_models import visible_machine
+from svc.controller.machine_networking import MachineNetworking, networking_of
 from svc.controller.services import Controller
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, joined, paginate
 from svc.registry.principal import Access, Principal, Role, Scope
+from svc_actors.controller.machine_records import announce_machine
 from svc_actors.controller.security_groups import (
+    MAX_GROUPS_OF_A_MACHINE,
     Action,
     Direction,
     FirewallRule,
@@ -29,6 +33,7 @@ from svc_actors.controller.security_groups import (
     create_group,
     remove_group,
     remove_rule,
+    set_groups,
 )
 from svc_actors.errors import forbidden, not_found, wrong_field
 from svc_actors.store import Queryable, Record, Transaction, audit
@@ -175,6 +180,13 @@ class RuleRequest(Request):
     rid: UUID
 
 
+class MachineGroupsRequest(Request):
+    """`group_ids` is the whole set; empty, the machine is not filtered."""
+
+    id: UUID
+    group_ids: Annotated[list[UUID], Field(max_length=MAX_GROUPS_OF_A_MACHINE)]
+
+
 async def list_groups(context: Context[Controller], request: SecurityGroupList) -> Page[SecurityGroup]:
     database, principal = context.services.database, context.principal
     rows, total = await paginate(
@@ -237,6 +249,23 @@ async def delete_rule(context: Context[Controller], request: RuleRequest) -> Non
         group = await _changeable(tx, context.principal, request.id)
         rule = _rule(await remove_rule(tx, request.id, request.rid))
         await _record(tx, context, group, rule=_told(rule))
+
+
+async def set_machine_groups(context: Context[Controller], request: MachineGroupsRequest) -> MachineNetworking:
+    async with context.services.database.transaction() as tx:
+        machine = await visible_machine(tx, context.principal, request.id)
+        groups = await set_groups(tx, request.id, request.group_ids)
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="vm",
+            target_id=str(request.id),
+            target_name=machine["name"],
+            project_id=machine["project_id"],
+            details={"groups": sorted(group["name"] for group in groups)},
+        )
+        await announce_machine(tx, request.id)
+        return await networking_of(tx, context.principal, request.id)
 
 
 def _visible(principal: Principal) -> Condition:
@@ -409,5 +438,14 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
         delete_rule,
         Route(Method.DELETE, "/security-groups/{id}/rules/{rid}"),
         Command(("security-group", "remove-rule"), positional=("id", "rid")),
+    ),
+    _operation(
+        "vm.security-groups",
+        "Put a machine into these security groups and no others",
+        MachineGroupsRequest,
+        MachineNetworking,
+        set_machine_groups,
+        Route(Method.PUT, "/vms/{id}/security-groups"),
+        Command(("vm", "security-groups"), positional=("id",)),
     ),
 )
