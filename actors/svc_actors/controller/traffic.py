@@ -88,13 +88,13 @@ async def store_readings(
     )
     made = {row["id"]: row["created_at"] for row in rows}
     last = next_period(period_of(now))
-    taken = [reading for reading in _merged(readings) if reading.vm_id in made]
+    own = [reading for reading in readings if reading.vm_id in made]
     # A month early: the node's clock may be behind, or the controller's was ahead when it made the machine.
-    timely = [each for each in taken if shifted(period_of(made[each.vm_id]), -1) <= each.period <= last]
-    await _write(tx, node_id, ledger_id, timely)
+    timely = [each for each in own if shifted(period_of(made[each.vm_id]), -1) <= each.period <= last]
+    await _write(tx, node_id, ledger_id, _merged(timely))
     return Refused(
         foreign=frozenset(named) - made.keys(),
-        untimely=frozenset(each.vm_id for each in taken) - {each.vm_id for each in timely},
+        untimely=frozenset(each.vm_id for each in own) - {each.vm_id for each in timely},
     )
 
 
