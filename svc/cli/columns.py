@@ -73,7 +73,7 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "project.list": _columns("name", "id", "created=created_at"),
     "project.members": _columns("name", "email", "role", "id"),
     "location.list": _columns("name", "id", "created=created_at"),
-    "network.list": _columns("name", "default", "mtu", "id", "created=created_at"),
+    "network.list": _columns("name", "default", "mtu", "pools", "id", "created=created_at"),
     "pool.list": _columns(
         "name",
         "network=network_name",
@@ -88,7 +88,7 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         "enabled",
     ),
     "pool.allocations": _columns("ip", "state", "vm=vm_name", "note", "changed=changed_at"),
-    "pool.reservations": _columns("ip", "until=range_end", "kind", "note", "arithmetic", "id"),
+    "pool.reservations": _columns("ip", "until=range_end", "kind", "note", "by the pool=arithmetic", "id"),
     "security_group.list": _columns(
         "name",
         "project=project_name",

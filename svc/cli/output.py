@@ -214,8 +214,10 @@ def _number(name: str, value: float) -> str:
         return size(value * 2**20)
     if name.endswith("_gib"):
         return size(value * 2**30)
-    if name == "progress":
+    if name in ("progress", "percent"):
         return f"{value:g}%"
+    if name == "pressure":
+        return f"{value * 100:.0f}%"
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 

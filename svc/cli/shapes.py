@@ -41,6 +41,8 @@ def shortened(answer: Any) -> Any:
 
 def shaped(answer: Any) -> Any:
     """The answer as a table shows it; what needs no shaping is given back as it is."""
+    if isinstance(answer, list):
+        return [_network(row) if _is_network(row) else row for row in answer]
     if not isinstance(answer, Mapping):
         return answer
     if isinstance(answer.get("networking"), Mapping):
@@ -49,6 +51,10 @@ def shaped(answer: Any) -> Any:
         return networking(answer)
     if "rules" in answer and "default_ingress" in answer:
         return _security_group(answer)
+    if "port_from" in answer and "direction" in answer:
+        return {"rule": rule_line(answer), "id": answer["id"]}
+    if _is_network(answer):
+        return _network(answer)
     if "position" in answer and "months" in answer:
         return _traffic(answer)
     if "taps" in answer and "differences" in answer:
@@ -91,6 +97,15 @@ def rule_line(rule: Mapping[str, Any]) -> str:
     return " ".join(words) + (f" ({rule['note']})" if rule["note"] else "")
 
 
+def _is_network(row: Any) -> bool:
+    return isinstance(row, Mapping) and "pools" in row and "mtu" in row
+
+
+def _network(row: Mapping[str, Any]) -> Fields:
+    """Of its pools, what they are called: `pool list` shows the rest."""
+    return {**row, "pools": ", ".join(pool["name"] for pool in row["pools"])}
+
+
 def _machine(answer: Mapping[str, Any]) -> Fields:
     task = answer.get("task")
     rest = {key: value for key, value in answer.items() if key in {"password", "replayed"} and value}
@@ -112,6 +127,8 @@ def _address(address: Mapping[str, Any]) -> str:
 
 
 def _transfer(month: Mapping[str, Any]) -> str:
+    if not month["samples"]:
+        return "nothing was counted"
     return f"{size(month['received_bytes'])} received, {size(month['sent_bytes'])} sent"
 
 
@@ -132,8 +149,9 @@ def _traffic(answer: Mapping[str, Any]) -> Fields:
         fields["counted"] = f"{counted} of {size(allowance)}, {position['percent']:.1f}% ({position['direction']})"
         held = f" to {position['throttle_mbps']} Mbit/s" if position["action"] == "throttle" else ""
         fields["past it"] = f"{position['action']}{held}"
-    fields["a floor"] = f"{position['samples']} readings, counters began anew {position['resets']} times"
-    fields["months"] = _lines(f"{month['period']}  {_transfer(month)}" for month in answer["months"]) or "none"
+    fields["a floor"] = f"readings {position['samples']}, counters began anew {position['resets']} times"
+    counted_in = [month for month in answer["months"] if month["samples"]]
+    fields["months"] = _lines(f"{month['period']}  {_transfer(month)}" for month in counted_in) or "none"
     fields["decisions"] = (
         _lines(
             f"{decision['at'][:16].replace('T', ' ')}  {decision['action']}: {decision['reason']}"

@@ -18,7 +18,7 @@ export function nodeNetwork(id: string): Part {
         ${table(["Machine", "Tap", "Rate", "Spoofed frames dropped"], now.taps.map((tap) => html`<tr>
           <td>${machine(tap.vm_id, tap.vm_name)}</td><td><span class="mono">${tap.device}</span>${tap.up ? nothing : html` <span class="quiet">down</span>`}</td>
           <td>${tap.rate_mbps === null ? "—" : `${tap.rate_mbps} Mbit/s`}</td>
-          <td>${dropped(tap.dropped)}</td></tr>`), "No machine has a tap on this host.")}`)}`,
+          <td>${dropped(tap.dropped)}</td></tr>`), "No machine had a tap on this host.")}`)}`,
     dispose: () => network.dispose(),
   };
 }

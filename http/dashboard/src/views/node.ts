@@ -27,6 +27,7 @@ export function nodeView(id: string): View {
       ${facts([["Mode", now.mode], ["Location", now.location.name], ["Seen", when(now.seen_at)], ...capacity(now), ...factPairs(now)])}
       ${now.health?.checks?.length ? html`<h2>Readiness</h2>
         <ul class="checks">${now.health.checks.map((check) => html`<li>${badge(check.status)} <b>${check.name}</b> <span class="quiet">${check.message}</span></li>`)}</ul>` : nothing}`)}
+      ${node.value ? carries(node.value) : nothing}
       ${running.draw()}
       <h2>Tasks</h2>
       ${shown(tasks, (page) => tasksTable(page.items))}`,
@@ -68,6 +69,16 @@ function factPairs(node: Node): [string, Fragment][] {
   const names: [string, string][] = [["Host name", "hostname"], ["System", "os"], ["Kernel", "kernel"], ["libvirt", "libvirt"],
     ["Hypervisor", "hypervisor"], ["Processor", "cpu_model"], ["Accelerator", "accelerator"], ["Agent", "agent_version"]];
   return names.flatMap(([label, name]) => (node.facts?.[name] ? [[label, String(node.facts[name])] as [string, Fragment]] : []));
+}
+
+/** Which kinds of network its host can carry, and why not the others. */
+function carries(node: Node): Fragment {
+  const features = (node.facts?.["network_features"] ?? []) as string[];
+  const lacks = Object.entries((node.facts?.["network_lacks"] ?? {}) as Record<string, string>);
+  if (!features.length && !lacks.length) return nothing;
+  return html`<h2>Networks that it can carry</h2>
+    <ul class="checks">${features.length ? html`<li>${badge("ok")} ${features.join(", ")}</li>` : nothing}
+      ${lacks.map(([feature, why]) => html`<li>${badge("lacking")} <b>${feature}</b> <span class="quiet">${why}</span></li>`)}</ul>`;
 }
 
 function remove(node: Node): void {
