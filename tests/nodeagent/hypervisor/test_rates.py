@@ -47,9 +47,8 @@ async def pair(naming: Naming) -> AsyncIterator[Pair]:
         yield pair
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 20):
+            await run_program("ip", "netns", "del", pair.namespace)  # the pair goes with it
             await rates.forget_rate(pair.device)
-            await try_program("ip", "link", "del", pair.device)
-            await run_program("ip", "netns", "del", pair.namespace)
 
 
 async def carried(pair: Pair, *options: str) -> float:
@@ -85,16 +84,17 @@ async def test_a_lifted_cap_leaves_nothing_and_caps_nothing(pair: Pair) -> None:
     assert await carried(pair) > 20
 
 
-async def test_a_rate_is_changed_in_place_and_seen(pair: Pair) -> None:
+async def test_a_rate_is_changed_in_place_and_seen(pair: Pair, naming: Naming) -> None:
     await rates.set_rate(pair.device, 1000)
     assert await rates.seen_rate(pair.device) == 1000
     for _ in range(2):
         await rates.set_rate(pair.device, 7)
         assert await rates.seen_rate(pair.device) == 7
+        assert await rates.seen_rates(naming) == {pair.device: 7}
 
 
 @pytest.mark.parametrize("missing", ["shaper", "bucket", "chain", "another shaper"])
-async def test_a_cap_of_which_something_is_missing_is_seen_and_mended(pair: Pair, missing: str) -> None:
+async def test_a_cap_of_which_something_is_missing_is_seen_and_mended(pair: Pair, naming: Naming, missing: str) -> None:
     await rates.set_rate(pair.device, 50)
     shaper = rates.shaper_of(pair.device)
     if missing == "bucket":
@@ -106,6 +106,7 @@ async def test_a_cap_of_which_something_is_missing_is_seen_and_mended(pair: Pair
     if missing == "another shaper":
         await run_program("ip", "link", "add", shaper, "type", "ifb")
     assert await rates.seen_rate(pair.device) == rates.UNEQUAL
+    assert await rates.seen_rates(naming) == ({} if missing == "shaper" else {pair.device: rates.UNEQUAL})
     await rates.set_rate(pair.device, 50)
     assert await rates.seen_rate(pair.device) == 50
     await pair.guest("ping", "-c", "1", "-W", "5", HOST)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,22 @@ async def seen_rate(device: str) -> int | None:
     if to_guest == from_guest and to_guest is not None and await _is_sent_to(device, shaper):
         return to_guest
     return UNEQUAL
+
+
+async def seen_rates(naming: Naming) -> dict[str, int]:
+    """As `seen_rate`, of every tap of ours that has something of a rate: three programs however many there are."""
+    rated = await rated_devices(naming)
+    if not rated:
+        return {}
+    buckets = _buckets(await run_program("tc", "-json", "qdisc", "show"))
+    listing: list[dict[str, Any]] = json.loads(await run_program("nft", "-j", "list", "ruleset", "netdev"))["nftables"]
+    found = {}
+    for device in rated:
+        shaper = shaper_of(device)
+        to_guest, from_guest = buckets.get(device), buckets.get(shaper)
+        is_whole = to_guest is not None and to_guest == from_guest and _sends(listing, device, shaper)
+        found[device] = to_guest if is_whole and to_guest is not None else UNEQUAL
+    return found
 
 
 async def forget_rate(device: str) -> None:
@@ -167,10 +184,16 @@ async def _bucket_rate(device: str) -> int | None:
         if _exists(device):
             raise ProgramFailed("tc", status, error)
         return None
-    for queue in json.loads(output or b"[]"):
-        if queue.get("kind") == "tbf":
-            return int(queue["options"]["rate"]) * 8 // _BITS
-    return None
+    return _buckets(output, device).get(device)
+
+
+def _buckets(listing: bytes, asked: str = "") -> dict[str, int]:
+    """Megabits a second of the token buckets that tc lists, by device; one that it was asked for it does not name."""
+    return {
+        queue.get("dev", asked): int(queue["options"]["rate"]) * 8 // _BITS
+        for queue in json.loads(listing or b"[]")
+        if queue.get("kind") == "tbf" and queue.get("root")
+    }
 
 
 async def _is_sent_to(device: str, shaper: str) -> bool:
@@ -179,11 +202,12 @@ async def _is_sent_to(device: str, shaper: str) -> bool:
     status, output, _ = await try_program("nft", "-j", "list", "chain", "netdev", device, _CHAIN)
     if status != 0:
         return False
-    return any(
-        expression.get("fwd", {}).get("dev") == shaper
-        for entry in json.loads(output)["nftables"]
-        for expression in entry.get("rule", {}).get("expr", ())
-    )
+    return _sends(json.loads(output)["nftables"], device, shaper)
+
+
+def _sends(listing: Iterable[Mapping[str, Any]], device: str, shaper: str) -> bool:
+    rules = (entry["rule"] for entry in listing if entry.get("rule", {}).get("table") == device)
+    return any(expression.get("fwd", {}).get("dev") == shaper for rule in rules for expression in rule["expr"])
 
 
 async def _nft(*commands: dict[str, Any]) -> None:
