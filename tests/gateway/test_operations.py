@@ -35,7 +35,7 @@ async def test_a_machine_is_created_on_a_node(rig: Rig) -> None:
             node.node_id, OperationId("t:create"), operation, timeout=20, on_progress=note
         )
     assert result == DomainResult(vm_id=operation.machine.vm_id, state=DomainState.RUNNING)
-    assert node.host.machines[operation.machine.vm_id].addresses == ("10.0.0.5",)
+    assert node.host.networks.networks[operation.machine.vm_id].carried == ("10.0.0.5",)
     assert lines
     assert {line.id for line in lines} == {"t:create"}
 
