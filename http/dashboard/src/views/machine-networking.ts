@@ -33,7 +33,7 @@ function standing(now: MachineNetworking): Fragment {
     ${now.isolated ? html`<p class="failure" role="alert">Cut off: its host carries no traffic for it. ${now.isolated_reason ?? ""}</p>` : nothing}
     ${now.status === "failed" ? html`<p class="failure" role="alert">Its host could not do this: ${now.error ?? "no reason was given."}
       <br><span class="quiet">What was in force before is in force still. It is tried again by itself.</span></p>` : nothing}
-    ${now.status === "waiting" ? html`<p class="quiet">${now.error ?? "Its host is told as soon as it can be."}</p>` : nothing}`;
+    ${now.status === "waiting" ? html`<p class="quiet">${now.error ?? "What was changed is recorded; its host is told as soon as it can be reached."}</p>` : nothing}`;
 }
 
 function limits(me: Me, now: MachineNetworking): TemplateResult {

@@ -5,7 +5,7 @@ import { charts } from "../charts";
 import type { Machine, Me, MetricSeries, Task } from "../model";
 import type { View } from "../page";
 import { Resource } from "../resource";
-import { ask, badge, facts, secret, shown, size, when } from "../ui";
+import { ask, badge, facts, secret, shown, size, when, type Fragment } from "../ui";
 import { machineNetworking } from "./machine-networking";
 import { machineTraffic } from "./machine-traffic";
 import { powerButtons } from "./machines";
@@ -35,7 +35,7 @@ export function machineView(me: Me, id: string): View {
         ["Plan", now.plan_name ?? "—"],
         ["Project", now.project_name],
         ["Host name", now.hostname],
-        ["Node", me.role !== "customer" && now.node_id ? html`<a href="#/nodes/${now.node_id}">${now.node_name}</a>` : now.node_name ?? "—"],
+        ...(me.role === "customer" ? [] : [["Node", now.node_id ? html`<a href="#/nodes/${now.node_id}">${now.node_name}</a>` : "—"] as [string, Fragment]]),
         ["Created", when(now.created_at)],
       ])}`)}
       ${networking.draw()}
