@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
                 trio.run(_enrol, folder)
             case "run":
                 with _only_one(folder):
-                    trio.run(_run, folder, options.simulated, options.prefix)
+                    trio.run(_run, folder, options.simulated, options.prefix, options.bridge)
             case _:
                 _status(folder)
     except (_Unusable, NotEnrolled, EnrolmentRefused) as error:
@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         default="svc",
         help="how the names of domains, taps and of the nftables table begin; two agents on one host differ in it",
     )
+    run.add_argument("--bridge", help="the host's bridge that holds its uplink: bridged cards are plugged into it")
     commands.add_parser("status", parents=[common], help="say what this node is")
     return parser
 
@@ -88,12 +89,14 @@ async def _enrol(folder: AgentFolder) -> None:
     sys.stdout.write(f"joined as node {enrolment.node_id}\n")
 
 
-async def _run(folder: AgentFolder, simulated: bool, prefix: str) -> None:
+async def _run(folder: AgentFolder, simulated: bool, prefix: str, bridge: str | None) -> None:
+    if bridge is not None and bridge.startswith(prefix):
+        raise _Unusable(f"{bridge} begins with {prefix}, as the names of guests' taps do; rename the bridge")
     agent = Agent(folder, Journal.open(folder.journal))
     log.info("agent.started", node_id=str(agent.node_id), data=str(folder.path))
     async with trio.open_nursery() as nursery:
         await nursery.start(_stop_on_signal, agent)
-        await agent.run(_simulated(folder) if simulated else _libvirt(folder, prefix))
+        await agent.run(_simulated(folder) if simulated else _libvirt(folder, prefix, bridge))
         nursery.cancel_scope.cancel()
     log.info("agent.stopped")
 
@@ -106,14 +109,14 @@ async def _stop_on_signal(agent: Agent, *, task_status: trio.TaskStatus[None]) -
             agent.stop()
 
 
-def _libvirt(folder: AgentFolder, prefix: str) -> OpenHost:
+def _libvirt(folder: AgentFolder, prefix: str, bridge: str | None) -> OpenHost:
     # Imported here: a simulated node runs where libvirt is not installed.
     from svc_nodeagent.hypervisor import LibvirtHost, Naming
 
     naming = Naming(domain_prefix=f"{prefix}-", device_prefix=prefix, table=prefix)
 
     def open_host(open_stream: OpenStream) -> AbstractAsyncContextManager[Host]:
-        return LibvirtHost.open(folder.path / "host", open_stream=open_stream, naming=naming)
+        return LibvirtHost.open(folder.path / "host", open_stream=open_stream, naming=naming, bridge=bridge)
 
     return open_host
 

@@ -36,7 +36,7 @@ from svc_nodeagent.hypervisor.machines import Machines
 from svc_nodeagent.hypervisor.metrics import SAMPLE_SECONDS, Counters, Measurements, counters_of
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
-from svc_nodeagent.hypervisor.preflight import preflight
+from svc_nodeagent.hypervisor.preflight import network_features, preflight
 from svc_nodeagent.hypervisor.traffic import HostTraffic
 from svc_nodeagent.protocol import (
     Capacity,
@@ -91,9 +91,11 @@ class LibvirtHost:
         traffic: HostTraffic,
         open_stream: OpenStream,
         uri: str,
+        bridge: str | None,
     ) -> None:
         self._folders = folders
         self._naming = naming
+        self._bridge = bridge
         self._network = network
         self._traffic = traffic
         self._connection = Connection(uri, self)
@@ -125,8 +127,10 @@ class LibvirtHost:
         open_stream: OpenStream,
         naming: Naming | None = None,
         uri: str = LIBVIRT_URI,
+        bridge: str | None = None,
     ) -> AsyncIterator[LibvirtHost]:
-        """A host that keeps its files in `folder`, which QEMU's user must be able to pass through.
+        """A host that keeps its files in `folder`, which QEMU's user must be able to pass through. `bridge`: holds the
+        uplink, and bridged cards are plugged into it.
 
         Brings the network back to what the records say before anything else. Raises `ValueError` when a record of a
         machine cannot be read. One at a time in a process.
@@ -138,7 +142,7 @@ class LibvirtHost:
         traffic = await HostTraffic.open(folders.traffic, naming)
         networks = {vm_id: record.network for vm_id, record in records.items()}
         network = HostNetwork(naming, networks, before_removal=traffic.before_removal)
-        host = cls(folders, naming, network, traffic, open_stream, uri)
+        host = cls(folders, naming, network, traffic, open_stream, uri, bridge)
         await host._restore_network()
         async with trio.open_nursery() as loop:
             await loop.start(EVENT_LOOP.run)
@@ -176,7 +180,7 @@ class LibvirtHost:
         return await inventory.capacity(self._folders)
 
     async def facts(self) -> NodeFacts:
-        return await inventory.facts(self._connection, self._acceleration, self._naming)
+        return await inventory.facts(self._connection, self._acceleration, self._naming, self._bridge)
 
     async def domain_changes(self) -> AsyncIterator[DomainChanged]:
         """The latest change of each machine; what nobody fetched in time gives way to what came after it."""
@@ -261,6 +265,7 @@ class LibvirtHost:
                 acceleration=self._acceleration,
                 folders=self._folders,
                 restore_failure=self._restore_failure,
+                bridge=self._bridge,
             )
         )
 
@@ -277,6 +282,7 @@ class LibvirtHost:
     async def _restore_network(self) -> None:
         """A failure leaves the taps down, is shown by preflight, and is tried again by it and by every start."""
         try:
+            self._network.plug_into((await network_features(self._bridge)).uplink(self._bridge))
             await self._network.restore()
             self._restore_failure = None
         except (HostError, OSError) as error:

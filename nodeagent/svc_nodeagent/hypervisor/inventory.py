@@ -31,13 +31,16 @@ async def capacity(folders: Folders) -> Capacity:
     return await in_thread(_capacity, folders.root)
 
 
-async def facts(connection: Connection, acceleration: Acceleration, naming: Naming) -> NodeFacts:
+async def facts(
+    connection: Connection, acceleration: Acceleration, naming: Naming, bridge: str | None = None
+) -> NodeFacts:
     """Facts of the host; what only libvirt knows is `unknown` while it cannot be reached."""
     libvirt_version = hypervisor = UNKNOWN
     machine_types: tuple[str, ...] = ()
     if connection.is_connected:
         libvirt_version, hypervisor, machine_types = await connection.call(_hypervisor)
     verdict = await acceleration.verdict()
+    features = await network_features(bridge)
     return NodeFacts(
         hostname=socket.gethostname(),
         host_uuid=await in_thread(host_uuid),
@@ -49,7 +52,8 @@ async def facts(connection: Connection, acceleration: Acceleration, naming: Nami
         cpu_model=await in_thread(_cpu_model),
         accelerator=verdict.accelerator.value,
         machine_types=machine_types,
-        network_features=await network_features(),
+        network_features=features.found,
+        network_lacks=features.lacks,
         host_addresses=await host_addresses(naming),
     )
 

@@ -54,6 +54,7 @@ from svc_nodeagent.protocol import (
 
 POLL_SECONDS = 0.5
 PRESS_AGAIN_SECONDS = 10.0
+PUT_BACK_SECONDS = 10.0
 _OFF = (DomainState.STOPPED, DomainState.CRASHED)
 
 
@@ -122,6 +123,7 @@ class Machines:
         async with self._steps(spec.vm_id):
             order.check()
             await report(60, "making the disks, the first boot's seed and the network")
+            record = await self._not_older(record)
             await in_thread(self._write_record, record, spec.seed.account.password_hash)
             fault_point("create.record")
             await _together(partial(self._make_disks, record), partial(self._network.apply, spec.vm_id, record.network))
@@ -139,11 +141,10 @@ class Machines:
         """The definition is written anew from the record, so that changes made while the machine ran take effect."""
         self._order(vm_id, "the start")
         async with self._steps(vm_id):
-            record = (await self._record(vm_id)).model_copy(update={"network": network})
-            if await self._guests.state(vm_id) in (DomainState.RUNNING, DomainState.SHUTTING_DOWN):
-                await self._apply_network(record)
-                return await self._result(vm_id)
+            record = await self._not_older((await self._record(vm_id)).model_copy(update={"network": network}))
             await self._apply_network(record)
+            if await self._guests.state(vm_id) in (DomainState.RUNNING, DomainState.SHUTTING_DOWN):
+                return await self._result(vm_id)
             fault_point("start.network")
             await self._write_seed(record)
             await self._define(record)
@@ -221,7 +222,8 @@ class Machines:
     async def release(self, vm_id: UUID, addresses: tuple[str, ...]) -> ReleaseResult:
         async with self._steps(vm_id):
             given_up = await self._give_up(vm_id, frozenset(addresses))
-            removed = await self._network.absent(addresses)
+            removed = await self._network.absent(addresses, vm_id)
+            fault_point("network.released")
         if given_up is not None:
             record, kept = given_up
             await self._guests.tell_network(vm_id, kept, record.network)
@@ -282,10 +284,26 @@ class Machines:
         await self._guests.define(xml)
 
     async def _apply_network(self, record: MachineRecord) -> None:
-        """Written down first: after a crash between the two, the host is brought to the record."""
+        """Written down first: after a crash between the two, the host is brought to the record. What the host could not
+        be brought to does not stay in the record."""
+        before = await self._record(record.vm_id)
         await in_thread(self._write_record, record, None)
         fault_point("network.recorded")
-        await self._network.apply(record.vm_id, record.network)
+        try:
+            await self._network.apply(record.vm_id, record.network)
+        except BaseException:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + PUT_BACK_SECONDS):
+                await in_thread(self._write_record, before, None)
+            raise
+
+    async def _not_older(self, record: MachineRecord) -> MachineRecord:
+        """With the network that the host was told last, where that is another."""
+        if not await in_thread(self._record_path(record.vm_id).exists):
+            return record
+        known = await self._record(record.vm_id)
+        if known.network.generation <= record.network.generation:
+            return record
+        return record.model_copy(update={"network": known.network})
 
     async def _give_up(self, vm_id: UUID, addresses: frozenset[str]) -> tuple[MachineRecord, NetworkSpec] | None:
         """The record before, and what it kept; None when there was nothing to give up."""

@@ -6,8 +6,11 @@ certificate are the agent's own to judge.)
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.acceleration import Acceleration, qemu_user
@@ -15,36 +18,113 @@ from svc_nodeagent.hypervisor.connection import Connection, version_text
 from svc_nodeagent.hypervisor.domains import Accelerator
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.network import taps
+from svc_nodeagent.hypervisor.network.plan import Uplink
+from svc_nodeagent.hypervisor.network.rates import rates_lack
 from svc_nodeagent.hypervisor.programs import try_program
 from svc_nodeagent.protocol import CheckStatus, PreflightCheck
 
-PROGRAMS = ("qemu-system-x86_64", "qemu-img", "genisoimage", "ip", "nft")
+PROGRAMS = ("qemu-system-x86_64", "qemu-img", "genisoimage", "ip", "bridge", "tc", "nft")
 DISK_WARNING_FRACTION, DISK_FAILURE_GIB = 0.1, 1.0
 OLDEST_QEMU = (6, 0)
 
-# Table family, and a rule that only a kernel with the feature takes.
-_FEATURES: dict[str, tuple[str, str]] = {
-    "inet-conntrack": ("inet", "chain c { type filter hook forward priority 0; ct state established accept; }"),
-    "nat": ("inet", "chain c { type nat hook postrouting priority 100; masquerade; }"),
-    "netdev-ingress": ("netdev", 'chain c { type filter hook ingress device "lo" priority 0; }'),
-    "concatenated-sets": ("inet", "set s { type ifname . ether_addr . ipv4_addr; }"),
-    "limits": ("inet", "chain c { limit rate 1 mbytes/second accept; }"),
-    "bridge": ("bridge", "chain c { type filter hook forward priority 0; arp operation request accept; }"),
-    "bridge-conntrack": ("bridge", "chain c { type filter hook forward priority 0; ct state established accept; }"),
+# Table family, a rule that only a kernel with the feature takes, and what the kernel is short of without it.
+_KERNEL: dict[str, tuple[str, str, str]] = {
+    "guard": (
+        "netdev",
+        'counter n { }; chain c { type filter hook ingress device "lo" priority -300; counter name n drop; }',
+        "nftables at a device's ingress (nf_tables_netdev)",
+    ),
+    "filter": (
+        "inet",
+        "map m { type ifname : verdict; }; "
+        "chain c { type filter hook forward priority 0; iifname vmap @m; ct state established accept; }",
+        "nftables with connection tracking (nf_tables_inet, nft_ct)",
+    ),
+    "masquerade": (
+        "inet",
+        "chain c { type nat hook postrouting priority 100; masquerade; }",
+        "address translation by nftables (nft_masq)",
+    ),
+    "bridge": (
+        "bridge",
+        "map m { type ifname : verdict; }; chain c { type filter hook forward priority 0; oifname vmap @m; }",
+        "nftables on a bridge (nf_tables_bridge)",
+    ),
+    "bridge-conntrack": (
+        "bridge",
+        "chain c { type filter hook forward priority 0; ct state established accept; }",
+        "connection tracking on a bridge (nf_conntrack_bridge)",
+    ),
 }
-_NEEDED = ("inet-conntrack", "nat", "netdev-ingress", "concatenated-sets")
+_NEEDED = ("guard", "filter", "masquerade")
+_IPV6_SETTINGS = Path("/proc/sys/net/ipv6")
 
 
-async def network_features() -> tuple[str, ...]:
-    """Which nftables features this kernel has, by asking it to check rules that it does not keep."""
-    found = []
-    for name, (family, body) in _FEATURES.items():
-        status, _, _ = await try_program(
-            "nft", "-c", "-f", "-", stdin=f"table {family} svcprobe {{ {body}\n}}\n".encode()
-        )
-        if status == 0:
-            found.append(name)
-    return tuple(found)
+@dataclass(frozen=True)
+class NetworkFeatures:
+    """Of the protocol's network features, what this host can carry, and of each other one why not, in a sentence."""
+
+    found: tuple[str, ...]
+    lacks: dict[str, str]
+
+    def uplink(self, bridge: str | None) -> Uplink | None:
+        """What bridged cards can be plugged into."""
+        if bridge is None or "bridged" not in self.found:
+            return None
+        return Uplink(bridge, filters="bridge-conntrack" in self.found, vlans="vlan" in self.found)
+
+
+async def network_features(bridge: str | None = None) -> NetworkFeatures:
+    """What this host can carry, by asking its kernel to check rules that it does not keep. `bridge`: what bridged cards
+    are plugged into."""
+    short = await _kernel_is_short_of()
+    no_bridge, no_vlans = await _bridge_lacks(bridge)
+    lacks: dict[str, str | None] = {
+        "nat": _missing(short, "guard", "filter", "masquerade"),
+        "routed": _missing(short, "guard", "filter"),
+        "bridged": no_bridge or _missing(short, "guard", "bridge"),
+        "ipv6": _ipv6_lacks(),
+        "rate": await rates_lack(),
+        "vlan": no_bridge or no_vlans,
+        "bridge-conntrack": _missing(short, "bridge", "bridge-conntrack"),
+    }
+    return NetworkFeatures(
+        found=tuple(name for name, reason in lacks.items() if reason is None),
+        lacks={name: reason for name, reason in lacks.items() if reason is not None},
+    )
+
+
+def _ipv6_lacks() -> str | None:
+    return None if _IPV6_SETTINGS.exists() else "The kernel has no IPv6, or it was turned off at boot."
+
+
+async def _kernel_is_short_of() -> dict[str, str]:
+    short = {}
+    for name, (family, body, meaning) in _KERNEL.items():
+        table = f"table {family} svcprobe {{ {body}\n}}\n"
+        status, _, _ = await try_program("nft", "-c", "-f", "-", stdin=table.encode())
+        if status != 0:
+            short[name] = meaning
+    return short
+
+
+def _missing(short: dict[str, str], *needed: str) -> str | None:
+    missing = [short[name] for name in needed if name in short]
+    return f"The kernel has no {' and no '.join(missing)}." if missing else None
+
+
+async def _bridge_lacks(bridge: str | None) -> tuple[str | None, str | None]:
+    """Why no card can be plugged in, and why none can be given a VLAN."""
+    if bridge is None:
+        return "The agent was started without --bridge, which names the bridge that holds the uplink.", None
+    status, output, _ = await try_program("ip", "-json", "-details", "link", "show", "dev", bridge)
+    details = json.loads(output or b"[]") if status == 0 else []
+    info = details[0].get("linkinfo", {}) if details else {}
+    if info.get("info_kind") != "bridge":
+        return f"{bridge} is no bridge of this host.", None
+    if info.get("info_data", {}).get("vlan_filtering") != 1:
+        return None, f"The bridge {bridge} does not filter VLANs (vlan_filtering is off, or the kernel lacks it)."
+    return None, None
 
 
 async def preflight(
@@ -53,6 +133,7 @@ async def preflight(
     acceleration: Acceleration,
     folders: Folders,
     restore_failure: str | None,
+    bridge: str | None,
 ) -> tuple[PreflightCheck, ...]:
     """All checks, in the order a reader would mend them. One that cannot be carried out has failed, and says why."""
     checks: dict[str, Callable[[], Awaitable[PreflightCheck]]] = {
@@ -60,7 +141,7 @@ async def preflight(
         "libvirt": lambda: _libvirt(connection),
         "emulator": lambda: _emulator(connection),
         "accelerator": lambda: _accelerator(acceleration),
-        "nftables": _nftables,
+        "nftables": lambda: _nftables(bridge),
         "forwarding": lambda: _forwarding(restore_failure),
         "disk": lambda: _disk(folders),
         "storage": lambda: _storage(folders),
@@ -106,17 +187,20 @@ async def _accelerator(acceleration: Acceleration) -> PreflightCheck:
     return _warning("accelerator", sentence)
 
 
-async def _nftables() -> PreflightCheck:
-    found = await network_features()
-    missing = [name for name in _FEATURES if name not in found]
-    lacking = [name for name in missing if name in _NEEDED]
+async def _nftables(bridge: str | None) -> PreflightCheck:
+    short = await _kernel_is_short_of()
+    lacking = [short[name] for name in _NEEDED if name in short]
     if lacking:
         return _failed(
-            "nftables", f"The kernel lacks {', '.join(lacking)}; guests cannot be filtered. Use another kernel."
+            "nftables", f"The kernel has no {' and no '.join(lacking)}; guests cannot be filtered. Use another kernel."
         )
-    if missing:
-        return _warning("nftables", f"nat and routed networks can be carried. The kernel lacks {', '.join(missing)}.")
-    return _passed("nftables", "The kernel has every feature that networks of guests use.")
+    features = await network_features(bridge)
+    sentence = f"Networks can be {', '.join(features.found)}."
+    if bridge is None and features.lacks.keys() <= {"bridged", "vlan", "bridge-conntrack"}:
+        return _passed("nftables", sentence)
+    if features.lacks:
+        return _warning("nftables", " ".join((sentence, *dict.fromkeys(features.lacks.values()))))
+    return _passed("nftables", sentence)
 
 
 async def _forwarding(restore_failure: str | None) -> PreflightCheck:

@@ -33,7 +33,7 @@ from svc_nodeagent.hypervisor.network.plan import (
     plan,
     text_of,
 )
-from svc_nodeagent.hypervisor.network.rates import forget_rate, rated_devices, seen_rate, set_rate
+from svc_nodeagent.hypervisor.network.rates import forget_rate, rated_devices, seen_rate, seen_rates, set_rate
 from svc_nodeagent.hypervisor.network.taps import SeenTap
 from svc_nodeagent.protocol import (
     FailureCode,
@@ -87,6 +87,12 @@ class HostNetwork:
         self._reference = observe.Reference(naming)
         self._is_whole = False
         """Our tables are there, with the rules that all guests share."""
+
+    def plug_into(self, uplink: Uplink | None) -> None:
+        """What bridged cards are plugged into from the next change or `restore` on."""
+        if uplink != self._uplink:
+            self._uplink = uplink
+            self._is_whole = False
 
     async def restore(self) -> None:
         """After a restart of agent or host: everything as recorded, and taps nobody has a record of removed. Raises
@@ -143,13 +149,11 @@ class HostNetwork:
 
     async def _change(self, vm_id: UUID, network: NetworkSpec | None) -> None:
         """One machine's network, or none. Whatever ends it before its end, what the machine had is put back."""
-        had = self._networks.get(vm_id)
-        before = plan(vm_id, had, self._naming, self._uplink) if had is not None else ()
+        before = self._traces.get(vm_id, ())
         wanted = plan(vm_id, network, self._naming, self._uplink) if network is not None else ()
         claimed = networks_of(network) if network is not None else ()
         self._holders.claim(vm_id, claimed)
-        traces = self._traces.get(vm_id, ())
-        self._traces[vm_id] = (*traces, *wanted)
+        self._traces[vm_id] = (*before, *wanted)
         try:
             await self._agree(self._traces[vm_id], wanted)
         except (HostError, OSError) as error:
@@ -165,7 +169,7 @@ class HostNetwork:
         else:
             self._networks[vm_id] = network
             self._traces[vm_id] = wanted
-        gone = {each for tap in traces for each in tap.networks} - set(claimed)
+        gone = {each for tap in before for each in tap.networks} - set(claimed)
         self._holders.release(vm_id, tuple(gone))
 
     async def _put_back(self, vm_id: UUID, before: tuple[TapPlan, ...], cause: Exception | None) -> HostError:
@@ -306,7 +310,7 @@ class HostNetwork:
         is_sound = observe.shared_is_sound(listing, self._reference, self._naming, bridged=bridged)
         if not is_sound:
             self._is_whole = False  # so that the next change puts them in place
-        rates = {device: await seen_rate(device) for device in await self._rated(seen, wanted)}
+        rates = await seen_rates(self._naming)
 
         machines = []
         for vm_id, tap_plans in sorted(wanted.items()):
@@ -354,11 +358,6 @@ class HostNetwork:
             machines=tuple(machines),
             ruleset_digest=ruleset.digest(ours),
         )
-
-    async def _rated(self, seen: Mapping[str, SeenTap], wanted: Mapping[UUID, tuple[TapPlan, ...]]) -> frozenset[str]:
-        """The taps of which a rate is to be seen: the host has one, or should."""
-        asked = {tap.device for tap_plans in wanted.values() for tap in tap_plans if tap.nic.rate_mbps is not None}
-        return (await rated_devices(self._naming) | asked) & seen.keys()
 
     def _is_entry_of_ours(self, entry: Mapping[str, object]) -> bool:
         """A listed table, or something in one."""

@@ -84,6 +84,8 @@ async def create_taps(taps: Iterable[TapPlan], seen: dict[str, SeenTap], naming:
         there, alias = seen.get(tap.device), alias_of(tap, naming)
         if there is None:
             commands.append(f"tuntap add dev {tap.device} mode tap vnet_hdr")
+            # The same wherever the card is: a guest goes on knowing its gateway when its tap is made anew.
+            commands.append(f"link set dev {tap.device} address fe{tap.mac[2:]}")
         if there is None or (there.mtu, there.alias) != (tap.nic.mtu, alias):
             commands.append(
                 f'link set dev {tap.device} mtu {tap.nic.mtu} alias "{alias}"'
