@@ -52,15 +52,15 @@ _TAKE: Final = """
     WITH candidate AS (
         SELECT coalesce(
             (SELECT $2::bigint WHERE NOT EXISTS (SELECT FROM allocations WHERE pool_id = $1 AND slot = $2)),
-            (SELECT held.slot + 1 FROM allocations held
-             WHERE held.pool_id = $1 AND held.slot >= $2 AND held.slot < $4
-               AND NOT EXISTS (SELECT FROM allocations next WHERE next.pool_id = $1 AND next.slot = held.slot + 1)
-             ORDER BY held.slot LIMIT 1),
+            (SELECT slot + 1 FROM (
+                 SELECT slot, lead(slot) OVER (ORDER BY slot) AS next FROM allocations
+                 WHERE pool_id = $1 AND slot BETWEEN $2 AND $4
+             ) held WHERE slot < $4 AND next IS DISTINCT FROM slot + 1 ORDER BY slot LIMIT 1),
             (SELECT $3::bigint WHERE NOT EXISTS (SELECT FROM allocations WHERE pool_id = $1 AND slot = $3)),
-            (SELECT held.slot + 1 FROM allocations held
-             WHERE held.pool_id = $1 AND held.slot >= $3 AND held.slot < $2 - 1
-               AND NOT EXISTS (SELECT FROM allocations next WHERE next.pool_id = $1 AND next.slot = held.slot + 1)
-             ORDER BY held.slot LIMIT 1)
+            (SELECT slot + 1 FROM (
+                 SELECT slot, lead(slot) OVER (ORDER BY slot) AS next FROM allocations
+                 WHERE pool_id = $1 AND slot BETWEEN $3 AND $2 - 1
+             ) held WHERE slot < $2 - 1 AND next IS DISTINCT FROM slot + 1 ORDER BY slot LIMIT 1)
         ) AS slot
     ), taken AS (
         INSERT INTO allocations (pool_id, slot, ip, state, vm_id, nic_id, is_primary)

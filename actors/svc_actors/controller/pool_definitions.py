@@ -17,7 +17,7 @@ from svc_actors.errors import wrong_field
 LINK_LOCAL_GATEWAY: Final = IPv6Address("fe80::1")
 _NOBODYS: Final = tuple(
     ip_network(text)
-    for text in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/127", "fe80::/10", "ff00::/8")
+    for text in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/8", "fe80::/10", "ff00::/8")
 )
 
 
