@@ -13,6 +13,8 @@ async def test_a_pool_is_made_looked_at_and_changed_by_its_name(house: House) ->
     await house.ok("network", "add-pool", "public", "--name", "v6", "--cidr", "2001:db8::/48")
     made = (await house.ok("pool", "show", "v6", "-o", "json")).json
     assert (made["family"], made["total"], made["topology"]) == (6, 65536, "routed")
+    await house.ok("pool", "reserve", "v6", "2001:db8:0:7::", "--note", "for the routers")
+    assert "2001:db8:0:7::/64" in (await house.ok("pool", "allocations", "v6")).out
     await house.ok("network", "add-pool", "public", "--name", "v4", "--cidr", "198.51.100.0/28",
                    "--nameservers", "192.0.2.53", "--nameservers", "192.0.2.54")  # fmt: skip
     await house.ok("pool", "update", "v4", "--range-end", "198.51.100.9", "--nameservers", "none")
