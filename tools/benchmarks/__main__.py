@@ -23,6 +23,7 @@ MODULES = {
     "machines": ("B2", "B3"),
     "console": ("B5",),
     "readers": ("R11",),
+    "networking": ("N1", "N2"),
 }
 
 
