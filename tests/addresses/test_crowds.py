@@ -10,7 +10,11 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.controller.addresses import begin_release, force_free, free_removed, releasing_of
+from svc_actors.controller.addresses import allocate, begin_release, force_free, free_removed, releasing_of
+from svc_actors.controller.machine_records import lock_machine
+from svc_actors.controller.network_changes import network_changed
+from svc_actors.controller.pool_edits import update_pool
+from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.addresses.ground import Card, held, make_cards, take
 from tests.controller.machines.service import make_world
@@ -121,3 +125,32 @@ async def test_64_clients_on_a_24_never_share_an_address_and_are_refused_exactly
             ((ip, "allocated") for ip in ledger.held), key=lambda row: IPv4Address(row[0])
         )
     assert refused > 0
+
+
+async def test_edits_of_a_pool_and_machines_that_attach_from_it_never_wait_in_a_circle(database: Database) -> None:
+    world = await make_world(database, cidr="10.1.0.0/24")
+    cards = await make_cards(database, world, 16)
+    edits: list[str] = []
+
+    async def attach(card: Card) -> None:
+        for _ in range(10):
+            async with database.transaction() as tx:
+                await lock_machine(tx, card.vm_id)
+                await allocate(tx, world.pool_id, vm_id=card.vm_id, nic_id=card.nic_id, primary=False)
+                await network_changed(tx, [card.vm_id])
+
+    async def edit() -> None:
+        for number in range(20):
+            try:
+                async with database.transaction() as tx:
+                    server = IPv4Address(f"192.0.2.{1 + number}")
+                    await update_pool(tx, world.pool_id, {"nameservers": [server]})
+                edits.append("made")
+            except ServiceError as error:
+                edits.append(error.code.value)
+
+    with trio.fail_after(60):
+        await at_once([*(lambda card=card: attach(card) for card in cards), edit, edit])
+    assert len(await held(database, world.pool_id)) == 160
+    assert "made" in edits
+    assert set(edits) <= {"made", ErrorCode.NOT_READY.value}
