@@ -21,6 +21,7 @@ from svc_actors.controller.network_changes import network_applied, network_chang
 from svc_actors.controller.network_drift import Found, Recorded, compare
 from svc_actors.controller.node import Node
 from svc_actors.controller.node_records import NodeMode, get_node
+from svc_actors.controller.pool_arithmetic import address_text
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
 from svc_nodeagent.protocol import (
@@ -108,7 +109,8 @@ class NetworkProbe:
             if stray.vm_id in elsewhere or not stray.addresses:
                 continue
             operation_id = OperationId(f"stray:{stray.vm_id}:{uuid4()}")
-            operation = VmNetRelease(vm_id=stray.vm_id, addresses=stray.addresses)
+            addresses = tuple(address_text(held_network(address)) for address in stray.addresses)
+            operation = VmNetRelease(vm_id=stray.vm_id, addresses=addresses)
             try:
                 await self._gateway.perform(node_id, operation_id, operation, timeout=_RELEASE_TIMEOUT)
             except OperationFailed as failure:
