@@ -74,8 +74,6 @@ class Ledger:
         seen: set[UUID] = set()
         for reading in readings:
             last = state.positions.get(reading.device)
-            if last is not None and last.vm_id != reading.vm_id:
-                last = None
             state.positions[reading.device] = _Position(
                 vm_id=reading.vm_id, origin=reading.origin, at=at, received=reading.received, sent=reading.sent
             )

@@ -68,6 +68,13 @@ def test_counters_that_went_back_are_a_reset() -> None:
     assert (reading.received, reading.sent, reading.resets) == (1000, 70, 1)
 
 
+def test_a_tap_that_changes_hands_counts_for_the_new_one_from_there_on() -> None:
+    ledger = begun()
+    ledger.observe([tap(500, 50)], START)
+    ledger.observe([tap(700, 70, vm_id=MACHINES[1])], START)
+    assert totals(ledger.result()) == {MACHINES[0]: (500, 50), MACHINES[1]: (200, 20)}
+
+
 def test_a_second_card_is_no_reset() -> None:
     ledger = begun()
     ledger.observe([tap(500, 50)], START)
