@@ -176,6 +176,15 @@ async def press_in_row(page: Page, text: str, label: str) -> None:
     await page.until(f"!!({button}) && (({button}).click(), true)")
 
 
+async def attach(page: Page, ip: str, pool: str) -> None:
+    await page.press("Attach an address")
+    await page.fill("Address", ip)
+    option = f"[...document.querySelector('dialog [name=pool_id]').options].find((one) => one.text.includes('{pool}'))"
+    await page.fill("Pool", str(await page.evaluate(f"({option}).value")))
+    await page.press("Attach")
+    await row_says(page, ip, "allocated")
+
+
 async def network_status(page: Page, status: str) -> None:
     found = "[...document.querySelectorAll('main .head')].find((head) => head.innerText.startsWith('Networking'))"
     await page.until(f"({found})?.querySelector('.badge')?.innerText === '{status}'")
@@ -235,19 +244,14 @@ async def test_a_person_looks_after_networks_addresses_groups_and_allowances() -
             await page.press("Apply")
             await page.until("!!document.querySelector('main .facts a[href^=\"#/security-groups/\"]')")
             await network_status(page, "applied")  # by itself: the node was told
-            await page.press("Attach an address")
-            await page.fill("Address", "198.51.100.5")
-            pool = (
-                "[...document.querySelector('dialog [name=pool_id]').options].find((one) => one.text.includes('extra'))"
-            )
-            await page.fill("Pool", str(await page.evaluate(f"({pool}).value")))
-            await page.press("Attach")
-            await row_says(page, "198.51.100.5", "allocated")
+            await attach(page, "198.51.100.5", "extra")
             await network_status(page, "applied")
             await press_in_row(page, "198.51.100.5", "Detach")
             await page.press("Detach")
             await page.until(f"!({row('198.51.100.5')})")  # the host has let it go
             await page.shows("no allowance")
+            await attach(page, "198.51.100.6", "extra")
+            await network_status(page, "applied")
 
             await page.press("Plans")
             await page.press("Traffic policy")
@@ -260,7 +264,53 @@ async def test_a_person_looks_after_networks_addresses_groups_and_allowances() -
             await page.press("Nodes")
             await page.press("alpha")
             await page.shows("The host has what the records say.")
-            assert [line for line in page.complaints if "Security" in line] == []
+        await page.until("document.querySelector('main .head .badge')?.innerText === 'offline'")
+        await page.press("first")
+        await press_in_row(page, "198.51.100.6", "Detach")
+        await page.press("Detach")
+        await row_says(page, "198.51.100.6", "releasing")
+        await network_status(page, "waiting")  # what is not confirmed is not free
+        await page.press("extra")
+        await press_in_row(page, "198.51.100.6", "Force free")
+        await page.fill("Why", "the node burned down")
+        await page.fill("Type", "198.51.100.6")
+        await page.press("Force free")
+        await page.until(f"!({row('198.51.100.6')})")
+        assert [line for line in page.complaints if "Security" in line] == []
+
+
+async def test_a_customer_sees_and_changes_only_what_is_theirs() -> None:
+    async with fresh_controller() as stack, open_browser() as browser:
+        page = await set_up(browser, stack)
+        token, fingerprint = await add_node(page)
+        async with simulated_node(stack, token=token, fingerprint=fingerprint):
+            await page.until("!!document.querySelector('td .badge.good')")
+            await add_image(page)
+            await create_machine(page, "first")
+            person = {"email": "eve@example.test", "name": "Eve", "role": "customer", "password": "Correct-horse-99"}
+            user = await called(page, "POST", "/users", person)
+            [project] = (await page.evaluate("fetch('/api/v1/projects').then((answer) => answer.json())"))["items"]
+            await called(page, "POST", f"/projects/{project['id']}/members", {"user_id": user["id"]})
+            await page.press("Sign out")
+            await page.fill("Email", person["email"])
+            await page.fill("Password", person["password"])
+            await page.press("Sign in")
+            await page.shows("Latest tasks")
+            assert not {"Networks", "Plans", "Nodes"} & set((await page.text()).splitlines())
+            await page.press("Machines")
+            await page.press("first")
+            await network_status(page, "applied")
+            shown = (await page.text()).splitlines()
+            assert "1 of 1 in its plan" in shown
+            assert not {"Rate cap", "Node"} & set(shown)
+            await page.press("Attach an address")
+            await page.until("!!document.querySelector('dialog [name=family]')")
+            assert not await page.evaluate("!!document.querySelector('dialog [name=pool_id], dialog [name=ip]')")
+            await page.press("Attach")
+            await page.until("!!document.querySelector('dialog .failure')?.innerText.includes('IPv4')")
+            await page.press("Cancel")
+            await page.press("Traffic")
+            await row_says(page, "first", "no allowance")
 
 
 async def test_a_page_never_runs_what_is_not_its_own() -> None:
