@@ -139,7 +139,7 @@ SHOWN_STATUS: Final = """CASE WHEN nodes.state <> 'online'
 VM_SELECT: Final = f"""
 SELECT vms.*, {SHOWN_STATUS} AS shown_status, projects.name AS project_name, nodes.name AS node_name,
        plans.name AS plan_name, images.name AS image_name, images.login_user,
-       (SELECT coalesce(json_agg(json_build_object('ip', host(held.ip), 'state', held.state,
+       (SELECT coalesce(json_agg(json_build_object('ip', address_text(held.ip), 'state', held.state,
                                                    'primary', held.is_primary, 'pool_id', held.pool_id)
                                  ORDER BY held.is_primary DESC, held.ip), '[]')
         FROM allocations held WHERE held.vm_id = vms.id) AS addresses

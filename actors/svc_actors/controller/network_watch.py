@@ -193,6 +193,9 @@ class NetworkWatch:
                     log.warning("network_watch.node_interrupted", node_id=str(node_id), error=str(error))
                     await trio.sleep(self._rhythm.first_pause)
                     node.called.set()
+                except Exception:
+                    # A defect over one node; the next round begins anew.
+                    log.exception("network_watch.node_failed", node_id=str(node_id))
                 online = self._gateway.is_online(node_id)
                 if not node.under_way and not (online and (node.resting or node.called.is_set())):
                     # No checkpoint between the decision and this: a node is served once, or found missing and begun.

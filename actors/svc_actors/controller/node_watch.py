@@ -282,6 +282,9 @@ class NodeWatch:
                 # Ours, not the host's.
                 log.warning("node.not_recorded", node_id=str(node_id), error=str(error))
                 self.recheck(node_id)
+            except Exception:
+                # A defect over one node: the others are inspected, and this one again in its turn.
+                log.exception("node.inspection_failed", node_id=str(node_id))
 
     async def _forget(self, node_id: UUID, hello: Hello) -> None:
         if self._forgettable is not None and hello.unacknowledged:

@@ -82,7 +82,7 @@ class Hosts(FakeGateway):
                 if operation_id not in self.journal:
                     if operation.op in self.plays:
                         await self.plays[operation.op](operation)
-                    self.journal[operation_id] = await self.hosts[node_id].perform(operation, _unheard)
+                    self.journal[operation_id] = await self.hosts[node_id].perform(operation, unheard)
                 found = self.journal[operation_id]
                 if isinstance(found, OperationFailed):
                     raise found
@@ -111,7 +111,7 @@ class Hosts(FakeGateway):
         }
 
 
-async def _unheard(_: int, __: str) -> None:
+async def unheard(_: int, __: str) -> None:
     await trio.lowlevel.checkpoint()
 
 

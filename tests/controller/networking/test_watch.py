@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import trio
 import trio.lowlevel
 import trio.testing
 
-from svc_actors.controller.addresses import allocate, force_free
+from svc_actors.controller.addresses import force_free
 from svc_actors.controller.machine import Machine
 from svc_actors.controller.network_changes import network_changed
 from svc_actors.controller.tasks import TaskStatus
 from svc_actors.store import Database
 from svc_nodeagent.protocol import FailureCode, NodeOperation, VmNetApply, VmNetRelease
 from tests.controller.machines.service import ADMINISTRATOR
-from tests.controller.networking.stage import BRISK, Held, Hosts, Stage, another_node, failing, open_stage
+from tests.controller.networking.records import Records
+from tests.controller.networking.stage import BRISK, Held, Hosts, Stage, another_node, failing, open_stage, unheard
 
 
 async def changed(stage: Stage, *vm_ids: UUID) -> None:
@@ -353,7 +354,7 @@ async def test_a_machine_that_hangs_holds_up_none_of_its_node(database: Database
 
 async def test_many_machines_behind_are_worked_off_a_bounded_number_at_a_time(database: Database) -> None:
     async with open_stage(database) as stage:
-        vm_ids = await many_machines(stage, 250)
+        vm_ids = await (await Records.of(database)).machines(stage.world.node_id, stage.host, 250)
         held = stage.hosts.plays["vm.net.apply"] = Held()
         await changed(stage, *vm_ids)
 
@@ -371,30 +372,20 @@ async def test_many_machines_behind_are_worked_off_a_bounded_number_at_a_time(da
         assert stage.hosts.most_at_once == BRISK.at_once
 
 
-async def many_machines(stage: Stage, count: int) -> list[UUID]:
-    """Machines that were built long ago, straight into the records and the host."""
-    vm_ids = [uuid4() for _ in range(count)]
-    async with stage.database.transaction() as tx:
-        for number, vm_id in enumerate(vm_ids):
-            await tx.execute(
-                """INSERT INTO vms (id, name, hostname, project_id, node_id, image_id, vcpus, memory_mib, disk_gib,
-                                    status, access_mode, built_at, net_applied)
-                   VALUES ($1, $2, 'a', $3, $4, $5, 1, 64, 1, 'running', 'user_sudo', now(), 1)""",
-                vm_id,
-                f"m{number}",
-                stage.world.project_id,
-                stage.world.node_id,
-                stage.world.image_id,
-            )
-            nic_id = await tx.fetchval(
-                """INSERT INTO nics (vm_id, network_id, position, mac) VALUES ($1, $2, 0, $3::text::macaddr)
-                   RETURNING id""",
-                vm_id,
-                stage.world.network_id,
-                f"52:54:00:00:{number // 256:02x}:{number % 256:02x}",
-            )
-            await allocate(tx, stage.world.pool_id, vm_id=vm_id, nic_id=nic_id, primary=True)
-    stage.host.populate(count)
-    for vm_id, made in zip(vm_ids, list(stage.host.machines.values()), strict=True):
-        stage.host.machines[vm_id] = made.model_copy(update={"vm_id": vm_id})
-    return vm_ids
+async def test_a_start_that_a_dead_controller_asked_for_is_not_taken_for_a_later_change(database: Database) -> None:
+    """The node did it and journalled it; the next controller asks again, and the answer is of the first order."""
+    hosts = Hosts()
+    async with open_stage(database, hosts=hosts) as stage:
+        world = stage.world
+        vm_id = await stage.machine()
+        await stage.service.ended(await stage.service.machine(vm_id).ask(Machine.force_stop, ADMINISTRATOR))
+        held = hosts.plays["vm.start"] = Held()
+        task = await stage.service.machine(vm_id).ask(Machine.start, ADMINISTRATOR)
+        await held.until_reached()
+        asked_id, asked = hosts.asked_ids[-1], hosts.asked[-1]
+    hosts.journal[asked_id] = await hosts.hosts[world.node_id].perform(asked, unheard)
+    await database.execute("UPDATE vms SET rate_mbps = 33, net_wanted = net_wanted + 1 WHERE id = $1", vm_id)
+    async with open_stage(database, world=world, hosts=hosts) as stage:
+        assert (await stage.service.ended(task)).status is TaskStatus.SUCCEEDED
+        await stage.until_applied(vm_id)
+        assert stage.host.networks.networks[vm_id].spec.nics[0].rate_mbps == 33
