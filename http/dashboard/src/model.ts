@@ -34,6 +34,7 @@ export interface Machine {
   hostname: string;
   status: string;
   status_reason: string | null;
+  project_id: string;
   project_name: string;
   node_id: string | null;
   node_name: string | null;

@@ -9,7 +9,7 @@ export type Fragment = TemplateResult | typeof nothing | string;
 const GOOD = new Set(["running", "online", "succeeded", "active", "passed", "ok", "allocated", "applied", "within", "accept", "lift", "agrees"]);
 const BUSY = new Set(["creating", "starting", "stopping", "rebooting", "deleting", "queued", "pending", "maintenance", "warning",
   "releasing", "applying", "waiting", "throttle", "differs"]);
-const BAD = new Set(["failed", "offline", "critical", "suspended", "refused", "denied", "error", "exceeded", "suspend", "drop"]);
+const BAD = new Set(["failed", "offline", "critical", "suspended", "refused", "denied", "error", "exceeded", "suspend"]);
 
 export function badge(status: string, why?: string | null): TemplateResult {
   const tone = GOOD.has(status) ? "good" : BUSY.has(status) ? "busy" : BAD.has(status) ? "bad" : "still";

@@ -1,13 +1,15 @@
 /** A machine's cards and addresses, what its host lets through, and how far its host has followed. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { api, firstOf } from "../api";
-import type { Me, Named } from "../model";
+import type { Machine, Me } from "../model";
 import type { MachineAddress, MachineNetworking, Nic, Pool, SecurityGroup } from "../networking";
 import type { Part } from "../page";
 import { Resource } from "../resource";
 import { ask, attempt, badge, bytes, chosen, facts, given, shown, table, when, type Field, type Fragment } from "../ui";
 
-export function machineNetworking(me: Me, vm: Named): Part {
+type Owned = Pick<Machine, "id" | "name" | "project_id">;
+
+export function machineNetworking(me: Me, vm: Owned): Part {
   const networking = new Resource<MachineNetworking>((signal) => api.get(`/vms/${vm.id}/networking`, {}, signal), ["vm", "activity"]);
   return {
     draw: () => html`
@@ -19,7 +21,7 @@ export function machineNetworking(me: Me, vm: Named): Part {
   };
 }
 
-function buttons(me: Me, vm: Named, networking: Resource<MachineNetworking>): TemplateResult {
+function buttons(me: Me, vm: Owned, networking: Resource<MachineNetworking>): TemplateResult {
   const now = networking.value as MachineNetworking;
   return html`
     ${now.nics.length ? html`<button @click=${() => void attempt(() => attach(me, vm, networking))}>Attach an address</button>` : nothing}
@@ -51,7 +53,7 @@ function limits(me: Me, now: MachineNetworking): TemplateResult {
   ]);
 }
 
-function card(me: Me, vm: Named, networking: Resource<MachineNetworking>, nic: Nic, place: number): TemplateResult {
+function card(me: Me, vm: Owned, networking: Resource<MachineNetworking>, nic: Nic, place: number): TemplateResult {
   const staff = me.role !== "customer";
   const heads = ["Address", "Gateway", "Kind", ...(staff ? ["Pool"] : []), "State", ""];
   return html`
@@ -70,7 +72,7 @@ function poolLink(me: Me, address: MachineAddress): Fragment {
   return me.role === "administrator" ? html`<a href="#/networks/${address.pool_id}">${address.pool_name}</a>` : html`${address.pool_name}`;
 }
 
-async function attach(me: Me, vm: Named, networking: Resource<MachineNetworking>): Promise<void> {
+async function attach(me: Me, vm: Owned, networking: Resource<MachineNetworking>): Promise<void> {
   const { nics } = networking.value as MachineNetworking;
   const networks = new Set(nics.map((nic) => nic.network_id));
   const pools = me.role === "administrator" ? (await api.get<Pool[]>("/pools")).filter((pool) => networks.has(pool.network_id)) : [];
@@ -97,7 +99,7 @@ async function attach(me: Me, vm: Named, networking: Resource<MachineNetworking>
   });
 }
 
-function detach(vm: Named, networking: Resource<MachineNetworking>, address: MachineAddress): void {
+function detach(vm: Owned, networking: Resource<MachineNetworking>, address: MachineAddress): void {
   ask({
     title: `Detach ${address.ip}?`,
     text: `${vm.name} loses it at once. Others can get it when the host has confirmed that it no longer routes it.`,
@@ -110,8 +112,9 @@ function detach(vm: Named, networking: Resource<MachineNetworking>, address: Mac
   });
 }
 
-async function chooseGroups(vm: Named, networking: Resource<MachineNetworking>): Promise<void> {
-  const groups = await firstOf<SecurityGroup>("/security-groups");
+async function chooseGroups(vm: Owned, networking: Resource<MachineNetworking>): Promise<void> {
+  const everyones = await firstOf<SecurityGroup>("/security-groups");
+  const groups = everyones.filter((group) => group.project_id === null || group.project_id === vm.project_id);
   if (!groups.length) {
     ask({
       title: `Security groups of ${vm.name}`,
@@ -135,7 +138,7 @@ async function chooseGroups(vm: Named, networking: Resource<MachineNetworking>):
   });
 }
 
-function capRate(vm: Named, networking: Resource<MachineNetworking>): void {
+function capRate(vm: Owned, networking: Resource<MachineNetworking>): void {
   const { rate_mbps } = networking.value as MachineNetworking;
   ask({
     title: `Rate cap of ${vm.name}`,

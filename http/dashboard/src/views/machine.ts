@@ -17,7 +17,15 @@ export function machineView(me: Me, id: string): View {
   const machine = new Resource<Machine>((signal) => api.get(`/vms/${id}`, {}, signal), ["vm"]);
   const tasks = new Resource<Page<Task>>((signal) => api.get(`/vms/${id}/tasks`, { page_size: 10 }, signal), ["task"]);
   const metrics = new Resource<MetricSeries>((signal) => api.get(`/vms/${id}/metrics`, { hours: 1 }, signal));
-  const networking = machineNetworking(me, { id, get name() { return machine.value?.name ?? "the machine"; } });
+  const networking = machineNetworking(me, {
+    id,
+    get name() {
+      return machine.value?.name ?? "the machine";
+    },
+    get project_id() {
+      return machine.value?.project_id ?? "";
+    },
+  });
   const traffic = machineTraffic(id);
   const timer = setInterval(() => metrics.refresh(), METRICS_MILLISECONDS);
   return {
