@@ -24,6 +24,7 @@ MODULES = {
     "console": ("B5",),
     "readers": ("R11",),
     "networking": ("N1", "N2"),
+    "addresses": ("N3",),
 }
 
 

@@ -1,4 +1,4 @@
-"""B13: what an address costs, of a /8 beside a /24, of IPv6 beside IPv4, and as a /8 fills.
+"""N3: what an address costs, of a /8 beside a /24, of IPv6 beside IPv4, and as a /8 fills.
 
 Run as `python -m tools.benchmarks.addresses`. At the front of each range stand 254 addresses that are held, so a search
 from the front meets a /24's worth of them in either; the /16's worth is the same with 65,536. Turns alternate, and the
@@ -22,7 +22,7 @@ from svc_actors.controller.networks import NewPool, create_network, create_pool
 from svc_actors.store import Database, embedded, migrate
 from tools.benchmarks import Ratio
 
-ALLOCATIONS = 100
+ALLOCATIONS = 200
 HELD_OF_A_24 = 254
 HELD_OF_A_16 = 65_536
 POOLS = {
@@ -105,7 +105,7 @@ def measure() -> list[Ratio]:
     usual, front = trio.run(_usual), trio.run(_front)
 
     def ratio(name: str, ours: float, peer: float) -> Ratio:
-        return Ratio(f"B13 {name}", ours, peer, "ms", goal=1.1, higher_is_better=False)
+        return Ratio(f"N3 {name}", ours, peer, "ms", goal=1.1, higher_is_better=False)
 
     return [
         ratio("an address of a /8 : of a /24", usual["/8"], usual["/24"]),

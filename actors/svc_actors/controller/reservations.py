@@ -221,9 +221,9 @@ async def _require_free(tx: Transaction, pool: Pool, low: int, high: int, outcom
         high,
     )
     if held is not None:
-        holder = f" by the machine {held['vm_name']}" if held["state"] == "allocated" else ""
         text = pool.text_at(held["slot"])
-        raise conflict(f"{text} is {held['state']}{holder}; {outcome}.", details={"ip": text, "state": held["state"]})
+        is_held = f"held by the machine {held['vm_name']}" if held["state"] == "allocated" else held["state"]
+        raise conflict(f"{text} is {is_held}; {outcome}.", details={"ip": text, "state": held["state"]})
 
 
 async def _insert(
