@@ -20,7 +20,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.programs import ProgramFailed, run_program, try_program
 
@@ -40,6 +43,8 @@ _LEAST_QUEUE_BYTES = 32_000
 _CHAIN = "shape"
 _CLASS = Path("/sys/class/net")
 _HEX_DIGITS = 11
+_PROBE = trio.Lock()
+"""One at a time in a process: the device is named after it."""
 
 
 async def set_rate(device: str, mbps: int | None) -> None:
@@ -112,6 +117,14 @@ async def rated_devices(naming: Naming) -> frozenset[str]:
 
 async def rates_lack() -> str | None:
     """Why this host cannot hold a tap to a rate, in a sentence; None when it can. Tried on a device of its own."""
+    async with _PROBE:
+        try:
+            return await _try_rates()
+        except HostError as error:
+            return error.message
+
+
+async def _try_rates() -> str | None:
     device = f"_probe{os.getpid()}"
     if not _exists(device):
         status, _, error = await try_program("ip", "link", "add", device, "type", "ifb")
@@ -151,7 +164,7 @@ def _shaper_prefix(device_prefix: str) -> str:
 
 def _is_number(digits: str) -> bool:
     """Nine digits to the base 36, of which 44 bits take no more; a longer prefix leaves others."""
-    return len(digits) == 9 and digits.isalnum() and int(digits, 36) < 16**_HEX_DIGITS
+    return len(digits) == 9 and digits.isascii() and digits.isalnum() and int(digits, 36) < 16**_HEX_DIGITS
 
 
 def _bucket(mbps: int) -> str:

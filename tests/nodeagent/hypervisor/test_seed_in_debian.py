@@ -1,0 +1,76 @@
+"""What cloud-init of a full Debian 12 makes of the seed at its first start, and of another network at its second."""
+
+from __future__ import annotations
+
+from ipaddress import ip_interface, ip_network
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import trio
+
+from svc_nodeagent.hypervisor.seeds import write_seed
+from svc_nodeagent.protocol import GuestAddress, NetworkSpec, NicSpec, Topology
+from tests.images.guest import MAC, Console, Guest, sha512_crypt
+from tests.images.places import IMAGES, TOOLS
+from tests.nodeagent.hypervisor.builders import machine, record, seed
+
+pytestmark = pytest.mark.system
+
+PASSWORD = "Kelp-marble-41"
+BOOT, ANSWER = 240.0, 60.0
+
+
+@pytest.fixture
+async def debian_image() -> Path:
+    image = IMAGES / "debian-12.qcow2"
+    await trio.run_process([TOOLS / "build-debian", image], capture_stderr=True)
+    return image
+
+
+def address(text: str, gateway: str, *, primary: bool = False) -> GuestAddress:
+    interface = ip_interface(text)
+    network = interface.network if interface.version == 6 else ip_network(interface.ip)
+    return GuestAddress(
+        interface=interface,
+        network=network,
+        gateway=gateway,
+        on_link=True,
+        topology=Topology.ROUTED,
+        primary=primary,
+    )
+
+
+def network(*addresses: GuestAddress) -> NetworkSpec:
+    return NetworkSpec(nics=(NicSpec(nic_id=uuid4(), mac=MAC, addresses=addresses),))
+
+
+async def logged_in(guest: Guest) -> Console:
+    await guest.console.expect("web-1 login: $", BOOT)
+    assert await guest.console.try_to_log_in("alice", PASSWORD, within=ANSWER)
+    return guest.console
+
+
+async def test_a_debian_takes_its_network_anew_at_every_start(debian_image: Path, tmp_path: Path) -> None:
+    first = address("192.0.2.5/32", "192.0.2.1", primary=True)
+    second, sixth = address("198.51.100.7/32", "198.51.100.1"), address("2001:db8:0:5::1/64", "fe80::1")
+    made = record(machine(network(first, second), seeded=seed("alice", password_hash="")))
+    path = tmp_path / "seed.iso"
+
+    await write_seed(made, sha512_crypt(PASSWORD), path, (0, 0))
+    async with Guest.started(debian_image, path, tmp_path, memory=512) as guest:
+        console = await logged_in(guest)
+        shown = await console.run("ip -brief address show eth0", within=ANSWER)
+        assert "192.0.2.5/32" in shown
+        assert "198.51.100.7/32" in shown
+        assert await guest.press_power_button(within=ANSWER * 2) == 0
+
+    await write_seed(made.model_copy(update={"network": network(first, sixth)}), None, path, (0, 0))
+    async with Guest.started(debian_image, path, tmp_path, memory=512) as guest:
+        console = await logged_in(guest)
+        shown = await console.run("ip -brief address show eth0", within=ANSWER)
+        assert "192.0.2.5/32" in shown
+        assert "2001:db8:0:5::1/64" in shown
+        assert "198.51.100.7" not in shown
+        assert "default via 192.0.2.1" in await console.run("ip -4 route", within=ANSWER)
+        assert "default via fe80::1" in await console.run("ip -6 route", within=ANSWER)
