@@ -103,8 +103,9 @@ def require_changeable(vm: MachineRow) -> None:
 
 async def _card(tx: Transaction, vm: MachineRow, nic_id: UUID | None) -> Record:
     nic = await tx.fetchrow(
-        """SELECT id, network_id FROM nics WHERE vm_id = $1 AND ($2::uuid IS NULL OR id = $2)
-           ORDER BY position LIMIT 1""",
+        """SELECT nics.id, nics.network_id, networks.name AS network
+           FROM nics JOIN networks ON networks.id = nics.network_id
+           WHERE nics.vm_id = $1 AND ($2::uuid IS NULL OR nics.id = $2) ORDER BY nics.position LIMIT 1""",
         vm.id,
         nic_id,
     )
@@ -141,7 +142,7 @@ async def _pools(tx: Transaction, vm: MachineRow, nic: Record, wanted: NewAddres
         nic["id"],
     )
     if wanted.pool_id is not None or wanted.ip is not None:
-        return [_the_pool(rows, wanted, family)]
+        return [_the_pool(rows, wanted, family, nic["network"])]
     family = family or 4
     fitting = [row for row in rows if row["family"] == family and row["mixes"] and _unfit(row) is None]
     if not fitting:
@@ -152,12 +153,14 @@ async def _pools(tx: Transaction, vm: MachineRow, nic: Record, wanted: NewAddres
     return fitting
 
 
-def _the_pool(rows: list[Record], wanted: NewAddress, family: int | None) -> Record:
+def _the_pool(rows: list[Record], wanted: NewAddress, family: int | None, network: str) -> Record:
     """The one pool that was named, by its id or by an address in it."""
-    if not rows and wanted.pool_id is not None and wanted.ip is None:
+    if not rows and wanted.ip is None:
         raise not_found("There is no such pool.")
+    if not rows and wanted.pool_id is not None:
+        raise conflict(f"{wanted.ip} is not in that pool; nothing was changed.")
     if not rows:
-        raise conflict(f"{wanted.ip} is in no pool that was named; nothing was changed.")
+        raise conflict(f"{wanted.ip} is in no pool of the network {network}; nothing was changed.")
     pool = rows[0]
     if family not in (None, pool["family"]):
         raise wrong_field("family", f"the pool {pool['name']} is of IPv{pool['family']}")

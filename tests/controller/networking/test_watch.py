@@ -7,7 +7,6 @@ from uuid import UUID
 
 import trio
 import trio.lowlevel
-import trio.testing
 
 from svc_actors.controller.addresses import force_free
 from svc_actors.controller.machine import Machine
@@ -72,7 +71,6 @@ async def test_a_host_is_asked_to_release_only_after_it_has_applied_what_does_no
         held = stage.hosts.plays["vm.net.apply"] = Held()
         await stage.detach(vm_id, second)
         await held.until_reached()
-        await trio.testing.wait_all_tasks_blocked(0.05)
         assert stage.hosts.asked_for("vm.net.release") == []
         held.released.set()
         await stage.until_held(vm_id, {first: "allocated"})
@@ -359,7 +357,7 @@ async def test_many_machines_behind_are_worked_off_a_bounded_number_at_a_time(da
         await changed(stage, *vm_ids)
 
         async def full() -> bool:
-            await trio.testing.wait_all_tasks_blocked()
+            await trio.lowlevel.checkpoint()
             return stage.hosts.at_once >= BRISK.at_once
 
         await stage.until(full)
