@@ -24,6 +24,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
+from svc_nodeagent.hypervisor.network.plan import Uplink
 from svc_nodeagent.hypervisor.traffic import HostTraffic
 from svc_nodeagent.protocol import FailureCode, NetworkSpec, ProbeResult, TrafficResult
 
@@ -174,8 +175,10 @@ async def converse(descriptor: int) -> None:
     with socket.socket(fileno=os.dup(descriptor)) as first, first.makefile("rb") as lines:
         start = Start.model_validate_json(lines.readline())
         naming = Naming(device_prefix=start.device_prefix, table=start.table)
-        network = HostNetwork(naming, start.networks)
+        uplink = None if start.bridge is None else Uplink(start.bridge)
         traffic = None if start.ledger is None else await HostTraffic.open(start.ledger, naming)
+        before_removal = None if traffic is None else traffic.before_removal
+        network = HostNetwork(naming, start.networks, uplink=uplink, before_removal=before_removal)
         with socket.socket(fileno=descriptor) as answers:
             while line := await trio.to_thread.run_sync(lines.readline, _LONGEST_LINE):
                 answer = await perform(_ORDER.validate_json(line), network, traffic)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import trio
 
+from tests.system.network.agent import Killed
 from tests.system.network.lab import Lab, laboratory
 from tests.system.network.matrix import Matrix
 
@@ -20,16 +21,24 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 async def matrix(lab: Lab) -> AsyncIterator[Matrix]:
-    async with lab.agent() as agent:
-        matrix = Matrix(lab, agent)
-        yield matrix
-        await matrix.restore()
+    try:
+        async with lab.agent() as agent:
+            matrix = Matrix(lab, agent)
+            yield matrix
+            await matrix.restore()
+    except* Killed:
+        await _renew(lab)
+        raise
 
 
 @pytest.fixture
 async def alone(lab: Lab) -> AsyncIterator[Lab]:
     """For tests that run agents of their own: every guest is as found, and its agent comes back afterwards."""
     yield lab
+    await _renew(lab)
+
+
+async def _renew(lab: Lab) -> None:
     lab.renew_agent()
     async with lab.agent() as agent:
         await agent.restore()

@@ -41,7 +41,7 @@ from tests.system.network.wire import Copied, Wires
 
 ROOT = Path(__file__).resolve().parents[3]
 CARRIED = (Topology.NAT, Topology.ROUTED)
-"""The topologies that the host under test carries."""
+"""The topologies on which the host under test is a guest's next hop, and filters by security groups."""
 
 
 class Lab:
@@ -50,7 +50,7 @@ class Lab:
     def __init__(self, stack: ExitStack) -> None:
         prefix = f"svcm{os.getpid()}"
         self.naming = Naming(device_prefix="svc", table="svc")
-        self.guests = [guest for topology in CARRIED for guest in GUESTS[topology]]
+        self.guests = [guest for topology in Topology for guest in GUESTS[topology]]
         self._namespaces: dict[str, Namespace] = {}
         for name in ("host", "outside", *(guest.name for guest in self.guests)):
             self._namespaces[name] = Namespace(f"{prefix}-{name}")
@@ -105,7 +105,8 @@ class Lab:
             yield Agent(stream)
 
     def attach(self, guest: GuestPlace) -> None:
-        """Start the guest: its card is joined to its tap, and carries."""
+        """Start the guest: its card is joined to its tap, and carries. It knows nothing of a tap it had before."""
+        self.namespace(guest).ip(f"neighbour flush dev {guest.device}")
         self.wires.attach(self.guests.index(guest), self.tap(guest))
         for gateway in (guest.gateway(4), guest.gateway(6)):
             zone = f"%{GUEST_DEVICE}" if gateway.is_link_local else ""

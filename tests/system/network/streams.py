@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -27,10 +29,14 @@ async def flood(matrix: Matrix, source: Place, target: Place, family: Family, mb
 
 @asynccontextmanager
 async def stream(matrix: Matrix, source: Place, target: Place, family: Family) -> AsyncIterator[None]:
-    """One TCP connection, filled from one end and emptied at the other."""
-    async with matrix.connection(source, target, family, 5001) as connection, trio.open_nursery() as nursery:
-        nursery.start_soon(_fill, connection.client)
-        nursery.start_soon(_empty, connection.server)
+    """One TCP connection, filled from one end and emptied at the other; cut at its end, with whatever waits in it."""
+    opener, other = opener_of(source, target)
+    async with matrix.connection(opener, other, family, 5001) as connection, trio.open_nursery() as nursery:
+        ends = (connection.client, connection.server)
+        nursery.start_soon(_fill, ends[opener is not source])
+        nursery.start_soon(_empty, ends[opener is source])
+        for end in ends:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         yield
         nursery.cancel_scope.cancel()
 
@@ -48,12 +54,12 @@ async def measured_mbps(matrix: Matrix, place: Place, *, seconds: float, warm_up
     return (last - first) * 8 / MEGABIT / (end - start)
 
 
-async def _pour(socket: trio.socket.SocketType, mbps: float) -> None:
+async def _pour(sender: trio.socket.SocketType, mbps: float) -> None:
     datagram, start, sent = bytes(DATAGRAM_BYTES), trio.current_time(), 0
     while True:
         due = (trio.current_time() - start) * mbps * MEGABIT / 8
         while sent < due:
-            await socket.send(datagram)
+            await sender.send(datagram)
             sent += DATAGRAM_BYTES
         await trio.sleep(_PACE_SECONDS)
 

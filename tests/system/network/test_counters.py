@@ -43,10 +43,11 @@ async def test_counters_are_never_above_and_hardly_below_what_passed(
 ) -> None:
     guest, _ = GUESTS[topology]
     ledger = tmp_path / "traffic.json"
-    before = matrix.lab.copied(guest)
     async with matrix.lab.agents.agent(matrix.lab.start(ledger=ledger)) as agent:
+        await agent.traffic()
+        before = matrix.lab.copied(guest)
         await traffic_both_ways(matrix, guest, family)
-        traffic = await agent.traffic()
+        await agent.traffic()
     async with matrix.lab.agents.agent(matrix.lab.start(ledger=ledger)) as agent:
         await traffic_both_ways(matrix, guest, family)
         traffic = await agent.traffic()
@@ -61,8 +62,9 @@ async def test_counters_are_never_above_and_hardly_below_what_passed(
 async def test_counters_of_a_limited_and_guarded_guest_are_as_true(matrix: Matrix, tmp_path: Path) -> None:
     guest, _ = GUESTS[Topology.ROUTED]
     await matrix.apply(guest, firewall=firewall(), rate_mbps=20)
-    before = matrix.lab.copied(guest)
     async with matrix.lab.agents.agent(matrix.lab.start(ledger=tmp_path / "traffic.json")) as agent:
+        await agent.traffic()
+        before = matrix.lab.copied(guest)
         async with flood(matrix, guest, OUTSIDE, 4, 30), flood(matrix, OUTSIDE, guest, 4, 30):
             await measured_mbps(matrix, guest, seconds=SECONDS, warm_up_bytes=MEGABIT // 8)
             await matrix.apply(guest, firewall=firewall(), rate_mbps=10)
@@ -77,8 +79,9 @@ async def test_counters_of_a_limited_and_guarded_guest_are_as_true(matrix: Matri
 
 async def test_counters_that_began_anew_are_never_above_what_passed(matrix: Matrix, tmp_path: Path) -> None:
     guest, _ = GUESTS[Topology.ROUTED]
-    before = matrix.lab.copied(guest)
     async with matrix.lab.agents.agent(matrix.lab.start(ledger=tmp_path / "traffic.json")) as agent:
+        await agent.traffic()
+        before = matrix.lab.copied(guest)
         await traffic_both_ways(matrix, guest, 4)
         await agent.traffic()
         await traffic_both_ways(matrix, guest, 4)
