@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 
 from svc.controller.catalogue import controller_registry
+from svc.registry.parameters import ParameterReader, Parameters
 from svc_actors.controller.security_groups import MAX_GROUPS_OF_A_PROJECT, MAX_RULES
+from svc_actors.errors import ErrorCode, ServiceError
 from tests.people.test_support import REFUSAL, inside
 from tests.security_groups.place import HTTPS, Place, made, refusal
 
@@ -63,14 +66,19 @@ async def test_a_rule_is_shown_whole_with_what_was_left_out_filled_in(place: Pla
     ],
 )
 async def test_a_rule_that_contradicts_itself_is_refused_by_the_name_of_the_field(
-    place: Place, values: dict[str, Any], field: str
+    values: dict[str, Any], field: str
 ) -> None:
-    group = await place.group(place.ada)
     wanted = {name: value for name, value in (HTTPS | values).items() if value is not None}
-    answer = await place.ada.post(f"/security-groups/{group['id']}/rules", wanted)
-    assert refusal(answer) == (400, "invalid")
-    named = {entry["field"] for entry in answer.json()["error"]["details"]["fields"]}
-    assert named == {field}
+
+    async def body() -> bytes:
+        return json.dumps(wanted).encode()
+
+    reader = ParameterReader(controller_registry()["security_group.add_rule"])
+    with pytest.raises(ServiceError) as refused:
+        (await reader.read(Parameters(path={"id": str(uuid4())}, body=body))).rule()
+    assert refused.value.code is ErrorCode.INVALID
+    assert refused.value.details is not None
+    assert {entry["field"] for entry in cast(list[dict[str, str]], refused.value.details["fields"])} == {field}
 
 
 async def test_a_type_of_icmp_takes_its_family_from_the_cidr(place: Place) -> None:

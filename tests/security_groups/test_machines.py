@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network, IPv6Network
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,7 +11,7 @@ import trio
 from svc_actors.controller.addresses import allocate
 from svc_actors.controller.machine_spec import network_spec
 from svc_actors.controller.security_groups import MAX_GROUPS_OF_A_MACHINE, set_groups
-from svc_nodeagent.protocol import Action, Firewall
+from svc_nodeagent.protocol import Action, Direction, Firewall, FirewallRule, TransportProtocol
 from tests.security_groups.place import HTTPS, Place, made, refusal
 
 
@@ -48,6 +49,39 @@ async def test_the_strictest_default_of_a_machines_groups_holds(place: Place) ->
     told = await firewall(place, vm_id)
     assert told is not None
     assert (told.default_ingress, told.default_egress) == (Action.DROP, Action.DROP)
+
+
+async def test_a_host_is_told_each_rule_as_it_was_said_and_what_drops_first(place: Place) -> None:
+    vm_id, group = await place.machine(), await place.group(place.ada)
+    said: list[dict[str, object]] = [
+        {"direction": "ingress", "protocol": "tcp", "port_from": 80, "port_to": 90, "cidr": "192.0.2.0/24"},
+        {"direction": "ingress", "protocol": "icmp", "cidr": "2001:db8::1", "icmp_type": 128},
+        {"direction": "egress", "protocol": "udp", "family": 4, "port_from": 53},
+        {"direction": "egress", "protocol": "any", "action": "drop"},
+    ]
+    for values in said:
+        made(await place.ada.post(f"/security-groups/{group['id']}/rules", values))
+    await place.put(place.ada, vm_id, [group])
+    told = await firewall(place, vm_id)
+    assert told is not None
+    assert told.rules == (
+        FirewallRule(direction=Direction.EGRESS, protocol=TransportProtocol.ANY, action=Action.DROP),
+        FirewallRule(
+            direction=Direction.INGRESS,
+            protocol=TransportProtocol.TCP,
+            family=4,
+            ports=(80, 90),
+            cidr=IPv4Network("192.0.2.0/24"),
+        ),
+        FirewallRule(
+            direction=Direction.INGRESS,
+            protocol=TransportProtocol.ICMP,
+            family=6,
+            cidr=IPv6Network("2001:db8::1/128"),
+            icmp_type=128,
+        ),
+        FirewallRule(direction=Direction.EGRESS, protocol=TransportProtocol.UDP, family=4, ports=(53, 53)),
+    )
 
 
 async def test_a_changed_rule_reaches_every_machine_in_the_group_and_no_other(place: Place) -> None:
