@@ -13,16 +13,17 @@ synced), so existence is a recovery point; the record is written before anything
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 import trio
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from svc_nodeagent.durable import sync_folder
 from svc_nodeagent.protocol import DiskSpec, NetworkSpec, SeedSpec
@@ -131,10 +132,22 @@ class Folders:
 
 
 def read_record(path: Path) -> MachineRecord:
+    """Raises `ValueError` when it is none, `FileNotFoundError` when there is none."""
     try:
-        return MachineRecord.model_validate_json(path.read_bytes())
-    except ValidationError as error:
+        return MachineRecord.model_validate(_upgraded(json.loads(path.read_bytes())))
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a machine record this version can read: {error}") from error
+
+
+def _upgraded(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of the first version said the topology of a card, which is an address's now, and routed addresses one
+    by one. The machines of an agent that is upgraded keep their networks."""
+    for nic in record["network"]["nics"]:
+        topology = nic.pop("topology", None)
+        if topology is not None:
+            for address in nic["addresses"]:
+                address |= {"network": address["interface"].partition("/")[0], "topology": topology}
+    return record
 
 
 def put_in_place(temporary: Path, path: Path, *, mode: int, owner: tuple[int, int] | None = None) -> None:
