@@ -32,7 +32,7 @@ function buttons(me: Me, vm: Owned, networking: Resource<MachineNetworking>): Te
 /** What is unusual: the host is behind, or the machine is held back. */
 function standing(now: MachineNetworking): Fragment {
   return html`
-    ${now.isolated ? html`<p class="failure" role="alert">Cut off: its host carries no traffic for it. ${now.isolated_reason ?? ""}</p>` : nothing}
+    ${now.isolated ? html`<p class="failure" role="alert">Cut off. ${now.isolated_reason ?? "Its host carries no traffic for it."}</p>` : nothing}
     ${now.status === "failed" ? html`<p class="failure" role="alert">Its host could not do this: ${now.error ?? "no reason was given."}
       <br><span class="quiet">What was in force before is in force still. It is tried again by itself.</span></p>` : nothing}
     ${now.status === "waiting" ? html`<p class="quiet">${now.error ?? "What was changed is recorded; its host is told as soon as it can be reached."}</p>` : nothing}`;
