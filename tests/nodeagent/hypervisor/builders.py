@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, ip_interface, ip_network
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -15,6 +15,7 @@ from svc_nodeagent.protocol import (
     Account,
     ControllerSource,
     DiskSpec,
+    Firewall,
     GuestAddress,
     ImageFormat,
     ImageSpec,
@@ -30,28 +31,53 @@ _NETWORK = f"10.{128 + os.getpid() % 64}.{os.getpid() // 64 % 256}"
 GATEWAY, ADDRESS, OTHER = (f"{_NETWORK}.{number}" for number in (1, 2, 3))
 
 
-def nic(
-    address: str = ADDRESS,
+def address(
+    interface: str,
     *,
+    network: str | None = None,
+    gateway: str | None = None,
+    topology: Topology = Topology.NAT,
+    primary: bool = False,
+) -> GuestAddress:
+    """IPv4 alone on its link, or the first address of an IPv6 network that is the guest's own."""
+    given = ip_interface(interface)
+    return GuestAddress(
+        interface=given,
+        network=ip_network(network) if network else given.network if given.version == 6 else ip_network(given.ip),
+        gateway=gateway or (GATEWAY if given.version == 4 else "fe80::1"),
+        on_link=True,
+        topology=topology,
+        primary=primary,
+    )
+
+
+def nic(
+    interface: str = ADDRESS,
+    *more: GuestAddress,
     topology: Topology = Topology.NAT,
     mac: str = "52:54:00:21:30:02",
     mtu: int = 1500,
     nic_id: UUID | None = None,
+    nameservers: tuple[str, ...] = ("192.0.2.53",),
+    rate_mbps: int | None = None,
 ) -> NicSpec:
-    interface = IPv4Interface(address if "/" in address else f"{address}/32")
     return NicSpec(
         nic_id=nic_id or uuid4(),
         mac=mac,
-        topology=topology,
-        addresses=(GuestAddress(interface=interface, gateway=GATEWAY, on_link=True, primary=True),),
-        nameservers=("192.0.2.53",),
+        addresses=(address(interface, topology=topology, primary=True), *more),
+        nameservers=nameservers,
         mtu=mtu,
+        rate_mbps=rate_mbps,
     )
 
 
-def network(*addresses: str) -> NetworkSpec:
+def network(*addresses: str, firewall: Firewall | None = None, isolated: bool = False) -> NetworkSpec:
     """One card for each address, with a MAC made from it."""
-    return NetworkSpec(nics=tuple(nic(address, mac=mac_of(address)) for address in addresses or (ADDRESS,)))
+    return NetworkSpec(
+        nics=tuple(nic(each, mac=mac_of(each)) for each in addresses or (ADDRESS,)),
+        firewall=firewall,
+        isolated=isolated,
+    )
 
 
 def mac_of(address: str) -> str:

@@ -21,21 +21,24 @@ from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import (
     ImageRemove,
     MachineSpec,
+    NetworkSpec,
+    NodeNetProbe,
     NodeOperation,
     VmCreate,
     VmDelete,
     VmForceStop,
+    VmNetApply,
+    VmNetRelease,
     VmReboot,
     VmStart,
 )
-from tests.nodeagent.hypervisor.builders import ADDRESS, image, machine, network
+from tests.nodeagent.hypervisor.builders import ADDRESS, OTHER, address, image, machine, network, nic
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLED = -9
 
-# Opening the host restores the network, which passes two of the points: those are killed at a later pass.
 CREATION = (
     "image.verified",
     "image.in_place",
@@ -45,9 +48,14 @@ CREATION = (
     "create.disks",
     "create.seed",
     "network.tap",
-    "network.rules:2",
+    "network.withdrawn",
+    "network.rules",
     "network.routes",
-    "network.removed:2",
+    "rate.shaper",
+    "rate.buckets",
+    "rate.chain",
+    "network.rate",
+    "network.removed",
     "create.network",
     "create.defined",
     "create.started",
@@ -55,8 +63,11 @@ CREATION = (
 DELETION = (
     "delete.stopped",
     "delete.undefined",
-    "network.rules:3",
-    "network.removed:3",
+    "network.withdrawn",
+    "network.rules",
+    "rate.unchained",
+    "rate.unbucketed",
+    "network.removed",
     "delete.network",
     "delete.removed.disk-0.qcow2",
     "delete.removed.seed.iso",
@@ -65,6 +76,8 @@ DELETION = (
     "delete.record_retained",
     "delete.retained.disk-0.qcow2",
 )
+RESTORING = ("restore.taps", "restore.rules", "restore.routes")
+CHANGING = ("network.applied", "network.released")
 STARTING = ("network.recorded", "start.network", "start.defined", "reboot.off")
 RETAINING = ("delete.record_retained", "delete.retained.disk-0.qcow2")
 
@@ -105,7 +118,7 @@ async def test_killed_anywhere_in_creation_and_deletion_it_converges(
     index: int, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
 ) -> None:
     killed_creating, killed_deleting = CREATION[index], DELETION[index % len(DELETION)]
-    spec, image_spec = machine(network(ADDRESS)), image(demo_image)
+    spec, image_spec = machine(NetworkSpec(nics=(nic(ADDRESS, rate_mbps=50),))), image(demo_image)
     start = killed_creating == "create.started" or killed_deleting == "delete.stopped"
     create = VmCreate(machine=spec, image=image_spec, start=start)
     delete = VmDelete(vm_id=spec.vm_id, destroy_disks=killed_deleting not in RETAINING)
@@ -113,7 +126,7 @@ async def test_killed_anywhere_in_creation_and_deletion_it_converges(
     assert await perform(create, kill_at=killed_creating) == KILLED
     assert await perform(create) == 0
     await made_once(spec, naming, data_folder, start)
-    assert await perform(delete, kill_at=killed_deleting.replace(":3", ":2")) == KILLED
+    assert await perform(delete, kill_at=killed_deleting) == KILLED
     assert await perform(delete) == 0
     await nothing_left(spec, naming, data_folder, retained=not delete.destroy_disks)
     if delete.destroy_disks:
@@ -137,10 +150,37 @@ async def test_killed_anywhere_in_a_start_it_converges(
     assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
+@pytest.mark.parametrize("point", RESTORING)
+async def test_killed_anywhere_in_a_restore_it_converges(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    spec = machine(network(ADDRESS))
+    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False)) == 0
+    await HostNetwork(naming, {}).clear()
+    assert await perform(NodeNetProbe(), kill_at=point) == KILLED
+    assert await perform(NodeNetProbe()) == 0
+    await made_once(spec, naming, data_folder, False)
+
+
+@pytest.mark.parametrize("point", CHANGING)
+async def test_killed_after_a_change_it_is_done_again_with_the_same_answer(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    spec = machine(network(OTHER))
+    changed = network(ADDRESS).model_copy(update={"generation": 2})
+    kept = changed.nics[0].model_copy(update={"addresses": (*changed.nics[0].addresses, address(OTHER))})
+    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False)) == 0
+    applied = VmNetApply(vm_id=spec.vm_id, network=changed.model_copy(update={"nics": (kept,)}))
+    released = VmNetRelease(vm_id=spec.vm_id, addresses=(OTHER,))
+    assert await perform(applied, released, kill_at=point) == KILLED
+    assert await perform(applied, released, released) == 0
+    await made_once(spec.model_copy(update={"network": changed}), naming, data_folder, False)
+
+
 def test_every_fault_point_of_the_hypervisor_is_killed_at() -> None:
     sources = (ROOT / "nodeagent" / "svc_nodeagent" / "hypervisor").rglob("*.py")
     named = {name for source in sources for name in re.findall(r'fault_point\(f?"([^"]+)"\)', source.read_text())}
-    killed_at = {point.partition(":")[0] for point in (*CREATION, *DELETION, *STARTING)}
+    killed_at = {point.partition(":")[0] for point in (*CREATION, *DELETION, *STARTING, *RESTORING, *CHANGING)}
     patterns = {name: re.escape(re.sub(r"\{.*?\}", "*", name)).replace(r"\*", ".+") for name in named}
     assert named
     assert [name for name in named if not any(re.fullmatch(patterns[name], point) for point in killed_at)] == []

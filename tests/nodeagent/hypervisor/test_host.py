@@ -169,7 +169,7 @@ async def nothing_is_left(host: LibvirtHost, spec: MachineSpec, data_folder: Pat
     assert not (data_folder / "machines" / str(spec.vm_id)).exists()
     probe = await host.perform(NodeNetProbe(), silent)
     assert isinstance(probe, ProbeResult)
-    assert (probe.taps, probe.addresses) == ((), ())
+    assert (probe.taps, probe.machines) == ((), ())
     rules = (await trio.run_process(["nft", "list", "ruleset"], capture_stdout=True)).stdout.decode()
     assert naming.tap(spec.network.nics[0].nic_id) not in rules
     assert ADDRESS not in rules
@@ -277,7 +277,7 @@ async def test_released_addresses_are_named_again_when_asked_again(host: Libvirt
         assert await host.perform(VmNetRelease(vm_id=spec.vm_id, addresses=(ADDRESS,)), silent) == released
     probe = await host.perform(NodeNetProbe(), silent)
     assert isinstance(probe, ProbeResult)
-    assert probe.addresses == ()
+    assert [(machine.addresses, machine.differences) for machine in probe.machines] == [((), ())]
 
 
 async def test_this_host_passes_preflight(host: LibvirtHost) -> None:

@@ -7,26 +7,35 @@ first that came before it, are seen without waiting for time to pass.
 from __future__ import annotations
 
 import fcntl
+import inspect
+import itertools
 import os
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import trio
 
+from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.network import apply, taps
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
+from svc_nodeagent.hypervisor.network.plan import Uplink
+from svc_nodeagent.hypervisor.network.rates import set_rate
 from svc_nodeagent.hypervisor.programs import run_program
-from svc_nodeagent.protocol import NetworkSpec, Topology
-from tests.nodeagent.hypervisor.builders import ADDRESS, GATEWAY, OTHER, mac_of, network, nic
+from svc_nodeagent.protocol import Action, FailureCode, Firewall, NetworkSpec, ProbeResult, Spoof, Topology
+from tests.nodeagent.hypervisor.builders import ADDRESS, GATEWAY, OTHER, address, mac_of, network, nic
 
 pytestmark = pytest.mark.system
 
 ARP, IPV4, IPV6, RARP = 0x0806, 0x0800, 0x86DD, 0x8035
+CLOSED = Firewall(default_ingress=Action.DROP, default_egress=Action.ACCEPT)
+SIX = address(f"2001:db8:{os.getpid() % 65536:x}:5::1/64", topology=Topology.ROUTED)
 BROADCAST = b"\xff" * 6
 _TUNSETIFF, _TAP, _NO_PI = 0x400454CA, 0x0002, 0x1000
 
@@ -176,16 +185,36 @@ async def test_ipv6_does_not_leave_a_card_without_ipv6_addresses(host_network: H
     device = naming.tap(spec.nics[0].nic_id)
     with guest_end(device, mac_of(ADDRESS)) as guest:
         await guest.learn_gateway(ADDRESS)
-        before = await dropped(naming)
+        before = await dropped(host_network, Spoof.IPV6)
         guest.send(bytes.fromhex("333300000001") + guest.mac + struct.pack("!H", IPV6) + b"\x60" + bytes(39))
         guest.send(guest.ping(ADDRESS, number=1))
         await guest.replies_until(1)
-        assert await dropped(naming) == before + 1
+        assert await dropped(host_network, Spoof.IPV6) == before + 1
 
 
-async def dropped(naming: Naming) -> int:
-    listing = (await run_program("nft", "list", "chain", "netdev", naming.table, "from_guest")).decode()
-    return int(listing.rpartition("counter packets ")[2].split()[0])
+async def dropped(host_network: HostNetwork, reason: Spoof) -> int:
+    (tap,) = (await host_network.probe()).taps
+    return tap.dropped.get(reason, 0)
+
+
+async def test_what_was_dropped_stays_counted_when_the_network_changes(
+    host_network: HostNetwork, naming: Naming
+) -> None:
+    vm_id, spec = uuid4(), network(ADDRESS)
+    await host_network.apply(vm_id, spec)
+    with guest_end(naming.tap(spec.nics[0].nic_id), mac_of(ADDRESS)) as guest:
+        await guest.learn_gateway(ADDRESS)
+        guest.send(guest.ping(OTHER, number=1))
+        guest.send(guest.ping(ADDRESS, number=2))
+        await guest.replies_until(2)
+    counted = await dropped(host_network, Spoof.IPV4)
+    assert counted > 0
+    await host_network.apply(vm_id, spec.model_copy(update={"firewall": CLOSED}))
+    await host_network.restore()
+    assert await dropped(host_network, Spoof.IPV4) == counted
+    await host_network.remove(vm_id)
+    await host_network.apply(vm_id, spec)
+    assert await dropped(host_network, Spoof.IPV4) == 0
 
 
 async def test_guests_of_one_node_reach_one_another(host_network: HostNetwork, naming: Naming) -> None:
@@ -214,7 +243,7 @@ async def test_applying_again_changes_nothing(host_network: HostNetwork) -> None
     before = await host_network.probe()
     await host_network.apply(vm_id, spec)
     assert await host_network.probe() == before
-    assert before.addresses == (ADDRESS, OTHER)
+    assert carried(before) == [ADDRESS, OTHER]
     assert all(tap.up and tap.filtered and tap.vm_id == vm_id for tap in before.taps)
 
 
@@ -247,23 +276,221 @@ async def test_removal_names_what_is_gone_and_leaves_nothing(host_network: HostN
     assert await host_network.remove(vm_id) == (ADDRESS,)
     assert await host_network.remove(vm_id) == ()
     probe = await host_network.probe()
-    assert probe.addresses == (OTHER,)
+    assert carried(probe) == [OTHER]
     assert {tap.vm_id for tap in probe.taps} == {other}
 
 
 async def test_an_address_another_machine_holds_is_not_named_as_released(host_network: HostNetwork) -> None:
     await host_network.apply(uuid4(), network(ADDRESS))
-    assert await host_network.absent((ADDRESS, OTHER)) == (OTHER,)
+    assert await host_network.absent((ADDRESS, OTHER), uuid4()) == (OTHER,)
+
+
+async def test_an_address_that_the_host_still_routes_is_not_named_as_released(
+    host_network: HostNetwork, naming: Naming
+) -> None:
+    vm_id, spec = uuid4(), network(ADDRESS)
+    await host_network.apply(vm_id, spec)
+    await run_program("ip", "route", "add", f"{OTHER}/32", "dev", naming.tap(spec.nics[0].nic_id))
+    assert await host_network.absent((OTHER,), vm_id) == ()
+    await host_network.apply(vm_id, spec)
+    assert await host_network.absent((OTHER,), vm_id) == (OTHER,)
+
+
+async def test_an_address_that_the_host_still_lets_in_is_not_named_as_released(
+    host_network: HostNetwork, naming: Naming
+) -> None:
+    vm_id, spec = uuid4(), network(ADDRESS)
+    await host_network.apply(vm_id, spec)
+    table = naming.guard(naming.tap(spec.nics[0].nic_id))
+    await run_program("nft", "insert", "rule", "netdev", table, "from_guest", "ip", "saddr", OTHER, "accept")
+    assert await host_network.absent((OTHER,), vm_id) == ()
+
+
+def carried(probe: ProbeResult) -> list[str]:
+    return sorted(each for machine in probe.machines for each in machine.addresses)
+
+
+def differences(probe: ProbeResult) -> list[str]:
+    return [each for machine in probe.machines for each in machine.differences]
+
+
+async def test_ipv6_beside_ipv4_is_carried_and_goes_again(host_network: HostNetwork, naming: Naming) -> None:
+    vm_id, spec = uuid4(), network(ADDRESS)
+    both = NetworkSpec(nics=(spec.nics[0].model_copy(update={"addresses": (*spec.nics[0].addresses, SIX)}),))
+    await host_network.apply(vm_id, both)
+    probe = await host_network.probe()
+    assert (carried(probe), differences(probe)) == ([ADDRESS, str(SIX.network)], [])
+    assert await host_network.absent((str(SIX.network),), vm_id) == ()
+    await host_network.apply(vm_id, spec)
+    probe = await host_network.probe()
+    assert (carried(probe), differences(probe)) == ([ADDRESS], [])
+    assert await host_network.absent((str(SIX.network),), vm_id) == (str(SIX.network),)
+
+
+SPOILED = {
+    "a route is missing": ("ip", "route", "del", "{address}/32", "dev", "{tap}"),
+    "a route too many": ("ip", "route", "add", "192.0.2.77/32", "dev", "{tap}"),
+    "the tap is down": ("ip", "link", "set", "dev", "{tap}", "down"),
+    "the tap has gone": ("ip", "link", "del", "dev", "{tap}"),
+    "the gateway has gone": ("ip", "address", "flush", "dev", "{tap}"),
+    "the mtu is another": ("ip", "link", "set", "dev", "{tap}", "mtu", "1300"),
+    "nobody's tap": ("ip", "link", "set", "dev", "{tap}", "alias", "x"),
+    "the rate has gone": ("tc", "qdisc", "del", "dev", "{tap}", "root"),
+    "the guard has gone": ("nft", "delete", "table", "netdev", "{guard}"),
+    "the guard is open": ("nft", "insert", "rule", "netdev", "{guard}", "from_guest", "accept"),
+    "the filter is open": ("nft", "insert", "rule", "inet", "{table}", "to_guest_{tap}", "return"),
+    "the filter is unasked": ("nft", "delete", "element", "inet", "{table}", "to_guest", "{{", "{tap}", "}}"),
+    "not behind nat": ("nft", "delete", "element", "inet", "{table}", "nat4", "{{", "{address}", "}}"),
+    "the shared rules are open": ("nft", "insert", "rule", "inet", "{table}", "forward", "accept"),
+    "the shared rules have gone": ("nft", "delete", "table", "inet", "{table}"),
+}
+
+
+@pytest.mark.parametrize("command", SPOILED.values(), ids=SPOILED.keys())
+async def test_what_somebody_spoiled_is_seen_and_the_next_apply_mends_it(
+    host_network: HostNetwork, naming: Naming, command: tuple[str, ...]
+) -> None:
+    vm_id, spec = uuid4(), NetworkSpec(nics=(nic(ADDRESS, rate_mbps=50),), firewall=CLOSED)
+    await host_network.apply(vm_id, spec)
+    assert differences(await host_network.probe()) == []
+    tap = naming.tap(spec.nics[0].nic_id)
+    named = {"tap": tap, "address": ADDRESS, "guard": naming.guard(tap), "table": naming.table}
+    await run_program(*(word.format(**named) for word in command))
+    assert differences(await host_network.probe()) != []
+    await host_network.apply(vm_id, spec)
+    assert differences(await host_network.probe()) == []
+
+
+async def test_a_change_that_fails_leaves_all_as_it_was(
+    host_network: HostNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm_id, fresh, spec = uuid4(), uuid4(), NetworkSpec(nics=(nic(ADDRESS, rate_mbps=50),), firewall=CLOSED)
+    await host_network.apply(vm_id, spec)
+    before = await host_network.probe()
+    changed = NetworkSpec(
+        nics=(spec.nics[0].model_copy(update={"addresses": (address(OTHER), SIX), "mtu": 1400, "rate_mbps": 5}),),
+        generation=9,
+    )
+    for failing in ("create_taps", "change", "silence", "set_vlan"):
+        with monkeypatch.context() as patched:
+            patched.setattr(taps, failing, once(getattr(taps, failing)))
+            with pytest.raises(HostError) as failure:
+                await host_network.apply(vm_id, changed)
+        assert "as it was before" in failure.value.message
+        assert await host_network.probe() == before
+    with monkeypatch.context() as patched:
+        patched.setattr(apply, "set_rate", once(set_rate))
+        with pytest.raises(HostError):
+            await host_network.apply(fresh, NetworkSpec(nics=(nic(OTHER, rate_mbps=7),)))
+    assert await host_network.probe() == before
+    assert await host_network.absent((OTHER,), fresh) == (OTHER,)
+
+
+def once(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but the first time it fails when it has been done."""
+    calls = itertools.count()
+
+    def fail(result: Any) -> Any:
+        if next(calls) == 0:
+            raise HostError(FailureCode.HOST, "The test says no.")
+        return result
+
+    async def awaited(*arguments: Any, **named: Any) -> Any:
+        return fail(await work(*arguments, **named))
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        return fail(work(*arguments, **named))
+
+    return awaited if inspect.iscoroutinefunction(work) else called
+
+
+async def test_a_change_that_is_given_up_leaves_all_as_it_was(
+    host_network: HostNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm_id, spec = uuid4(), network(ADDRESS)
+    await host_network.apply(vm_id, spec)
+    before = await host_network.probe()
+    with trio.CancelScope() as scope:
+        monkeypatch.setattr(taps, "silence", lambda _: scope.cancel())
+        await host_network.apply(vm_id, network(OTHER))
+    assert scope.cancelled_caught
+    monkeypatch.undo()
+    assert await host_network.probe() == before
+
+
+async def test_one_machine_that_cannot_be_carried_does_not_hold_up_others(
+    host_network: HostNetwork, naming: Naming
+) -> None:
+    """Of changes that come at once, nft is given several in one transaction."""
+    addresses = [f"{ADDRESS.rpartition('.')[0]}.{number}" for number in range(10, 30)]
+    specs = {uuid4(): network(each) for each in addresses}
+    bad = uuid4()
+    bad_spec = NetworkSpec(nics=(nic(OTHER, mac="52:54:00:21:30:09"),))
+    refused = []
+
+    async def apply_bad() -> None:
+        broken = bad_spec.nics[0].model_copy(update={"mac": "no mac"})
+        try:
+            await host_network.apply(bad, bad_spec.model_copy(update={"nics": (broken,)}))
+        except HostError as error:
+            refused.append(error)
+
+    await host_network.restore()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(apply_bad)
+        for vm_id, spec in specs.items():
+            nursery.start_soon(host_network.apply, vm_id, spec)
+    assert len(refused) == 1
+    probe = await host_network.probe()
+    assert (carried(probe), differences(probe)) == (sorted(addresses), [])
+    assert len(probe.taps) == len(specs)
+
+
+async def test_two_machines_that_ask_for_one_address_at_once_are_not_both_given_it(host_network: HostNetwork) -> None:
+    refused = []
+
+    async def ask() -> None:
+        try:
+            await host_network.apply(uuid4(), network(ADDRESS))
+        except HostError as error:
+            refused.append(error.code)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(ask)
+    assert refused == [FailureCode.CONFLICT] * 3
+    assert carried(await host_network.probe()) == [ADDRESS]
+
+
+async def test_a_bridged_card_is_plugged_in_and_given_nothing_of_the_host(naming: Naming, clean_host: None) -> None:
+    bridge = f"b{naming.device_prefix}"
+    await run_program("ip", "link", "add", bridge, "type", "bridge")
+    try:
+        host_network = HostNetwork(naming, {}, uplink=Uplink(bridge))
+        vm_id, spec = uuid4(), NetworkSpec(nics=(nic(ADDRESS, topology=Topology.BRIDGED),))
+        await host_network.apply(vm_id, spec)
+        probe = await host_network.probe()
+        (tap,) = probe.taps
+        assert (differences(probe), tap.routes, tap.filtered) == ([], (), True)
+        assert carried(probe) == [ADDRESS]
+        await host_network.apply(vm_id, spec.model_copy(update={"isolated": True}))
+        assert differences(await host_network.probe()) == []
+        await run_program("ip", "link", "set", "dev", tap.device, "nomaster")
+        assert differences(await host_network.probe()) != []
+        await host_network.clear()
+        assert naming.table not in (await run_program("nft", "list", "tables")).decode()
+    finally:
+        await run_program("ip", "link", "del", "dev", bridge)
 
 
 async def test_an_address_taken_from_a_card_is_neither_routed_nor_let_through(
     host_network: HostNetwork, naming: Naming
 ) -> None:
     vm_id, spec = uuid4(), network(ADDRESS)
-    both = spec.nics[0].model_copy(update={"addresses": (*spec.nics[0].addresses, *nic(OTHER).addresses)})
+    both = spec.nics[0].model_copy(update={"addresses": (*spec.nics[0].addresses, address(OTHER))})
     await host_network.apply(vm_id, NetworkSpec(nics=(both,)))
     await host_network.apply(vm_id, spec)
-    assert (await host_network.probe()).addresses == (ADDRESS,)
+    assert carried(await host_network.probe()) == [ADDRESS]
     with guest_end(naming.tap(both.nic_id), mac_of(ADDRESS)) as guest:
         await guest.learn_gateway(ADDRESS)
         guest.send(guest.ping(OTHER, number=1))

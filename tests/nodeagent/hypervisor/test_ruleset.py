@@ -1,9 +1,10 @@
-"""The rules, by what they mean: who may speak from where, and what is never touched."""
+"""The rules, by what they mean: who may speak from where, what a firewall comes to, and what is never touched."""
 
 from __future__ import annotations
 
 import json
-from ipaddress import IPv6Interface
+from collections.abc import Iterable
+from ipaddress import IPv6Address, ip_network
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -11,130 +12,274 @@ import pytest
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
-from svc_nodeagent.hypervisor.network.plan import TapPlan, addresses_of, plan, without
-from svc_nodeagent.hypervisor.network.ruleset import digest, removal, ruleset
-from svc_nodeagent.protocol import FailureCode, GuestAddress, NetworkSpec, Topology
-from tests.nodeagent.hypervisor.builders import network, nic
+from svc_nodeagent.hypervisor.network import firewall, guard, ruleset
+from svc_nodeagent.hypervisor.network.observe import let_in
+from svc_nodeagent.hypervisor.network.plan import (
+    Holders,
+    TapPlan,
+    Uplink,
+    addresses_of,
+    link_local,
+    networks_of,
+    plan,
+    without,
+)
+from svc_nodeagent.protocol import (
+    Action,
+    Direction,
+    FailureCode,
+    Firewall,
+    FirewallRule,
+    NetworkSpec,
+    Topology,
+    TransportProtocol,
+)
+from tests.nodeagent.hypervisor.builders import address, network, nic
 
 NAMING = Naming()
+MACHINE, OTHER_MACHINE = UUID(int=1), UUID(int=2)
+SUB_PREFIX = "2001:db8:0:5::/64"
+FIREWALL = Firewall(
+    default_ingress=Action.DROP,
+    default_egress=Action.ACCEPT,
+    rules=(
+        FirewallRule(direction=Direction.INGRESS, protocol=TransportProtocol.TCP, ports=(80, 90)),
+        FirewallRule(
+            direction=Direction.INGRESS,
+            action=Action.DROP,
+            protocol=TransportProtocol.ANY,
+            family=4,
+            cidr=ip_network("198.51.100.0/24"),
+        ),
+        FirewallRule(direction=Direction.EGRESS, action=Action.DROP, protocol=TransportProtocol.ICMP),
+    ),
+)
 
 
-def planned(**networks: NetworkSpec) -> tuple[TapPlan, ...]:
-    return plan({UUID(int=index): spec for index, spec in enumerate(networks.values())}, NAMING)
+def planned(spec: NetworkSpec, vm_id: UUID = MACHINE, *, uplink: Uplink | None = None) -> tuple[TapPlan, ...]:
+    return plan(vm_id, spec, NAMING, uplink)
 
 
-def commands(taps: tuple[TapPlan, ...]) -> list[dict[str, Any]]:
-    loaded: list[dict[str, Any]] = json.loads(ruleset(taps, [tap.device for tap in taps], NAMING))["nftables"]
-    return loaded
+def bodies(commands: Iterable[Any], kind: str, *, verb: str = "add") -> list[dict[str, Any]]:
+    loaded = json.loads(json.dumps(list(commands)))
+    return [command[verb][kind] for command in loaded if kind in command.get(verb, {})]
 
 
-def members(taps: tuple[TapPlan, ...], name: str) -> list[Any]:
-    sets = [command["add"]["set"] for command in commands(taps) if "set" in command.get("add", {})]
-    return next(found.get("elem", []) for found in sets if found["name"] == name)
+def verdicts(rules: Iterable[tuple[Any, ...]]) -> list[str]:
+    return [next(iter(expressions[-1])) for expressions in rules]
 
 
-def test_only_tables_of_ours_are_named_and_each_is_replaced_whole() -> None:
-    seen: dict[str, list[str]] = {}
-    for command in commands(planned(a=network("10.213.0.2"))):
-        ((verb, body),) = command.items()
-        ((kind, entry),) = body.items()
-        assert (entry["name"] if kind == "table" else entry["table"]) == "svc"
-        if kind == "table":
-            seen.setdefault(entry["family"], []).append(verb)
-    assert seen == {"netdev": ["add", "delete", "add"], "inet": ["add", "delete", "add"]}
+def test_only_tables_of_ours_are_named() -> None:
+    (tap,) = planned(network("10.213.0.2", firewall=FIREWALL))
+    for command in json.loads(json.dumps([*ruleset.fresh(NAMING, bridged=True), *ruleset.change((), (tap,), NAMING)])):
+        for body in command.values():
+            for kind, entry in body.items():
+                name = entry["name"] if kind == "table" else entry["table"]
+                assert ruleset.is_ours(entry["family"], name, NAMING)
 
 
-def test_a_card_may_speak_from_its_own_mac_and_addresses_only() -> None:
-    taps = planned(a=network("10.213.0.2"), b=network("10.213.0.3"))
-    allowed = {tuple(member["concat"]) for member in members(taps, "sources4")}
-    assert allowed == {(tap.device, tap.mac, str(tap.addresses[0])) for tap in taps}
+def test_a_change_names_one_machine_and_flushes_nothing_that_is_shared() -> None:
+    (tap,) = planned(network("10.213.0.2", firewall=FIREWALL))
+    commands = ruleset.change((), (tap,), NAMING)
+    flushed = {(body["table"], body["name"]) for body in bodies(commands, "chain", verb="flush")}
+    assert flushed == {
+        (NAMING.guard(tap.device), guard.CHAIN),
+        *((NAMING.table, firewall.chain_name(map, tap.device)) for map in (firewall.FROM_GUEST, firewall.TO_GUEST)),
+    }
+    assert bodies(commands, "table", verb="delete") == []
 
 
-def test_whatever_is_not_allowed_from_a_guest_is_dropped() -> None:
-    chains = [c["add"]["chain"] for c in commands(planned(a=network("10.213.0.2"))) if "chain" in c.get("add", {})]
-    ingress = [chain for chain in chains if chain.get("hook") == "ingress"]
-    assert ingress
-    assert {chain["policy"] for chain in ingress} == {"drop"}
+def test_a_card_may_speak_from_its_own_addresses_only() -> None:
+    (tap,) = planned(NetworkSpec(nics=(nic("10.213.0.2", address("2001:db8:0:5::1/64", topology=Topology.ROUTED)),)))
+    assert let_in([list(each) for each in guard.rules(tap)]) == {ip_network("10.213.0.2"), ip_network(SUB_PREFIX)}
 
 
-def test_a_device_without_a_record_is_guarded_and_has_no_address_to_speak_from() -> None:
-    loaded = json.loads(ruleset((), ["svcdeadbeef000"], NAMING))["nftables"]
-    chains = [command["add"]["chain"] for command in loaded if "chain" in command.get("add", {})]
-    assert "svcdeadbeef000" in {chain.get("dev") for chain in chains}
-    assert not [command for command in loaded if command.get("add", {}).get("set", {}).get("elem")]
+@pytest.mark.parametrize("spec", [network("10.213.0.2"), NetworkSpec(nics=(nic("2001:db8:0:5::1/64"),))])
+def test_whatever_is_not_allowed_from_a_guest_is_dropped(spec: NetworkSpec) -> None:
+    (tap,) = planned(spec)
+    (chain,) = bodies(guard.guard(tap.device, tap, NAMING), "chain")
+    assert (chain["policy"], chain["hook"], chain["dev"]) == ("drop", "ingress", tap.device)
+    assert verdicts(guard.rules(tap))[-1] == "drop"
 
 
-def test_rules_do_not_grow_with_guests() -> None:
-    def shared(count: int) -> int:
-        taps = planned(**{str(index): network(f"10.213.1.{index}") for index in range(1, count + 1)})
-        rules = [command["add"]["rule"] for command in commands(taps) if "rule" in command.get("add", {})]
-        return len([rule for rule in rules if rule["chain"] not in {tap.device for tap in taps}])
+def test_every_frame_that_the_guard_drops_is_counted() -> None:
+    (tap,) = planned(NetworkSpec(nics=(nic("10.213.0.2", address("2001:db8:0:5::1/64")),)))
+    dropping = [rule for rule in guard.rules(tap) if "drop" in rule[-1]]  # type: ignore[operator]
+    assert all("counter" in rule[-2] for rule in dropping)  # type: ignore[operator]
 
-    assert shared(1) == shared(200)
+
+def test_an_isolated_machine_drops_before_it_looks() -> None:
+    (tap,) = planned(network("10.213.0.2", firewall=FIREWALL, isolated=True))
+    assert [rules for _, _, rules in firewall.chains(tap)] == [[({"drop": None},)]] * 2
+    assert guard.rules(tap) == [({"drop": None},)]
+
+
+def test_counters_outlive_a_change_and_end_with_the_tap() -> None:
+    (tap,) = planned(network("10.213.0.2"))
+    assert bodies(guard.guard(tap.device, tap, NAMING), "table", verb="delete") == []
+    assert bodies(guard.guard(tap.device, tap, NAMING, fresh=True), "table", verb="delete")
+    assert bodies(ruleset.change((tap,), (), NAMING), "table", verb="delete") == [
+        {"family": "netdev", "name": NAMING.guard(tap.device)}
+    ]
+
+
+def test_replies_pass_then_drops_count_before_accepts_then_the_default() -> None:
+    rules = firewall.rules(FIREWALL, Direction.INGRESS, bridged=False)
+    text = [json.dumps(rule) for rule in rules]
+    replies = next(i for i, rule in enumerate(text) if "established" in rule)
+    drop = next(i for i, rule in enumerate(text) if "198.51.100.0" in rule)
+    accept = next(i for i, rule in enumerate(text) if '"dport"' in rule)
+    assert replies < drop < accept < len(rules) - 1
+    assert (verdicts(rules)[replies], verdicts(rules)[drop], verdicts(rules)[accept]) == ("return", "drop", "return")
+    assert rules[-1] == ({"drop": None},)
+    assert firewall.rules(FIREWALL, Direction.EGRESS, bridged=False)[-1] == ({"return": None},)
+
+
+def test_the_other_side_is_the_source_of_what_comes_and_the_target_of_what_goes() -> None:
+    for direction, field in ((Direction.INGRESS, "saddr"), (Direction.EGRESS, "daddr")):
+        rule = FirewallRule(
+            direction=direction, protocol=TransportProtocol.ANY, family=6, cidr=ip_network("2001:db8::/32")
+        )
+        spec = Firewall(default_ingress=Action.DROP, default_egress=Action.DROP, rules=(rule,))
+        text = json.dumps(firewall.rules(spec, direction, bridged=False)[-2])
+        assert f'"field": "{field}"' in text
+        assert '"2001:db8::"' in text
+
+
+def test_icmp_of_both_families_is_two_rules_and_of_one_is_one() -> None:
+    rules = firewall.rules(FIREWALL, Direction.EGRESS, bridged=False)
+    dropped = [json.dumps(rule) for rule in rules if "l4proto" in json.dumps(rule)]
+    assert [("ipv6-icmp" in rule, '"icmp"' in rule) for rule in dropped] == [(False, True), (True, False)]
 
 
 def test_only_guests_behind_nat_are_masqueraded() -> None:
     taps = planned(
-        a=NetworkSpec(nics=(nic("10.213.0.2"),)),
-        b=NetworkSpec(nics=(nic("198.51.100.7", topology=Topology.ROUTED),)),
+        NetworkSpec(
+            nics=(
+                nic("10.213.0.2", address("2001:db8:0:5::1/64", topology=Topology.ROUTED)),
+                nic("198.51.100.7", address("fd00:0:0:6::1/64"), topology=Topology.ROUTED, mac="52:54:00:21:30:03"),
+            )
+        )
     )
-    assert members(taps, "nat4") == ["10.213.0.2"]
+    found = ruleset.members(taps)
+    assert (found[ruleset.NAT4], found[ruleset.NAT6]) == (["10.213.0.2"], [taps[1].device])
 
 
-def test_an_address_is_never_behind_two_cards() -> None:
-    with pytest.raises(HostError) as refusal:
-        planned(a=network("10.213.0.2"), b=network("10.213.0.2"))
-    assert refusal.value.code is FailureCode.CONFLICT
+def test_dns_is_open_only_at_a_gateway_that_is_a_nameserver_of_the_card() -> None:
+    closed, opened = planned(
+        NetworkSpec(nics=(nic("10.213.0.2"), nic("10.213.0.3", nameservers=(address("10.213.0.3").gateway, "9.9.9.9"))))
+    )
+    assert (closed.resolvers, [str(each) for each in opened.resolvers]) == ((), [address("10.213.0.3").gateway])
+
+
+def test_what_a_machine_left_is_taken_out_of_every_set() -> None:
+    (before,) = planned(network("10.213.0.2", firewall=FIREWALL))
+    (after,) = planned(NetworkSpec(nics=(before.nic.model_copy(update={"addresses": ()}),)))
+    deleted = {
+        (body["name"], json.dumps(each))
+        for body in bodies(ruleset.change((before,), (after,), NAMING), "element", verb="delete")
+        for each in body["elem"]
+    }
+    assert (ruleset.NAT4, '"10.213.0.2"') in deleted
+    assert {name for name, _ in deleted} == {ruleset.NAT4, firewall.FROM_GUEST, firewall.TO_GUEST}
+
+
+def test_an_address_is_never_behind_two_machines() -> None:
+    holders = Holders()
+    holders.claim(MACHINE, (ip_network("10.213.0.2"), ip_network("2001:db8::/56")))
+    for taken in ("10.213.0.2/32", "2001:db8:0:5::/64", "2001:db8::/48"):
+        with pytest.raises(HostError) as refusal:
+            holders.claim(OTHER_MACHINE, (ip_network("10.213.0.9"), ip_network(taken)))
+        assert refusal.value.code is FailureCode.CONFLICT
+        assert str(MACHINE) in refusal.value.message
+    assert holders.holder(ip_network("10.213.0.9")) is None
+    holders.release(MACHINE, (ip_network("10.213.0.2"),))
+    holders.claim(OTHER_MACHINE, (ip_network("10.213.0.2"),))
 
 
 @pytest.mark.parametrize(
-    "spec",
+    ("spec", "uplink", "code"),
     [
-        NetworkSpec(nics=(nic(topology=Topology.BRIDGED),)),
-        NetworkSpec(
-            nics=(
-                nic().model_copy(
-                    update={
-                        "addresses": (
-                            GuestAddress(interface=IPv6Interface("2001:db8::2/128"), gateway="fe80::1", on_link=True),
-                        )
-                    }
-                ),
-            )
+        (NetworkSpec(nics=(nic(topology=Topology.BRIDGED),)), None, FailureCode.UNSUPPORTED),
+        (
+            NetworkSpec(nics=(nic(topology=Topology.BRIDGED),), firewall=FIREWALL),
+            Uplink("br0"),
+            FailureCode.UNSUPPORTED,
         ),
+        (
+            NetworkSpec(nics=(nic(topology=Topology.BRIDGED).model_copy(update={"vlan": 7}),)),
+            Uplink("br0"),
+            FailureCode.UNSUPPORTED,
+        ),
+        (
+            NetworkSpec(nics=(nic("10.213.0.2", address("10.213.0.3"), topology=Topology.BRIDGED),)),
+            Uplink("br0"),
+            FailureCode.CONFLICT,
+        ),
+        (
+            NetworkSpec(nics=(nic("10.213.0.2", address("2001:db8:0:5::1/48", network=SUB_PREFIX)),)),
+            None,
+            FailureCode.UNSUPPORTED,
+        ),
+        (NetworkSpec(nics=(nic().model_copy(update={"vlan": 7}),)), None, FailureCode.INVALID),
     ],
+    ids=["bridged", "bridged-firewall", "vlan", "bridged-and-nat", "ipv6-neighbours", "vlan-without-bridge"],
 )
-def test_what_this_host_cannot_carry_is_refused_by_name(spec: NetworkSpec) -> None:
+def test_what_this_host_cannot_carry_is_refused_by_name(
+    spec: NetworkSpec, uplink: Uplink | None, code: FailureCode
+) -> None:
     with pytest.raises(HostError) as refusal:
-        planned(a=spec)
-    assert refusal.value.code is FailureCode.UNSUPPORTED
+        planned(spec, uplink=uplink)
+    assert refusal.value.code is code
+
+
+def test_where_the_kernel_tracks_connections_on_a_bridge_groups_filter_there() -> None:
+    (tap,) = planned(
+        NetworkSpec(nics=(nic(topology=Topology.BRIDGED),), firewall=FIREWALL), uplink=Uplink("br0", filters=True)
+    )
+    chains = [body for body in bodies(ruleset.change((), (tap,), NAMING), "chain") if body["table"] == NAMING.table]
+    assert {body["family"] for body in chains} == {"bridge"}
+    assert verdicts(firewall.rules(FIREWALL, Direction.INGRESS, bridged=True))[0] == "return"  # ARP
 
 
 def test_the_host_answers_for_neighbours_only_where_the_guest_believes_to_have_some() -> None:
-    alone, among = planned(a=network("10.213.0.2"), b=NetworkSpec(nics=(nic("10.213.0.130/25"),)))
-    assert (alone.answers_for_neighbours, among.answers_for_neighbours) == (False, True)
+    (alone,), (among,) = planned(network("10.213.0.2")), planned(NetworkSpec(nics=(nic("10.213.0.130/25"),)))
+    assert (alone.believes_in_neighbours, among.believes_in_neighbours) == (False, True)
 
 
 def test_releasing_an_address_keeps_the_card_and_its_others() -> None:
-    spec = NetworkSpec(nics=(nic("10.213.0.2"), nic("10.213.0.3")))
-    kept = without(spec, frozenset({"10.213.0.2"}))
+    spec = NetworkSpec(
+        nics=(nic("10.213.0.2", address("2001:db8:0:5::1/64")), nic("10.213.0.3")), firewall=FIREWALL, generation=7
+    )
+    kept = without(spec, frozenset({"10.213.0.2", SUB_PREFIX}))
     assert addresses_of(kept) == ("10.213.0.3",)
-    assert len(kept.nics) == 2
+    assert (len(kept.nics), kept.firewall, kept.generation) == (2, FIREWALL, 7)
+
+
+def test_addresses_are_named_as_the_protocol_writes_them() -> None:
+    spec = NetworkSpec(nics=(nic("10.213.0.2/25", address("2001:db8:0:5::1/64")),))
+    assert addresses_of(spec) == ("10.213.0.2", SUB_PREFIX)
+    assert networks_of(spec) == (ip_network("10.213.0.2"), ip_network(SUB_PREFIX))
+
+
+def test_a_cards_link_local_address_is_made_from_its_mac() -> None:
+    assert link_local("52:54:00:12:34:56") == IPv6Address("fe80::5054:ff:fe12:3456")
 
 
 def test_counters_and_handles_do_not_change_the_digest_and_rules_do() -> None:
-    def listing(handle: int, packets: int, target: str) -> bytes:
+    def listing(handle: int, packets: int, target: str) -> list[Any]:
         expression = [{"counter": {"packets": packets, "bytes": 0}}, {target: None}]
-        return json.dumps({"nftables": [{"rule": {"handle": handle, "expr": expression}}]}).encode()
+        return [{"rule": {"handle": handle, "expr": expression}}]
 
-    assert digest(listing(1, 0, "drop")) == digest(listing(9, 512, "drop"))
-    assert digest(listing(1, 0, "drop")) != digest(listing(1, 0, "accept"))
+    assert ruleset.digest(listing(1, 0, "drop")) == ruleset.digest(listing(9, 512, "drop"))
+    assert ruleset.digest(listing(1, 0, "drop")) != ruleset.digest(listing(1, 0, "accept"))
 
 
-def test_removal_takes_both_tables_and_nothing_else() -> None:
-    loaded = json.loads(removal(NAMING))["nftables"]
-    deleted = {tuple(command["delete"]["table"].values()) for command in loaded if "delete" in command}
-    assert deleted == {("netdev", "svc"), ("inet", "svc")}
+def test_tables_of_others_are_none_of_ours() -> None:
+    tap = NAMING.tap(uuid4())
+    assert ruleset.is_ours("netdev", NAMING.guard(tap), NAMING)
+    for family, name in (("ip", "svc"), ("inet", "svc2"), ("netdev", "svc-uplink"), ("netdev", tap)):
+        assert not ruleset.is_ours(family, name, NAMING)
 
 
 def test_tap_names_fit_and_are_told_apart() -> None:

@@ -51,11 +51,17 @@ APPLY_FAULT_POINTS: Final[tuple[str, ...]] = (
     "network.withdrawn",
     "network.rules",
     "network.routes",
+    "rate.shaper",
+    "rate.buckets",
+    "rate.chain",
+    "rate.unchained",
+    "rate.unbucketed",
     "network.rate",
     "network.removed",
     "network.applied",
 )
-"""The instants between the steps of `vm.net.apply`, in their order."""
+"""The instants between the steps of `vm.net.apply`, in their order. Those of a rate are passed when one is set, or
+lifted; the first and the last lie around `HostNetwork.apply`."""
 RELEASE_FAULT_POINTS: Final[tuple[str, ...]] = (*APPLY_FAULT_POINTS, "network.released")
 """Those of `vm.net.release`, which applies what is left and then asks the host."""
 
@@ -260,6 +266,7 @@ class HostNetwork:
         seen = await taps.seen_taps(self._naming)
         await taps.create_taps(wanted, seen, self._naming)
         await taps.change(taps.removals(wanted, seen))
+        fault_point("restore.taps")
         tables = await nft.list_tables()
         bridged = self._uplink is not None
         commands = ruleset.fresh(self._naming, bridged=bridged)
@@ -267,7 +274,9 @@ class HostNetwork:
         commands += [command for family, name in stale for command in nft.no_table(family, name)]
         commands += ruleset.change((), wanted, self._naming, made=frozenset(devices - seen.keys()))
         await nft.load(commands)
+        fault_point("restore.rules")
         await self._open(wanted, seen)
+        fault_point("restore.routes")
         rated = await rated_devices(self._naming)
         for tap in wanted:
             if tap.nic.rate_mbps is not None or tap.device in rated:

@@ -204,6 +204,8 @@ def _tap(vm_id: UUID, nic: NicSpec, network: NetworkSpec, naming: Naming, uplink
         )
     for address in nic.addresses:
         _check_address(address)
+    if nic.vlan is not None and nic.addresses and not bridged:
+        raise HostError(FailureCode.INVALID, f"Card {nic.mac} asks for VLAN {nic.vlan}, and is plugged into no bridge.")
     nat = {address.topology for address in nic.addresses if address.network.version == 6}
     if len(nat) > 1:
         raise HostError(FailureCode.UNSUPPORTED, f"Card {nic.mac} has IPv6 networks behind nat and routed ones.")
