@@ -6,10 +6,7 @@ No address is in two hands, on the records or on the hosts; none is lost.
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Any, TypeVar
@@ -38,6 +35,7 @@ from svc_actors.controller.addresses import (
 from svc_actors.controller.reservations import block, reserve, unblock, unreserve
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, Transaction
+from tests.addresses.bench import Bench, opened
 from tests.addresses.ground import Card, held, make_cards, make_pool
 from tests.conftest import Cluster
 from tests.controller.machines.service import make_world
@@ -49,10 +47,6 @@ ADDRESSES = {
     IPV4: tuple(f"10.1.0.{last}" for last in range(2, 5)),
     IPV6: tuple(f"2001:db8{middle}::/64" for middle in ("", ":0:1")),
 }
-
-
-class Crash(Exception):  # noqa: N818 - not an error: the power fails
-    """The controller dies before the commit."""
 
 
 @dataclass
@@ -74,67 +68,19 @@ class Holding:
     reservation: UUID | None = None
 
 
-@dataclass
-class Bench:
-    """A database in a thread with its own Trio, for rules, which are not asynchronous."""
-
-    token: trio.lowlevel.TrioToken
-    database: Database
+@dataclass(frozen=True)
+class Ground:
     cards: list[Card]
     pools: dict[str, UUID]
 
-    def run(self, work: Callable[[Database], Awaitable[T]]) -> T:
-        return trio.from_thread.run(work, self.database, trio_token=self.token)
 
-    def transact(self, work: Callable[[Transaction], Awaitable[T]], *, crash: bool = False) -> T | None:
-        """The work in a transaction; with `crash` the controller dies before it is committed."""
-
-        async def transact(database: Database) -> T:
-            async with database.transaction() as tx:
-                done = await work(tx)
-                if crash:
-                    raise Crash
-                return done
-
-        try:
-            return self.run(transact)
-        except Crash:
-            return None
-
-
-@contextmanager
-def opened(url: str) -> Iterator[Bench]:
-    started: queue.Queue[tuple[Bench, trio.Event] | BaseException] = queue.Queue()
-
-    async def serve() -> None:
-        async with Database.open(url, size=2) as database:
-            world = await make_world(database)
-            pools = {
-                IPV4: await make_pool(database, world, IPV4, range_end=IPv4Address(ADDRESSES[IPV4][-1])),
-                IPV6: await make_pool(database, world, IPV6),
-            }
-            cards = await make_cards(database, world, MACHINES)
-            stop = trio.Event()
-            started.put((Bench(trio.lowlevel.current_trio_token(), database, cards, pools), stop))
-            await stop.wait()
-
-    def run() -> None:
-        try:
-            trio.run(serve)
-        except BaseException as error:  # noqa: BLE001  # handed to the thread that waits for it
-            started.put(error)
-
-    thread = threading.Thread(target=run, name="address-states")
-    thread.start()
-    outcome = started.get()
-    if isinstance(outcome, BaseException):
-        raise outcome
-    bench, stop = outcome
-    try:
-        yield bench
-    finally:
-        bench.token.run_sync_soon(stop.set)
-        thread.join()
+async def make_ground(database: Database) -> Ground:
+    world = await make_world(database)
+    pools = {
+        IPV4: await make_pool(database, world, IPV4, range_end=IPv4Address(ADDRESSES[IPV4][-1])),
+        IPV6: await make_pool(database, world, IPV6),
+    }
+    return Ground(await make_cards(database, world, MACHINES), pools)
 
 
 machines = st.integers(0, MACHINES - 1)
@@ -147,6 +93,7 @@ class AddressStates(RuleBasedStateMachine):
     an administrator freed while a host may still have carried it, for which they answered."""
 
     bench: Bench
+    ground: Ground
     cidr: str
 
     def __init__(self) -> None:
@@ -156,7 +103,7 @@ class AddressStates(RuleBasedStateMachine):
         self.forced: set[tuple[int, str]] = set()
         self.answers: list[Answer] = []
         self.releases = 0
-        self.pool_id = self.bench.pools[self.cidr]
+        self.pool_id = self.ground.pools[self.cidr]
         self.addresses = ADDRESSES[self.cidr]
 
         async def empty(tx: Transaction) -> None:
@@ -185,7 +132,7 @@ class AddressStates(RuleBasedStateMachine):
 
     @rule(machine=machines, crash=crashes)
     def attach(self, machine: int, crash: bool) -> None:
-        card = self.bench.cards[machine]
+        card = self.ground.cards[machine]
         free = self.free
 
         async def attach(tx: Transaction) -> str:
@@ -203,7 +150,7 @@ class AddressStates(RuleBasedStateMachine):
 
     @rule(machine=machines, place=places, crash=crashes)
     def attach_this(self, machine: int, place: int, crash: bool) -> None:
-        card, ip = self.bench.cards[machine], self.ip(place)
+        card, ip = self.ground.cards[machine], self.ip(place)
 
         async def attach(tx: Transaction) -> bool:
             await allocate(tx, self.pool_id, vm_id=card.vm_id, nic_id=card.nic_id, primary=False, ip=self.asked(ip))
@@ -220,7 +167,7 @@ class AddressStates(RuleBasedStateMachine):
         holding = self.held.get(ip)
         if holding is None or holding.machine is None:
             return
-        vm_id = self.bench.cards[holding.machine].vm_id
+        vm_id = self.ground.cards[holding.machine].vm_id
 
         async def detach(tx: Transaction) -> tuple[str, ...]:
             return await begin_release(tx, vm_id, self.asked(ip))
@@ -234,7 +181,7 @@ class AddressStates(RuleBasedStateMachine):
     @rule(machine=machines, crash=crashes)
     def delete_machine(self, machine: int, crash: bool) -> None:
         """Its addresses, that is; the same card stands for a machine made anew."""
-        vm_id = self.bench.cards[machine].vm_id
+        vm_id = self.ground.cards[machine].vm_id
 
         async def delete(tx: Transaction) -> bool:
             await begin_release(tx, vm_id)
@@ -327,7 +274,7 @@ class AddressStates(RuleBasedStateMachine):
     @rule(machine=machines)
     def host_releases(self, machine: int) -> None:
         """The node is asked and does it. Its answer is under way."""
-        vm_id = self.bench.cards[machine].vm_id
+        vm_id = self.ground.cards[machine].vm_id
 
         async def read(database: Database) -> Any:
             return await releasing_of(database, vm_id)
@@ -344,7 +291,7 @@ class AddressStates(RuleBasedStateMachine):
     def answer_arrives(self, which: int, crash: bool) -> None:
         """Any answer that was ever given, also one that arrived before."""
         answer = self.answers[which % len(self.answers)]
-        vm_id = self.bench.cards[answer.machine].vm_id
+        vm_id = self.ground.cards[answer.machine].vm_id
 
         async def free(tx: Transaction) -> list[str]:
             return await free_removed(tx, vm_id, answer.removed, through=answer.through)
@@ -381,7 +328,7 @@ class AddressStates(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """None is lost: whatever is free is handed out, each once, and then the pool is full."""
-        card = self.bench.cards[0]
+        card = self.ground.cards[0]
         given: list[str] = []
 
         async def take_all(tx: Transaction) -> None:
@@ -416,12 +363,12 @@ def test_no_address_is_in_two_hands_and_none_is_lost_whatever_happens(database_c
 
     trio.run(make)
     try:
-        with opened(database_cluster.url_of("address_states")) as bench:
-            machine = type("AddressStatesOfOnePool", (AddressStates,), {"bench": bench, "cidr": cidr})
+        with opened(database_cluster.url_of("address_states"), make_ground) as (bench, ground):
+            machine = type("AddressStatesOfOnePool", (AddressStates,), {"bench": bench, "ground": ground, "cidr": cidr})
             run_state_machine_as_test(
                 machine,
                 settings=settings(
-                    max_examples=100,
+                    max_examples=60,
                     stateful_step_count=60,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),
