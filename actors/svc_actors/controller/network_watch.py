@@ -24,7 +24,7 @@ from uuid import UUID, uuid4
 import structlog
 import trio
 
-from svc_actors.controller.addresses import free_removed, releasing_of
+from svc_actors.controller.addresses import Releasing, free_removed, releasing_of
 from svc_actors.controller.alerts import raise_alert
 from svc_actors.controller.gateway import NodeUnavailable, OperationFailed
 from svc_actors.controller.machine_records import announce_machine
@@ -65,8 +65,7 @@ UNION SELECT id, net_wanted FROM ({_RELEASING}) held JOIN vms ON vms.id = held.v
       WHERE node_id = $1 AND id > $2 AND {_RELEASABLE}
 ORDER BY id LIMIT $3"""
 _OF_A_MACHINE: Final = f"""
-SELECT {_BEHIND} AS behind, {_RELEASABLE} AND vms.id IN ({_RELEASING}) AS releasable
-FROM vms WHERE id = $1 AND node_id = $2"""
+SELECT {_BEHIND} AS behind, {_RELEASABLE} AS releasable FROM vms WHERE id = $1 AND node_id = $2"""
 
 _NOBODY: Final = UUID(int=0)
 _PASSING: Final = frozenset({FailureCode.CANCELLED, FailureCode.INTERRUPTED})
@@ -262,9 +261,13 @@ class NetworkWatch:
         outstanding = await self._database.fetchrow(_OF_A_MACHINE, vm_id, node_id)
         if outstanding is not None and outstanding["behind"]:
             await self._apply(node_id, vm_id)
-            outstanding = await self._database.fetchrow(_OF_A_MACHINE, vm_id, node_id)
+        releasing = await releasing_of(self._database, vm_id)
+        if releasing is None:
+            return
+        # Asked after that was read: what was being released then, the host has applied a generation without.
+        outstanding = await self._database.fetchrow(_OF_A_MACHINE, vm_id, node_id)
         if outstanding is not None and outstanding["releasable"]:
-            await self._release(node_id, vm_id)
+            await self._release(node_id, vm_id, releasing)
 
     async def _apply(self, node_id: UUID, vm_id: UUID) -> None:
         spec = await network_spec(self._database, vm_id)
@@ -292,10 +295,7 @@ class NetworkWatch:
         self.applied += 1
         await self._gateway.acknowledge(node_id, operation_id)
 
-    async def _release(self, node_id: UUID, vm_id: UUID) -> None:
-        releasing = await releasing_of(self._database, vm_id)
-        if releasing is None:
-            return
+    async def _release(self, node_id: UUID, vm_id: UUID, releasing: Releasing) -> None:
         operation_id = OperationId(f"release:{vm_id}:{uuid4()}")
         operation = VmNetRelease(vm_id=vm_id, addresses=releasing.addresses)
         try:

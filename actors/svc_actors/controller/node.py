@@ -30,6 +30,7 @@ from svc_actors.controller.node_records import (
     get_node,
     node_itself,
 )
+from svc_actors.controller.reservations import refresh_host_reservations
 from svc_actors.errors import conflict
 from svc_actors.runtime import Actor, DomainError
 from svc_actors.store import Caller, Database, Outcome, Transaction, UniqueViolationError, audit
@@ -121,6 +122,8 @@ class Node(Actor):
             )
             await self._write_domains(tx, inventory, asked_at)
             await self._write_images(tx, inventory)
+            if set((node.facts or {}).get("host_addresses", ())) != set(inventory.facts.host_addresses):
+                await refresh_host_reservations(tx, location_id=node.location_id)
             await close_alert(tx, silent_alert(self.node_id))
             await announce(tx, node, "inventory")
 
@@ -242,6 +245,7 @@ class Node(Actor):
             for table in ("observed_domains", "node_images"):
                 await tx.execute(f"DELETE FROM {table} WHERE node_id = $1", self.node_id)
             await tx.execute("UPDATE nodes SET state = 'offline', deleted_at = now() WHERE id = $1", self.node_id)
+            await refresh_host_reservations(tx, location_id=node.location_id)
             await close_alert(tx, offline_alert(self.node_id))
             await close_alert(tx, silent_alert(self.node_id))
             await close_alert(tx, drift_alert(self.node_id))

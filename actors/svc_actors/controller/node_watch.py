@@ -24,7 +24,6 @@ from svc_actors.controller.alerts import Severity, raise_alert
 from svc_actors.controller.gateway import Gateway, GatewayHooks, NodeUnavailable, OperationFailed
 from svc_actors.controller.machine import Machine
 from svc_actors.controller.node import Node, Observe, offline_alert, silent_alert
-from svc_actors.controller.reservations import refresh_host_reservations
 from svc_actors.controller.tasks import TaskRun, TaskRunner
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import ActorSystem, DeliveryError, DomainError
@@ -234,9 +233,6 @@ class NodeWatch:
             for row in await self._database.fetch("SELECT vm_id FROM observed_domains WHERE node_id = $1", node_id)
         }
         await node.ask(Node.inventoried, inventory, asked_at)
-        async with self._database.transaction() as tx:
-            location_id = await tx.fetchval("SELECT location_id FROM nodes WHERE id = $1", node_id)
-            await refresh_host_reservations(tx, location_id=location_id)
         reported = {domain.vm_id: domain.state for domain in inventory.domains if domain.vm_id is not None}
         for vm_id, state in reported.items():
             ours = await self._tell_machine(node_id, vm_id, state, "inventory", asked_at)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from ipaddress import ip_address
 from uuid import UUID
 
+import pytest
 import trio
 import trio.lowlevel
 
-from svc_actors.controller.addresses import force_free
+from svc_actors.controller import network_watch
+from svc_actors.controller.addresses import Releasing, force_free, releasing_of
 from svc_actors.controller.machine import Machine
 from svc_actors.controller.network_changes import network_changed
 from svc_actors.controller.tasks import TaskStatus
-from svc_actors.store import Database
+from svc_actors.store import Database, Queryable
 from svc_nodeagent.protocol import FailureCode, NodeOperation, VmNetApply, VmNetRelease
 from tests.controller.machines.service import ADMINISTRATOR
 from tests.controller.networking.records import Records
@@ -93,6 +95,35 @@ async def test_a_start_that_was_slow_does_not_bring_a_released_address_back(data
         assert (await stage.service.ended(start)).status is TaskStatus.SUCCEEDED
         await stage.until_held(vm_id, {first: "allocated"})
         assert stage.hosts.carried(vm_id) == {first}
+
+
+async def test_an_address_that_is_detached_at_the_last_moment_waits_for_its_own_apply(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_stage(database) as stage:
+        vm_id = await stage.machine()
+        first = await primary(stage, vm_id)
+        second, third = await stage.attach(vm_id), await stage.attach(vm_id)
+        await stage.until_applied(vm_id)
+        still_held: list[set[str]] = []
+        to_detach = [third]
+
+        async def detach_meanwhile(queryable: Queryable, vm_id: UUID) -> Releasing | None:
+            while to_detach:
+                await stage.detach(vm_id, to_detach.pop())
+            return await releasing_of(queryable, vm_id)
+
+        async def look(operation: NodeOperation) -> None:
+            await trio.lowlevel.checkpoint()
+            assert isinstance(operation, VmNetRelease)
+            still_held.append(set(operation.addresses) & stage.hosts.carried(vm_id))
+
+        monkeypatch.setattr(network_watch, "releasing_of", detach_meanwhile)
+        stage.hosts.plays["vm.net.release"] = look
+        await stage.detach(vm_id, second)
+        await stage.until_held(vm_id, {first: "allocated"})
+        assert still_held
+        assert not any(still_held)
 
 
 async def test_two_addresses_detached_at_once_are_both_released(database: Database) -> None:

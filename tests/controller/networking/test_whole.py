@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import trio
 
-from svc.controller import nodes_network
+from svc.controller import nodes, nodes_network
 from svc_actors.controller.network_changes import network_changed
 from svc_actors.controller.node_records import NodeState
 from svc_actors.store import Database
@@ -80,3 +80,21 @@ async def test_a_stray_network_is_found_when_its_node_connects(database: Databas
             with trio.fail_after(PATIENCE):
                 while node.host.networks.networks[stray].carried:
                     await trio.sleep(0.02)
+
+
+async def test_a_hosts_own_address_is_given_to_no_machine_while_its_node_is_there(
+    database: Database, tmp_path: Path
+) -> None:
+    async with open_site(database, tmp_path) as site:
+        node = await site.join(await site.bootstrap())
+        pool = await database.fetchrow("SELECT id, cidr FROM pools WHERE family = 4 LIMIT 1")
+        assert pool is not None
+        own = pool["cidr"].network_address + 9
+        node.host.host_addresses = (f"{own}/24",)
+        kept = "SELECT count(*) FROM allocations WHERE pool_id = $1 AND ip = $2 AND state = 'reserved'"
+        async with node.running():
+            with trio.fail_after(PATIENCE):
+                while not await site.count(kept, pool["id"], own):
+                    await trio.sleep(0.02)
+        await site.call(nodes.delete_node, nodes.NodeRequest(id=node.node_id))
+        assert await site.count(kept, pool["id"], own) == 0
