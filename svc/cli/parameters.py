@@ -21,7 +21,7 @@ from svc.cli.session import session_parameters
 
 _COMPLETION_SECONDS = 2.0
 
-_DANGEROUS = {"pool.force-free"}
+_DANGEROUS = {"pool.force-free", "vm.detach-ip"}
 """What is no deletion and has no field `confirm`, and still wants to be confirmed."""
 
 _HELP = {

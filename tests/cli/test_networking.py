@@ -91,11 +91,16 @@ async def test_a_second_address_comes_and_goes(house: House) -> None:
     attached = await house.ok("vm", "attach-ip", "web-1", "-o", "json")
     second = attached.json["address"]["ip"]
     assert second in (await house.ok("vm", "networking", "web-1")).out
-    detached = await house.ok("vm", "detach-ip", "web-1", second, "-o", "json")
+    silent = await house.svc("vm", "detach-ip", "web-1", second)
+    assert silent.code == Exit.INVALID
+    assert "--yes" in silent.err
+    assert (await house.svc("vm", "detach-ip", "web-1", second, typed="n\n")).code == Exit.INVALID
+    assert second in (await house.ok("vm", "networking", "web-1")).out
+    detached = await house.ok("vm", "detach-ip", "web-1", second, "--yes", "-o", "json")
     states = {one["ip"]: one["state"] for nic in detached.json["nics"] for one in nic["addresses"]}
     assert states.get(second, "releasing") == "releasing"
     (primary,) = (ip for ip in states if ip != second)
-    assert (await house.svc("vm", "detach-ip", "web-1", primary)).code == Exit.CONFLICT
+    assert (await house.svc("vm", "detach-ip", "web-1", primary, "--yes")).code == Exit.CONFLICT
     capped = await house.ok("vm", "rate", "web-1", "100")
     assert "100 Mbit/s" in capped.out
     assert "no cap" in (await house.ok("vm", "rate", "web-1", "0")).out
