@@ -15,12 +15,9 @@ and is made anew by the next `set_rate`.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-import trio
 
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError
@@ -43,8 +40,6 @@ _LEAST_QUEUE_BYTES = 32_000
 _CHAIN = "shape"
 _CLASS = Path("/sys/class/net")
 _HEX_DIGITS = 11
-_PROBE = trio.Lock()
-"""One at a time in a process: the device is named after it."""
 
 
 async def set_rate(device: str, mbps: int | None) -> None:
@@ -116,31 +111,21 @@ async def rated_devices(naming: Naming) -> frozenset[str]:
 
 
 async def rates_lack() -> str | None:
-    """Why this host cannot hold a tap to a rate, in a sentence; None when it can. Tried on a device of its own."""
-    async with _PROBE:
+    """Why this host cannot hold a tap to a rate, in a sentence; None when it can. Each thing is tried in a network
+    namespace that ends with the program, so nothing is left to be removed."""
+    rules = json.dumps({"nftables": [*_fresh_table("lo"), *_chain("lo", "lo")]}).encode()
+    tries: tuple[tuple[str, tuple[str, ...], bytes | None], ...] = (
+        ("ifb devices, on which a guest's sending is shaped", ("ip", "link", "add", "probe", "type", "ifb"), None),
+        ("token buckets (sch_tbf)", ("tc", "qdisc", "add", "dev", "lo", "root", "tbf", *_bucket(1).split()), None),
+        ("nftables' forwarding at ingress (nft_fwd_netdev)", ("nft", "-j", "-f", "-"), rules),
+    )
+    for what, program, text in tries:
         try:
-            return await _try_rates()
-        except HostError as error:
-            return error.message
-
-
-async def _try_rates() -> str | None:
-    device = f"_probe{os.getpid()}"
-    if not _exists(device):
-        status, _, error = await try_program("ip", "link", "add", device, "type", "ifb")
+            status, _, error = await try_program("unshare", "--net", *program, stdin=text)
+        except HostError as failure:
+            return failure.message
         if status != 0:
-            return f"The kernel has no ifb devices, on which a guest's sending is shaped: {' '.join(error.split())}"
-    try:
-        bucket = ("qdisc", "replace", "dev", device, "root", "tbf", *_bucket(1).split())
-        status, _, error = await try_program("tc", *bucket)
-        if status != 0:
-            return f"The kernel has no token buckets (sch_tbf): {' '.join(error.split())}"
-        text = json.dumps({"nftables": [*_fresh_table(device), *_chain(device, device)]}).encode()
-        status, _, error = await try_program("nft", "--check", "-j", "-f", "-", stdin=text)
-        if status != 0:
-            return f"The kernel's nftables cannot forward at ingress (nft_fwd_netdev): {' '.join(error.split())}"
-    finally:
-        await _unless_gone(device, "ip", "link", "del", "dev", device)
+            return f"The kernel or its tools lack {what}: {' '.join(error.split())}"
     return None
 
 
