@@ -108,7 +108,7 @@ async def test_64_clients_on_a_24_never_share_an_address_and_are_refused_exactly
         assert answers.count(True) == min(CALLERS, free)
         refused += answers.count(False)
         # Then some give back while others ask.
-        leaving = chance.sample(sorted(ledger.held), min(len(ledger.held), chance.randrange(20, 60)))
+        leaving = chance.sample(sorted(ledger.held), min(len(ledger.held), chance.randrange(10, 40)))
         mixed: list[Callable[[], Awaitable[object]]] = [
             lambda ip=ip: ledger.give_back(database, world.pool_id, ip, by_force=chance.random() < 0.3)  # type: ignore[misc]
             for ip in leaving
