@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from svc_nodeagent.protocol import Topology, TrafficResult
+from svc_nodeagent.protocol import Direction, Topology, TrafficResult
 from tests.system.network.lab import CARRIED
 from tests.system.network.matrix import Matrix
 from tests.system.network.places import FAMILIES, GUESTS, OUTSIDE, Family, GuestPlace
-from tests.system.network.rules import firewall
+from tests.system.network.rules import firewall, rule
 from tests.system.network.streams import MEGABIT, flood, measured_mbps, stream
 
 pytestmark = pytest.mark.system
@@ -61,13 +61,13 @@ async def test_counters_are_never_above_and_hardly_below_what_passed(
 
 async def test_counters_of_a_limited_and_guarded_guest_are_as_true(matrix: Matrix, tmp_path: Path) -> None:
     guest, _ = GUESTS[Topology.ROUTED]
-    await matrix.apply(guest, firewall=firewall(), rate_mbps=20)
+    await matrix.apply(guest, firewall=firewall(rule(Direction.INGRESS, "udp")), rate_mbps=20)
     async with matrix.lab.agents.agent(matrix.lab.start(ledger=tmp_path / "traffic.json")) as agent:
         await agent.traffic()
         before = matrix.lab.copied(guest)
         async with flood(matrix, guest, OUTSIDE, 4, 30), flood(matrix, OUTSIDE, guest, 4, 30):
             await measured_mbps(matrix, guest, seconds=SECONDS, warm_up_bytes=MEGABIT // 8)
-            await matrix.apply(guest, firewall=firewall(), rate_mbps=10)
+            await matrix.apply(guest, firewall=firewall(rule(Direction.INGRESS, "udp")), rate_mbps=10)
             await measured_mbps(matrix, guest, seconds=SECONDS, warm_up_bytes=MEGABIT // 8)
         async with matrix.established(guest, OUTSIDE, 4) as control:
             await control.exchange()
