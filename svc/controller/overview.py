@@ -108,10 +108,10 @@ async def search(context: Context[Controller], request: SearchRequest) -> list[S
 def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condition]]:
     own = visible_projects(principal, "vms.project_id")
     machines = """SELECT vms.id, vms.name, concat_ws(' ', vms.status, (
-                      SELECT host(ip) FROM allocations WHERE vm_id = vms.id AND is_primary)) AS detail
+                      SELECT address_text(ip) FROM allocations WHERE vm_id = vms.id AND is_primary)) AS detail
                   FROM vms"""
     by_address = Condition(
-        "vms.id IN (SELECT vm_id FROM allocations WHERE vm_id IS NOT NULL AND host(ip) LIKE $1)",
+        "vms.id IN (SELECT vm_id FROM allocations WHERE vm_id IS NOT NULL AND address_text(ip) LIKE $1)",
         (literally(q) + "%",),
     )
     matches = _any_of(contains(q, "vms.name", "vms.hostname"), by_address, _by_id(q, "vms.id"))
