@@ -28,7 +28,7 @@ from scapy.layers.l2 import ARP, LLC, STP, Dot1AD, Dot1Q, Dot3, Ether
 from scapy.packet import Packet, Raw
 
 from svc_nodeagent.protocol import Spoof
-from tests.system.network.places import OUTSIDE, OUTSIDE_ON_THE_BRIDGE, UPLINK_ADDRESSES, Family, GuestPlace
+from tests.system.network.places import UPLINK_ADDRESSES, Family, GuestPlace, outside_of
 
 MARK = b"forged by a guest"
 STRANGER = "52:54:00:ba:d0:00"
@@ -38,7 +38,7 @@ NOBODY: dict[Family, str] = {4: "203.0.113.200", 6: "2001:db8:77:c8::1"}
 
 @dataclass(frozen=True)
 class Stage:
-    """Who lies, about whom, and the MAC of the host's end of the wire."""
+    """Who lies, about whom, and the MAC of the next hop."""
 
     liar: GuestPlace
     victim: GuestPlace
@@ -51,8 +51,7 @@ class Stage:
         return str(guest.addresses[family])
 
     def outside(self, family: Family) -> str:
-        bridged = self.liar.topology.value == "bridged"
-        return str((OUTSIDE_ON_THE_BRIDGE if bridged else OUTSIDE).addresses[family])
+        return str(outside_of(self.liar.topology).addresses[family])
 
 
 @dataclass(frozen=True)

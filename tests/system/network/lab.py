@@ -27,6 +27,7 @@ from tests.system.network.agent import Agent, AgentServer, Start
 from tests.system.network.namespaces import Namespace
 from tests.system.network.places import (
     BRIDGE,
+    BRIDGE_ADDRESSES,
     GUEST_DEVICE,
     GUESTS,
     OUTSIDE,
@@ -75,6 +76,13 @@ class Lab:
     def tap_mac(self, guest: GuestPlace) -> str:
         """What the guest holds for its gateway's MAC."""
         return str(json.loads(self.host.output("ip", "-j", "link", "show", "dev", self.tap(guest)))[0]["address"])
+
+    def next_mac(self, guest: GuestPlace) -> str:
+        """What the guest holds for its gateway's MAC: the tap's, or that of the router on the bridge."""
+        if guest.topology is not Topology.BRIDGED:
+            return self.tap_mac(guest)
+        device = OUTSIDE_ON_THE_BRIDGE.device
+        return str(json.loads(self.outside.output("ip", "-j", "link", "show", "dev", device))[0]["address"])
 
     def start(
         self,
@@ -183,6 +191,8 @@ def _join(host: Namespace, outside: Namespace) -> None:
         f"link set up1 master {BRIDGE} up",
         f"link set {BRIDGE} up",
         f"link set {UPLINK} up",
+        f"address add {BRIDGE_ADDRESSES[4]}/24 dev {BRIDGE}",
+        f"address add {BRIDGE_ADDRESSES[6]}/48 dev {BRIDGE}",
         f"address add {UPLINK_ADDRESSES[4]}/24 dev {UPLINK}",
         f"address add {UPLINK_ADDRESSES[6]}/64 dev {UPLINK}",
         f"route add default via {OUTSIDE.addresses[4]}",

@@ -19,6 +19,10 @@ IpAddress = IPv4Address | IPv6Address
 
 GUEST_DEVICE = "eth0"
 UPLINK, BRIDGE = "up0", "br0"
+BRIDGE_ADDRESSES: dict[Family, IpAddress] = {
+    4: IPv4Address("192.0.2.2"),
+    6: IPv6Address("2001:db8:b::2"),
+}
 UPLINK_ADDRESSES: dict[Family, IpAddress] = {
     4: IPv4Address("198.51.100.1"),
     6: IPv6Address("2001:db8:ffff::1"),
@@ -138,3 +142,8 @@ OUTSIDE_ON_THE_BRIDGE = Place(
     addresses={4: IPv4Address("192.0.2.1"), 6: IPv6Address("2001:db8:b::1")},
     device="out1",
 )
+
+
+def outside_of(topology: Topology) -> Place:
+    """The other end of the uplink that guests of a topology use."""
+    return OUTSIDE_ON_THE_BRIDGE if topology is Topology.BRIDGED else OUTSIDE

@@ -5,23 +5,21 @@ from __future__ import annotations
 import pytest
 import trio
 
-from svc_nodeagent.protocol import Action, Topology
-from tests.system.network.lab import CARRIED
+from svc_nodeagent.protocol import Topology
 from tests.system.network.matrix import ECHO, Connection, Matrix, Tcp, Udp
 from tests.system.network.packets import PATIENCE_SECONDS
-from tests.system.network.places import FAMILIES, GUESTS, OUTSIDE, Family
-from tests.system.network.rules import firewall
+from tests.system.network.places import FAMILIES, GUESTS, Family, outside_of
 
 pytestmark = pytest.mark.system
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("topology", CARRIED)
+@pytest.mark.parametrize("topology", tuple(Topology))
 async def test_nothing_leaves_or_reaches_an_isolated_guest(matrix: Matrix, topology: Topology, family: Family) -> None:
     isolated, neighbour = GUESTS[topology]
     own, others = isolated.addresses[family], neighbour.addresses[family]
     async with matrix.established(isolated, neighbour, family) as control:
-        await matrix.apply(isolated, isolated=True, firewall=firewall(ingress=Action.ACCEPT))
+        await matrix.apply(isolated, isolated=True)
         with matrix.capture(isolated) as at_isolated, matrix.capture(neighbour) as at_neighbour:
             await control.send(isolated)
             await control.send(neighbour)
@@ -38,31 +36,31 @@ async def test_nothing_leaves_or_reaches_an_isolated_guest(matrix: Matrix, topol
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("topology", CARRIED)
+@pytest.mark.parametrize("topology", tuple(Topology))
 async def test_an_isolated_guest_neither_reaches_the_outside_nor_its_gateway(
     matrix: Matrix, topology: Topology, family: Family
 ) -> None:
-    isolated, _ = GUESTS[topology]
-    async with matrix.established(isolated, OUTSIDE, family) as control:
+    (isolated, _), router = GUESTS[topology], outside_of(topology)
+    async with matrix.established(isolated, router, family) as control:
         await matrix.apply(isolated, isolated=True)
-        with matrix.capture(isolated) as at_isolated, matrix.capture(OUTSIDE) as outside:
+        with matrix.capture(isolated) as at_isolated, matrix.capture(router) as outside:
             await control.send(isolated)
-            await control.send(OUTSIDE)
+            await control.send(router)
             for flow in (Udp(53), ECHO[family]):
-                with matrix.sent(flow, isolated, OUTSIDE.addresses[family], family):
+                with matrix.sent(flow, isolated, router.addresses[family], family):
                     pass
             if not isolated.gateway(family).is_link_local:
                 with matrix.sent(ECHO[family], isolated, isolated.gateway(family), family):
                     pass
             await matrix.apply(isolated)
             left = await control.arrives(isolated, outside)
-            reached = await control.arrives(OUTSIDE, at_isolated)
+            reached = await control.arrives(router, at_isolated)
     assert left == []
     assert [packet for packet in reached if packet.target == isolated.addresses[family]] == []
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("topology", CARRIED)
+@pytest.mark.parametrize("topology", tuple(Topology))
 async def test_a_connection_stops_while_isolated_and_goes_on_afterwards(
     matrix: Matrix, topology: Topology, family: Family
 ) -> None:
