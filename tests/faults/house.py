@@ -177,7 +177,8 @@ class House:
             for vm_id, machine in host["machines"].items():
                 assert built[vm_id]["node_name"] == name
                 assert machine["state"] == built[vm_id]["status"]
-                assert [built[vm_id]["primary_ip"]] == [address.split("/")[0] for address in machine["addresses"]]
+                carried = host["network"]["networks"][vm_id]["carried"]
+                assert sorted(carried) == sorted(address["ip"] for address in built[vm_id]["addresses"])
             assert host["retained_disks"] == [], "a disk without a machine"
         for vm in machines:
             assert vm["status"] in ("running", "stopped") or (vm["status"] == "failed" and vm["status_reason"]), vm
