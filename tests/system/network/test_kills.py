@@ -78,7 +78,8 @@ async def killed_over(lab: Lab, change: Change, point: str) -> bool:
     after = lab.spec(GUARDED, firewall=AFTER, given=(*GUARDED.given, *NEW_ADDRESSES), rate_mbps=change.rate_after)
     async with lab.agents.agent(lab.start(lab.as_found())) as agent:
         await agent.restore()
-        lab.attach(GUARDED)
+        if not lab.copied(GUARDED).attached:
+            lab.attach(GUARDED)
         matrix = Matrix(lab, agent)
         async with (
             matrix.established(GUARDED, OUTSIDE, 4) as outwards,

@@ -34,8 +34,10 @@ class Order(BaseModel):
 
 
 class Copied(BaseModel):
-    """Bytes of whole frames that were copied for a guest; frames of orders are left out."""
+    """Bytes of whole frames that were copied for a guest; frames of orders are left out. `attached`: to a tap that has
+    not gone."""
 
+    attached: bool = False
     to_guest: int = 0
     from_guest: int = 0
 
@@ -72,6 +74,7 @@ class Wire:
     def attach(self, device: str, selector: selectors.BaseSelector) -> None:
         self.detach(selector)
         self.host = open_tap(device)
+        self.copied.attached = True
         selector.register(self.host, selectors.EVENT_READ, self)
         selector.register(self.guest, selectors.EVENT_READ, self)
 
@@ -81,6 +84,7 @@ class Wire:
             selector.unregister(self.guest)
             os.close(self.host)
             self.host = None
+            self.copied.attached = False
 
     def write_to_host(self, frame: bytes) -> None:
         """A card that is down takes nothing, as a cable that is pulled."""
