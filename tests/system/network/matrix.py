@@ -11,7 +11,7 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from secrets import token_bytes
+from secrets import randbits, token_bytes
 from typing import TypeAlias
 
 import trio
@@ -201,6 +201,7 @@ class Matrix:
                 await client.bind((str(source.addresses[family]), 0))
                 await client.connect((to, port))
                 server, _ = await listener.accept()
+            listener.close()
             with server:
                 connection = Connection(trio.SocketStream(client), trio.SocketStream(server))
                 await connection.speaks()
@@ -306,5 +307,6 @@ def _is(packet: Packet, flow: Flow, to: IpAddress) -> bool:
 
 
 def _icmp_message(kind: int, token: bytes) -> bytes:
-    message = struct.pack("!BBHHH", kind, 0, 0, 0x5356, 1) + token
+    """Under an identifier of its own: connection tracking takes messages of one identifier for one flow."""
+    message = struct.pack("!BBHHH", kind, 0, 0, randbits(16), 1) + token
     return message[:2] + struct.pack("!H", checksum(message)) + message[4:]

@@ -30,6 +30,8 @@ POINTS = sorted({point for path in SOURCES for point in re.findall(r'fault_point
 
 PAUSE_SECONDS = 0.001
 KNOCK = b"let me in"
+RESTORE_POINTS = [point for point in POINTS if point.startswith("restore.")]
+CHANGE_POINTS = [point for point in POINTS if point not in RESTORE_POINTS]
 REMOVAL_POINTS = [point for point in POINTS if point.startswith(("network.", "rate.un"))]
 FORBIDDEN, GONE, KEPT, NEW = 9999, 7001, 7002, 7003
 GUARDED, NEIGHBOUR = GUESTS[Topology.ROUTED]
@@ -57,7 +59,7 @@ CHANGES = (
 REMOVAL = Change("removal", 50, None, removed=True)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", CHANGE_POINTS)
 async def test_killed_at_any_step_of_a_change_nothing_leaks_and_the_next_agent_makes_it_whole(
     alone: Lab, point: str
 ) -> None:
@@ -72,10 +74,31 @@ async def test_killed_at_any_step_of_a_removal_nothing_leaks_and_the_next_agent_
     assert await killed_over(alone, REMOVAL, point)
 
 
+@pytest.mark.parametrize("point", RESTORE_POINTS)
+async def test_killed_while_restoring_nothing_leaks_and_the_next_agent_ends_it(alone: Lab, point: str) -> None:
+    change = CHANGES[0]
+    before, after = ends_of(alone, change)
+    async with alone.agents.agent(alone.start(alone.as_found())) as agent:
+        await agent.restore()
+        matrix = Matrix(alone, agent)
+        async with (
+            matrix.established(GUARDED, OUTSIDE, 4) as outwards,
+            matrix.established(NEIGHBOUR, GUARDED, 6) as across,
+        ):
+            await agent.apply({GUARDED.vm_id: before})
+            async with nothing_forbidden_arrives(matrix):
+                async with alone.agents.agent(alone.start(alone.as_found() | {GUARDED: after})) as doomed:
+                    await doomed.arm(point)
+                    with pytest.raises(Killed):
+                        await doomed.restore()
+                await carried_on(outwards, across)
+                await recover(alone, change, after, after)
+                await carried_on(outwards, across)
+
+
 async def killed_over(lab: Lab, change: Change, point: str) -> bool:
     """Go through a change with an agent that is killed at a point; False when it does not come there."""
-    before = lab.spec(GUARDED, firewall=BEFORE, given=(*GUARDED.given, *OLD_ADDRESSES), rate_mbps=change.rate_before)
-    after = lab.spec(GUARDED, firewall=AFTER, given=(*GUARDED.given, *NEW_ADDRESSES), rate_mbps=change.rate_after)
+    before, after = ends_of(lab, change)
     async with lab.agents.agent(lab.start(lab.as_found())) as agent:
         await agent.restore()
         if not lab.copied(GUARDED).attached:
@@ -100,6 +123,13 @@ async def killed_over(lab: Lab, change: Change, point: str) -> bool:
                     if not change.removed:
                         await carried_on(outwards, across)
     return killed
+
+
+def ends_of(lab: Lab, change: Change) -> tuple[NetworkSpec, NetworkSpec]:
+    """What the records say before and after a change."""
+    before = lab.spec(GUARDED, firewall=BEFORE, given=(*GUARDED.given, *OLD_ADDRESSES), rate_mbps=change.rate_before)
+    after = lab.spec(GUARDED, firewall=AFTER, given=(*GUARDED.given, *NEW_ADDRESSES), rate_mbps=change.rate_after)
+    return before, after
 
 
 async def recover(lab: Lab, change: Change, recorded: NetworkSpec, after: NetworkSpec) -> None:
