@@ -31,14 +31,5 @@ class Naming:
     def tap(self, nic_id: UUID) -> str:
         return f"{self.device_prefix}{nic_id.hex[:11]}"
 
-    def guard(self, device: str) -> str:
-        """The nftables table, in the family netdev, of the rules against spoofing at a tap."""
-        return f"{self.table}-{device}"
-
-    def guarded(self, table: str) -> str | None:
-        """The tap whose table this is; None for one that is not ours."""
-        device = table.removeprefix(f"{self.table}-")
-        return device if device != table and self.is_tap(device) else None
-
     def is_tap(self, device: str) -> bool:
         return device.startswith(self.device_prefix) and len(device) == len(self.device_prefix) + 11

@@ -301,8 +301,8 @@ async def test_an_address_that_the_host_still_lets_in_is_not_named_as_released(
 ) -> None:
     vm_id, spec = uuid4(), network(ADDRESS)
     await host_network.apply(vm_id, spec)
-    table = naming.guard(naming.tap(spec.nics[0].nic_id))
-    await run_program("nft", "insert", "rule", "netdev", table, "from_guest", "ip", "saddr", OTHER, "accept")
+    tap = naming.tap(spec.nics[0].nic_id)
+    await run_program("nft", "insert", "rule", "netdev", naming.table, tap, "ip", "saddr", OTHER, "accept")
     assert await host_network.absent((OTHER,), vm_id) == ()
 
 
@@ -333,11 +333,13 @@ SPOILED = {
     "the tap is down": ("ip", "link", "set", "dev", "{tap}", "down"),
     "the tap has gone": ("ip", "link", "del", "dev", "{tap}"),
     "the gateway has gone": ("ip", "address", "flush", "dev", "{tap}"),
+    "a link-local address": ("ip", "address", "add", "fe80::5054:ff:fe00:77/64", "dev", "{tap}"),
+    "a link-local address alone": ("ip", "address", "add", "fe80::5054:ff:fe00:77/128", "dev", "{tap}"),
     "the mtu is another": ("ip", "link", "set", "dev", "{tap}", "mtu", "1300"),
     "nobody's tap": ("ip", "link", "set", "dev", "{tap}", "alias", "x"),
     "the rate has gone": ("tc", "qdisc", "del", "dev", "{tap}", "root"),
-    "the guard has gone": ("nft", "delete", "table", "netdev", "{guard}"),
-    "the guard is open": ("nft", "insert", "rule", "netdev", "{guard}", "from_guest", "accept"),
+    "the guard has gone": ("nft", "delete", "table", "netdev", "{table}"),
+    "the guard is open": ("nft", "insert", "rule", "netdev", "{table}", "{tap}", "accept"),
     "the filter is open": ("nft", "insert", "rule", "inet", "{table}", "to_guest_{tap}", "return"),
     "the filter is unasked": ("nft", "delete", "element", "inet", "{table}", "to_guest", "{{", "{tap}", "}}"),
     "not behind nat": ("nft", "delete", "element", "inet", "{table}", "nat4", "{{", "{address}", "}}"),
@@ -350,11 +352,11 @@ SPOILED = {
 async def test_what_somebody_spoiled_is_seen_and_the_next_apply_mends_it(
     host_network: HostNetwork, naming: Naming, command: tuple[str, ...]
 ) -> None:
-    vm_id, spec = uuid4(), NetworkSpec(nics=(nic(ADDRESS, rate_mbps=50),), firewall=CLOSED)
+    vm_id, spec = uuid4(), NetworkSpec(nics=(nic(ADDRESS, SIX, rate_mbps=50),), firewall=CLOSED)
     await host_network.apply(vm_id, spec)
     assert differences(await host_network.probe()) == []
     tap = naming.tap(spec.nics[0].nic_id)
-    named = {"tap": tap, "address": ADDRESS, "guard": naming.guard(tap), "table": naming.table}
+    named = {"tap": tap, "address": ADDRESS, "table": naming.table}
     await run_program(*(word.format(**named) for word in command))
     assert differences(await host_network.probe()) != []
     await host_network.apply(vm_id, spec)

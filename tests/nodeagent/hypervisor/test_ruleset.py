@@ -31,6 +31,7 @@ from svc_nodeagent.protocol import (
     Firewall,
     FirewallRule,
     NetworkSpec,
+    Spoof,
     Topology,
     TransportProtocol,
 )
@@ -83,7 +84,7 @@ def test_a_change_names_one_machine_and_flushes_nothing_that_is_shared() -> None
     commands = ruleset.change((), (tap,), NAMING)
     flushed = {(body["table"], body["name"]) for body in bodies(commands, "chain", verb="flush")}
     assert flushed == {
-        (NAMING.guard(tap.device), guard.CHAIN),
+        (NAMING.table, tap.device),
         *((NAMING.table, firewall.chain_name(map, tap.device)) for map in (firewall.FROM_GUEST, firewall.TO_GUEST)),
     }
     assert bodies(commands, "table", verb="delete") == []
@@ -91,7 +92,10 @@ def test_a_change_names_one_machine_and_flushes_nothing_that_is_shared() -> None
 
 def test_a_card_may_speak_from_its_own_addresses_only() -> None:
     (tap,) = planned(NetworkSpec(nics=(nic("10.213.0.2", address("2001:db8:0:5::1/64", topology=Topology.ROUTED)),)))
-    assert let_in([list(each) for each in guard.rules(tap)]) == {ip_network("10.213.0.2"), ip_network(SUB_PREFIX)}
+    assert let_in([list(each) for each in guard.rules(tap)]) == {
+        ip_network("10.213.0.2"),
+        ip_network(SUB_PREFIX),
+    }
 
 
 @pytest.mark.parametrize("spec", [network("10.213.0.2"), NetworkSpec(nics=(nic("2001:db8:0:5::1/64"),))])
@@ -102,10 +106,14 @@ def test_whatever_is_not_allowed_from_a_guest_is_dropped(spec: NetworkSpec) -> N
     assert verdicts(guard.rules(tap))[-1] == "drop"
 
 
-def test_every_frame_that_the_guard_drops_is_counted() -> None:
-    (tap,) = planned(NetworkSpec(nics=(nic("10.213.0.2", address("2001:db8:0:5::1/64")),)))
-    dropping = [rule for rule in guard.rules(tap) if "drop" in rule[-1]]  # type: ignore[operator]
-    assert all("counter" in rule[-2] for rule in dropping)  # type: ignore[operator]
+@pytest.mark.parametrize("interfaces", [("10.213.0.2",), ("10.213.0.2", "2001:db8:0:5::1/64")])
+def test_what_the_guard_drops_is_counted_but_for_what_guests_say_by_themselves(interfaces: tuple[str, ...]) -> None:
+    first, *more = interfaces
+    (tap,) = planned(NetworkSpec(nics=(nic(first, *map(address, more)),)))
+    dropping = [json.dumps(rule) for rule in guard.rules(tap) if json.dumps(rule[-1]) == '{"drop": null}']
+    greetings = [rule for rule in dropping if "counter" not in rule]
+    assert greetings
+    assert all('"icmpv6"' in rule and ('"::"' in rule or str(tap.link_local) in rule) for rule in greetings)
 
 
 def test_an_isolated_machine_drops_before_it_looks() -> None:
@@ -116,11 +124,10 @@ def test_an_isolated_machine_drops_before_it_looks() -> None:
 
 def test_counters_outlive_a_change_and_end_with_the_tap() -> None:
     (tap,) = planned(network("10.213.0.2"))
-    assert bodies(guard.guard(tap.device, tap, NAMING), "table", verb="delete") == []
-    assert bodies(guard.guard(tap.device, tap, NAMING, fresh=True), "table", verb="delete")
-    assert bodies(ruleset.change((tap,), (), NAMING), "table", verb="delete") == [
-        {"family": "netdev", "name": NAMING.guard(tap.device)}
-    ]
+    assert bodies(guard.guard(tap.device, tap, NAMING), "counter", verb="delete") == []
+    names = {guard.counter(reason, tap.device) for reason in Spoof}
+    for commands in (guard.guard(tap.device, tap, NAMING, fresh=True), ruleset.change((tap,), (), NAMING)):
+        assert {body["name"] for body in bodies(commands, "counter", verb="delete")} == names
 
 
 def test_replies_pass_then_drops_count_before_accepts_then_the_default() -> None:
@@ -237,8 +244,8 @@ def test_where_the_kernel_tracks_connections_on_a_bridge_groups_filter_there() -
     (tap,) = planned(
         NetworkSpec(nics=(nic(topology=Topology.BRIDGED),), firewall=FIREWALL), uplink=Uplink("br0", filters=True)
     )
-    chains = [body for body in bodies(ruleset.change((), (tap,), NAMING), "chain") if body["table"] == NAMING.table]
-    assert {body["family"] for body in chains} == {"bridge"}
+    chains = [body for body in bodies(ruleset.change((), (tap,), NAMING), "chain") if "hook" not in body]
+    assert {body["family"] for body in chains if body["name"] != tap.device} == {"bridge"}
     assert verdicts(firewall.rules(FIREWALL, Direction.INGRESS, bridged=True))[0] == "return"  # ARP
 
 
@@ -276,9 +283,8 @@ def test_counters_and_handles_do_not_change_the_digest_and_rules_do() -> None:
 
 
 def test_tables_of_others_are_none_of_ours() -> None:
-    tap = NAMING.tap(uuid4())
-    assert ruleset.is_ours("netdev", NAMING.guard(tap), NAMING)
-    for family, name in (("ip", "svc"), ("inet", "svc2"), ("netdev", "svc-uplink"), ("netdev", tap)):
+    assert ruleset.is_ours("netdev", "svc", NAMING)
+    for family, name in (("ip", "svc"), ("inet", "svc2"), ("netdev", "svc-uplink"), ("netdev", NAMING.tap(uuid4()))):
         assert not ruleset.is_ours(family, name, NAMING)
 
 

@@ -267,12 +267,14 @@ class HostNetwork:
         await taps.create_taps(wanted, seen, self._naming)
         await taps.change(taps.removals(wanted, seen))
         fault_point("restore.taps")
-        tables = await nft.list_tables()
+        counted = observe.Listing.of(await nft.list_table(guard.FAMILY, self._naming.table)).counted
+        for device in devices - seen.keys():
+            counted.pop(device, None)
         bridged = self._uplink is not None
         commands = ruleset.fresh(self._naming, bridged=bridged)
-        stale = [each for each in tables if self._is_stale(*each, devices)]
-        commands += [command for family, name in stale for command in nft.no_table(family, name)]
-        commands += ruleset.change((), wanted, self._naming, made=frozenset(devices - seen.keys()))
+        if not bridged and ("bridge", self._naming.table) in await nft.list_tables():
+            commands += nft.no_table("bridge", self._naming.table)
+        commands += ruleset.change((), wanted, self._naming, counted=counted)
         await nft.load(commands)
         fault_point("restore.rules")
         await self._open(wanted, seen)
@@ -286,18 +288,11 @@ class HostNetwork:
         self._is_whole = True
         return refused
 
-    def _is_stale(self, family: str, name: str, devices: set[str]) -> bool:
-        if not ruleset.is_ours(family, name, self._naming):
-            return False
-        if family == guard.FAMILY:
-            return self._naming.guarded(name) not in devices
-        return family not in ruleset.families(bridged=self._uplink is not None)
-
     async def _absent(self, addresses: Iterable[str], asked: Iterable[TapPlan]) -> tuple[str, ...]:
         let_in: set[NetworkAddress] = set()
         for device in dict.fromkeys(tap.device for tap in asked):
-            name = self._naming.guard(device)
-            let_in |= observe.Listing.of(await nft.list_table(guard.FAMILY, name)).let_in(name)
+            listing = observe.Listing.of(await nft.list_chain(guard.FAMILY, self._naming.table, device))
+            let_in |= listing.let_in(self._naming.table, device)
         gone = []
         for address in addresses:
             network = network_of(address)
@@ -333,7 +328,7 @@ class HostNetwork:
                     differences.append(
                         f"The tap {tap.device} is held to {_rate(rate)} instead of {_rate(tap.nic.rate_mbps)}."
                     )
-                let_in = listing.let_in(self._naming.guard(tap.device))
+                let_in = listing.let_in(self._naming.table, tap.device)
                 routed = frozenset(tap.networks) if tap.bridge is not None else there.routes if there else frozenset()
                 carried += [text_of(each) for each in routed if each in let_in or tap.isolated]
             if not tap_plans:
@@ -354,12 +349,12 @@ class HostNetwork:
                     vm_id=tap.vm_id,
                     up=tap.up,
                     routes=tuple(sorted(text_of(route) for route in tap.routes)),
-                    filtered=(guard.FAMILY, self._naming.guard(device), guard.CHAIN) in listing.hooks,
+                    filtered=(guard.FAMILY, self._naming.table, device) in listing.hooks,
                     rate_mbps=rates.get(device),
                     dropped={
-                        reason: count
-                        for reason, count in listing.counted.get(self._naming.guard(device), {}).items()
-                        if count
+                        reason: counted.packets
+                        for reason, counted in listing.counted.get(device, {}).items()
+                        if counted.packets
                     },
                 )
                 for device, tap in sorted(seen.items())

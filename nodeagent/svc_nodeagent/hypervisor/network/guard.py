@@ -1,17 +1,18 @@
-"""The rules against spoofing of one tap: a `netdev` table of its own, hooked where the host first sees a frame.
+"""The rules against spoofing of one tap: a chain of its own in our `netdev` table, hooked where the host first sees a
+frame.
 
 What passes comes from the card's own MAC and speaks from its own addresses, in IPv4, ARP or IPv6; everything else is
-dropped and counted by reason. It is a table a tap because the kernel checks a table whole when a rule of it changes:
-so a change of one machine costs the same however many there are, and nothing of it outlives its table. The counters
-are objects of the table, not of its rules, and outlive the rules.
+dropped and counted by reason. The counters are objects of the table, not of the rules: they outlive a change of the
+rules, and end with the tap. One table for all taps, because nft asks for the objects of each table by itself.
 
 RFC 826, 5227 (ARP), 4861, 4862, 6980 (neighbours), 2131, 8415 (DHCP).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import IPv6Network
-from typing import Final
+from typing import Final, NamedTuple
 
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.nft import (
@@ -22,52 +23,93 @@ from svc_nodeagent.hypervisor.network.nft import (
     header,
     match,
     meta,
-    no_table,
+    no_chain,
     prefix,
     rule,
-    table,
 )
 from svc_nodeagent.hypervisor.network.plan import TapPlan
 from svc_nodeagent.protocol import NetworkAddress, Spoof
 
 FAMILY: Final = "netdev"
-CHAIN: Final = "from_guest"
 PRIORITY: Final = -300
 """Before whatever else looks at the tap's ingress."""
 
 _ROUTER_MESSAGES = (130, 134, 137, 138)
 """ICMPv6 of routers: listener query, advertisement, redirect, renumbering."""
-_SOLICIT, _ADVERTISE = 135, 136
+_ROUTER_SOLICIT, _SOLICIT, _ADVERTISE, _LISTENER_REPORT = 133, 135, 136, 143
 _TARGET_BITS, _OPTION_BITS = 64, 192
 """Where the target, and the first option, of a neighbour's message begin, in bits of the ICMPv6 message."""
 
 
-def guard(device: str, tap: TapPlan | None, naming: Naming, *, fresh: bool = False) -> list[Json]:
-    """Commands that make the tap's table say exactly this; without a plan, nothing passes. `fresh` begins the counters
-    anew too. The device must be there."""
-    name = naming.guard(device)
+class Counted(NamedTuple):
+    packets: int
+    bytes: int
+
+
+_NONE = Counted(0, 0)
+
+
+def guard(
+    device: str,
+    tap: TapPlan | None,
+    naming: Naming,
+    *,
+    fresh: bool = False,
+    counted: Mapping[Spoof, Counted] | None = None,
+) -> list[Json]:
+    """Commands that make the tap's chain say exactly this; without a plan, nothing passes. `fresh` begins its counters
+    anew; `counted` is what they begin with where they are not there. The device must be there."""
+    name = naming.table
     hook: dict[str, Json] = {"type": "filter", "hook": "ingress", "dev": device, "prio": PRIORITY, "policy": "drop"}
     return [
-        *(no_table(FAMILY, name) if fresh else ()),
-        table(FAMILY, name),
-        *counters(name),
-        *emptied_chain(FAMILY, name, CHAIN, **hook),
-        *(rule(FAMILY, name, CHAIN, *expressions) for expressions in rules(tap)),
+        *(no_guard(device, naming) if fresh else ()),
+        *counters(name, device, counted),
+        *emptied_chain(FAMILY, name, device, **hook),
+        *(rule(FAMILY, name, device, *expressions) for expressions in rules(tap)),
     ]
 
 
-def counters(table: str) -> list[Json]:
+def counters(table: str, device: str, counted: Mapping[Spoof, Counted] | None = None) -> list[Json]:
     """One for each reason, as it is where it is there."""
-    return [{"add": {"counter": {"family": FAMILY, "table": table, "name": counter(reason)}}} for reason in Spoof]
+    begin = counted or {}
+    return [
+        {
+            "add": {
+                "counter": {
+                    "family": FAMILY,
+                    "table": table,
+                    "name": counter(reason, device),
+                    "packets": begin.get(reason, _NONE).packets,
+                    "bytes": begin.get(reason, _NONE).bytes,
+                }
+            }
+        }
+        for reason in Spoof
+    ]
 
 
-def counter(reason: Spoof) -> str:
-    """(A reason alone may be a word of nft's own.)"""
-    return f"spoofed_{reason.value}"
+def counter(reason: Spoof, device: str) -> str:
+    return f"spoofed_{reason.value}_{device}"
+
+
+def counter_of(name: str) -> tuple[Spoof, str] | None:
+    """The reason and the tap whose counter this is; None for one that is not ours."""
+    first, _, rest = name.partition("_")
+    reason, _, device = rest.partition("_")
+    return (Spoof(reason), device) if first == "spoofed" and reason in set(Spoof) else None
 
 
 def no_guard(device: str, naming: Naming) -> list[Json]:
-    return no_table(FAMILY, naming.guard(device))
+    """Removes the chain and its counters, there or not."""
+    return [
+        *no_chain(FAMILY, naming.table, device),
+        *(
+            command
+            for added in counters(naming.table, device)
+            if isinstance(added, dict)
+            for command in (added, {"delete": added["add"]})
+        ),
+    ]
 
 
 def rules(tap: TapPlan | None) -> list[tuple[Json, ...]]:
@@ -75,21 +117,26 @@ def rules(tap: TapPlan | None) -> list[tuple[Json, ...]]:
     if tap is None or tap.isolated:
         return [(DROP,)]
     return [
-        (match(header("ether", "saddr"), tap.mac, unlike=True), *_dropped(Spoof.MAC)),
+        (match(header("ether", "saddr"), tap.mac, unlike=True), *_dropped(Spoof.MAC, tap.device)),
         *_ipv4(tap),
         *_arp(tap),
-        *(_ipv6(tap) if tap.ipv6 else [(_IS_IPV6, *_dropped(Spoof.IPV6))]),
-        _dropped(Spoof.PROTOCOL),
+        *(_ipv6(tap) if tap.ipv6 else _no_ipv6(tap)),
+        _dropped(Spoof.PROTOCOL, tap.device),
     ]
 
 
 def _ipv4(tap: TapPlan) -> list[tuple[Json, ...]]:
     """There is no DHCP: neither servers among guests nor anybody to ask."""
     return [
-        (_IS_IPV4, match(header("udp", "sport"), 67), *_dropped(Spoof.DHCP)),
-        (_IS_IPV4, match(header("udp", "sport"), 68), match(header("udp", "dport"), 67), *_dropped(Spoof.DHCP)),
+        (_IS_IPV4, match(header("udp", "sport"), 67), *_dropped(Spoof.DHCP, tap.device)),
+        (
+            _IS_IPV4,
+            match(header("udp", "sport"), 68),
+            match(header("udp", "dport"), 67),
+            *_dropped(Spoof.DHCP, tap.device),
+        ),
         *((_IS_IPV4, match(header("ip", "saddr"), written(each)), ACCEPT) for each in tap.ipv4),
-        (_IS_IPV4, *_dropped(Spoof.IPV4)),
+        (_IS_IPV4, *_dropped(Spoof.IPV4, tap.device)),
     ]
 
 
@@ -113,7 +160,7 @@ def _arp(tap: TapPlan) -> list[tuple[Json, ...]]:
             for operation in (request, reply)
         ),
         *((*sound, request, none, match(header("arp", "daddr ip"), written(each)), ACCEPT) for each in tap.ipv4),
-        (_IS_ARP, *_dropped(Spoof.ARP)),
+        (_IS_ARP, *_dropped(Spoof.ARP, tap.device)),
     ]
 
 
@@ -123,13 +170,21 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
     from_own = [match(header("ip6", "saddr"), written(each)) for each in own]
     for_own = [match(_message_bits(_TARGET_BITS, each.prefixlen), _leading_bits(each)) for each in own]
     solicit, advertise = (match(header("icmpv6", "type"), each) for each in (_SOLICIT, _ADVERTISE))
-    neighbour = _dropped(Spoof.NEIGHBOUR)
+    neighbour = _dropped(Spoof.NEIGHBOUR, tap.device)
     in_pieces = match({"exthdr": {"name": "frag"}}, True)
     return [
-        (_IS_IPV6, match(header("udp", "sport"), 547), *_dropped(Spoof.DHCP)),
-        (_IS_IPV6, match(header("udp", "sport"), 546), match(header("udp", "dport"), 547), *_dropped(Spoof.DHCP)),
+        (_IS_IPV6, match(header("udp", "sport"), 547), *_dropped(Spoof.DHCP, tap.device)),
+        (
+            _IS_IPV6,
+            match(header("udp", "sport"), 546),
+            match(header("udp", "dport"), 547),
+            *_dropped(Spoof.DHCP, tap.device),
+        ),
         *((_IS_IPV6, match(meta("l4proto"), "ipv6-icmp", unlike=True), source, ACCEPT) for source in from_own),
-        *((_IS_IPV6, match(header("icmpv6", "type"), each), *_dropped(Spoof.ROUTER)) for each in _ROUTER_MESSAGES),
+        *(
+            (_IS_IPV6, match(header("icmpv6", "type"), each), *_dropped(Spoof.ROUTER, tap.device))
+            for each in _ROUTER_MESSAGES
+        ),
         *((_IS_IPV6, in_pieces, kind, *neighbour) for kind in (solicit, advertise)),
         # Is my own address taken?
         *((_IS_IPV6, match(header("ip6", "saddr"), "::"), solicit, target, ACCEPT) for target in for_own),
@@ -147,8 +202,19 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
         (_IS_IPV6, advertise, *neighbour),
         *((_IS_IPV6, match(meta("l4proto"), "ipv6-icmp"), source, ACCEPT) for source in from_own),
         (_IS_IPV6, match(header("ip6", "saddr"), "::"), solicit, *neighbour),
-        (_IS_IPV6, *_dropped(Spoof.IPV6)),
+        (_IS_IPV6, match(header("ip6", "saddr"), "::"), match(header("icmpv6", "type"), _LISTENER_REPORT), DROP),
+        (_IS_IPV6, *_dropped(Spoof.IPV6, tap.device)),
     ]
+
+
+def _no_ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
+    """What every guest says by itself where it could have IPv6 is no spoofing, and goes uncounted."""
+    greetings = [
+        (_IS_IPV6, match(header("ip6", "saddr"), source), match(header("icmpv6", "type"), kind), DROP)
+        for source in ("::", str(tap.link_local))
+        for kind in (_ROUTER_SOLICIT, _SOLICIT, _LISTENER_REPORT)
+    ]
+    return [*greetings, (_IS_IPV6, *_dropped(Spoof.IPV6, tap.device))]
 
 
 def written(network: NetworkAddress) -> Json:
@@ -157,8 +223,8 @@ def written(network: NetworkAddress) -> Json:
     return prefix(str(network.network_address), network.prefixlen)
 
 
-def _dropped(reason: Spoof) -> tuple[Json, ...]:
-    return ({"counter": counter(reason)}, DROP)
+def _dropped(reason: Spoof, device: str) -> tuple[Json, ...]:
+    return ({"counter": counter(reason, device)}, DROP)
 
 
 def _message_bits(offset: int, length: int) -> Json:

@@ -92,6 +92,17 @@ async def list_table(family: str, name: str) -> list[dict[str, Json]]:
     return entries
 
 
+async def list_chain(family: str, table: str, name: str) -> list[dict[str, Json]]:
+    """One chain with its rules; nothing where there is none."""
+    status, output, error = await try_program("nft", "-j", "list", "chain", family, table, name)
+    if status != 0 and "No such file or directory" in error:
+        return []
+    if status != 0:
+        output = await run_program("nft", "-j", "list", "chain", family, table, name)
+    entries: list[dict[str, Json]] = json.loads(output)["nftables"]
+    return entries
+
+
 async def list_all() -> list[dict[str, Json]]:
     """Everything of the host, ours and others'. The one listing whose cost does not multiply with tables."""
     entries: list[dict[str, Json]] = json.loads(await run_program("nft", "-j", "list", "ruleset"))["nftables"]

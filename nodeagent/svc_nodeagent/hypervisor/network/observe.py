@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from svc_nodeagent.hypervisor.naming import Naming
@@ -20,7 +20,10 @@ from svc_nodeagent.hypervisor.network.taps import SeenTap
 from svc_nodeagent.protocol import NetworkAddress, Spoof
 
 Rules: TypeAlias = "Sequence[tuple[Json, ...]]"
-_REASONS = {guard.counter(reason): reason for reason in Spoof}
+
+
+_ANY_TAP = "tap"
+"""Guards are compared as if they were this tap's."""
 
 
 @dataclass
@@ -30,7 +33,8 @@ class Listing:
     rules: dict[tuple[str, str, str], list[Json]] = field(default_factory=dict)
     hooks: dict[tuple[str, str, str], dict[str, Json]] = field(default_factory=dict)
     members: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
-    counted: dict[str, dict[Spoof, int]] = field(default_factory=dict)
+    tables: set[tuple[str, str]] = field(default_factory=set)
+    counted: dict[str, dict[Spoof, guard.Counted]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: Iterable[dict[str, Any]]) -> Listing:
@@ -48,13 +52,17 @@ class Listing:
                 elif kind in ("set", "map"):
                     key = (body["family"], body["table"], body["name"])
                     listing.members[key] = [_key(member) for member in body.get("elem", ())]
-                elif kind == "counter" and body["name"] in _REASONS:
-                    listing.counted.setdefault(body["table"], {})[_REASONS[body["name"]]] = body["packets"]
+                elif kind == "table":
+                    listing.tables.add((body["family"], body["name"]))
+                elif kind == "counter" and (found := guard.counter_of(body["name"])) is not None:
+                    reason, device = found
+                    counted = guard.Counted(body["packets"], body["bytes"])
+                    listing.counted.setdefault(device, {})[reason] = counted
         return listing
 
-    def let_in(self, table: str) -> frozenset[NetworkAddress]:
+    def let_in(self, table: str, device: str) -> frozenset[NetworkAddress]:
         """The networks that a tap's guard lets the guest speak from."""
-        return let_in(self.rules.get((guard.FAMILY, table, guard.CHAIN), ()))
+        return let_in(self.rules.get((guard.FAMILY, table, device), ()))
 
 
 class Reference:
@@ -91,7 +99,7 @@ class Reference:
     def _commands(self, family: str, texts: list[str]) -> list[Json]:
         commands = [*nft.no_table(family, self._table), nft.table(family, self._table)]
         if family == guard.FAMILY:
-            commands += guard.counters(self._table)
+            commands += guard.counters(self._table, _ANY_TAP)
         else:
             commands += ruleset.lookups(family, self._table)
         for number, text in enumerate(texts):
@@ -102,7 +110,7 @@ class Reference:
 
 def expected(tap: TapPlan) -> Iterator[tuple[str, Rules]]:
     """The (family, rules) of every chain of a tap."""
-    yield guard.FAMILY, guard.rules(tap)
+    yield guard.FAMILY, guard.rules(replace(tap, device=_ANY_TAP))
     for _, _, rules in firewall.chains(tap):
         yield firewall.family(tap), rules
 
@@ -128,14 +136,16 @@ def tap_differences(
     for route in sorted(seen.routes - routes, key=str):
         yield f"{text_of(route)} is routed to {tap.device} and should not be."
     for gateway in sorted(gateways - seen.gateways, key=str):
-        yield f"The host does not answer for {gateway} at {tap.device}."
+        yield f"The host does not answer for {gateway.ip} at {tap.device}."
     for gateway in sorted(seen.gateways - gateways, key=str):
         yield f"The host answers for {gateway} at {tap.device} and should not."
 
-    key = (guard.FAMILY, naming.guard(tap.device), guard.CHAIN)
+    key = (guard.FAMILY, naming.table, tap.device)
     if key not in listing.hooks:
         yield f"Nothing guards {tap.device} against spoofing."
-    elif listing.rules[key] != reference.rules(guard.FAMILY, guard.rules(tap)):
+    elif _of_any_tap(listing.rules[key], tap.device) != reference.rules(
+        guard.FAMILY, guard.rules(replace(tap, device=_ANY_TAP))
+    ):
         yield f"The rules against spoofing at {tap.device} are not as they should be."
     wanted = {map: (chain, rules) for map, chain, rules in firewall.chains(tap)}
     family = firewall.family(tap)
@@ -162,7 +172,7 @@ def shared_rules(naming: Naming, *, bridged: bool) -> Iterator[tuple[str, str, R
 
 
 def shared_is_sound(listing: Listing, reference: Reference, naming: Naming, *, bridged: bool) -> bool:
-    return all(
+    return (guard.FAMILY, naming.table) in listing.tables and all(
         listing.hooks.get((family, naming.table, chain)) == ruleset.HOOKS[family][chain]
         and listing.rules.get((family, naming.table, chain)) == reference.rules(family, rules)
         for family, chain, rules in shared_rules(naming, bridged=bridged)
@@ -190,6 +200,15 @@ def let_in(rules: Iterable[Json]) -> frozenset[NetworkAddress]:
             if not network.is_link_local and not network.is_unspecified:
                 found.add(network)
     return frozenset(found)
+
+
+def _of_any_tap(rules: list[Json], device: str) -> Json:
+    """The rules of a tap's guard, with the counters of any."""
+    text = json.dumps(rules)
+    for reason in Spoof:
+        text = text.replace(json.dumps(guard.counter(reason, device)), json.dumps(guard.counter(reason, _ANY_TAP)))
+    renamed: list[Json] = json.loads(text)
+    return renamed
 
 
 def _text(rules: Rules) -> str:

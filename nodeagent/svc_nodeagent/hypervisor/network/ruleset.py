@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network import firewall
 from svc_nodeagent.hypervisor.network.firewall import FROM_GUEST, TO_GUEST
-from svc_nodeagent.hypervisor.network.guard import guard, no_guard
+from svc_nodeagent.hypervisor.network.guard import FAMILY, Counted, guard, no_guard
 from svc_nodeagent.hypervisor.network.nft import (
     ACCEPT,
     CT_STATE,
@@ -41,6 +41,7 @@ from svc_nodeagent.hypervisor.network.nft import (
     verdict_map,
 )
 from svc_nodeagent.hypervisor.network.plan import TapPlan
+from svc_nodeagent.protocol import Spoof
 
 NAT4: Final = "nat4"
 NAT6: Final = "nat6"
@@ -75,7 +76,8 @@ def families(*, bridged: bool) -> tuple[str, ...]:
 
 def fresh(naming: Naming, *, bridged: bool) -> list[Json]:
     """Our tables as they are without guests; what was in them goes."""
-    return [
+    guards = [*no_table(FAMILY, naming.table), table(FAMILY, naming.table)]
+    return guards + [
         command
         for family in families(bridged=bridged)
         for command in (
@@ -148,14 +150,20 @@ def shared_rules(family: str, naming: Naming) -> dict[str, list[tuple[Json, ...]
 
 
 def change(
-    traces: Sequence[TapPlan], wanted: Sequence[TapPlan], naming: Naming, *, made: frozenset[str] = frozenset()
+    traces: Sequence[TapPlan],
+    wanted: Sequence[TapPlan],
+    naming: Naming,
+    *,
+    made: frozenset[str] = frozenset(),
+    counted: Mapping[str, Mapping[Spoof, Counted]] | None = None,
 ) -> list[Json]:
     """Commands that make our tables say `wanted` of a machine of which they say, or may say, `traces`. The taps of
-    `wanted` must be there; `made`: those that were only just."""
+    `wanted` must be there; `made`: those that were only just. `counted`: with what the
+    counters of a tap begin."""
     kept = {tap.device for tap in wanted}
     commands: list[Json] = []
     for tap in wanted:
-        commands += guard(tap.device, tap, naming, fresh=tap.device in made)
+        commands += guard(tap.device, tap, naming, fresh=tap.device in made, counted=(counted or {}).get(tap.device))
         if firewall.is_filtered(tap):
             commands += _filtered(tap, naming)
     filtered = {(firewall.family(tap), tap.device) for tap in wanted if firewall.is_filtered(tap)}
@@ -189,10 +197,7 @@ def removal(naming: Naming, tables: Iterable[tuple[str, str]]) -> list[Json]:
 
 
 def is_ours(family: str, name: str, naming: Naming) -> bool:
-    """(`netdev <table>` held the guards of all taps in an earlier version.)"""
-    if family == "netdev":
-        return name == naming.table or naming.guarded(name) is not None
-    return family in HOOKS and name == naming.table
+    return family in (FAMILY, *HOOKS) and name == naming.table
 
 
 def digest(entries: Iterable[Json]) -> str:

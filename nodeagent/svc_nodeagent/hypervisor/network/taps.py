@@ -11,7 +11,7 @@ import json
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_interface, ip_network
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -31,7 +31,9 @@ class SeenTap:
     up: bool
     mtu: int
     bridge: str | None
-    gateways: frozenset[IPv4Address | IPv6Address]
+    gateways: frozenset[IPv4Interface | IPv6Interface]
+    has_own_link_local: bool
+    """The kernel gives the tap an IPv6 address of its own making."""
     routes: frozenset[NetworkAddress]
 
     @property
@@ -86,7 +88,7 @@ async def create_taps(taps: Iterable[TapPlan], seen: dict[str, SeenTap], naming:
             commands.append(f"tuntap add dev {tap.device} mode tap vnet_hdr")
             # The same wherever the card is: a guest goes on knowing its gateway when its tap is made anew.
             commands.append(f"link set dev {tap.device} address fe{tap.mac[2:]}")
-        if there is None or (there.mtu, there.alias) != (tap.nic.mtu, alias):
+        if there is None or (there.mtu, there.alias, there.has_own_link_local) != (tap.nic.mtu, alias, False):
             commands.append(
                 f'link set dev {tap.device} mtu {tap.nic.mtu} alias "{alias}"'
                 + (" addrgenmode none" if _has_ipv6() else "")
@@ -111,7 +113,7 @@ def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
         routes, gateways = carried(tap)
         commands += [f"route del {route} dev {device}" for route in sorted(there.routes - routes, key=str)]
         # After the routes: a device's last address takes them with it.
-        commands += [f"address del {_with_length(each)} dev {device}" for each in there.gateways - gateways]
+        commands += [f"address del {each} dev {device}" for each in there.gateways - gateways]
         if there.bridge is not None and there.bridge != tap.bridge:
             commands.append(f"link set dev {device} nomaster")
     return commands
@@ -130,9 +132,8 @@ def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
         if tap.bridge is not None and (there is None or there.bridge != tap.bridge):
             commands.append(f"link set dev {device} master {tap.bridge}")
         commands += [
-            f"address replace {_with_length(each)} dev {device}{' nodad' if each.version == 6 else ''}"
-            for each in tap.gateways
-            if each not in had_gateways
+            f"address replace {each} dev {device}{' nodad' if each.version == 6 else ''}"
+            for each in sorted(gateways - had_gateways, key=str)
         ]
         if there is None or not there.up:
             commands.append(f"link set dev {device} up")
@@ -140,9 +141,10 @@ def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
     return commands
 
 
-def carried(tap: TapPlan) -> tuple[frozenset[NetworkAddress], frozenset[IPv4Address | IPv6Address]]:
+def carried(tap: TapPlan) -> tuple[frozenset[NetworkAddress], frozenset[IPv4Interface | IPv6Interface]]:
     """The routes and the host's addresses at a tap."""
-    return frozenset(() if tap.bridge is not None else tap.networks), frozenset(tap.gateways)
+    routes = frozenset(() if tap.bridge is not None else tap.networks)
+    return routes, frozenset(_interface(gateway) for gateway in tap.gateways)
 
 
 def silence(taps: Iterable[TapPlan]) -> None:
@@ -238,7 +240,12 @@ def _seen(link: dict[str, Any], routes: Iterable[dict[str, Any]]) -> SeenTap:
         up="UP" in link.get("flags", ()),
         mtu=link["mtu"],
         bridge=link.get("master"),
-        gateways=frozenset(ip_address(each["local"]) for each in link.get("addr_info", ()) if "local" in each),
+        gateways=frozenset(
+            ip_interface(f"{each['local']}/{each['prefixlen']}")
+            for each in link.get("addr_info", ())
+            if "local" in each
+        ),
+        has_own_link_local=link.get("inet6_addr_gen_mode", "none") != "none",
         routes=frozenset(
             ip_network(route["dst"])
             for route in routes
@@ -256,8 +263,8 @@ def _several(output: bytes) -> Iterator[list[dict[str, Any]]]:
         position = end + len(text[end:]) - len(text[end:].lstrip())
 
 
-def _with_length(address: IPv4Address | IPv6Address) -> str:
-    return f"{address}/64" if address == HOST_LINK_LOCAL else f"{address}/{address.max_prefixlen}"
+def _interface(address: IPv4Address | IPv6Address) -> IPv4Interface | IPv6Interface:
+    return ip_interface(f"{address}/64" if address == HOST_LINK_LOCAL else address)
 
 
 def _has_ipv6() -> bool:
