@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.fields import Reason
-from svc.controller.pool_models import Address, PoolRequest
+from svc.controller.pool_models import Address, HeldAddress, PoolRequest
 from svc.controller.services import Controller
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
@@ -84,10 +84,10 @@ class ReservationRequest(Request):
 
 
 class AddressRequest(Request):
-    """`ip`: of a sub-prefix, any address in it."""
+    """`ip`: an IPv6 sub-prefix as it is listed, or any address in it."""
 
     id: UUID
-    ip: Address
+    ip: HeldAddress
 
 
 class NotedAddressRequest(AddressRequest):

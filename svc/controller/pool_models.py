@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_interface
 from typing import Annotated
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainValidator
 
 from svc.controller.fields import Name
 from svc.registry.operation import Model, Request
@@ -17,7 +17,26 @@ from svc_actors.controller.pool_watch import POOLS, PoolCounts
 from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
 
-Address = IPv4Address | IPv6Address
+
+def _without_zone(given: object) -> object:
+    """A zone (`fe80::1%eth0`) is one of a single host, and numbers are nobody's way to write an address."""
+    if isinstance(given, int) or (isinstance(given, str) and "%" in given):
+        raise ValueError("must be an address such as 192.0.2.5 or 2001:db8::5, without a zone")
+    return given
+
+
+def _held_address(given: object) -> IPv4Address | IPv6Address:
+    if isinstance(given, str) and "%" not in given:
+        try:
+            return ip_interface(given).ip if "/" in given else ip_address(given)
+        except ValueError:
+            pass
+    raise ValueError("must be an address such as 192.0.2.5, or an IPv6 sub-prefix such as 2001:db8:0:5::/64")
+
+
+Address = Annotated[IPv4Address | IPv6Address, BeforeValidator(_without_zone)]
+HeldAddress = Annotated[IPv4Address | IPv6Address, PlainValidator(_held_address, json_schema_input_type=str)]
+"""An address, or an IPv6 sub-prefix as lists show it, which stands for its first."""
 Vlan = Annotated[int, Field(ge=1, le=4094)]
 PrefixLength = Annotated[int, Field(ge=0, le=128)]
 

@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.alerts import close_alert
@@ -37,18 +38,22 @@ __all__ = [
     "update_network",
 ]
 
+_ONE_DEFAULT: Final = "networks_one_default"
+
 
 async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int = 1500) -> Record:
     """A network without pools. As the default it takes the place of the one that was."""
     if default:
-        await tx.execute('UPDATE networks SET "default" = false WHERE "default"')
+        await _yield_default(tx)
     try:
         return sole(
             await tx.fetchrow(
                 'INSERT INTO networks (name, "default", mtu) VALUES ($1, $2, $3) RETURNING *', name, default, mtu
             )
         )
-    except UniqueViolationError:
+    except UniqueViolationError as error:
+        if error.constraint_name == _ONE_DEFAULT:
+            raise conflict("Another network was made the default at this moment.", hint="Try again.") from None
         raise conflict(f"There is a network named {name} already.") from None
 
 
@@ -93,13 +98,13 @@ async def default_location(queryable: Queryable) -> UUID:
 
 async def update_network(tx: Transaction, network_id: UUID, *, default: bool | None, mtu: int | None) -> Record:
     """None leaves a thing as it is. Raises conflict for taking the default away without naming another."""
+    if default:
+        await _yield_default(tx)
     row = await tx.fetchrow("SELECT * FROM networks WHERE id = $1 FOR UPDATE", network_id)
     if row is None:
         raise not_found("There is no such network.")
     if default is False and row["default"]:
         raise conflict("This is the default network.", hint="Make another network the default instead.")
-    if default and not row["default"]:
-        await tx.execute('UPDATE networks SET "default" = false WHERE "default"')
     if mtu not in (None, row["mtu"]):
         cards = await tx.fetch("SELECT DISTINCT vm_id FROM nics WHERE network_id = $1", network_id)
         await network_changed(tx, [card["vm_id"] for card in cards])
@@ -113,6 +118,12 @@ async def update_network(tx: Transaction, network_id: UUID, *, default: bool | N
     )
 
 
+async def _yield_default(tx: Transaction) -> None:
+    """No network is the default any more, whichever was by now. Whoever names another takes turns on all of them."""
+    await tx.execute("SELECT FROM networks ORDER BY id FOR UPDATE")
+    await tx.execute('UPDATE networks SET "default" = false WHERE "default"')
+
+
 async def remove_network(tx: Transaction, network_id: UUID) -> Record:
     """Remove a network with its pools. Raises conflict while an address is held, or a machine is on the network."""
     row = await tx.fetchrow("SELECT * FROM networks WHERE id = $1 FOR UPDATE", network_id)
@@ -123,6 +134,10 @@ async def remove_network(tx: Transaction, network_id: UUID) -> Record:
            AND NOT EXISTS (SELECT FROM allocations WHERE allocations.nic_id = nics.id)""",
         network_id,
     )
+    # Locked before anything is counted: what is set aside meanwhile would be taken away unseen.
+    pools = await tx.fetch(
+        "SELECT id FROM pools WHERE network_id = $1 ORDER BY family, created_at, id FOR UPDATE", network_id
+    )
     held = await tx.fetchval(
         """SELECT (SELECT count(*) FROM allocations JOIN pools ON pools.id = allocations.pool_id
                    LEFT JOIN reservations ON reservations.id = allocations.reservation_id
@@ -132,7 +147,6 @@ async def remove_network(tx: Transaction, network_id: UUID) -> Record:
     )
     if held:
         raise conflict("Addresses of this network are held, or machines are on it; it stays.")
-    pools = await tx.fetch("SELECT id FROM pools WHERE network_id = $1 ORDER BY family, created_at, id", network_id)
     for pool in pools:
         await drop_pool(tx, pool["id"])
     await tx.execute("DELETE FROM networks WHERE id = $1", network_id)
