@@ -41,10 +41,12 @@ class AccessMode(StrEnum):
 
 
 class VMAddress(Model):
+    """The pool is shown to staff and administrators."""
+
     ip: str
     state: str
     primary: bool
-    pool_id: UUID
+    pool_id: UUID | None
 
 
 class VM(Model):
@@ -75,7 +77,8 @@ class VM(Model):
 
     @classmethod
     def of(cls, row: Record, principal: Principal) -> VM:
-        addresses = [VMAddress(**address) for address in row["addresses"]]
+        hidden = {} if principal.sees_everything else {"pool_id": None}
+        addresses = [VMAddress(**(address | hidden)) for address in row["addresses"]]
         return cls(
             id=row["id"],
             name=row["name"],

@@ -28,7 +28,7 @@ from svc_actors.controller.network_attachment import NewAddress, ipv4_allowed
 from svc_actors.controller.security_groups import groups_of
 from svc_actors.controller.traffic import month_of
 from svc_actors.controller.traffic_periods import period_of, utc_now
-from svc_actors.errors import forbidden
+from svc_actors.errors import conflict, forbidden
 from svc_actors.runtime.actor import Ref
 from svc_actors.store import Queryable, Record
 
@@ -164,7 +164,9 @@ async def attach(context: Context[Controller], request: AttachRequest) -> Attach
     )
     text = await _machine(context, request.id).ask(Machine.attach_address, context.caller, wanted)
     networking = await networking_of(database, principal, request.id)
-    attached = next(address for nic in networking.nics for address in nic.addresses if address.ip == text)
+    attached = next((address for nic in networking.nics for address in nic.addresses if address.ip == text), None)
+    if attached is None:
+        raise conflict(f"{text} was attached, and detached again by somebody else.")
     return AttachResult(address=attached, networking=networking)
 
 

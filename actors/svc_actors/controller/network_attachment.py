@@ -58,6 +58,8 @@ async def attach(tx: Transaction, caller: Caller, vm: MachineRow, wanted: NewAdd
     family = pools[0]["family"]
     await _require_room(tx, vm, family, bounded=wanted.bounded)
     carried = [pool for pool in pools if _lack(facts, pool) is None]
+    if not carried and wanted.bounded:
+        raise conflict(f"The machine's host cannot carry a further IPv{family} address; nothing was changed.")
     if not carried:
         raise conflict(
             f"The machine's node cannot carry an address of the pool {pools[0]['name']}: {_lack(facts, pools[0])}",
@@ -67,7 +69,7 @@ async def attach(tx: Transaction, caller: Caller, vm: MachineRow, wanted: NewAdd
     if any(pool["id"] == taken.pool_id and pool["topology"] == Topology.BRIDGED.value for pool in carried):
         await require_filterable(tx, vm.id)
     await network_changed(tx, [vm.id])
-    await _record(tx, caller, vm, {"ip": taken.text, "pool_id": str(taken.pool_id)})
+    await _record(tx, caller, vm, {"ip": taken.text})
     return taken.text
 
 
@@ -179,17 +181,21 @@ def _unfit(pool: Record) -> str | None:
 
 
 async def _require_room(tx: Transaction, vm: MachineRow, family: int, *, bounded: bool) -> None:
-    """What is being released does not count: the machine has no use of it any more."""
+    """What is being released does not count: the machine has no use of it any more. But while its host is away nothing
+    becomes free, so of the two together there is a bound as well, or one machine could empty a pool."""
     held = sole(
         await tx.fetchrow(
-            """SELECT count(*) AS all, count(*) FILTER (WHERE family(ip) = $2) AS of_the_family
-               FROM allocations WHERE vm_id = $1 AND state = 'allocated'""",
+            """SELECT count(*) AS all, count(*) FILTER (WHERE family(ip) = $2) AS of_the_family_in_all,
+                      count(*) FILTER (WHERE family(ip) = $2 AND state = 'allocated') AS of_the_family
+               FROM allocations WHERE vm_id = $1""",
             vm.id,
             family,
         )
     )
     if held["all"] >= MOST_ADDRESSES:
-        raise capacity(f"The machine has {held['all']} addresses, as many as a machine may have.")
+        raise capacity(
+            f"The machine has {held['all']} addresses with those that are being released, as many as it may have."
+        )
     if not bounded:
         return
     allowed = IPV6_OF_A_CUSTOMER
@@ -201,6 +207,11 @@ async def _require_room(tx: Transaction, vm: MachineRow, family: int, *, bounded
             "none was attached.",
             hint="Detach one, or ask for a plan with more.",
             details={"allowed": allowed, "held": held["of_the_family"]},
+        )
+    if held["of_the_family_in_all"] >= 2 * allowed:
+        raise capacity(
+            "The addresses that the machine gave up last are still being released; none was attached.",
+            hint="Try again once the machine's host has let go of them.",
         )
 
 

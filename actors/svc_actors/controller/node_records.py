@@ -89,7 +89,8 @@ def as_node(row: Record) -> NodeRecord:
 async def get_node(queryable: Queryable, node_id: UUID, *, lock: bool = False) -> NodeRecord:
     """Raises not_found. `lock` holds the row to the end of the transaction."""
     row = await queryable.fetchrow(
-        f"{SELECT} WHERE nodes.id = $1 AND nodes.deleted_at IS NULL{' FOR UPDATE OF nodes' if lock else ''}", node_id
+        f"{SELECT} WHERE nodes.id = $1 AND nodes.deleted_at IS NULL{' FOR NO KEY UPDATE OF nodes' if lock else ''}",
+        node_id,
     )
     if row is None:
         raise not_found("There is no such node.")

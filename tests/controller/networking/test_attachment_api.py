@@ -32,6 +32,12 @@ async def customer(stage: Stage) -> Api:
     return await stage.api(Role.CUSTOMER, stage.world.project_id)
 
 
+async def customer_with(stage: Stage, vm_id: UUID, ipv4_count: int) -> Api:
+    """The machine's owner, who may have so many addresses."""
+    await stage.database.execute("UPDATE vms SET plan_id = $2 WHERE id = $1", vm_id, await plan(stage, ipv4_count))
+    return await customer(stage)
+
+
 async def administrator(stage: Stage) -> Api:
     return await stage.api(Role.ADMINISTRATOR)
 
@@ -124,6 +130,19 @@ async def test_what_is_being_released_does_not_count_against_the_plan(database: 
         assert third != second
         held.released.set()
         await stage.until_held(vm_id, {"10.77.0.2": "allocated", third: "allocated"})
+
+
+async def test_an_absent_host_is_no_way_to_empty_a_pool(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id = await stage.machine(plan_id=await plan(stage, 2))
+        api = await customer(stage)
+        stage.hosts.offline.add(stage.world.node_id)
+        for _ in range(3):
+            ip = (await api("vm.attach-ip", id=vm_id)).address.ip
+            await api("vm.detach-ip", id=vm_id, ip=ip)
+        refusal = await refused(CODES.CAPACITY, api, "vm.attach-ip", id=vm_id)
+        assert "still being released" in refusal.message
+        assert len(await stage.held(vm_id)) == 4
 
 
 async def test_a_machine_of_no_plan_keeps_a_customer_to_the_address_it_was_made_with(database: Database) -> None:
@@ -243,6 +262,11 @@ async def test_what_the_node_cannot_carry_is_refused_in_its_own_words(database: 
         assert "The kernel does not forward." in refusal.message
         refusal = await refused(CODES.CONFLICT, api, "vm.rate", id=vm_id, rate_mbps=10)
         assert "The kernel has no tbf." in refusal.message
+        await stage.database.execute(
+            "UPDATE nodes SET facts = jsonb_set(facts, '{network_lacks,nat}', to_jsonb('alpha has none'::text))"
+        )
+        refusal = await refused(CODES.CONFLICT, await customer_with(stage, vm_id, 5), "vm.attach-ip", id=vm_id)
+        assert "alpha" not in refusal.message
 
 
 async def test_a_full_pool_is_capacity_and_the_next_one_is_tried(database: Database) -> None:
