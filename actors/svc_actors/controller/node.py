@@ -232,7 +232,7 @@ class Node(Actor):
         """Take the node out: refused with conflict while a machine is placed on it; its certificates are revoked and
         its connection is ended."""
         async with self._database.transaction() as tx:
-            # A placement that has chosen this node is over, or finds it gone; and none holds a pool that is needed here.
+            # A placement that has chosen this node is over, or finds it gone; and none holds a pool needed here.
             await lock_placement(tx)
             node = await get_node(tx, self.node_id, lock=True)
             placed = await tx.fetchval(
