@@ -275,12 +275,12 @@ async def test_an_open_connection_outlives_a_change_that_refuses_new_ones(
         matrix.established(neighbour, guarded, family) as control,
         matrix.connection(neighbour, guarded, family, 443) as connection,
     ):
-        await matrix.apply(guarded, firewall=firewall(rule(IN, "tcp", 443, action=DROP), egress=DROP))
+        await matrix.apply(guarded, firewall=firewall(rule(IN, "tcp", (443, 444), action=DROP), egress=DROP))
         await connection.speaks()
-        await matrix.refused(Tcp(443), neighbour, guarded, control)
-        await matrix.apply(guarded, firewall=firewall(rule(IN, "tcp", 443)))
+        await matrix.refused(Tcp(444), neighbour, guarded, control)
+        await matrix.apply(guarded, firewall=firewall(rule(IN, "tcp", (443, 444))))
         await connection.speaks()
-        await matrix.passes(Tcp(443), neighbour, guarded, family)
+        await matrix.passes(Tcp(444), neighbour, guarded, family)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
