@@ -34,6 +34,7 @@ from svc.registry.principal import Access, Principal, Role, Scope
 from svc_actors.controller.machine_creation import IdempotencyKey, NewMachine, create_machine, find_by_key
 from svc_actors.controller.machine_metrics import machine_metrics
 from svc_actors.controller.machine_spec import Seed, account_name
+from svc_actors.controller.security_groups import MAX_GROUPS_OF_A_MACHINE
 from svc_actors.controller.tasks import get_task
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, not_found, wrong_field
 from svc_actors.store import Queryable, Record
@@ -72,7 +73,8 @@ class VMRequest(Request):
 class VMCreateRequest(Request):
     """`image_id` or `image` (its slug); `plan_id` or `plan` (its slug), or for staff explicit sizes. `project_id` may
     be left out where the caller has exactly one. `node_id` is for administrators. Without `access_mode` the image's own
-    user with sudo. `password`: true asks for a generated one, returned once; `set_password` chooses it."""
+    user with sudo. `password`: true asks for a generated one, returned once; `set_password` chooses it. In no security
+    group the machine is not filtered; in those given it is from its first packet."""
 
     name: MachineName
     hostname: Hostname | None = None
@@ -86,6 +88,7 @@ class VMCreateRequest(Request):
     disk_gib: DiskGib | None = None
     node_id: UUID | None = None
     location_id: UUID | None = None
+    security_group_ids: Annotated[list[UUID], Field(default_factory=list, max_length=MAX_GROUPS_OF_A_MACHINE)]
     ssh_key_ids: Annotated[list[UUID], Field(default_factory=list, max_length=MAX_KEYS)]
     ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
     access_mode: AccessMode | None = None
@@ -179,6 +182,7 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
         start=request.start,
         node_id=request.node_id,
         location_id=request.location_id,
+        group_ids=tuple(request.security_group_ids),
         idempotency=key,
     )
     try:

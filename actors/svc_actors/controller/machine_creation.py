@@ -1,7 +1,7 @@
 """How a machine comes to be: placed, addressed and recorded in one transaction, with the task that will build it.
 
 Invariants:
-- room, name, address, card and task are taken together or not at all, so a refusal leaves nothing behind;
+- room, name, addresses, card, groups and task are taken together or not at all, so a refusal leaves nothing behind;
 - a creator's idempotency key is unique among the machines it still counts for: an answer lost in a crash is found again
   by `find_by_key`, and no second machine is made.
 """
@@ -19,6 +19,7 @@ from svc_actors.controller.machine_records import announce_machine
 from svc_actors.controller.machine_spec import Seed
 from svc_actors.controller.machine_states import MachineStatus
 from svc_actors.controller.scheduler import Candidate, Need, place
+from svc_actors.controller.security_groups import join_groups, usable_groups
 from svc_actors.controller.tasks import ResourceKind, Task, create_task
 from svc_actors.errors import capacity, conflict, not_found, not_ready, wrong_field
 from svc_actors.sealing import Sealer
@@ -68,6 +69,7 @@ class NewMachine:
     location_id: UUID | None = None
     network_id: UUID | None = None
     rate_mbps: int | None = None
+    group_ids: tuple[UUID, ...] = ()
     idempotency: IdempotencyKey | None = None
 
 
@@ -90,6 +92,7 @@ async def create_machine(database: Database, sealer: Sealer, caller: Caller, new
             if new.idempotency is not None:
                 await _retire_key(tx, new.idempotency)
             await _usable_image(tx, new)
+            groups = await usable_groups(tx, new.project_id, new.group_ids)
             network_id = new.network_id or await _default_network(tx)
             candidates = await place(
                 tx,
@@ -109,6 +112,7 @@ async def create_machine(database: Database, sealer: Sealer, caller: Caller, new
             if candidate.node_id != candidates[0].node_id:
                 await tx.execute("UPDATE vms SET node_id = $2 WHERE id = $1", vm_id, candidate.node_id)
             await _still_there(tx, candidate.node_id)
+            await join_groups(tx, vm_id, groups)
             task = await create_task(
                 tx,
                 caller,

@@ -215,35 +215,47 @@ async def set_groups(tx: Transaction, vm_id: UUID, group_ids: Iterable[UUID]) ->
     Raises not_found for a group that is neither of the machine's project nor of no project, and conflict where the
     machine's host could not keep to them.
     """
-    wanted = sorted(set(group_ids))
-    groups = await tx.fetch(
-        """SELECT g.id, g.name FROM security_groups AS g
-           WHERE g.id = ANY($2::uuid[])
-             AND (g.project_id IS NULL OR g.project_id = (SELECT project_id FROM vms WHERE id = $1))
-           ORDER BY g.id FOR SHARE OF g""",
-        vm_id,
-        wanted,
-    )
-    if len(groups) < len(wanted):
-        missing = sorted(set(wanted) - {row["id"] for row in groups})
-        raise not_found(
-            f"There is no security group {missing[0]} for this machine; its groups are as they were.",
-            hint="A machine uses groups of its own project, and those that are offered to all projects.",
-            details={"group_ids": [str(group_id) for group_id in missing]},
-        )
+    project_id: UUID | None = await tx.fetchval("SELECT project_id FROM vms WHERE id = $1", vm_id)
+    groups = await usable_groups(tx, project_id, group_ids)
+    wanted = [row["id"] for row in groups]
     if await tx.fetchval("SELECT true FROM vms WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE", vm_id) is None:
         raise not_found("There is no such machine.")
     await tx.execute(
         "DELETE FROM security_group_machines WHERE vm_id = $1 AND group_id <> ALL ($2::uuid[])", vm_id, wanted
     )
+    await join_groups(tx, vm_id, groups)
+    await network_changed(tx, [vm_id])
+    return groups
+
+
+async def usable_groups(tx: Transaction, project_id: UUID | None, group_ids: Iterable[UUID]) -> list[Record]:
+    """The rows (id, name) of these groups, held against changes: before machines and pools are locked. Raises not_found
+    for a group that is neither of the project nor of no project."""
+    wanted = sorted(set(group_ids))
+    groups = await tx.fetch(
+        """SELECT id, name FROM security_groups
+           WHERE id = ANY($1::uuid[]) AND (project_id IS NULL OR project_id = $2) ORDER BY id FOR SHARE""",
+        wanted,
+        project_id,
+    )
+    if len(groups) < len(wanted):
+        missing = sorted(set(wanted) - {row["id"] for row in groups})
+        raise not_found(
+            f"There is no security group {missing[0]} for this machine; nothing was changed.",
+            hint="A machine uses groups of its own project, and those that are offered to all projects.",
+            details={"group_ids": [str(group_id) for group_id in missing]},
+        )
+    return groups
+
+
+async def join_groups(tx: Transaction, vm_id: UUID, groups: Iterable[Record]) -> None:
+    """Put the machine into `usable_groups`. Raises conflict where its host could not keep to them."""
     await tx.execute(
         "INSERT INTO security_group_machines (vm_id, group_id) SELECT $1, unnest($2::uuid[]) ON CONFLICT DO NOTHING",
         vm_id,
-        wanted,
+        [group["id"] for group in groups],
     )
     await require_filterable(tx, vm_id)
-    await network_changed(tx, [vm_id])
-    return groups
 
 
 async def require_filterable(queryable: Queryable, vm_id: UUID) -> None:
