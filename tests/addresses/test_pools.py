@@ -265,3 +265,16 @@ async def test_a_pool_goes_only_when_nothing_of_it_is_held(database: Database) -
         await on.administrator("pool.unreserve", id=pool, rid=made.id)
         await on.administrator("pool.delete", id=pool)
         assert [each.id for each in await on.administrator("pool.list")] == [on.world.pool_id]
+
+
+async def test_a_pool_is_not_bridged_under_a_machine_that_its_host_could_not_filter_there(database: Database) -> None:
+    async with stage(database) as on:
+        pool, _, card = await in_use(database, on, topology="routed")
+        await facts(database, on.world.node_id, network_features=["routed", "bridged"])
+        group = await database.fetchval("INSERT INTO security_groups (name) VALUES ('web') RETURNING id")
+        await database.execute("INSERT INTO security_group_machines VALUES ($1, $2)", card.vm_id, group)
+        refused = await refusal(on.administrator, "pool.update", id=pool, topology="bridged")
+        assert (refused.code, str(card.vm_id) in refused.message) == (ErrorCode.CONFLICT, True)  # Its name is its id.
+        assert (await on.administrator("pool.show", id=pool)).topology == "routed"
+        await database.execute("DELETE FROM security_group_machines")
+        assert (await on.administrator("pool.update", id=pool, topology="bridged")).topology == "bridged"

@@ -26,6 +26,7 @@ import trio
 from svc.cli.compose import open_services
 from svc.controller import security_groups
 from svc.controller.config import ControllerConfig
+from svc.controller.security_group_models import RuleCreateRequest
 from svc.controller.services import Controller
 from svc_actors.controller.addresses import allocate, new_nic
 from svc_actors.controller.machine_spec import network_spec
@@ -137,7 +138,7 @@ async def _one_apply(services: Controller, node_id: UUID, vm_id: UUID) -> float:
 
 
 async def _one_rule(site: Site, group_id: UUID, port: int, vm_ids: Sequence[UUID]) -> float:
-    request = security_groups.RuleCreateRequest(
+    request = RuleCreateRequest(
         id=group_id, direction=Direction.INGRESS, protocol=TransportProtocol.TCP, port_from=port
     )
     began = perf_counter()

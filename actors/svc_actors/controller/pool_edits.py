@@ -55,8 +55,7 @@ async def update_pool(tx: Transaction, pool_id: UUID, changes: Mapping[str, Any]
     await settle_arithmetic(tx, Pool.of(after))
     changed: dict[str, object] = {name: after[name] for name in columns if after[name] != before[name]}
     if after["topology"] == "bridged" != before["topology"]:
-        for machine in sorted(machines):
-            await require_filterable(tx, machine)
+        await require_filterable(tx, *machines)
     if set(changed) & set(_CARRIED):
         await network_changed(tx, machines)
     return after, changed

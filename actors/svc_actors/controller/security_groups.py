@@ -258,28 +258,28 @@ async def join_groups(tx: Transaction, vm_id: UUID, groups: Iterable[Record]) ->
     await require_filterable(tx, vm_id)
 
 
-async def require_filterable(queryable: Queryable, vm_id: UUID) -> None:
+async def require_filterable(queryable: Queryable, *vm_ids: UUID) -> None:
     """Raises conflict for a machine in a group that has an address on a bridged pool, where its node cannot tell
     replies on a bridge: the firewall could be applied only in part. A node that has never reported lacks nothing yet.
     """
     row = await queryable.fetchrow(
-        """SELECT pools.name AS pool, nodes.name AS node, nodes.facts->'network_lacks'->>$3 AS why
+        """SELECT vms.name, nodes.facts->'network_lacks'->>$3 AS why
            FROM vms
            JOIN nodes ON nodes.id = vms.node_id
            JOIN allocations ON allocations.vm_id = vms.id AND allocations.state = 'allocated'
            JOIN pools ON pools.id = allocations.pool_id
-           WHERE vms.id = $1 AND pools.topology = $2 AND nodes.facts ? 'network_features'
+           WHERE vms.id = ANY($1::uuid[]) AND pools.topology = $2 AND nodes.facts ? 'network_features'
              AND NOT nodes.facts->'network_features' ? $3
-             AND EXISTS (SELECT FROM security_group_machines WHERE vm_id = $1)
-           LIMIT 1""",
-        vm_id,
+             AND EXISTS (SELECT FROM security_group_machines WHERE vm_id = vms.id)
+           ORDER BY vms.name LIMIT 1""",
+        list(vm_ids),
         Topology.BRIDGED.value,
         CONNTRACK_ON_BRIDGES,
     )
     if row is not None:
         why = row["why"] or "its kernel has no connection tracking on bridges"
         raise conflict(
-            "The machine has an address on a bridged pool, and its host cannot filter there by security groups: "
+            f"The machine {row['name']} is in a security group, and on a bridged pool its host cannot filter by one: "
             f"{why.rstrip('.')}. Nothing was changed.",
             hint="Security groups work on nat and routed pools, and on a host whose kernel tracks bridged connections.",
         )
