@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 import trio
@@ -11,9 +11,10 @@ from passlib.hash import sha512_crypt  # type: ignore[import-untyped]
 from pydantic import ValidationError
 
 from svc.controller.passwords import check_password
+from svc_actors.controller.security_groups import create_group
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
-from svc_nodeagent.protocol import VmCreate
+from svc_nodeagent.protocol import Action, VmCreate
 from tests.controller.machines.api import Api
 from tests.controller.machines.stage import KEY, PASSWORD, refusal, stage
 
@@ -41,6 +42,38 @@ async def test_a_chosen_password_reaches_the_guest_as_its_crypt_and_is_stored_no
         for table in ("vms", "tasks", "task_events", "audit", "event_inbox", "event", "idempotency_keys"):
             rows = await database.fetch(f"SELECT row_to_json(t)::text AS text FROM {table} t")
             assert not any(PASSWORD in row["text"] for row in rows)
+
+
+async def test_a_machine_is_in_its_groups_from_its_first_packet(database: Database) -> None:
+    async with stage(database) as now:
+        group_id = await security_group(database, now.world.project_id)
+        await now.created(security_group_ids=[group_id])
+        [asked] = [operation for operation in now.service.gateway.asked if isinstance(operation, VmCreate)]
+        firewall = asked.machine.network.firewall
+        assert firewall is not None
+        assert firewall.default_ingress is Action.DROP
+
+
+async def test_a_machine_in_a_foreign_group_is_not_made(database: Database) -> None:
+    async with stage(database) as now:
+        foreign = await database.fetchval("INSERT INTO projects (name) VALUES ('other') RETURNING id")
+        group_id = await security_group(database, foreign)
+        refused = await refusal(now.customer, "vm.create", **now.order(security_group_ids=[group_id]))
+        assert refused.code is ErrorCode.NOT_FOUND
+        assert await database.fetchval("SELECT count(*) FROM vms") == 0
+
+
+async def security_group(database: Database, project_id: UUID | str) -> str:
+    async with database.transaction() as tx:
+        row = await create_group(
+            tx,
+            name="web",
+            description="",
+            project_id=UUID(str(project_id)),
+            default_ingress=Action.DROP,
+            default_egress=Action.ACCEPT,
+        )
+    return str(row["id"])
 
 
 async def test_a_generated_password_fits_the_policy_and_is_given_once(database: Database) -> None:

@@ -2,8 +2,9 @@
 import { html } from "lit-html";
 import { api, ApiError, firstOf } from "../api";
 import type { Image, Machine, Me, Named, Node, Plan } from "../model";
+import type { SecurityGroup } from "../networking";
 import { go } from "../page";
-import { ask, given, note, secret, size, type Field } from "../ui";
+import { ask, chosen, given, note, secret, size, type Field } from "../ui";
 
 interface Created {
   vm: Machine;
@@ -20,10 +21,11 @@ export async function createMachine(me: Me): Promise<void> {
 }
 
 async function form(me: Me): Promise<void> {
-  const [images, plans, projects, nodes] = await Promise.all([
+  const [images, plans, projects, groups, nodes] = await Promise.all([
     api.get<Image[]>("/images"),
     api.get<Plan[]>("/plans"),
     firstOf<Named>("/projects"),
+    firstOf<SecurityGroup>("/security-groups"),
     me.role === "administrator" ? firstOf<Node>("/nodes") : [],
   ]);
   const ready = images.filter((image) => image.enabled && image.digest !== null);
@@ -39,6 +41,8 @@ async function form(me: Me): Promise<void> {
     ...(projects.length ? [{ name: "project_id", label: "Project", kind: "select" as const, options: projects.map((project) => ({ value: project.id, label: project.name })) }] : []),
     ...(nodes.length ? [{ name: "node_id", label: "Node", kind: "select" as const, options: [{ value: "", label: "where there is room" },
       ...nodes.filter((node) => node.state === "online").map((node) => ({ value: node.id, label: node.name }))] }] : []),
+    ...(groups.length ? [{ name: "group", label: "Security groups", kind: "choices" as const, values: [],
+      options: groups.map((group) => ({ value: group.id, label: group.project_name ? `${group.name} (${group.project_name})` : group.name })) }] : []),
     { name: "access_mode", label: "Access", kind: "select", options: [
       { value: "", label: "the image's own user, with sudo" },
       { value: "root_password", label: "root, by password" },
@@ -53,14 +57,16 @@ async function form(me: Me): Promise<void> {
     action: "Create",
     submit: async (values) => {
       const keys = (values["ssh_keys"] ?? "").split("\n").map((line) => line.trim()).filter(Boolean);
-      const chosen = values["set_password"];
+      const password = values["set_password"];
+      const joined = chosen(values, "group");
       const created = await api.post<Created>("/vms", {
         idempotency_key: key,
         name: values["name"],
         image_id: values["image_id"],
         ...given(values, ["plan_id", "project_id", "node_id", "access_mode"]),
         ...(keys.length ? { ssh_keys: keys } : {}),
-        ...(chosen ? { set_password: chosen } : keys.length ? {} : { password: true }),
+        ...(joined.length ? { security_group_ids: joined } : {}),
+        ...(password ? { set_password: password } : keys.length ? {} : { password: true }),
       });
       go(`/machines/${created.vm.id}`);
       return created.password
