@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import trio
@@ -9,9 +10,13 @@ import trio
 from svc.registry.principal import Role
 from svc_actors.controller.machine_spec import held_network
 from svc_actors.controller.network_drift import Found, Recorded, compare
+from svc_actors.controller.node import Node
 from svc_actors.controller.pool_arithmetic import IPNetwork
+from svc_actors.controller.pool_records import lock_pool
 from svc_actors.store import Database
 from svc_nodeagent.protocol import (
+    InventoryResult,
+    NodeInventory,
     NodeNetProbe,
     NodeOperation,
     ObservedNetwork,
@@ -216,3 +221,24 @@ async def test_drift_that_stays_is_said_once_and_the_node_is_not_asked_again_at_
                WHERE payload->>'change' = 'network_drift'"""
         )
         assert changes == 1
+
+
+async def test_a_machine_is_placed_while_its_node_reports_other_addresses_of_its_host(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id, node_id = await stage.machine(), stage.world.node_id
+        inventory = await stage.hosts.query(node_id, NodeInventory(), timeout=1)
+        assert isinstance(inventory, InventoryResult)
+        facts = inventory.facts.model_copy(update={"host_addresses": ("10.77.0.200/24",)})
+        report = inventory.model_copy(update={"facts": facts})
+        async with trio.open_nursery() as nursery:
+            async with database.transaction() as tx:  # As a creation has it: first the pool, then the node.
+                await lock_pool(tx, stage.world.pool_id)
+                node = stage.service.actors.ref(Node, str(node_id))
+                nursery.start_soon(node.ask, Node.inventoried, report, datetime.now(UTC))
+                with trio.fail_after(10):
+                    while not await database.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                        await trio.lowlevel.checkpoint()
+                await tx.execute("UPDATE vms SET node_id = NULL WHERE id = $1", vm_id)
+                await tx.execute("UPDATE vms SET node_id = $2 WHERE id = $1", vm_id, node_id)
+        kept = await database.fetch("SELECT note FROM reservations WHERE kind = 'host'")
+        assert [row["note"] for row in kept] == ["an address of the host alpha"]
