@@ -200,7 +200,7 @@ FORGERIES = (
     ),
     forgery(
         "ipv4-redirect",
-        Spoof.IPV4,
+        (Spoof.ROUTER, Spoof.IPV4),
         lambda s: (
             s.ethernet()
             / IP(src=str(s.liar.gateway(4)), dst=s.of(s.victim, 4))

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from scapy.contrib.igmp import IGMP
 from scapy.layers.dhcp import BOOTP, DHCP
 from scapy.layers.dhcp6 import DHCP6_Advertise
 from scapy.layers.inet import ICMP, IP, UDP
@@ -138,9 +137,8 @@ ATTACKS = (
         "querier-of-multicast",
         lambda s: (
             s.ethernet(target="01:00:5e:00:00:01")
-            / IP(src=s.of(s.liar, 4), dst="224.0.0.1", ttl=1)
-            / IGMP(type=0x11, gaddr="0.0.0.0")
-            / Raw(_MARK)
+            / IP(src=s.of(s.liar, 4), dst="224.0.0.1", ttl=1, proto=2)
+            / Raw(bytes.fromhex("1164ee9b00000000") + _MARK)
         ),
     ),
     attack(

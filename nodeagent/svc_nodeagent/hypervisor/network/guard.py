@@ -5,12 +5,12 @@ What passes comes from the card's own MAC and speaks from its own addresses, in 
 dropped and counted by reason. The counters are objects of the table, not of the rules: they outlive a change of the
 rules, and end with the tap. One table for all taps, because nft asks for the objects of each table by itself.
 
-RFC 826, 5227 (ARP), 4861, 4862, 6980 (neighbours), 2131, 8415 (DHCP).
+RFC 826, 5227 (ARP), 4861, 4862, 6980 (neighbours), 7112 (fragments), 2131, 8415 (DHCP), 792, 4443 (errors).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Network
 from typing import Final, NamedTuple
 
@@ -34,11 +34,24 @@ FAMILY: Final = "netdev"
 PRIORITY: Final = -300
 """Before whatever else looks at the tap's ingress."""
 
-_ROUTER_MESSAGES = (130, 134, 137, 138)
+_ROUTER_MESSAGES: Json = {"set": [130, 134, 137, 138]}
 """ICMPv6 of routers: listener query, advertisement, redirect, renumbering."""
+_ROUTER_MESSAGES_4: Json = {"set": [5, 9]}
+"""ICMP of routers: redirect, advertisement."""
+_MEMBERSHIP_QUERY = 0x11
 _ROUTER_SOLICIT, _SOLICIT, _ADVERTISE, _LISTENER_REPORT = 133, 135, 136, 143
 _TARGET_BITS, _OPTION_BITS = 64, 192
 """Where the target, and the first option, of a neighbour's message begin, in bits of the ICMPv6 message."""
+_ONE_OPTION_BYTES = 32
+"""A neighbour's message with one option: the only one that is looked at."""
+_ERRORS_4: Json = {"set": [3, 4, 11, 12]}
+_ERRORS: Json = {"set": [1, 2, 3, 4]}
+_ERRED_TARGET_BITS = {4: 64 + 128, 6: 64 + 192}
+"""Where an error quotes the target of the packet it is about, in bits of the message."""
+_EXTENSIONS: Json = {"set": [0, 43, 44, 51, 60, 135]}
+_SOLICITATIONS_A_SECOND, _SOLICITATIONS_AT_ONCE = 20, 40
+"""A guest may ask from any address of its networks, and the host keeps a neighbour for each for some seconds, in one
+table for all guests."""
 
 
 class Counted(NamedTuple):
@@ -126,16 +139,19 @@ def rules(tap: TapPlan | None) -> list[tuple[Json, ...]]:
 
 
 def _ipv4(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """There is no DHCP: neither servers among guests nor anybody to ask."""
+    """There is no DHCP: neither servers among guests, which answer from any port, nor anybody to ask."""
+    from_own = [match(header("ip", "saddr"), written(each)) for each in tap.ipv4]
+    error = match(header("icmp", "type"), _ERRORS_4)
+    router = _dropped(Spoof.ROUTER, tap.device)
     return [
         (_IS_IPV4, match(header("udp", "sport"), 67), *_dropped(Spoof.DHCP, tap.device)),
-        (
-            _IS_IPV4,
-            match(header("udp", "sport"), 68),
-            match(header("udp", "dport"), 67),
-            *_dropped(Spoof.DHCP, tap.device),
-        ),
-        *((_IS_IPV4, match(header("ip", "saddr"), written(each)), ACCEPT) for each in tap.ipv4),
+        (_IS_IPV4, match(header("udp", "dport"), {"set": [67, 68]}), *_dropped(Spoof.DHCP, tap.device)),
+        (_IS_IPV4, match(header("igmp", "type"), _MEMBERSHIP_QUERY), *router),
+        *((_IS_IPV4, match(meta("l4proto"), "icmp", unlike=True), source, ACCEPT) for source in from_own),
+        (_IS_IPV4, match(header("icmp", "type"), _ROUTER_MESSAGES_4), *router),
+        *((_IS_IPV4, error, about, source, ACCEPT) for about in _about(tap.ipv4) for source in from_own),
+        (_IS_IPV4, error, *_dropped(Spoof.IPV4, tap.device)),
+        *((_IS_IPV4, source, ACCEPT) for source in from_own),
         (_IS_IPV4, *_dropped(Spoof.IPV4, tap.device)),
     ]
 
@@ -165,26 +181,26 @@ def _arp(tap: TapPlan) -> list[tuple[Json, ...]]:
 
 
 def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """A packet whose headers the kernel cannot follow to the transport's has no `l4proto`, and so passes no rule."""
-    own: tuple[NetworkAddress, ...] = (*tap.ipv6, IPv6Network(tap.link_local))
+    """A packet whose headers the kernel cannot follow to the transport's has no `l4proto`, and so passes no rule. What
+    the first fragment does not show, later ones may bring: so behind a fragment's header comes the transport's."""
+    own: tuple[IPv6Network, ...] = (*tap.ipv6, IPv6Network(tap.link_local))
     from_own = [match(header("ip6", "saddr"), written(each)) for each in own]
     for_own = [match(_message_bits(_TARGET_BITS, each.prefixlen), _leading_bits(each)) for each in own]
     solicit, advertise = (match(header("icmpv6", "type"), each) for each in (_SOLICIT, _ADVERTISE))
-    neighbour = _dropped(Spoof.NEIGHBOUR, tap.device)
+    error = match(header("icmpv6", "type"), _ERRORS)
+    neighbour, router = _dropped(Spoof.NEIGHBOUR, tap.device), _dropped(Spoof.ROUTER, tap.device)
+    forged = _dropped(Spoof.IPV6, tap.device)
     in_pieces = match({"exthdr": {"name": "frag"}}, True)
+    too_long: Json = {"match": {"op": ">", "left": header("ip6", "length"), "right": _ONE_OPTION_BYTES}}
+    too_often: Json = {
+        "limit": {"rate": _SOLICITATIONS_A_SECOND, "per": "second", "burst": _SOLICITATIONS_AT_ONCE, "inv": True}
+    }
     return [
         (_IS_IPV6, match(header("udp", "sport"), 547), *_dropped(Spoof.DHCP, tap.device)),
-        (
-            _IS_IPV6,
-            match(header("udp", "sport"), 546),
-            match(header("udp", "dport"), 547),
-            *_dropped(Spoof.DHCP, tap.device),
-        ),
+        (_IS_IPV6, match(header("udp", "dport"), {"set": [546, 547]}), *_dropped(Spoof.DHCP, tap.device)),
+        (_IS_IPV6, match({"exthdr": {"name": "frag", "field": "nexthdr"}}, _EXTENSIONS), *forged),
         *((_IS_IPV6, match(meta("l4proto"), "ipv6-icmp", unlike=True), source, ACCEPT) for source in from_own),
-        *(
-            (_IS_IPV6, match(header("icmpv6", "type"), each), *_dropped(Spoof.ROUTER, tap.device))
-            for each in _ROUTER_MESSAGES
-        ),
+        (_IS_IPV6, match(header("icmpv6", "type"), _ROUTER_MESSAGES), *router),
         *((_IS_IPV6, in_pieces, kind, *neighbour) for kind in (solicit, advertise)),
         # Is my own address taken?
         *((_IS_IPV6, match(header("ip6", "saddr"), "::"), solicit, target, ACCEPT) for target in for_own),
@@ -198,13 +214,26 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
             )
             for kind, option in ((solicit, 0x0101), (advertise, 0x0201))  # its link-layer address, source's or target's
         ),
+        *((_IS_IPV6, kind, too_long, *neighbour) for kind in (solicit, advertise)),
+        *(
+            (_IS_IPV6, solicit, match(header("ip6", "saddr"), written(each)), too_often, *neighbour)
+            for each in tap.ipv6
+        ),
         *((_IS_IPV6, advertise, target, source, ACCEPT) for target in for_own for source in from_own),
         (_IS_IPV6, advertise, *neighbour),
+        *((_IS_IPV6, error, about, source, ACCEPT) for about in _about(own) for source in from_own),
+        (_IS_IPV6, error, *forged),
         *((_IS_IPV6, match(meta("l4proto"), "ipv6-icmp"), source, ACCEPT) for source in from_own),
         (_IS_IPV6, match(header("ip6", "saddr"), "::"), solicit, *neighbour),
         (_IS_IPV6, match(header("ip6", "saddr"), "::"), match(header("icmpv6", "type"), _LISTENER_REPORT), DROP),
-        (_IS_IPV6, *_dropped(Spoof.IPV6, tap.device)),
+        (_IS_IPV6, *forged),
     ]
+
+
+def _about(own: Sequence[NetworkAddress]) -> list[Json]:
+    """That an error is about a packet to one of these: a guest that errs about others' would end their conversations,
+    or narrow their paths."""
+    return [match(_message_bits(_ERRED_TARGET_BITS[each.version], each.prefixlen), _leading_bits(each)) for each in own]
 
 
 def _no_ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:

@@ -36,6 +36,7 @@ from svc_nodeagent.hypervisor.network.nft import (
     no_chain,
     no_elements,
     no_table,
+    prefix,
     rule,
     table,
     verdict_map,
@@ -118,6 +119,8 @@ def shared_rules(family: str, naming: Naming) -> dict[str, list[tuple[Json, ...]
         "forward": [
             from_guest,
             to_guest,
+            # Not to be forwarded (RFC 3927), as the metadata service of a host that is a guest itself.
+            (from_ours, match(header("ip", "daddr"), prefix("169.254.0.0", 16)), DROP),
             (from_outside, match(header("ip", "daddr"), f"@{NAT4}"), not_asked_for, DROP),
             (from_outside, is_ipv6, match(meta("oifname"), f"@{NAT6}"), not_asked_for, DROP),
             # Of no connection, so it would leave as it is, with its inner address.

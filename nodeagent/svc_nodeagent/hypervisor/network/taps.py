@@ -137,7 +137,11 @@ def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
         ]
         if there is None or not there.up:
             commands.append(f"link set dev {device} up")
-        commands += [f"route replace {route} dev {device}" for route in tap.networks if route in routes - had]
+        commands += [f"route replace {each} dev {device}" for each in tap.ipv4 if each in routes - had]
+        if tap.ipv6 and tap.bridge is None:
+            # The host asks for no neighbour, whoever scans a network: their table is one for all guests (RFC 6583).
+            commands.append(f"neighbour replace {tap.link_local} lladdr {tap.mac} dev {device} nud permanent")
+            commands += [f"route replace {each} via {tap.link_local} dev {device}" for each in tap.ipv6]
     return commands
 
 
