@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import ip_address, ip_interface
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
-from pydantic import Field, PlainValidator
+from pydantic import Field
 
 from svc.controller.machine_models import visible_machine
-from svc.controller.pool_models import Topology
+from svc.controller.pool_models import HeldAddress, Topology
 from svc.controller.services import Controller
 from svc.controller.traffic_models import TrafficMonth
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
 from svc.registry.principal import Access, Principal, Scope
-from svc_actors.controller.addresses import IPAddress, guest_address
+from svc_actors.controller.addresses import guest_address
 from svc_actors.controller.machine import Machine
 from svc_actors.controller.machine_spec import effective_rate, held_network
 from svc_actors.controller.network_attachment import NewAddress, ipv4_allowed
@@ -108,19 +107,6 @@ class AttachResult(Model):
     networking: MachineNetworking
 
 
-def _an_ip(given: object) -> IPAddress:
-    """An address; of an IPv6 sub-prefix, as lists show it, the first."""
-    if isinstance(given, str) and "%" not in given:
-        try:
-            return ip_interface(given).ip if "/" in given else ip_address(given)
-        except ValueError:
-            pass
-    raise ValueError("must be an address such as 192.0.2.5, or an IPv6 sub-prefix such as 2001:db8:0:5::/64")
-
-
-GivenIp = Annotated[IPAddress, PlainValidator(_an_ip, json_schema_input_type=str)]
-
-
 class NetworkingRequest(Request):
     id: UUID
 
@@ -132,13 +118,13 @@ class AttachRequest(Request):
     id: UUID
     family: Literal[4, 6] | None = None
     pool_id: UUID | None = None
-    ip: GivenIp | None = None
+    ip: HeldAddress | None = None
     nic_id: UUID | None = None
 
 
 class DetachRequest(Request):
     id: UUID
-    ip: GivenIp
+    ip: HeldAddress
 
 
 class RateRequest(Request):
