@@ -151,6 +151,7 @@ class LibvirtHost:
                     await host._nursery.start(host._connection.run)
                     host._nursery.start_soon(host._sample)
                     host._nursery.start_soon(traffic.run)
+                    host._nursery.start_soon(network.keep)
                     try:
                         yield host
                     finally:

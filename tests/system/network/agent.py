@@ -73,11 +73,15 @@ class Arm(BaseModel):
     fault_point: str
 
 
+class Mend(BaseModel):
+    call: Literal["mend"] = "mend"
+
+
 class Clear(BaseModel):
     call: Literal["clear"] = "clear"
 
 
-Order = Annotated[Restore | Apply | Remove | Probe | Traffic | Arm | Clear, Field(discriminator="call")]
+Order = Annotated[Restore | Apply | Remove | Probe | Traffic | Arm | Mend | Clear, Field(discriminator="call")]
 _ORDER: TypeAdapter[Order] = TypeAdapter(Order)
 
 
@@ -125,6 +129,9 @@ class Agent:
 
     async def arm(self, fault_point: str) -> None:
         await self._order(Arm(fault_point=fault_point))
+
+    async def mend(self) -> None:
+        await self._order(Mend())
 
     async def clear(self) -> None:
         await self._order(Clear())
@@ -201,6 +208,8 @@ async def perform(order: Order, network: HostNetwork, traffic: HostTraffic | Non
                 return Answer(traffic=await traffic.result())
             case Arm(fault_point=fault_point):
                 os.environ[FAULT_VARIABLE] = fault_point
+            case Mend():
+                await network.mend()
             case Clear():
                 await network.clear()
     except HostError as error:

@@ -45,6 +45,9 @@ from svc_nodeagent.protocol import (
 )
 
 UNDO_SECONDS = 60.0
+LOOK_SECONDS, LOOK_AGAIN_SECONDS = 2.0, 30.0
+"""Between two looks whether our tables are there: how long guests go unguarded when somebody flushes the ruleset; and
+after one that could not mend it."""
 APPLY_FAULT_POINTS: Final[tuple[str, ...]] = (
     "network.recorded",
     "network.tap",
@@ -108,6 +111,34 @@ class HostNetwork:
         if refused:
             raise refused[0]
 
+    async def keep(self) -> None:
+        """Look after our tables and bridged taps until cancelled."""
+        pause = LOOK_SECONDS
+        while True:
+            await trio.sleep(pause)
+            try:
+                await self.mend()
+                pause = LOOK_SECONDS
+            except (HostError, OSError) as error:
+                pause = LOOK_AGAIN_SECONDS
+                log.error("the guests' networks are not whole and could not be put back", error=str(error))
+
+    async def mend(self) -> None:
+        """Put everything back when a table of ours has gone, as it does when a firewall of the host is loaded anew by
+        rules that begin with `flush ruleset`, or a bridge has come back without its ports. Raises `HostError`; what
+        cannot be carried is logged."""
+        async with self._gate.beside():
+            if not self._is_whole and not self._networks:
+                return
+            missing = self._tables() - await nft.list_tables()
+            unplugged = [
+                tap.device for tap_plans in self._traces.values() for tap in tap_plans if taps.is_unplugged(tap)
+            ]
+        if missing or unplugged:
+            log.warning("what is ours was removed, and is put back", tables=sorted(missing), unplugged=unplugged)
+            self._is_whole = False
+            await self._make_whole()
+
     async def apply(self, vm_id: UUID, network: NetworkSpec) -> None:
         """Make one machine's network so. Raises `HostError` with the host as it was."""
         await self._make_whole()
@@ -141,6 +172,14 @@ class HostNetwork:
             await self._remove((await taps.seen_taps(self._naming)).keys() | await rated_devices(self._naming))
             await nft.load(ruleset.removal(self._naming, await nft.list_tables()))
 
+    def _tables(self) -> frozenset[tuple[str, str]]:
+        """The (family, name) of those that are always there, and of those of rates."""
+        families = (guard.FAMILY, *ruleset.families(bridged=self._uplink is not None))
+        taps = [tap for tap_plans in self._traces.values() for tap in tap_plans if tap.nic.rate_mbps is not None]
+        return frozenset(
+            [(family, self._naming.table) for family in families] + [(guard.FAMILY, tap.device) for tap in taps]
+        )
+
     def _forget(self) -> None:
         self._traces.clear()
         self._holders = Holders()
@@ -157,6 +196,7 @@ class HostNetwork:
         """One machine's network, or none. Whatever ends it before its end, what the machine had is put back."""
         before = self._traces.get(vm_id, ())
         wanted = plan(vm_id, network, self._naming, self._uplink) if network is not None else ()
+        _check_bridges(wanted)
         claimed = networks_of(network) if network is not None else ()
         self._holders.claim(vm_id, claimed)
         self._traces[vm_id] = (*before, *wanted)
@@ -261,6 +301,10 @@ class HostNetwork:
                 refused.append(error)
             else:
                 planned[vm_id] = tap_plans
+                try:
+                    _check_bridges(tap_plans)
+                except HostError as error:
+                    refused.append(error)  # the rest of it stands, until the bridge is back
         wanted = [tap for tap_plans in planned.values() for tap in tap_plans]
         devices = {tap.device for tap in wanted}
         seen = await taps.seen_taps(self._naming)
@@ -370,6 +414,16 @@ class HostNetwork:
                 name = body.get("table", body.get("name"))
                 return ruleset.is_ours(str(body.get("family")), str(name), self._naming)
         return False
+
+
+def _check_bridges(wanted: Iterable[TapPlan]) -> None:
+    for tap in wanted:
+        if tap.bridge is not None and not taps.exists(tap.bridge):
+            raise HostError(
+                FailureCode.HOST,
+                f"The bridge {tap.bridge} has gone from this node, so {tap.device} could not be plugged in.",
+                "Bring the bridge back, and apply the machine's network again.",
+            )
 
 
 async def _agree_on_rate(tap: TapPlan) -> None:

@@ -22,6 +22,7 @@ from svc_nodeagent.hypervisor.programs import ProgramFailed, run_program, try_pr
 from svc_nodeagent.protocol import NetworkAddress
 
 _SETTINGS = Path("/proc/sys/net")
+_CLASS = Path("/sys/class/net")
 
 
 @dataclass(frozen=True)
@@ -122,14 +123,15 @@ def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
 def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
     """Commands that give these taps what they shall carry, and bring them up. Only after their rules are in.
 
-    What `seen` had is put in place again where a removal of an address may have taken it along."""
+    What `seen` had is put in place again where a removal of an address may have taken it along. A tap whose bridge has
+    gone is plugged into none, so that it does not hold up others."""
     commands = []
     for tap in taps:
         device, there = tap.device, seen.get(tap.device)
         routes, gateways = carried(tap)
         had = there.routes if there is not None and there.up and not there.gateways - gateways else frozenset()
         had_gateways = there.gateways if there is not None else frozenset()
-        if tap.bridge is not None and (there is None or there.bridge != tap.bridge):
+        if tap.bridge is not None and (there is None or there.bridge != tap.bridge) and exists(tap.bridge):
             commands.append(f"link set dev {device} master {tap.bridge}")
         commands += [
             f"address replace {each} dev {device}{' nodad' if each.version == 6 else ''}"
@@ -160,7 +162,7 @@ def silence(taps: Iterable[TapPlan]) -> None:
 
 async def set_vlan(tap: TapPlan) -> None:
     """A bridged card is in its VLAN alone, untagged. Only where the bridge filters VLANs."""
-    if tap.bridge is None or tap.nic.vlan is None:
+    if tap.bridge is None or tap.nic.vlan is None or not exists(tap.bridge):
         return
     listed = json.loads(await run_program("bridge", "-json", "vlan", "show", "dev", tap.device) or b"[]")
     there = {int(vlan["vlan"]) for port in listed for vlan in port.get("vlans", ())}
@@ -202,6 +204,13 @@ def exists(device: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def is_unplugged(tap: TapPlan) -> bool:
+    """The tap and its bridge are there, and it is no port of it: the bridge went away and came back."""
+    if tap.bridge is None or not exists(tap.bridge) or not exists(tap.device):
+        return False
+    return not (_CLASS / tap.bridge / "brif" / tap.device).exists()
 
 
 def alias_of(tap: TapPlan, naming: Naming) -> str:
