@@ -23,6 +23,7 @@ from svc.registry.principal import Access, Principal, Scope
 from svc_actors.controller.addresses import guest_address
 from svc_actors.controller.machine import Machine
 from svc_actors.controller.machine_spec import effective_rate, held_network
+from svc_actors.controller.machine_states import MachineStatus
 from svc_actors.controller.network_attachment import NewAddress, ipv4_allowed
 from svc_actors.controller.security_groups import groups_of
 from svc_actors.controller.traffic import month_of
@@ -36,8 +37,8 @@ _REFUSED: Final = "The host could not apply it yet. It is tried again, and the p
 
 
 class NetworkStatus(StrEnum):
-    """Whether the host has what is recorded: `applied`; `applying`, which takes a moment; `waiting` for its node or for
-    the machine to be built; `failed`, and tried again."""
+    """Whether the host has what is recorded: `applied`; `applying`, which takes a moment; `waiting` for its node, or
+    for the machine to be built or found again; `failed`, and tried again."""
 
     APPLIED = "applied"
     APPLYING = "applying"
@@ -196,7 +197,7 @@ async def networking_of(queryable: Queryable, principal: Principal, vm_id: UUID)
 def _status(vm: Record, *, online: bool) -> NetworkStatus:
     if vm["net_applied"] >= vm["net_wanted"]:
         return NetworkStatus.APPLIED
-    if not online or vm["built_at"] is None:
+    if not online or vm["built_at"] is None or vm["status"] == MachineStatus.FAILED:
         return NetworkStatus.WAITING
     return NetworkStatus.APPLYING if vm["net_error"] is None else NetworkStatus.FAILED
 

@@ -381,3 +381,11 @@ async def events(database: Database, vm_id: UUID) -> int:
         str(vm_id),
     )
     return count
+
+
+async def test_a_machine_that_its_host_has_lost_waits_and_is_not_said_to_be_applied_to(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id = await stage.machine()
+        await database.execute("UPDATE vms SET status = 'failed', net_wanted = net_wanted + 1 WHERE id = $1", vm_id)
+        shown = await (await customer(stage))("vm.networking", id=vm_id)
+        assert (shown.status, shown.error) == ("waiting", None)
