@@ -11,11 +11,12 @@ from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import ICMPv6ND_NS, ICMPv6NDOptSrcLLAddr, ICMPv6PacketTooBig, IPv6
 from scapy.packet import Packet, Raw
 
-from svc_nodeagent.protocol import Topology
-from tests.system.network.forged import MARK, Stage
+from svc_nodeagent.protocol import Action, Direction, Topology
+from tests.system.network.forged import MARK, Stage, udp4, udp6
 from tests.system.network.lab import CARRIED
-from tests.system.network.matrix import Matrix
+from tests.system.network.matrix import Matrix, Tcp
 from tests.system.network.places import FAMILIES, GUESTS, OUTSIDE, UPLINK_ADDRESSES, Family
+from tests.system.network.rules import firewall, rule
 
 pytestmark = pytest.mark.system
 
@@ -113,3 +114,28 @@ async def test_a_guest_with_many_addresses_takes_few_neighbours_of_the_host(matr
     await matrix.pings_gateway(guest, 6)
     listed = matrix.lab.host.output("ip", "-6", "-j", "neighbour", "show", "dev", matrix.lab.tap(guest))
     assert len(json.loads(listed)) < 200
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_a_rate_lets_nothing_by_the_guard_or_the_firewall(matrix: Matrix, family: Family) -> None:
+    """What a capped guest sends takes a way of its own through the host, behind the guard."""
+    stage = stage_of(matrix, Topology.ROUTED)
+    await matrix.apply(
+        stage.liar,
+        rate_mbps=50,
+        firewall=firewall(rule(Direction.EGRESS, "tcp", 25, action=Action.DROP), ingress=Action.ACCEPT),
+    )
+    forged = udp4(stage, stage.of(stage.victim, 4)) if family == 4 else udp6(stage, stage.of(stage.victim, 6))
+    async with matrix.established(stage.liar, OUTSIDE, family) as control:
+        with matrix.capture(OUTSIDE) as outside:
+            matrix.lab.inject(stage.liar, bytes(forged))
+            await control.arrives(stage.liar, outside)
+        assert [frame for frame in outside.raw if MARK in frame] == []
+        await matrix.refused(Tcp(25), stage.liar, OUTSIDE, control)
+        await matrix.passes(Tcp(443), stage.liar, OUTSIDE, family)
+        with matrix.capture(OUTSIDE) as outside:
+            await matrix.apply(stage.liar, rate_mbps=50, isolated=True)
+            await control.send(stage.liar)
+            await matrix.apply(stage.liar)
+            left = await control.arrives(stage.liar, outside)
+    assert [packet for packet in left if packet.source == stage.liar.addresses[family]] == []
