@@ -21,6 +21,9 @@ from svc_actors.store import Transaction
 CHANNEL: Final = "svc_network"
 """The PostgreSQL channel on which the network watch hears of a commit."""
 
+MOST_BELIEVED: Final = 2**52
+"""No record grows so far. A host that says more is mistaken, and is not followed to where numbers end."""
+
 
 async def network_changed(tx: Transaction, vm_ids: Iterable[UUID]) -> None:
     """What these machines' hosts shall carry is other than before. Their rows are locked in the order of their ids, as
@@ -38,7 +41,9 @@ async def network_changed(tx: Transaction, vm_ids: Iterable[UUID]) -> None:
 
 async def network_applied(tx: Transaction, vm_id: UUID, generation: int) -> bool:
     """The machine's host has said that it has this generation. Gives whether that is news, which the caller announces;
-    it is none of a machine that is gone."""
+    it is none of a machine that is gone, nor is a generation beyond `MOST_BELIEVED`."""
+    if generation > MOST_BELIEVED:
+        return False
     row = await tx.fetchrow(
         """UPDATE vms SET net_applied = greatest(vms.net_applied, $2),
                           net_wanted = CASE WHEN $2 > vms.net_wanted THEN $2 + 1 ELSE vms.net_wanted END,

@@ -29,7 +29,7 @@ from svc_actors.controller.alerts import raise_alert
 from svc_actors.controller.gateway import NodeUnavailable, OperationFailed
 from svc_actors.controller.machine_records import announce_machine
 from svc_actors.controller.machine_spec import network_spec
-from svc_actors.controller.network_changes import CHANNEL, network_alert, network_applied
+from svc_actors.controller.network_changes import CHANNEL, MOST_BELIEVED, network_alert, network_applied
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database, Record
 from svc_nodeagent.protocol import (
@@ -284,7 +284,7 @@ class NetworkWatch:
                 await self._record_failure(vm_id, spec.generation, "its agent is connected, but gave no answer.")
             raise _NotDone(failure.message) from failure
         applied = result.generation if isinstance(result, NetworkResult) else None
-        if applied is None or applied < spec.generation:
+        if applied is None or not spec.generation <= applied <= MOST_BELIEVED:
             words = f"the host says that it has generation {applied}, and was asked for {spec.generation}."
             await self._record_failure(vm_id, spec.generation, words)
             await self._gateway.acknowledge(node_id, operation_id)

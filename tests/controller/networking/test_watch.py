@@ -15,7 +15,8 @@ from svc_actors.controller.machine import Machine
 from svc_actors.controller.network_changes import network_changed
 from svc_actors.controller.tasks import TaskStatus
 from svc_actors.store import Database, Queryable
-from svc_nodeagent.protocol import FailureCode, NodeOperation, VmNetApply, VmNetRelease
+from svc_nodeagent.host import Report
+from svc_nodeagent.protocol import FailureCode, NetworkResult, NodeOperation, OperationResult, VmNetApply, VmNetRelease
 from tests.controller.machines.service import ADMINISTRATOR
 from tests.controller.networking.records import Records
 from tests.controller.networking.stage import BRISK, Held, Hosts, Stage, another_node, failing, open_stage, unheard
@@ -418,3 +419,23 @@ async def test_a_start_that_a_dead_controller_asked_for_is_not_taken_for_a_later
         assert (await stage.service.ended(task)).status is TaskStatus.SUCCEEDED
         await stage.until_applied(vm_id)
         assert stage.host.networks.networks[vm_id].spec.nics[0].rate_mbps == 33
+
+
+async def test_a_host_that_names_a_generation_beyond_belief_is_not_followed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_stage(database) as stage:
+        vm_id = await stage.machine()
+        perform = stage.host.perform
+
+        async def boast(operation: NodeOperation, report: Report) -> OperationResult:
+            result = await perform(operation, report)
+            return result.model_copy(update={"generation": 2**62}) if isinstance(result, NetworkResult) else result
+
+        monkeypatch.setattr(stage.host, "perform", boast)
+        await changed(stage, vm_id)
+        await stage.until_alerts("network:", 1)
+        assert (await stage.vm(vm_id))["net_wanted"] == 2
+        monkeypatch.undo()
+        await stage.until_applied(vm_id)
+        assert await stage.alerts("network:") == []
