@@ -299,7 +299,15 @@ async def _require_mix(tx: Transaction, pool: Pool, nic_id: UUID) -> None:
 
 async def _kept_by_hosts(tx: Transaction, freed: Iterable[Record]) -> None:
     """An address that a host has itself is not free when its machine lets it go: it is set aside there and then."""
-    for pool_id in {row["pool_id"] for row in freed}:
-        keys = [host_address_alert(pool_id, row["text"]) for row in freed if row["pool_id"] == pool_id]
-        if await tx.fetchval("SELECT true FROM alerts WHERE key = ANY($1) AND closed_at IS NULL LIMIT 1", keys):
-            await refresh_host_reservations(tx, pool_id=pool_id)
+    by_key = {host_address_alert(row["pool_id"], row["text"]): row["pool_id"] for row in freed}
+    if not by_key:
+        return
+    alerts = await tx.fetch("SELECT key FROM alerts WHERE key = ANY($1) AND closed_at IS NULL", list(by_key))
+    if not alerts:
+        return
+    pools = await tx.fetch(
+        "SELECT id FROM pools WHERE id = ANY($1) ORDER BY family, created_at, id",
+        [by_key[alert["key"]] for alert in alerts],
+    )
+    for pool in pools:
+        await refresh_host_reservations(tx, pool_id=pool["id"])
