@@ -25,6 +25,7 @@ MODULES = {
     "readers": ("R11",),
     "networking": ("N1", "N2"),
     "addresses": ("N3",),
+    "host_network": ("N4", "N5"),
 }
 
 

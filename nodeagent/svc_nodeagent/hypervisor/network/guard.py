@@ -19,10 +19,12 @@ from svc_nodeagent.hypervisor.network.nft import (
     ACCEPT,
     DROP,
     Json,
+    elements,
     emptied_chain,
     header,
     match,
     meta,
+    named_set,
     no_chain,
     prefix,
     rule,
@@ -34,21 +36,25 @@ FAMILY: Final = "netdev"
 PRIORITY: Final = -300
 """Before whatever else looks at the tap's ingress."""
 
-_ROUTER_MESSAGES: Json = {"set": [130, 134, 137, 138]}
-"""ICMPv6 of routers: listener query, advertisement, redirect, renumbering."""
-_ROUTER_MESSAGES_4: Json = {"set": [5, 9]}
-"""ICMP of routers: redirect, advertisement."""
+SETS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
+    "routers4": ("icmp_type", (5, 9)),  # redirect, advertisement
+    "routers6": ("icmpv6_type", (130, 134, 137, 138)),  # listener query, advertisement, redirect, renumbering
+    "errors4": ("icmp_type", (3, 4, 11, 12)),
+    "errors6": ("icmpv6_type", (1, 2, 3, 4)),
+    "extensions": ("inet_proto", (0, 43, 44, 51, 60, 135)),
+}
+"""What all taps' rules look up. The kernel names a rule's own sets by going through all of a table's: a thousand taps
+with some of their own take it half a minute."""
+_ROUTER_MESSAGES_4, _ROUTER_MESSAGES, _ERRORS_4, _ERRORS, _EXTENSIONS = (f"@{name}" for name in SETS)
+
 _MEMBERSHIP_QUERY = 0x11
 _ROUTER_SOLICIT, _SOLICIT, _ADVERTISE, _LISTENER_REPORT = 133, 135, 136, 143
 _TARGET_BITS, _OPTION_BITS = 64, 192
 """Where the target, and the first option, of a neighbour's message begin, in bits of the ICMPv6 message."""
 _ONE_OPTION_BYTES = 32
 """A neighbour's message with one option: the only one that is looked at."""
-_ERRORS_4: Json = {"set": [3, 4, 11, 12]}
-_ERRORS: Json = {"set": [1, 2, 3, 4]}
 _ERRED_TARGET_BITS = {4: 64 + 128, 6: 64 + 192}
 """Where an error quotes the target of the packet it is about, in bits of the message."""
-_EXTENSIONS: Json = {"set": [0, 43, 44, 51, 60, 135]}
 _SOLICITATIONS_A_SECOND, _SOLICITATIONS_AT_ONCE = 20, 40
 """A guest may ask from any address of its networks, and the host keeps a neighbour for each for some seconds, in one
 table for all guests."""
@@ -79,6 +85,14 @@ def guard(
         *counters(name, device, counted),
         *emptied_chain(FAMILY, name, device, **hook),
         *(rule(FAMILY, name, device, *expressions) for expressions in rules(tap)),
+    ]
+
+
+def sets(table: str) -> list[Json]:
+    return [
+        command
+        for name, (type, members) in SETS.items()
+        for command in (named_set(FAMILY, table, name, type), *elements(FAMILY, table, name, members))
     ]
 
 
@@ -145,7 +159,7 @@ def _ipv4(tap: TapPlan) -> list[tuple[Json, ...]]:
     router = _dropped(Spoof.ROUTER, tap.device)
     return [
         (_IS_IPV4, match(header("udp", "sport"), 67), *_dropped(Spoof.DHCP, tap.device)),
-        (_IS_IPV4, match(header("udp", "dport"), {"set": [67, 68]}), *_dropped(Spoof.DHCP, tap.device)),
+        (_IS_IPV4, match(header("udp", "dport"), {"range": [67, 68]}), *_dropped(Spoof.DHCP, tap.device)),
         (_IS_IPV4, match(header("igmp", "type"), _MEMBERSHIP_QUERY), *router),
         *((_IS_IPV4, match(meta("l4proto"), "icmp", unlike=True), source, ACCEPT) for source in from_own),
         (_IS_IPV4, match(header("icmp", "type"), _ROUTER_MESSAGES_4), *router),
@@ -197,7 +211,7 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
     }
     return [
         (_IS_IPV6, match(header("udp", "sport"), 547), *_dropped(Spoof.DHCP, tap.device)),
-        (_IS_IPV6, match(header("udp", "dport"), {"set": [546, 547]}), *_dropped(Spoof.DHCP, tap.device)),
+        (_IS_IPV6, match(header("udp", "dport"), {"range": [546, 547]}), *_dropped(Spoof.DHCP, tap.device)),
         (_IS_IPV6, match({"exthdr": {"name": "frag", "field": "nexthdr"}}, _EXTENSIONS), *forged),
         *((_IS_IPV6, match(meta("l4proto"), "ipv6-icmp", unlike=True), source, ACCEPT) for source in from_own),
         (_IS_IPV6, match(header("icmpv6", "type"), _ROUTER_MESSAGES), *router),

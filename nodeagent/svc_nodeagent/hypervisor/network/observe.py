@@ -8,7 +8,7 @@ version. What was read back once is remembered.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -72,6 +72,7 @@ class Reference:
         self._table = f"{naming.table}-reference"
         self._naming = naming
         self._known: dict[tuple[str, str], list[Json]] = {}
+        self._sets: dict[str, list[str]] = {}
 
     async def learn(self, wanted: Iterable[tuple[str, Rules]]) -> None:
         """See that `rules` knows these (family, rules)."""
@@ -85,11 +86,17 @@ class Reference:
                 listing = Listing.of(await nft.list_table(family, self._table))
             finally:
                 await nft.load(nft.no_table(family, self._table))
+            if family == guard.FAMILY:
+                self._sets = {name: listing.members[family, self._table, name] for name in guard.SETS}
             for number, text in enumerate(texts):
                 self._known[family, text] = listing.rules[family, self._table, f"rules{number}"]
 
     def rules(self, family: str, rules: Rules) -> list[Json]:
         return self._known[family, _text(rules)]
+
+    def sets(self) -> Mapping[str, list[str]]:
+        """What guards look up, by the set's name; known with the first guard."""
+        return self._sets
 
     def keep(self, wanted: Iterable[tuple[str, Rules]]) -> None:
         """Forget all others."""
@@ -99,7 +106,7 @@ class Reference:
     def _commands(self, family: str, texts: list[str]) -> list[Json]:
         commands = [*nft.no_table(family, self._table), nft.table(family, self._table)]
         if family == guard.FAMILY:
-            commands += guard.counters(self._table, _ANY_TAP)
+            commands += [*guard.sets(self._table), *guard.counters(self._table, _ANY_TAP)]
         else:
             commands += ruleset.lookups(family, self._table)
         for number, text in enumerate(texts):
@@ -172,10 +179,17 @@ def shared_rules(naming: Naming, *, bridged: bool) -> Iterator[tuple[str, str, R
 
 
 def shared_is_sound(listing: Listing, reference: Reference, naming: Naming, *, bridged: bool) -> bool:
-    return (guard.FAMILY, naming.table) in listing.tables and all(
-        listing.hooks.get((family, naming.table, chain)) == ruleset.HOOKS[family][chain]
-        and listing.rules.get((family, naming.table, chain)) == reference.rules(family, rules)
-        for family, chain, rules in shared_rules(naming, bridged=bridged)
+    looked_up = all(
+        listing.members.get((guard.FAMILY, naming.table, name)) == members for name, members in reference.sets().items()
+    )
+    return (
+        looked_up
+        and (guard.FAMILY, naming.table) in listing.tables
+        and all(
+            listing.hooks.get((family, naming.table, chain)) == ruleset.HOOKS[family][chain]
+            and listing.rules.get((family, naming.table, chain)) == reference.rules(family, rules)
+            for family, chain, rules in shared_rules(naming, bridged=bridged)
+        )
     )
 
 

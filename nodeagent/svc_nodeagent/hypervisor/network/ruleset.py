@@ -19,7 +19,7 @@ from typing import Final
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network import firewall
 from svc_nodeagent.hypervisor.network.firewall import FROM_GUEST, TO_GUEST
-from svc_nodeagent.hypervisor.network.guard import FAMILY, Counted, guard, no_guard
+from svc_nodeagent.hypervisor.network.guard import FAMILY, Counted, guard, no_guard, sets
 from svc_nodeagent.hypervisor.network.nft import (
     ACCEPT,
     CT_STATE,
@@ -77,7 +77,7 @@ def families(*, bridged: bool) -> tuple[str, ...]:
 
 def fresh(naming: Naming, *, bridged: bool) -> list[Json]:
     """Our tables as they are without guests; what was in them goes."""
-    guards = [*no_table(FAMILY, naming.table), table(FAMILY, naming.table)]
+    guards = [*no_table(FAMILY, naming.table), table(FAMILY, naming.table), *sets(naming.table)]
     return guards + [
         command
         for family in families(bridged=bridged)
