@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import trio
 
 from svc.cli.compose import open_services
 from svc.controller.catalogue import controller_registry
@@ -87,7 +88,9 @@ async def test_nobody_changes_anything_without_signing_in_and_leaves_no_row_behi
 
 
 async def test_strangers_cannot_fill_the_audit(house: World) -> None:
+    began = trio.current_time()
     for number in range(300):
         browser = house.browser(f"198.51.{number // 250}.{number % 250}")
         await browser.post("/auth/login", {"email": f"nobody{number}@example.org", "password": "guess"})
-    assert 100 <= len(await house.audit()) <= 150
+    minutes = (trio.current_time() - began) / 60
+    assert 100 <= len(await house.audit()) <= 120 * (1 + minutes) + 1
