@@ -221,6 +221,9 @@ class Machines:
 
     async def release(self, vm_id: UUID, addresses: tuple[str, ...]) -> ReleaseResult:
         async with self._steps(vm_id):
+            if not await in_thread(self._record_path(vm_id).exists):
+                # A creation that still waits for its image would carry what is named as free here.
+                self._order(vm_id, "the release")
             given_up = await self._give_up(vm_id, frozenset(addresses))
             removed = await self._network.absent(addresses, vm_id)
             fault_point("network.released")

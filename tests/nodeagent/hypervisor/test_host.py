@@ -298,3 +298,24 @@ async def test_others_domains_are_shown_as_not_ours(host: LibvirtHost, naming: N
     await trio.run_process(["virsh", "define", "/dev/stdin"], stdin=xml.encode(), capture_stdout=True)
     observed = {domain.uuid: domain.vm_id for domain in (await inventory(host)).domains}
     assert observed[foreign.vm_id] is None
+
+
+async def test_a_creation_that_still_waits_for_its_image_carries_nothing_that_was_released_meanwhile(
+    host: LibvirtHost, demo_image: Path
+) -> None:
+    spec = machine()
+    released: list[tuple[str, ...]] = []
+
+    async def release_meanwhile(percent: int, message: str) -> None:
+        if not released:
+            result = await host.perform(VmNetRelease(vm_id=spec.vm_id, addresses=(ADDRESS,)), silent)
+            assert isinstance(result, ReleaseResult)
+            released.append(result.removed)
+
+    with pytest.raises(HostError) as superseded:
+        await host.perform(VmCreate(machine=spec, image=image(demo_image)), release_meanwhile)
+    assert superseded.value.code is FailureCode.CANCELLED
+    assert released == [(ADDRESS,)]
+    probe = await host.perform(NodeNetProbe(), silent)
+    assert isinstance(probe, ProbeResult)
+    assert probe.taps == ()
