@@ -78,6 +78,39 @@ class PoolModel(Model):
     pressure: float
     created_at: datetime
 
+    @classmethod
+    def of(cls, row: Record) -> PoolModel:
+        """From a row of `POOLS`."""
+        counts = PoolCounts.of(row)
+        return cls(
+            id=row["id"],
+            network_id=row["network_id"],
+            network_name=row["network_name"],
+            location_id=row["location_id"],
+            name=row["name"],
+            family=row["family"],
+            cidr=str(row["cidr"]),
+            prefix_len=row["prefix_len"] if row["family"] == 6 else None,
+            range_start=str(row["range_start"]),
+            range_end=str(row["range_end"]),
+            gateway=str(row["gateway"]),
+            gateway_mode=GatewayMode(row["gateway_mode"]),
+            guest_prefix_len=row["guest_prefix_len"],
+            topology=Topology(row["topology"]),
+            vlan=row["vlan"],
+            nameservers=[str(server) for server in row["nameservers"]],
+            node_ids=row["node_ids"],
+            enabled=row["enabled"],
+            total=counts.total,
+            reserved_count=row["reserved_count"],
+            allocated_count=row["allocated_count"],
+            releasing_count=row["releasing_count"],
+            blocked_count=row["blocked_count"],
+            free_count=counts.free,
+            pressure=round(counts.pressure, 4),
+            created_at=row["created_at"],
+        )
+
 
 class PoolSpec(Request):
     """A pool to be made. Left out: the only (or the `default`) location; nat for IPv4, routed for IPv6; the first
@@ -126,7 +159,7 @@ async def pools_of(queryable: Queryable, *, pool_id: UUID | None = None) -> list
     rows = await queryable.fetch(
         f"{POOLS} WHERE $1::uuid IS NULL OR pools.id = $1 ORDER BY networks.name, pools.name, pools.cidr", pool_id
     )
-    return [_pool(row) for row in rows]
+    return [PoolModel.of(row) for row in rows]
 
 
 async def pool_of(queryable: Queryable, pool_id: UUID) -> PoolModel:
@@ -135,35 +168,3 @@ async def pool_of(queryable: Queryable, pool_id: UUID) -> PoolModel:
     if not pools:
         raise not_found("There is no such pool.")
     return pools[0]
-
-
-def _pool(row: Record) -> PoolModel:
-    counts = PoolCounts.of(row)
-    return PoolModel(
-        id=row["id"],
-        network_id=row["network_id"],
-        network_name=row["network_name"],
-        location_id=row["location_id"],
-        name=row["name"],
-        family=row["family"],
-        cidr=str(row["cidr"]),
-        prefix_len=row["prefix_len"] if row["family"] == 6 else None,
-        range_start=str(row["range_start"]),
-        range_end=str(row["range_end"]),
-        gateway=str(row["gateway"]),
-        gateway_mode=GatewayMode(row["gateway_mode"]),
-        guest_prefix_len=row["guest_prefix_len"],
-        topology=Topology(row["topology"]),
-        vlan=row["vlan"],
-        nameservers=[str(server) for server in row["nameservers"]],
-        node_ids=row["node_ids"],
-        enabled=row["enabled"],
-        total=counts.total,
-        reserved_count=row["reserved_count"],
-        allocated_count=row["allocated_count"],
-        releasing_count=row["releasing_count"],
-        blocked_count=row["blocked_count"],
-        free_count=counts.free,
-        pressure=round(counts.pressure, 4),
-        created_at=row["created_at"],
-    )

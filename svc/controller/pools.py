@@ -17,16 +17,32 @@ from svc.controller.pool_models import (
     Topology,
     Vlan,
     pool_of,
-    pools_of,
 )
 from svc.controller.services import Controller
-from svc.registry.operation import Command, Context, Empty, Method, Operation, Request, Route
+from svc.registry.operation import Command, Context, Method, Operation, Request, Route
+from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.networks import GatewayMode
 from svc_actors.controller.pool_edits import remove_pool, update_pool
+from svc_actors.controller.pool_watch import POOLS
 from svc_actors.store import audit
 
 _OPEN = ("gateway", "guest_prefix_len", "range_start", "range_end", "vlan")
+_TOTAL = "(pools.last_slot - pools.first_slot + 1)"
+_SORTABLE = {
+    "network": "ROW(networks.name, pools.name, pools.cidr)",
+    "name": "pools.name",
+    "cidr": "pools.cidr",
+    "free_count": f"{_TOTAL} - held.in_range",
+    "pressure": f"held.in_range::double precision / {_TOTAL}",
+    "created_at": "pools.created_at",
+}
+
+
+class PoolList(PageRequest):
+    """`network`: of that network alone. `q` is looked for in names, of pools and their networks, and in the CIDR."""
+
+    network: UUID | None = None
 
 
 class PoolUpdateRequest(Request):
@@ -53,8 +69,20 @@ class PoolUpdateRequest(Request):
         return {name: value for name, value in named.items() if value is not None or name in _OPEN}
 
 
-async def list_pools(context: Context[Controller], request: Empty) -> list[PoolModel]:
-    return await pools_of(context.services.database)
+async def list_pools(context: Context[Controller], request: PoolList) -> Page[PoolModel]:
+    rows, total = await paginate(
+        context.services.database,
+        select=POOLS,
+        where=[
+            equals("pools.network_id", request.network),
+            contains(request.q, "pools.name", "networks.name", "pools.cidr::text"),
+        ],
+        sortable=_SORTABLE,
+        default_sort="network",
+        request=request,
+        tie="pools.id",
+    )
+    return Page[PoolModel].of([PoolModel.of(row) for row in rows], total, request)
 
 
 async def show_pool(context: Context[Controller], request: PoolRequest) -> PoolModel:
@@ -100,9 +128,9 @@ def _plain(value: object) -> object:
 OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
     Operation(
         name="pool.list",
-        summary="List every pool with its counts by state and its pressure",
-        request=Empty,
-        response=list[PoolModel],
+        summary="List pools with their counts by state and their pressure",
+        request=PoolList,
+        response=Page[PoolModel],
         handler=list_pools,
         route=Route(Method.GET, "/pools"),
         command=Command(("pool", "list")),

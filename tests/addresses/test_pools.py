@@ -89,7 +89,7 @@ async def test_a_pool_that_contradicts_itself_is_refused(
         refused = await refusal(on.administrator, "network.add-pool", id=on.world.network_id, name="p", **figures)
         assert refused.code is ErrorCode.INVALID
         assert refused.message.startswith(f"{field}:")
-        assert len(await on.administrator("pool.list")) == 1
+        assert (await on.administrator("pool.list")).total == 1
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ async def test_a_pool_goes_only_when_nothing_of_it_is_held(database: Database) -
         assert await refused() == {"reserved": 1}
         await on.administrator("pool.unreserve", id=pool, rid=made.id)
         await on.administrator("pool.delete", id=pool)
-        assert [each.id for each in await on.administrator("pool.list")] == [on.world.pool_id]
+        assert [each.id for each in (await on.administrator("pool.list")).items] == [on.world.pool_id]
 
 
 async def test_a_pool_is_not_bridged_under_a_machine_that_its_host_could_not_filter_there(database: Database) -> None:

@@ -262,7 +262,7 @@ class House:
         while True:
             held = [
                 allocation
-                for pool in await api.insist("GET", "/pools")
+                for pool in await api.everything("/pools")
                 for allocation in await api.everything(f"/pools/{pool['id']}/allocations")
                 if allocation["vm_id"] is not None
             ]

@@ -41,7 +41,7 @@ async def house_behind_a_proxy(seed: int) -> AsyncIterator[tuple[House, Proxy]]:
 
 async def held(api: Api) -> int:
     """How many addresses are not free."""
-    return sum(pool["allocated_count"] + pool["releasing_count"] for pool in await api.insist("GET", "/pools"))
+    return sum(pool["allocated_count"] + pool["releasing_count"] for pool in await api.everything("/pools"))
 
 
 async def shown(api: Api, state: str) -> None:

@@ -114,7 +114,7 @@ async def test_a_machine_from_order_to_removal() -> None:
             gone = {"confirm": "first", "destroy_disks": True}
             await stack.task(client, await client.call("DELETE", f"/vms/{vm_id}", body=gone))
             assert (await client.call("GET", "/vms"))["total"] == 0
-            for pool in await client.call("GET", "/pools"):
+            for pool in (await client.call("GET", "/pools"))["items"]:
                 assert pool["allocated_count"] == 0
                 assert pool["releasing_count"] == 0
         assert host.domains(stack.prefix) == set()

@@ -111,7 +111,7 @@ async def test_networks_of_two_guests_follow_the_record() -> None:
             assert host.routes_to(second) == []
             assert second not in host.ruleset()
             assert await pings(address)
-            for pool in await client.call("GET", "/pools"):
+            for pool in (await client.call("GET", "/pools"))["items"]:
                 assert pool["releasing_count"] == 0
             await stack.task(client, await client.call("POST", f"/nodes/{node['id']}/inventory"))
             seen = await client.call("GET", f"/nodes/{node['id']}/network")

@@ -69,8 +69,8 @@ export const api = {
 };
 
 /** The first page of a list: as many as one chooses from. */
-export async function firstOf<T>(path: string, signal?: AbortSignal): Promise<T[]> {
-  return (await api.get<Page<T>>(path, { page_size: 200 }, signal)).items;
+export async function firstOf<T>(path: string, query: Parameters = {}): Promise<T[]> {
+  return (await api.get<Page<T>>(path, { page_size: 200, ...query })).items;
 }
 
 function search(query: Parameters): string {

@@ -74,8 +74,8 @@ function poolLink(me: Me, address: MachineAddress): Fragment {
 
 async function attach(me: Me, vm: Owned, networking: Resource<MachineNetworking>): Promise<void> {
   const { nics } = networking.value as MachineNetworking;
-  const networks = new Set(nics.map((nic) => nic.network_id));
-  const pools = me.role === "administrator" ? (await api.get<Pool[]>("/pools")).filter((pool) => networks.has(pool.network_id)) : [];
+  const networks = me.role === "administrator" ? [...new Set(nics.map((nic) => nic.network_id))] : [];
+  const pools = (await Promise.all(networks.map((network) => firstOf<Pool>("/pools", { network })))).flat();
   const fields: Field[] = [
     { name: "family", label: "Family", kind: "select", options: [{ value: "4", label: "IPv4" }, { value: "6", label: "IPv6" }] },
     ...(nics.length > 1 ? [{ name: "nic_id", label: "Card", kind: "select" as const,
