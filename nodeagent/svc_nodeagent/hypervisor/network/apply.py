@@ -68,6 +68,9 @@ lifted; the first and the last lie around `HostNetwork.apply`."""
 RELEASE_FAULT_POINTS: Final[tuple[str, ...]] = (*APPLY_FAULT_POINTS, "network.released")
 """Those of `vm.net.release`, which applies what is left and then asks the host."""
 
+_COMPARING = trio.CapacityLimiter(1)
+"""Of a thousand machines, seconds of work."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -94,6 +97,7 @@ class HostNetwork:
         self._gate = Gate()
         self._transactions = nft.Transactions()
         self._reference = observe.Reference(naming)
+        self._probing = trio.Lock()
         self._is_whole = False
         """Our tables are there, with the rules that all guests share."""
 
@@ -161,8 +165,17 @@ class HostNetwork:
 
     async def probe(self) -> ProbeResult:
         """What the host has, by asking it, and in what that differs from what it was told."""
-        async with self._gate.alone():
-            return await self._probe()
+        async with self._probing:
+            networks = dict(self._networks)
+            result, is_sound = await self._probe(networks)
+            is_settled = all(tap.vm_id in networks for tap in result.taps)
+            if is_sound and is_settled and not any(machine.differences for machine in result.machines):
+                return result
+            async with self._gate.alone():  # it may have been looked at in the middle of a change
+                result, is_sound = await self._probe(self._networks)
+                if not is_sound:
+                    self._is_whole = False  # so that the next change puts them in place
+            return result
 
     async def clear(self) -> None:
         """Remove everything of ours from the host, as a reboot would: a `restore` afterwards brings it back."""
@@ -345,21 +358,38 @@ class HostNetwork:
                 gone.append(address)
         return tuple(gone)
 
-    async def _probe(self) -> ProbeResult:
+    async def _probe(self, networks: Mapping[UUID, NetworkSpec]) -> tuple[ProbeResult, bool]:
+        """One look at everything, compared outside the event loop; and whether what all machines share is sound."""
+        wanted = {vm_id: self._traces.get(vm_id, ()) for vm_id in networks}
         bridged = self._uplink is not None
         seen = await taps.seen_taps(self._naming)
-        ours = [entry for entry in await nft.list_all() if self._is_entry_of_ours(entry)]
-        listing = observe.Listing.of(ours)
-        wanted = {vm_id: self._traces.get(vm_id, ()) for vm_id in self._networks}
-        known = [each for tap_plans in wanted.values() for tap in tap_plans for each in observe.expected(tap)]
-        known += [(family, rules) for family, _, rules in observe.shared_rules(self._naming, bridged=bridged)]
+        listed = await nft.list_all()
+        rates = await seen_rates(self._naming)
+        known = await trio.to_thread.run_sync(self._known, wanted, bridged, limiter=_COMPARING)
         await self._reference.learn(known)
         self._reference.keep(known)
-        is_sound = observe.shared_is_sound(listing, self._reference, self._naming, bridged=bridged)
-        if not is_sound:
-            self._is_whole = False  # so that the next change puts them in place
-        rates = await seen_rates(self._naming)
+        return await trio.to_thread.run_sync(
+            self._compared, networks, wanted, bridged, seen, listed, rates, limiter=_COMPARING
+        )
 
+    def _known(self, wanted: Mapping[UUID, tuple[TapPlan, ...]], bridged: bool) -> list[observe.Chain]:
+        chains = [each for tap_plans in wanted.values() for tap in tap_plans for each in observe.expected(tap)]
+        return chains + [
+            observe.chain(family, rules) for family, _, rules in observe.shared_rules(self._naming, bridged=bridged)
+        ]
+
+    def _compared(
+        self,
+        networks: Mapping[UUID, NetworkSpec],
+        wanted: Mapping[UUID, tuple[TapPlan, ...]],
+        bridged: bool,
+        seen: Mapping[str, SeenTap],
+        listed: bytes,
+        rates: Mapping[str, int],
+    ) -> tuple[ProbeResult, bool]:
+        ours = [entry for entry in nft.entries(listed) if self._is_entry_of_ours(entry)]
+        listing = observe.Listing.of(ours)
+        is_sound = observe.shared_is_sound(listing, self._reference, self._naming, bridged=bridged)
         machines = []
         for vm_id, tap_plans in sorted(wanted.items()):
             differences = [] if is_sound else ["The rules that all machines share are not as they should be."]
@@ -380,13 +410,13 @@ class HostNetwork:
             machines.append(
                 ObservedNetwork(
                     vm_id=vm_id,
-                    generation=self._networks[vm_id].generation,
+                    generation=networks[vm_id].generation,
                     addresses=tuple(sorted(carried)),
-                    isolated=self._networks[vm_id].isolated and not differences,
+                    isolated=networks[vm_id].isolated and not differences,
                     differences=tuple(differences),
                 )
             )
-        return ProbeResult(
+        result = ProbeResult(
             taps=tuple(
                 ObservedTap(
                     device=device,
@@ -406,6 +436,7 @@ class HostNetwork:
             machines=tuple(machines),
             ruleset_digest=ruleset.digest(ours),
         )
+        return result, is_sound
 
     def _is_entry_of_ours(self, entry: Mapping[str, object]) -> bool:
         """A listed table, or something in one."""

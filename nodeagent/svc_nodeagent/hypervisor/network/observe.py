@@ -20,6 +20,8 @@ from svc_nodeagent.hypervisor.network.taps import SeenTap
 from svc_nodeagent.protocol import NetworkAddress, Spoof
 
 Rules: TypeAlias = "Sequence[tuple[Json, ...]]"
+Chain: TypeAlias = tuple[str, str]
+"""The family of a chain, and its rules as text."""
 
 
 _ANY_TAP = "tap"
@@ -32,7 +34,7 @@ class Listing:
 
     rules: dict[tuple[str, str, str], list[Json]] = field(default_factory=dict)
     hooks: dict[tuple[str, str, str], dict[str, Json]] = field(default_factory=dict)
-    members: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
+    members: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
     tables: set[tuple[str, str]] = field(default_factory=set)
     counted: dict[str, dict[Spoof, guard.Counted]] = field(default_factory=dict)
 
@@ -51,7 +53,7 @@ class Listing:
                     listing.rules.setdefault(key, []).append(ruleset.settled(body["expr"]))
                 elif kind in ("set", "map"):
                     key = (body["family"], body["table"], body["name"])
-                    listing.members[key] = [_key(member) for member in body.get("elem", ())]
+                    listing.members[key] = {_key(member) for member in body.get("elem", ())}
                 elif kind == "table":
                     listing.tables.add((body["family"], body["name"]))
                 elif kind == "counter" and (found := guard.counter_of(body["name"])) is not None:
@@ -71,14 +73,12 @@ class Reference:
     def __init__(self, naming: Naming) -> None:
         self._table = f"{naming.table}-reference"
         self._naming = naming
-        self._known: dict[tuple[str, str], list[Json]] = {}
-        self._sets: dict[str, list[str]] = {}
+        self._known: dict[Chain, str] = {}
+        self._sets: dict[str, set[str]] = {}
 
-    async def learn(self, wanted: Iterable[tuple[str, Rules]]) -> None:
-        """See that `rules` knows these (family, rules)."""
-        unknown = dict.fromkeys(
-            (family, key) for family, rules in wanted if (family, key := _text(rules)) not in self._known
-        )
+    async def learn(self, wanted: Iterable[Chain]) -> None:
+        """See that `lists` knows these."""
+        unknown = dict.fromkeys(each for each in wanted if each not in self._known)
         for family in dict.fromkeys(family for family, _ in unknown):
             texts = [text for each, text in unknown if each == family]
             await nft.load(self._commands(family, texts))
@@ -89,18 +89,19 @@ class Reference:
             if family == guard.FAMILY:
                 self._sets = {name: listing.members[family, self._table, name] for name in guard.SETS}
             for number, text in enumerate(texts):
-                self._known[family, text] = listing.rules[family, self._table, f"rules{number}"]
+                self._known[family, text] = _text(listing.rules[family, self._table, f"rules{number}"])
 
-    def rules(self, family: str, rules: Rules) -> list[Json]:
-        return self._known[family, _text(rules)]
+    def lists(self, family: str, rules: Rules, listed: str) -> bool:
+        """Whether a chain that should say `rules` is listed as it should be."""
+        return self._known[chain(family, rules)] == listed
 
-    def sets(self) -> Mapping[str, list[str]]:
+    def sets(self) -> Mapping[str, set[str]]:
         """What guards look up, by the set's name; known with the first guard."""
         return self._sets
 
-    def keep(self, wanted: Iterable[tuple[str, Rules]]) -> None:
+    def keep(self, wanted: Iterable[Chain]) -> None:
         """Forget all others."""
-        kept = {(family, _text(rules)) for family, rules in wanted}
+        kept = set(wanted)
         self._known = {key: listed for key, listed in self._known.items() if key in kept}
 
     def _commands(self, family: str, texts: list[str]) -> list[Json]:
@@ -115,11 +116,15 @@ class Reference:
         return commands
 
 
-def expected(tap: TapPlan) -> Iterator[tuple[str, Rules]]:
-    """The (family, rules) of every chain of a tap."""
-    yield guard.FAMILY, guard.rules(replace(tap, device=_ANY_TAP))
+def chain(family: str, rules: Rules) -> Chain:
+    return family, _text(rules)
+
+
+def expected(tap: TapPlan) -> Iterator[Chain]:
+    """Every chain of a tap."""
+    yield chain(guard.FAMILY, guard.rules(replace(tap, device=_ANY_TAP)))
     for _, _, rules in firewall.chains(tap):
-        yield firewall.family(tap), rules
+        yield chain(firewall.family(tap), rules)
 
 
 def tap_differences(
@@ -150,20 +155,20 @@ def tap_differences(
     key = (guard.FAMILY, naming.table, tap.device)
     if key not in listing.hooks:
         yield f"Nothing guards {tap.device} against spoofing."
-    elif _of_any_tap(listing.rules[key], tap.device) != reference.rules(
-        guard.FAMILY, guard.rules(replace(tap, device=_ANY_TAP))
+    elif not reference.lists(
+        guard.FAMILY, guard.rules(replace(tap, device=_ANY_TAP)), _of_any_tap(listing.rules[key], tap.device)
     ):
         yield f"The rules against spoofing at {tap.device} are not as they should be."
-    wanted = {map: (chain, rules) for map, chain, rules in firewall.chains(tap)}
+    wanted = {map: (name, rules) for map, name, rules in firewall.chains(tap)}
     family = firewall.family(tap)
     for map in (firewall.FROM_GUEST, firewall.TO_GUEST):
         is_member = tap.device in listing.members.get((family, naming.table, map), ())
-        chain, rules = wanted.get(map, (firewall.chain_name(map, tap.device), None))
-        listed = listing.rules.get((family, naming.table, chain))
+        name, rules = wanted.get(map, (firewall.chain_name(map, tap.device), None))
+        listed = _text(listing.rules.get((family, naming.table, name), ()))
         if rules is None and is_member:
-            yield f"{tap.device} is filtered ({chain}) and should not be."
-        if rules is not None and (not is_member or listed != reference.rules(family, rules)):
-            yield f"The filter {chain} of {tap.device} is not as it should be."
+            yield f"{tap.device} is filtered ({name}) and should not be."
+        if rules is not None and (not is_member or not reference.lists(family, rules, listed)):
+            yield f"The filter {name} of {tap.device} is not as it should be."
     for name, members in ruleset.members((tap,)).items():
         present = listing.members.get(("inet", naming.table, name), ())
         for member in members:
@@ -172,10 +177,10 @@ def tap_differences(
 
 
 def shared_rules(naming: Naming, *, bridged: bool) -> Iterator[tuple[str, str, Rules]]:
-    """(family, chain, rules) of the hooked chains."""
+    """(family, name, rules) of the hooked chains."""
     for family in ruleset.families(bridged=bridged):
-        for chain, rules in ruleset.shared_rules(family, naming).items():
-            yield family, chain, rules
+        for name, rules in ruleset.shared_rules(family, naming).items():
+            yield family, name, rules
 
 
 def shared_is_sound(listing: Listing, reference: Reference, naming: Naming, *, bridged: bool) -> bool:
@@ -186,9 +191,9 @@ def shared_is_sound(listing: Listing, reference: Reference, naming: Naming, *, b
         looked_up
         and (guard.FAMILY, naming.table) in listing.tables
         and all(
-            listing.hooks.get((family, naming.table, chain)) == ruleset.HOOKS[family][chain]
-            and listing.rules.get((family, naming.table, chain)) == reference.rules(family, rules)
-            for family, chain, rules in shared_rules(naming, bridged=bridged)
+            listing.hooks.get((family, naming.table, name)) == ruleset.HOOKS[family][name]
+            and reference.lists(family, rules, _text(listing.rules.get((family, naming.table, name), ())))
+            for family, name, rules in shared_rules(naming, bridged=bridged)
         )
     )
 
@@ -216,16 +221,12 @@ def let_in(rules: Iterable[Json]) -> frozenset[NetworkAddress]:
     return frozenset(found)
 
 
-def _of_any_tap(rules: list[Json], device: str) -> Json:
+def _of_any_tap(rules: Sequence[Json], device: str) -> str:
     """The rules of a tap's guard, with the counters of any."""
-    text = json.dumps(rules)
-    for reason in Spoof:
-        text = text.replace(json.dumps(guard.counter(reason, device)), json.dumps(guard.counter(reason, _ANY_TAP)))
-    renamed: list[Json] = json.loads(text)
-    return renamed
+    return _text(rules).replace(f'_{device}"', f'_{_ANY_TAP}"')
 
 
-def _text(rules: Rules) -> str:
+def _text(rules: Sequence[Json] | Rules) -> str:
     return json.dumps(rules)
 
 
