@@ -11,10 +11,10 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.fields import Reason
-from svc.controller.pool_models import Address, HeldAddress, PoolRequest
+from svc.controller.pool_models import Address, HeldAddress
 from svc.controller.services import Controller
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
-from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
+from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.addresses import force_free
 from svc_actors.controller.pool_arithmetic import Slots
@@ -66,6 +66,12 @@ class Reservation(Model):
     note: str
     arithmetic: bool
     created_at: datetime
+
+
+class ReservationList(PageRequest):
+    """`q` is looked for in kind, note and every address that is set aside."""
+
+    id: UUID
 
 
 class ReservationCreateRequest(Request):
@@ -122,13 +128,23 @@ async def list_allocations(context: Context[Controller], request: AllocationList
     return Page[Allocation].of([Allocation(**dict(row)) for row in rows], total, request)
 
 
-async def list_reservations(context: Context[Controller], request: PoolRequest) -> list[Reservation]:
+async def list_reservations(context: Context[Controller], request: ReservationList) -> Page[Reservation]:
     database = context.services.database
     pool = await _require_pool(database, request.id)
-    rows = await database.fetch(
-        "SELECT * FROM reservations WHERE pool_id = $1 ORDER BY first_slot, created_at", request.id
+    rows, total = await paginate(
+        database,
+        select="SELECT reservations.* FROM reservations",
+        where=[Condition("reservations.pool_id = $1", (request.id,)), _reserved_as(request.q, request.id)],
+        sortable={
+            "ip": "reservations.first_slot",
+            "kind": "reservations.kind",
+            "created_at": "reservations.created_at",
+        },
+        default_sort="ip",
+        request=request,
+        tie="reservations.id",
     )
-    return [_reservation(pool, row) for row in rows]
+    return Page[Reservation].of([_reservation(pool, row) for row in rows], total, request)
 
 
 async def add_reservation(context: Context[Controller], request: ReservationCreateRequest) -> Reservation:
@@ -169,6 +185,15 @@ async def force_free_address(context: Context[Controller], request: NotedAddress
             "vm_name": freed["vm_name"],
         }
         await _audit(tx, context, request.id, details)
+
+
+def _reserved_as(q: str | None, pool_id: UUID) -> Condition:
+    """Kind and note contain the text, or any address of the reservation does, its ends or between."""
+    if not q:
+        return EVERYTHING
+    said, address = contains(q, "reservations.kind", "reservations.note"), contains(q, "address_text(held.ip)")
+    reserved = f"SELECT held.reservation_id FROM allocations held WHERE held.pool_id = $2 AND {address.sql}"
+    return Condition(f"{said.sql} OR reservations.id IN ({reserved})", (*said.args, pool_id))
 
 
 async def _require_pool(queryable: Queryable, pool_id: UUID) -> Slots:
@@ -239,8 +264,8 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
     _operation(
         "pool.reservations",
         "List what is set aside in a pool, and why",
-        PoolRequest,
-        list[Reservation],
+        ReservationList,
+        Page[Reservation],
         list_reservations,
         Route(Method.GET, "/pools/{id}/reservations"),
     ),

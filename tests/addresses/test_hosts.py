@@ -44,7 +44,7 @@ async def test_the_hosts_own_addresses_are_listed_with_the_reason_and_never_hand
             "10.9.0.6",
             None,
         ]
-        [own] = await on.administrator("pool.reservations", id=six)
+        [own] = (await on.administrator("pool.reservations", id=six)).items
         assert (own.ip, own.kind, own.note, own.arithmetic) == (
             "2001:db8:0:1::/64",
             "host",
@@ -53,7 +53,7 @@ async def test_the_hosts_own_addresses_are_listed_with_the_reason_and_never_hand
         )
         refused = await refusal(on.administrator, "pool.unreserve", id=six, rid=own.id)
         assert (refused.code, "host alpha" in refused.message) == (ErrorCode.CONFLICT, True)
-        for each in await on.administrator("pool.reservations", id=four):
+        for each in (await on.administrator("pool.reservations", id=four)).items:
             assert (await refusal(on.administrator, "pool.unreserve", id=four, rid=each.id)).code is ErrorCode.CONFLICT
 
 
@@ -110,7 +110,9 @@ async def test_an_address_that_an_operator_set_aside_first_stays_aside_for_the_h
         pool = await make_pool(database, on.world, "10.9.0.0/30")
         made = await on.administrator(f"pool.{kind}", id=pool, ip="10.9.0.2", note="x")
         await say(database, on.world.node_id, "10.9.0.2/30")
-        assert [each.kind for each in await on.administrator("pool.reservations", id=pool) if each.arithmetic] == [
+        assert [
+            each.kind for each in (await on.administrator("pool.reservations", id=pool)).items if each.arithmetic
+        ] == [
             "network",
             "gateway",
             "broadcast",
@@ -161,7 +163,7 @@ async def test_a_pool_that_is_disabled_or_gone_is_not_missed(database: Database)
         await on.administrator("pool.update", id=pools[0], enabled=False)
         await watch_pools(database)
         assert len(await alerts(database, "pool-low:")) == 1
-        for each in await on.administrator("pool.reservations", id=pools[1]):
+        for each in (await on.administrator("pool.reservations", id=pools[1])).items:
             if not each.arithmetic:
                 await on.administrator("pool.unreserve", id=pools[1], rid=each.id)
         await on.administrator("pool.delete", id=pools[1])

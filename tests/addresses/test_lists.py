@@ -56,3 +56,26 @@ async def test_the_fullest_pool_is_first_when_asked_by_pressure(database: Databa
             await take(database, full, card)
         assert (await on.administrator("pool.list", sort="-pressure")).items[0].id == full
         assert (await refusal(on.administrator, "pool.list", sort="colour")).code is ErrorCode.INVALID
+
+
+async def test_reservations_come_page_by_page_in_the_order_of_addresses(database: Database) -> None:
+    async with stage(database) as on:
+        pool = await make_pool(database, on.world, "10.9.0.0/28")
+        for last in (9, 3, 5):
+            await on.administrator("pool.reserve", id=pool, ip=f"10.9.0.{last}", note="x")
+        pages = [await on.administrator("pool.reservations", id=pool, page=n, page_size=2) for n in (1, 2, 3)]
+        assert [(page.total, page.pages) for page in pages] == [(6, 3)] * 3
+        listed = [each.ip for page in pages for each in page.items]
+        assert listed == [f"10.9.0.{last}" for last in (0, 1, 3, 5, 9, 15)]
+
+
+@pytest.mark.parametrize("q", ["10.9.0.6", "0.4", "PRINT", "rack-7"])
+async def test_a_reservation_is_found_by_its_kind_its_note_and_any_of_its_addresses(database: Database, q: str) -> None:
+    async with stage(database) as on:
+        pool = await make_pool(database, on.world, "10.9.0.0/28")
+        other = await make_pool(database, on.world, "10.9.0.16/28")
+        wanted = {"ip": "10.9.0.4", "range_end": "10.9.0.7", "kind": "rack-7", "note": "for the printers"}
+        made = await on.administrator("pool.reserve", id=pool, **wanted)
+        await on.administrator("pool.reserve", id=pool, ip="10.9.0.9", note="x")
+        assert (await on.administrator("pool.reservations", id=pool, q=q)).items == [made]
+        assert made not in (await on.administrator("pool.reservations", id=other)).items

@@ -226,7 +226,7 @@ async def test_the_gateways_reservation_moves_with_it(database: Database) -> Non
     async with stage(database) as on:
         pool = await make_pool(database, on.world, "10.9.0.0/29")
         await on.administrator("pool.update", id=pool, gateway="10.9.0.4")
-        kept = [(each.ip, each.kind) for each in await on.administrator("pool.reservations", id=pool)]
+        kept = [(each.ip, each.kind) for each in (await on.administrator("pool.reservations", id=pool)).items]
         assert kept == [("10.9.0.0", "network"), ("10.9.0.4", "gateway"), ("10.9.0.7", "broadcast")]
         cards = await make_cards(database, on.world, 6)
         got = {await take(database, pool, card) for card in cards}

@@ -46,7 +46,7 @@ async def test_free_to_reserved_and_back(database: Database, cidr: str, asked: s
         assert (made.ip, made.range_end, made.note, made.arithmetic) == (shown, None, "for the router", False)
         assert await audited(database, "pool.reserve") == {"ip": shown, "range_end": None, "note": "for the router"}
         assert await held(database, pool) == [(shown, "reserved")]
-        assert made in await on.administrator("pool.reservations", id=pool)
+        assert made in (await on.administrator("pool.reservations", id=pool)).items
         listed = (await on.administrator("pool.allocations", id=pool, state="reserved")).items
         assert (shown, "for the router", made.id) in [(each.ip, each.note, each.reservation_id) for each in listed]
         await on.administrator("pool.unreserve", id=pool, rid=made.id)

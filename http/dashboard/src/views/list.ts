@@ -68,7 +68,8 @@ export function list<T, P extends Page<T> = Page<T>>(listing: Listing<T, P>): Vi
   };
 }
 
-function pager<T>(page: Page<T>, choose: (number: number) => void): Fragment {
+/** What the list's `page` and `pages` say, and the way to another. */
+export function pager<T>(page: Page<T>, choose: (number: number) => void): Fragment {
   if (page.pages <= 1) return page.total ? html`<p class="quiet count">${page.total} in all</p>` : nothing;
   return html`<nav class="pager" aria-label="Pages">
     <button ?disabled=${page.page <= 1} @click=${() => choose(page.page - 1)}>Previous</button>

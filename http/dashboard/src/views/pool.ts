@@ -7,7 +7,7 @@ import type { Allocation, Pool, Reservation } from "../networking";
 import { go, type View } from "../page";
 import { Resource } from "../resource";
 import { ask, attempt, badge, facts, shown, table, when, type Fragment } from "../ui";
-import { list } from "./list";
+import { list, pager } from "./list";
 import { parts } from "./networks";
 import { block, changePool, forceFree, reserve } from "./pool-forms";
 
@@ -16,7 +16,8 @@ const STATES = ["allocated", "releasing", "reserved", "blocked"];
 export function poolView(id: string): View {
   const pool = new Resource<Pool>((signal) => api.get(`/pools/${id}`, {}, signal), ["activity", "vm"]);
   const nodes = new Resource<Page<Node>>((signal) => api.get("/nodes", { page_size: 200 }, signal));
-  const reservations = new Resource<Reservation[]>((signal) => api.get(`/pools/${id}/reservations`, {}, signal), ["activity"]);
+  let page = 1;
+  const reservations = new Resource<Page<Reservation>>((signal) => api.get(`/pools/${id}/reservations`, { page }, signal), ["activity"]);
   const allocations = list<Allocation>({
     title: "Addresses in use",
     inner: true,
@@ -65,10 +66,11 @@ export function poolView(id: string): View {
       ])}
       ${filling(now)}
       <h2>Set aside</h2>
-      ${shown(reservations, (all) => table(["Address", "Kind", "Why", ""], all.map((one) => html`<tr>
+      ${shown(reservations, (all) => html`${table(["Address", "Kind", "Why", ""], all.items.map((one) => html`<tr>
         <td class="mono">${one.ip}${one.range_end ? html` – ${one.range_end}` : nothing}</td><td>${one.kind}</td><td class="wide">${one.note}</td>
         <td class="act">${one.arithmetic ? html`<span class="quiet">by the pool itself</span>`
-          : html`<button class="danger" aria-label="Remove the reservation of ${one.ip}" @click=${() => removeReservation(now, one, done)}>Remove</button>`}</td></tr>`), "Nothing is set aside."))}
+          : html`<button class="danger" aria-label="Remove the reservation of ${one.ip}" @click=${() => removeReservation(now, one, done)}>Remove</button>`}</td></tr>`), "Nothing is set aside.")}
+        ${pager(all, (number) => { page = number; void reservations.load(); })}`)}
       ${allocations.draw()}`)}`,
     dispose: () => {
       pool.dispose();
