@@ -50,7 +50,7 @@ class Listing:
                         listing.hooks[key] = {name: body.get(name) for name in ("type", "hook", "prio", "policy")}
                 elif kind == "rule":
                     key = (body["family"], body["table"], body["chain"])
-                    listing.rules.setdefault(key, []).append(ruleset.settled(body["expr"]))
+                    listing.rules.setdefault(key, []).append(body["expr"])
                 elif kind in ("set", "map"):
                     key = (body["family"], body["table"], body["name"])
                     listing.members[key] = {_key(member) for member in body.get("elem", ())}
@@ -89,7 +89,7 @@ class Reference:
             if family == guard.FAMILY:
                 self._sets = {name: listing.members[family, self._table, name] for name in guard.SETS}
             for number, text in enumerate(texts):
-                self._known[family, text] = _text(listing.rules[family, self._table, f"rules{number}"])
+                self._known[family, text] = ruleset.settled(listing.rules[family, self._table, f"rules{number}"])
 
     def lists(self, family: str, rules: Rules, listed: str) -> bool:
         """Whether a chain that should say `rules` is listed as it should be."""
@@ -164,7 +164,7 @@ def tap_differences(
     for map in (firewall.FROM_GUEST, firewall.TO_GUEST):
         is_member = tap.device in listing.members.get((family, naming.table, map), ())
         name, rules = wanted.get(map, (firewall.chain_name(map, tap.device), None))
-        listed = _text(listing.rules.get((family, naming.table, name), ()))
+        listed = ruleset.settled(listing.rules.get((family, naming.table, name), ()))
         if rules is None and is_member:
             yield f"{tap.device} is filtered ({name}) and should not be."
         if rules is not None and (not is_member or not reference.lists(family, rules, listed)):
@@ -192,7 +192,7 @@ def shared_is_sound(listing: Listing, reference: Reference, naming: Naming, *, b
         and (guard.FAMILY, naming.table) in listing.tables
         and all(
             listing.hooks.get((family, naming.table, name)) == ruleset.HOOKS[family][name]
-            and reference.lists(family, rules, _text(listing.rules.get((family, naming.table, name), ())))
+            and reference.lists(family, rules, ruleset.settled(listing.rules.get((family, naming.table, name), ())))
             for family, name, rules in shared_rules(naming, bridged=bridged)
         )
     )
@@ -223,10 +223,10 @@ def let_in(rules: Iterable[Json]) -> frozenset[NetworkAddress]:
 
 def _of_any_tap(rules: Sequence[Json], device: str) -> str:
     """The rules of a tap's guard, with the counters of any."""
-    return _text(rules).replace(f'_{device}"', f'_{_ANY_TAP}"')
+    return ruleset.settled(rules).replace(f'_{device}"', f'_{_ANY_TAP}"')
 
 
-def _text(rules: Sequence[Json] | Rules) -> str:
+def _text(rules: Rules) -> str:
     return json.dumps(rules)
 
 

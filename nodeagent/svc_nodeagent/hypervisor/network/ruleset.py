@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -54,6 +55,7 @@ _SETS: dict[str, Json] = {
     RESOLVERS[6]: ["ifname", "ipv6_addr"],
 }
 _DNS = 53
+_CHANGING = re.compile(r'"(?:handle|packets|bytes)": \d+(?:, )?')
 
 # Beside the host's own filters: their drops and ours both hold.
 HOOKS: dict[str, dict[str, dict[str, Json]]] = {
@@ -204,16 +206,13 @@ def is_ours(family: str, name: str, naming: Naming) -> bool:
 
 
 def digest(entries: Iterable[Json]) -> str:
-    """SHA-256 of what nft lists, without what changes by itself (handles, counters)."""
-    return hashlib.sha256(json.dumps(settled(list(entries)), sort_keys=True).encode()).hexdigest()
+    """SHA-256 of what nft lists."""
+    return hashlib.sha256(settled(list(entries)).encode()).hexdigest()
 
 
-def settled(value: Json) -> Json:
-    if isinstance(value, dict):
-        return {key: settled(inner) for key, inner in value.items() if key not in ("handle", "packets", "bytes")}
-    if isinstance(value, list | tuple):
-        return [settled(inner) for inner in value]
-    return value
+def settled(listed: Json) -> str:
+    """What nft lists as text, to be compared: without what changes by itself (handles, counters)."""
+    return _CHANGING.sub("", json.dumps(listed, sort_keys=True))
 
 
 def _filtered(tap: TapPlan, naming: Naming) -> list[Json]:
