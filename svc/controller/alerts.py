@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from svc.controller.services import Controller
-from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.alerts import Severity, announce_alert
 from svc_actors.errors import not_found
@@ -33,15 +34,34 @@ class Alert(Model):
         return cls(**{name: row[name] for name in cls.model_fields})
 
 
+class AlertList(PageRequest):
+    """Sorted by severity, alerts of one severity are in the order in which they were opened."""
+
+    severity: Severity | None = None
+
+
 class AlertRequest(Request):
     id: UUID
 
 
-async def list_alerts(context: Context[Controller], request: Empty) -> list[Alert]:
-    rows = await context.services.database.fetch(
-        "SELECT * FROM alerts WHERE closed_at IS NULL ORDER BY severity, opened_at DESC, id LIMIT 1000"
+async def list_alerts(context: Context[Controller], request: AlertList) -> Page[Alert]:
+    rows, total = await paginate(
+        context.services.database,
+        select="SELECT alerts.* FROM alerts",
+        where=[
+            Condition("alerts.closed_at IS NULL"),
+            equals("alerts.severity", request.severity),
+            contains(request.q, "alerts.message", "alerts.key"),
+        ],
+        sortable={
+            "severity": "ROW(alerts.severity = 'critical', alerts.opened_at)",
+            "opened_at": "alerts.opened_at",
+        },
+        default_sort="-severity",
+        request=request,
+        tie="alerts.id",
     )
-    return [Alert.of(row) for row in rows]
+    return Page[Alert].of([Alert.of(row) for row in rows], total, request)
 
 
 async def acknowledge(context: Context[Controller], request: AlertRequest) -> Alert:
@@ -71,9 +91,9 @@ async def acknowledge(context: Context[Controller], request: AlertRequest) -> Al
 OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
     Operation(
         name="alert.list",
-        summary="List open alerts, the gravest first",
-        request=Empty,
-        response=list[Alert],
+        summary="List open alerts, the gravest and newest first",
+        request=AlertList,
+        response=Page[Alert],
         handler=list_alerts,
         route=Route(Method.GET, "/alerts"),
         command=Command(("alert", "list")),

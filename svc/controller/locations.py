@@ -8,7 +8,8 @@ from uuid import UUID
 
 from svc.controller.fields import Name
 from svc.controller.services import Controller
-from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import Page, PageRequest, contains, paginate
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.rows import sole
 from svc_actors.errors import conflict
@@ -25,9 +26,16 @@ class LocationCreateRequest(Request):
     name: Name
 
 
-async def list_locations(context: Context[Controller], request: Empty) -> list[Location]:
-    rows = await context.services.database.fetch("SELECT id, name, created_at FROM locations ORDER BY name")
-    return [Location(**dict(row)) for row in rows]
+async def list_locations(context: Context[Controller], request: PageRequest) -> Page[Location]:
+    rows, total = await paginate(
+        context.services.database,
+        select="SELECT id, name, created_at FROM locations",
+        where=[contains(request.q, "name")],
+        sortable={"name": "name", "created_at": "created_at"},
+        default_sort="name",
+        request=request,
+    )
+    return Page[Location].of([Location(**dict(row)) for row in rows], total, request)
 
 
 async def create_location(context: Context[Controller], request: LocationCreateRequest) -> Location:
@@ -55,8 +63,8 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
     Operation(
         name="location.list",
         summary="List locations",
-        request=Empty,
-        response=list[Location],
+        request=PageRequest,
+        response=Page[Location],
         handler=list_locations,
         route=Route(Method.GET, "/locations"),
         command=Command(("location", "list")),

@@ -12,7 +12,8 @@ from svc.controller.fields import Name
 from svc.controller.images import Slug
 from svc.controller.machines import DiskGib, MemoryMib, Vcpus
 from svc.controller.services import Controller
-from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, paginate
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.controller.rows import sole
 from svc_actors.controller.traffic_periods import Period, period_of, start_of, utc_now
@@ -121,13 +122,29 @@ class PlanRequest(Request):
     id: UUID
 
 
-async def list_plans(context: Context[Controller], request: Empty) -> list[Plan]:
-    rows = await context.services.database.fetch(
-        f"{_PLANS} WHERE enabled OR $2 ORDER BY memory_mib, vcpus, slug",
-        period_of(utc_now()),
-        context.principal.role is Role.ADMINISTRATOR,
+class PlanList(PageRequest):
+    """Sorted by size: by memory, then processors."""
+
+
+async def list_plans(context: Context[Controller], request: PlanList) -> Page[Plan]:
+    rows, total = await paginate(
+        context.services.database,
+        select=_PLANS,
+        args=(period_of(utc_now()),),
+        where=[
+            EVERYTHING if context.principal.role is Role.ADMINISTRATOR else Condition("plans.enabled"),
+            contains(request.q, "plans.name", "plans.slug"),
+        ],
+        sortable={
+            "size": "ROW(plans.memory_mib, plans.vcpus)",
+            "name": "lower(plans.name)",
+            "created_at": "plans.created_at",
+        },
+        default_sort="size",
+        request=request,
+        tie="plans.slug",
     )
-    return [Plan.of(row) for row in rows]
+    return Page[Plan].of([Plan.of(row) for row in rows], total, request)
 
 
 async def create_plan(context: Context[Controller], request: PlanCreateRequest) -> Plan:
@@ -190,9 +207,9 @@ async def _audit(
 OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
     Operation(
         name="plan.list",
-        summary="List plans; disabled ones for administrators only",
-        request=Empty,
-        response=list[Plan],
+        summary="List plans, the smallest first; disabled ones for administrators only",
+        request=PlanList,
+        response=Page[Plan],
         handler=list_plans,
         route=Route(Method.GET, "/plans"),
         command=Command(("plan", "list")),

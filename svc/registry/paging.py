@@ -100,26 +100,28 @@ async def paginate(
     default_sort: str,
     request: PageRequest,
     tie: str = "id",
+    args: Sequence[object] = (),
 ) -> tuple[list[Any], int]:
     """The rows of the page asked for, and how many there are on all pages.
 
-    `select` is a SELECT without WHERE; each condition numbers its own arguments from `$1`; `sortable` maps the names
-    that `sort` may have to expressions; `tie` is a unique column. Raises `invalid` for a `sort` that is not offered.
+    `select` is a SELECT without WHERE, and `args` its arguments; each condition numbers its own from `$1`; `sortable`
+    maps the names that `sort` may have to expressions; `tie` is a unique column. Raises `invalid` for a `sort` that is
+    not offered.
     """
-    condition = joined(where)
+    condition = joined(where, first=1 + len(args))
+    given = (*args, *condition.args)
     order = _order(request.sort or default_sort, sortable, tie)
     limit, offset = request.page_size, (request.page - 1) * request.page_size
-    placed = len(condition.args)
     rows = await queryable.fetch(
-        f"{select} WHERE {condition.sql} ORDER BY {order} LIMIT ${placed + 1} OFFSET ${placed + 2}",
-        *condition.args,
+        f"{select} WHERE {condition.sql} ORDER BY {order} LIMIT ${len(given) + 1} OFFSET ${len(given) + 2}",
+        *given,
         limit,
         offset,
     )
     if len(rows) < limit and (rows or offset == 0):
         return rows, offset + len(rows)
     counted = f"SELECT count(*) FROM ({select} WHERE {condition.sql}) AS counted"
-    total = await queryable.fetchval(counted, *condition.args)
+    total = await queryable.fetchval(counted, *given)
     return rows, total
 
 

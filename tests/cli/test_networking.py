@@ -118,5 +118,5 @@ async def test_an_allowance_is_set_and_told_in_words(house: House) -> None:
 
 
 async def allowances(house: House) -> dict[str, int]:
-    plans = (await house.ok("plan", "list", "-o", "json")).json
+    plans = (await house.ok("plan", "list", "-o", "json")).json["items"]
     return {plan["slug"]: plan["traffic_gib"] for plan in plans if plan["traffic_gib"] is not None}

@@ -164,7 +164,7 @@ async def test_an_allowance_for_machines_that_there_are_begins_with_the_next_mon
             "traffic_throttle_mbps": None,
             "effective_from": begins.isoformat().replace("+00:00", "Z"),
         }
-        assert (await get(people.customer, "/plans"))[0] == answer["plan"]
+        assert (await get(people.customer, "/plans"))["items"][0] == answer["plan"]
         assert (await get(people.customer, f"/vms/{vm_id}/traffic"))["position"]["state"] == "unlimited"
 
 
@@ -215,7 +215,7 @@ async def test_a_policy_that_cannot_be_is_refused(stage: Stage, body: dict[str, 
     plan = await stage.plan()
     async with callers(stage) as people:
         assert refused(await people.administrator.call("PUT", f"/plans/{plan}/traffic", body)) == "invalid"
-        [shown_plan] = await get(people.administrator, "/plans")
+        [shown_plan] = (await get(people.administrator, "/plans"))["items"]
         assert (shown_plan["traffic_gib"], shown_plan["traffic_pending"]) == (None, None)
 
 

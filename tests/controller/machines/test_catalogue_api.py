@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from svc.registry.principal import Role
-from svc_actors.controller.alerts import close_alert, raise_alert
+from svc_actors.controller.alerts import Severity, close_alert, raise_alert
 from svc_actors.controller.machine_watch import MachineWatch
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
@@ -45,11 +45,24 @@ async def test_a_plan_is_made_changed_and_removed(database: Database) -> None:
         plan = await administrator("plan.create", **PLAN)
         assert await code_of(administrator, "plan.create", **PLAN) is ErrorCode.CONFLICT
         assert (await administrator("plan.update", id=plan.id, memory_mib=2048)).memory_mib == 2048
-        assert [each.slug for each in await customer("plan.list")] == ["small"]
+        assert [each.slug for each in (await customer("plan.list")).items] == ["small"]
         await administrator("plan.update", id=plan.id, enabled=False)
-        assert await customer("plan.list") == []
+        assert (await customer("plan.list")).items == []
         await administrator("plan.delete", id=plan.id)
         assert await code_of(administrator, "plan.delete", id=plan.id) is ErrorCode.NOT_FOUND
+
+
+async def test_plans_come_page_by_page_the_smallest_first(database: Database) -> None:
+    async with opened(database) as (_, _, administrator, customer):
+        for slug, memory_mib, vcpus in (("large", 8192, 4), ("two", 1024, 2), ("one", 1024, 1)):
+            await administrator(
+                "plan.create", **PLAN | {"slug": slug, "name": slug.title(), "memory_mib": memory_mib, "vcpus": vcpus}
+            )
+        pages = [await customer("plan.list", page=number, page_size=2) for number in (1, 2)]
+        assert [(page.total, page.pages) for page in pages] == [(3, 2), (3, 2)]
+        assert [plan.slug for page in pages for plan in page.items] == ["one", "two", "large"]
+        assert [plan.slug for plan in (await customer("plan.list", q="LAR")).items] == ["large"]
+        assert [plan.slug for plan in (await customer("plan.list", sort="-name")).items] == ["two", "one", "large"]
 
 
 async def test_a_plan_that_machines_have_stays(database: Database) -> None:
@@ -135,7 +148,8 @@ async def test_a_location_is_named_once(database: Database) -> None:
     async with opened(database) as (_, _, administrator, customer):
         await administrator("location.create", name="north")
         assert await code_of(administrator, "location.create", name="north") is ErrorCode.CONFLICT
-        assert [each.name for each in await customer("location.list")] == ["default", "north"]
+        assert [each.name for each in (await customer("location.list")).items] == ["default", "north"]
+        assert [each.name for each in (await customer("location.list", q="NOR")).items] == ["north"]
 
 
 async def test_an_alert_is_open_once_until_it_is_over(database: Database) -> None:
@@ -143,7 +157,7 @@ async def test_an_alert_is_open_once_until_it_is_over(database: Database) -> Non
         for words in ("full", "full", "very full"):
             async with database.transaction() as tx:
                 await raise_alert(tx, "disk:alpha", words)
-        [alert] = await administrator("alert.list")
+        [alert] = (await administrator("alert.list")).items
         assert (alert.message, alert.acknowledged_at) == ("very full", None)
         seen = await administrator("alert.ack", id=alert.id)
         assert seen.acknowledged_by == administrator.principal.user_id
@@ -152,8 +166,26 @@ async def test_an_alert_is_open_once_until_it_is_over(database: Database) -> Non
         assert await code_of(customer, "alert.list") is ErrorCode.FORBIDDEN
         async with database.transaction() as tx:
             await close_alert(tx, "disk:alpha")
-        assert await administrator("alert.list") == []
+        assert (await administrator("alert.list")).items == []
         assert await code_of(administrator, "alert.ack", id=alert.id) is ErrorCode.NOT_FOUND
+
+
+async def test_alerts_come_page_by_page_the_gravest_and_newest_first(database: Database) -> None:
+    async with opened(database) as (_, _, administrator, _):
+        for key, severity in (("a", "warning"), ("b", "critical"), ("c", "warning"), ("d", "critical")):
+            async with database.transaction() as tx:
+                await raise_alert(tx, key, f"{key} is so", severity=Severity(severity))
+        pages = [await administrator("alert.list", page=number, page_size=3) for number in (1, 2)]
+        assert [(page.total, page.pages) for page in pages] == [(4, 2), (4, 2)]
+        assert [alert.key for page in pages for alert in page.items] == ["d", "b", "c", "a"]
+
+        async def keys(**asked: str) -> list[str]:
+            return [alert.key for alert in (await administrator("alert.list", **asked)).items]
+
+        assert await keys(severity="warning") == ["c", "a"]
+        assert await keys(q="B IS") == ["b"]
+        assert await keys(sort="opened_at") == ["a", "b", "c", "d"]
+        assert await keys(sort="severity") == ["a", "c", "b", "d"]
 
 
 async def test_the_overview_counts_what_the_caller_may_see(database: Database) -> None:
@@ -202,8 +234,8 @@ async def test_a_domain_of_ours_that_nobody_knows_is_pointed_out_until_it_is_gon
             uuid4(),
         )
         await watch.point_out_orphans()
-        [alert] = await administrator("alert.list")
+        [alert] = (await administrator("alert.list")).items
         assert alert.message == "Node alpha has the domain svc-lost of a machine that is not recorded there."
         await database.execute("DELETE FROM observed_domains")
         await watch.point_out_orphans()
-        assert await administrator("alert.list") == []
+        assert (await administrator("alert.list")).items == []

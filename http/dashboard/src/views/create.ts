@@ -23,7 +23,7 @@ export async function createMachine(me: Me): Promise<void> {
 async function form(me: Me): Promise<void> {
   const [images, plans, projects, groups, nodes] = await Promise.all([
     api.get<Image[]>("/images"),
-    api.get<Plan[]>("/plans"),
+    firstOf<Plan>("/plans"),
     firstOf<Named>("/projects"),
     firstOf<SecurityGroup>("/security-groups"),
     me.role === "administrator" ? firstOf<Node>("/nodes") : [],

@@ -1,6 +1,6 @@
 /** The nodes, and adding one. */
 import { html, nothing } from "lit-html";
-import { api } from "../api";
+import { api, firstOf } from "../api";
 import type { Named, Node, NodeBootstrap } from "../model";
 import type { View } from "../page";
 import { ask, attempt, badge, secret, when } from "../ui";
@@ -31,7 +31,7 @@ export function nodesView(): View {
 }
 
 async function addNode(): Promise<void> {
-  const locations = await api.get<Named[]>("/locations");
+  const locations = await firstOf<Named>("/locations");
   ask({
     title: "Add a node",
     fields: [

@@ -4,26 +4,27 @@ import { api } from "../api";
 import type { Plan, TrafficPolicy } from "../model";
 import type { PolicyAnswer } from "../networking";
 import type { View } from "../page";
-import { Resource } from "../resource";
-import { ask, attempt, badge, count, given, givenNumbers, shown, size, table, type Fragment } from "../ui";
+import { ask, attempt, badge, count, given, givenNumbers, size, table, type Fragment } from "../ui";
+import { list } from "./list";
 
 export function plansView(): View {
-  const plans = new Resource<Plan[]>((signal) => api.get("/plans", {}, signal), ["activity"]);
   const done = () => plans.load();
-  return {
+  const plans = list<Plan>({
     title: "Plans",
-    draw: () => html`
-      <div class="head"><h1>Plans</h1><span class="gap"></span><button class="primary" @click=${() => add(done)}>Add a plan</button></div>
-      ${shown(plans, (all) => table(["Name", "Size", "IPv4", "Traffic a month", "", ""], all.map((plan) => html`<tr>
-        <td>${plan.name} <span class="quiet">${plan.slug}</span></td>
-        <td>${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB</td><td>${plan.ipv4_count}</td><td>${policy(plan)}${plan.traffic_pending
-          ? html`<br><span class="quiet">from ${day(plan.traffic_pending.effective_from)}:</span> ${policy(plan.traffic_pending)}` : nothing}</td>
-        <td>${plan.enabled ? nothing : badge("disabled")}</td>
-        <td class="act"><button aria-label="Traffic policy of ${plan.name}" @click=${() => changeTraffic(plan, done)}>Traffic policy</button>
-          <button @click=${() => void attempt(async () => { await api.patch(`/plans/${plan.id}`, { enabled: !plan.enabled }); await done(); })}>
-            ${plan.enabled ? "Disable" : "Enable"}</button></td></tr>`), "No plans."))}`,
-    dispose: () => plans.dispose(),
-  };
+    path: "/plans",
+    kinds: ["activity"],
+    searchable: true,
+    buttons: () => html`<button class="primary" @click=${() => add(done)}>Add a plan</button>`,
+    rows: (all) => table(["Name", "Size", "IPv4", "Traffic a month", "", ""], all.map((plan) => html`<tr>
+      <td>${plan.name} <span class="quiet">${plan.slug}</span></td>
+      <td>${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB</td><td>${plan.ipv4_count}</td><td>${policy(plan)}${plan.traffic_pending
+        ? html`<br><span class="quiet">from ${day(plan.traffic_pending.effective_from)}:</span> ${policy(plan.traffic_pending)}` : nothing}</td>
+      <td>${plan.enabled ? nothing : badge("disabled")}</td>
+      <td class="act"><button aria-label="Traffic policy of ${plan.name}" @click=${() => changeTraffic(plan, done)}>Traffic policy</button>
+        <button @click=${() => void attempt(async () => { await api.patch(`/plans/${plan.id}`, { enabled: !plan.enabled }); await done(); })}>
+          ${plan.enabled ? "Disable" : "Enable"}</button></td></tr>`), "No plans."),
+  });
+  return plans;
 }
 
 function day(at: string): string {

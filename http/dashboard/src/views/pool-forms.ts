@@ -96,7 +96,7 @@ export async function changePool(pool: Pool, done: Done): Promise<void> {
 }
 
 function places(): Promise<[Named[], Node[]]> {
-  return Promise.all([api.get<Named[]>("/locations"), firstOf<Node>("/nodes")]);
+  return Promise.all([firstOf<Named>("/locations"), firstOf<Node>("/nodes")]);
 }
 
 function poolFields(pool: Pool | null, locations: Named[], nodes: Node[]): Field[] {
