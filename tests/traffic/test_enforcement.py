@@ -142,6 +142,27 @@ async def test_a_tightening_waits_for_the_next_month_and_needs_nobody_then(stage
     assert await stage.history(vm_id) == [("2026-12", "suspend")]
 
 
+async def test_a_machine_whose_node_can_hold_no_rate_is_reported_until_it_can(stage: Stage) -> None:
+    """Its host would refuse its whole network, and the machine could not even be started."""
+    plan = await stage.plan()
+    await stage.allow(plan, policy(10, THROTTLE, 5))
+    vm_id = await stage.machine("web", plan)
+    await stage.sent(vm_id, 12)
+    facts = "UPDATE nodes SET facts = $2 WHERE id = $1"
+    await stage.database.execute(facts, stage.node_id, {"network_lacks": {"rate": "no ifb devices"}})
+    before = await stage.vm(vm_id)
+    for _ in range(2):
+        await stage.enforce()
+    assert await stage.history(vm_id) == [("2026-11", "report")]
+    assert (await stage.in_force(vm_id), len(await stage.open_alerts())) == (NOTHING, 1)
+    assert (await stage.vm(vm_id))["net_wanted"] == before["net_wanted"]
+    reason = await stage.database.fetchval("SELECT reason FROM traffic_decisions")
+    assert reason.endswith("its host can hold no rate: it is reported until the month is over.")
+    await stage.database.execute(facts, stage.node_id, {"network_lacks": {}})
+    await stage.enforce()
+    assert (await stage.in_force(vm_id), await stage.open_alerts()) == ((5, False), [])
+
+
 async def test_what_was_put_off_can_be_taken_back(stage: Stage) -> None:
     plan = await stage.plan()
     vm_id = await stage.machine("web", plan)

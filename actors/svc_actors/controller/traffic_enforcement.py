@@ -8,7 +8,8 @@ Invariants:
   its history row, its audit row as the service's own, and its event; it is not written again while it stands;
 - at most one decision of a machine stands (a unique index); it is taken under the locks of plan and machine, so that a
   policy which was loosened meanwhile is heeded;
-- no sanction touches a machine's power or disks.
+- no sanction touches a machine's power or disks. So a machine whose node cannot hold a rate is reported instead of
+  throttled: its host would refuse the whole network, and with it the next start.
 """
 
 from __future__ import annotations
@@ -60,10 +61,14 @@ class Judged:
     policy: Policy
     counted_bytes: int
     standing: Standing | None
+    can_be_throttled: bool
+    """By its node, for all that the node has said."""
 
     def wanted(self, period: Period) -> Standing | None:
         """What shall be in force."""
         sanction = None if self.deleted else self.policy.sanction(self.counted_bytes)
+        if sanction is not None and sanction.action is TrafficAction.THROTTLE and not self.can_be_throttled:
+            sanction = Sanction(TrafficAction.REPORT)
         return None if sanction is None else Standing(sanction, period)
 
 
@@ -121,8 +126,10 @@ async def _out_of_date(
                policy.allowance_gib, policy.direction, policy.action, policy.throttle_mbps,
                coalesce(used.received, 0) AS received, coalesce(used.sent, 0) AS sent,
                standing.action AS standing_action, standing.throttle_mbps AS standing_mbps,
-               standing.period AS standing_period
+               standing.period AS standing_period,
+               NOT coalesce(nodes.facts->'network_lacks' ? 'rate', false) AS can_be_throttled
         FROM vms
+        LEFT JOIN nodes ON nodes.id = vms.node_id
         LEFT JOIN {policies("$1")} policy ON policy.plan_id = vms.plan_id
         LEFT JOIN (SELECT vm_id, sum(received) AS received, sum(sent) AS sent
                    FROM traffic_readings WHERE period = $1 GROUP BY vm_id) used ON used.vm_id = vms.id
@@ -155,6 +162,7 @@ def _judged(row: Record) -> Judged:
         policy=policy,
         counted_bytes=policy.counted(int(row["received"]), int(row["sent"])),
         standing=standing,
+        can_be_throttled=row["can_be_throttled"],
     )
 
 
@@ -233,9 +241,10 @@ def traffic_alert(vm_id: UUID, period: Period) -> str:
 def _sanctioned_because(machine: Judged, period: Period) -> str:
     policy = machine.policy
     counted = "Sent" if policy.direction is TrafficDirection.OUTBOUND else "Sent and received"
+    throttled = f"it is throttled to {policy.throttle_mbps} Mbit/s"
     done = {
         TrafficAction.REPORT: "it is reported",
-        TrafficAction.THROTTLE: f"it is throttled to {policy.throttle_mbps} Mbit/s",
+        TrafficAction.THROTTLE: throttled if machine.can_be_throttled else "its host can hold no rate: it is reported",
         TrafficAction.SUSPEND: "its traffic is suspended",
     }
     used = f"{machine.counted_bytes / GIB:.1f} GiB of {policy.allowance_gib} GiB"
