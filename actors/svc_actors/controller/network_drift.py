@@ -40,7 +40,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Found:
-    """What a probe came to. `strays`: machines that the host has networks of, and that are not recorded there."""
+    """What a probe came to. `strays`: machines that the host carries addresses of, and that are not recorded there. One
+    that carries none has nothing that anybody could take from it."""
 
     differences: tuple[Difference, ...]
     strays: tuple[ObservedNetwork, ...]
@@ -64,9 +65,9 @@ def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], pro
     differences: list[Difference] = []
     for vm_id, recorded in settled.items():
         differences += [Difference(vm_id, problem) for problem in _of_a_machine(recorded, observed.get(vm_id))]
-    strays = tuple(network for network in probe.machines if network.vm_id not in known)
+    strays = tuple(network for network in probe.machines if network.vm_id not in known and network.addresses)
     for stray in strays:
-        carried = ", ".join(sorted(stray.addresses)) or "no address"
+        carried = ", ".join(sorted(stray.addresses))
         differences.append(Difference(stray.vm_id, f"No machine of this id is recorded here; it carries {carried}."))
     for tap in probe.taps:
         if tap.vm_id is None:

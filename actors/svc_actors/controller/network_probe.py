@@ -106,7 +106,7 @@ class NetworkProbe:
             )
         }
         for stray in strays:
-            if stray.vm_id in elsewhere or not stray.addresses:
+            if stray.vm_id in elsewhere:
                 continue
             operation_id = OperationId(f"stray:{stray.vm_id}:{uuid4()}")
             addresses = tuple(address_text(held_network(address)) for address in stray.addresses)

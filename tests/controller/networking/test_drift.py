@@ -159,6 +159,9 @@ async def test_a_network_that_no_record_has_is_released_on_a_managed_node(databa
         [release] = stage.hosts.asked_for("vm.net.release")
         assert isinstance(release, VmNetRelease)
         assert release.vm_id == stray
+        await stage.probe.probe(stage.world.node_id)
+        assert await seen(stage) == (True, []), "what its host still knows of the machine carries nothing"
+        assert await stage.alerts("network-drift:") == []
 
 
 async def test_a_machine_that_is_recorded_on_another_node_is_not_released_from_this_one(database: Database) -> None:
