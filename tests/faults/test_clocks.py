@@ -33,7 +33,7 @@ async def jump_during_a_task(house: House, api: Api, clock: Clock, jump: int, nu
     with trio.fail_after(15):
         while (await api.call("GET", f"/tasks/{answer['task']['id']}"))["status"] == "queued":
             await trio.sleep(0.05)
-    await clock.set(jump)
+    clock.set(jump)
     machines = await house.settled(api, 30)
     [across] = [vm for vm in machines if vm["id"] == answer["vm"]["id"]]
     assert across["status"] == "running", f"at {jump:+d} s: {across['status_reason']}"
@@ -71,6 +71,6 @@ async def test_jumps_of_the_wall_clock_end_nothing_early_and_hold_nothing_up() -
             # Started anew at another time: what is open is resumed, and told as it is.
             await house.order(api, "resumed")
             await house.stack.controller.kill()
-            await clock.set(DAY)
+            clock.set(DAY)
             await house.restart_controller()
             assert (await house.check_truth(api))["resumed"] == "running"
