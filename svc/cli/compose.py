@@ -25,7 +25,7 @@ from svc.controller.services import Controller
 from svc.controller.sign_in import ensure_setup_token
 from svc.controller.throttle import forget_old_failures
 from svc.registry.idempotency import forget_expired
-from svc_actors.controller.alerts import Severity, raise_alert
+from svc_actors.controller.alerts import Severity, forget_closed_alerts, raise_alert
 from svc_actors.controller.authority import Authority
 from svc_actors.controller.gateway import Gateway
 from svc_actors.controller.image_files import ImageFiles, ImageSources
@@ -144,7 +144,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         await nursery.start(TrafficWatch(database, gateway, trespassed=watch.hooks.trespassed).run)
         nursery.start_soon(_forget_for_ever, database)
         try:
-            yield Controller(config, database, events, actors, authority, gateway, tasks, sealer, Passwords())
+            yield Controller(config, database, events, actors, authority, gateway, networks, tasks, sealer, Passwords())
         finally:
             with trio.CancelScope(shield=True, relative_deadline=DRAIN_SECONDS + 5):
                 await actors.drain(DRAIN_SECONDS)
@@ -179,12 +179,13 @@ class _ActorAlerts:
 
 
 async def _forget_for_ever(database: Database) -> None:
-    """Remove what has run out: answers to idempotency keys, counts of failed sign-ins."""
+    """Remove what has run out: answers to idempotency keys, counts of failed sign-ins, alerts closed long ago."""
     while True:
         await trio.sleep(FORGET_SECONDS)
         try:
             await forget_expired(database)
             await forget_old_failures(database)
+            await forget_closed_alerts(database)
         except ServiceError as error:
             log.warning("nothing forgotten", error=error.message)
 
@@ -197,6 +198,7 @@ def _watch(app: App, services: Controller) -> None:
             "svc_actors_live": lambda: float(actors.statistics().live),
             "svc_nodes_online": lambda: float(len(gateway.online())),
             "svc_gateway_refused": lambda: float(gateway.refused),
+            "svc_networks_applied": lambda: float(services.networks.applied),
             "svc_database_connections_in_use": lambda: float(database.statistics().in_use),
         }
     )

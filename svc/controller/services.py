@@ -8,6 +8,7 @@ from svc.controller.config import ControllerConfig
 from svc.controller.passwords import Passwords
 from svc_actors.controller.authority import Authority
 from svc_actors.controller.gateway import Gateway
+from svc_actors.controller.network_watch import NetworkWatch
 from svc_actors.controller.tasks import TaskRunner
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
@@ -22,6 +23,7 @@ class Controller:
     actors: ActorSystem
     authority: Authority
     gateway: Gateway
+    networks: NetworkWatch
     tasks: TaskRunner
     sealer: Sealer
     passwords: Passwords

@@ -95,6 +95,7 @@ class House(Terminal):
     """A controller, and the terminal of its administrator."""
 
     url: str = ""
+    operations_url: str = ""
     fingerprint: str = ""
     profile: Profile = field(default_factory=lambda: Profile(url=""))
     nodes: Path = Path()
@@ -176,6 +177,7 @@ async def _opened(config: ControllerConfig, database_url: str, folder: Path) -> 
         opened = House(
             folder / "home",
             url=config.public_url,
+            operations_url=f"http://127.0.0.1:{config.operations_port}",
             fingerprint=running.fingerprint,
             profile=replace(profile, token=token),
             nodes=folder / "nodes",

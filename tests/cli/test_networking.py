@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+import httpx
+import trio
+
 from svc.cli.failures import Exit
 from tests.cli.conftest import House
 
@@ -104,6 +107,24 @@ async def test_a_second_address_comes_and_goes(house: House) -> None:
     capped = await house.ok("vm", "rate", "web-1", "100")
     assert "100 Mbit/s" in capped.out
     assert "no cap" in (await house.ok("vm", "rate", "web-1", "0")).out
+
+
+async def test_the_metrics_count_what_hosts_have_applied(house: House) -> None:
+    await house.node()
+    await house.image()
+    await house.machine("web-1", "--password", "--wait")
+
+    async def applied() -> float:
+        async with httpx.AsyncClient() as http:
+            figures = (await http.get(f"{house.operations_url}/metrics")).text
+        (counted,) = re.findall(r"^svc_networks_applied (\S+)$", figures, re.MULTILINE)
+        return float(counted)
+
+    before = await applied()
+    await house.ok("vm", "rate", "web-1", "100")
+    with trio.fail_after(20):
+        while await applied() != before + 1:
+            await trio.sleep(0.02)
 
 
 async def test_an_allowance_is_set_and_told_in_words(house: House) -> None:

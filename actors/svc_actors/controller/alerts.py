@@ -6,9 +6,13 @@ Invariant: of one key at most one alert is open; raising it again changes nothin
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 from uuid import UUID
 
-from svc_actors.store import EventKind, NewEvent, Record, Transaction, events
+from svc_actors.store import EventKind, NewEvent, Queryable, Record, Transaction, events
+
+KEPT_DAYS: Final = 90
+"""How long a closed alert stays in the database, where somebody may look into what there was; nothing else shows it."""
 
 
 class Severity(StrEnum):
@@ -47,6 +51,12 @@ async def close_alert(tx: Transaction, key: str) -> None:
     row = await tx.fetchrow("UPDATE alerts SET closed_at = now() WHERE key = $1 AND closed_at IS NULL RETURNING *", key)
     if row is not None:
         await announce_alert(tx, row)
+
+
+async def forget_closed_alerts(queryable: Queryable) -> int:
+    """Remove what was closed more than `KEPT_DAYS` ago; returns how many. For the composer to run from time to time."""
+    tag = await queryable.execute("DELETE FROM alerts WHERE closed_at < now() - make_interval(days => $1)", KEPT_DAYS)
+    return int(tag.split()[-1])
 
 
 async def announce_alert(tx: Transaction, row: Record) -> None:

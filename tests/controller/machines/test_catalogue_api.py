@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from svc.registry.principal import Role
-from svc_actors.controller.alerts import Severity, close_alert, raise_alert
+from svc_actors.controller.alerts import KEPT_DAYS, Severity, close_alert, forget_closed_alerts, raise_alert
 from svc_actors.controller.machine_watch import MachineWatch
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
@@ -186,6 +186,19 @@ async def test_alerts_come_page_by_page_the_gravest_and_newest_first(database: D
         assert await keys(q="B IS") == ["b"]
         assert await keys(sort="opened_at") == ["a", "b", "c", "d"]
         assert await keys(sort="severity") == ["a", "c", "b", "d"]
+
+
+async def test_an_alert_that_was_closed_long_ago_is_forgotten_and_an_open_one_never(database: Database) -> None:
+    ages = {"open": None, "closed": KEPT_DAYS - 1, "long closed": KEPT_DAYS + 1}
+    for key, days in ages.items():
+        await database.execute(
+            """INSERT INTO alerts (key, severity, message, opened_at, closed_at)
+               VALUES ($1, 'warning', 'so', now() - interval '1 year', now() - make_interval(days => $2))""",
+            key,
+            days,
+        )
+    assert await forget_closed_alerts(database) == 1
+    assert {row["key"] for row in await database.fetch("SELECT key FROM alerts")} == {"open", "closed"}
 
 
 async def test_the_overview_counts_what_the_caller_may_see(database: Database) -> None:
