@@ -35,6 +35,7 @@ from svc_actors.controller.machine_states import (
 from svc_actors.controller.network_attachment import NewAddress, attach, detach, set_rate
 from svc_actors.controller.network_changes import call_watch, network_alert, network_applied
 from svc_actors.controller.scheduler import require_room
+from svc_actors.controller.security_groups import leave_groups
 from svc_actors.controller.tasks import (
     Ending,
     ResourceKind,
@@ -209,6 +210,7 @@ class Machine(Actor):
                     await begin_release(tx, self.vm_id)
                     await free_removed(tx, self.vm_id, ending.result.removed_addresses)
                     await close_alert(tx, network_alert(self.vm_id))
+                    await leave_groups(tx, self.vm_id)
                     await call_watch(tx)
                     await self._move(tx, vm, Word.DELETED, None)
                     return

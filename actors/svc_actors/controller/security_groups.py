@@ -258,6 +258,11 @@ async def join_groups(tx: Transaction, vm_id: UUID, groups: Iterable[Record]) ->
     await require_filterable(tx, vm_id)
 
 
+async def leave_groups(tx: Transaction, vm_id: UUID) -> None:
+    """The machine is gone. Groups that outlive many machines, the provider's own, do not go on with all of them."""
+    await tx.execute("DELETE FROM security_group_machines WHERE vm_id = $1", vm_id)
+
+
 async def require_filterable(queryable: Queryable, *vm_ids: UUID) -> None:
     """Raises conflict for a machine in a group that has an address on a bridged pool, where its node cannot tell
     replies on a bridge: the firewall could be applied only in part. A node that has never reported lacks nothing yet.

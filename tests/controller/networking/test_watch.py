@@ -13,6 +13,7 @@ from svc_actors.controller import network_watch
 from svc_actors.controller.addresses import Releasing, force_free, releasing_of
 from svc_actors.controller.machine import Machine
 from svc_actors.controller.network_changes import network_changed
+from svc_actors.controller.security_groups import Action, create_group, set_groups
 from svc_actors.controller.tasks import TaskStatus
 from svc_actors.store import Database, Queryable
 from svc_nodeagent.host import Report
@@ -262,6 +263,25 @@ async def test_a_deletion_ends_the_alert_about_the_machines_network(database: Da
         task = await stage.service.machine(vm_id).ask(Machine.delete, ADMINISTRATOR, destroy_disks=True)
         assert (await stage.service.ended(task)).status is TaskStatus.SUCCEEDED
         assert await stage.alerts("network:") == []
+
+
+async def test_a_deletion_takes_the_machine_out_of_its_groups(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id, other = await stage.machine(), await stage.machine("other")
+        async with database.transaction() as tx:
+            group = await create_group(
+                tx,
+                name="for all",
+                description="",
+                project_id=None,
+                default_ingress=Action.DROP,
+                default_egress=Action.ACCEPT,
+            )
+            for each in (vm_id, other):
+                await set_groups(tx, each, [group["id"]])
+        task = await stage.service.machine(vm_id).ask(Machine.delete, ADMINISTRATOR, destroy_disks=True)
+        assert (await stage.service.ended(task)).status is TaskStatus.SUCCEEDED
+        assert [row["vm_id"] for row in await database.fetch("SELECT vm_id FROM security_group_machines")] == [other]
 
 
 async def test_what_a_failed_creation_held_is_freed_by_the_nodes_word(database: Database) -> None:
