@@ -26,7 +26,7 @@ class _Part:
     def __init__(self, commands: Commands) -> None:
         self.commands = commands
         self.is_done = False
-        self.failure: HostError | None = None
+        self.failure: HostError | OSError | None = None
 
 
 class Transactions:
@@ -35,7 +35,8 @@ class Transactions:
         self._turn = trio.Lock()
 
     async def commit(self, commands: Commands) -> None:
-        """Carry these out, all or none of them. Raises `HostError`. Cancelled, it may have been carried out."""
+        """Carry these out, all or none of them. Raises `HostError`, or `OSError` where the host cannot start a program.
+        Cancelled, it may have been carried out."""
         part = _Part(commands)
         self._waiting.append(part)
         try:
@@ -53,7 +54,7 @@ class Transactions:
         parts, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
         try:
             await load([command for part in parts for command in part.commands])
-        except HostError as error:
+        except (HostError, OSError) as error:  # whatever it is, each part must hear of its own
             if len(parts) == 1:
                 parts[0].failure = error
             else:
@@ -65,7 +66,7 @@ class Transactions:
         for part in parts:
             try:
                 await load(part.commands)
-            except HostError as error:
+            except (HostError, OSError) as error:
                 part.failure = error
 
 
