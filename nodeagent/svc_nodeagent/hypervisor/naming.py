@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+_DIGITS, _TAP_DIGITS = frozenset("0123456789abcdef"), 11
+
 
 @dataclass(frozen=True)
 class Naming:
@@ -29,7 +31,8 @@ class Naming:
         return uuid if domain == self.domain(uuid) else None
 
     def tap(self, nic_id: UUID) -> str:
-        return f"{self.device_prefix}{nic_id.hex[:11]}"
+        return f"{self.device_prefix}{nic_id.hex[:_TAP_DIGITS]}"
 
     def is_tap(self, device: str) -> bool:
-        return device.startswith(self.device_prefix) and len(device) == len(self.device_prefix) + 11
+        digits = device.removeprefix(self.device_prefix)
+        return device != digits and len(digits) == _TAP_DIGITS and _DIGITS.issuperset(digits)
