@@ -388,6 +388,53 @@ async def test_a_change_that_fails_leaves_all_as_it_was(
     assert await host_network.absent((OTHER,), fresh) == (OTHER,)
 
 
+async def test_a_change_under_way_is_not_taken_for_something_that_was_removed(
+    host_network: HostNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rate is recorded before it is set, so for a moment its table is missing."""
+    restored: list[object] = []
+    begun, looked = trio.Event(), trio.Event()
+
+    async def slowly(device: str, mbps: int | None) -> None:
+        begun.set()
+        await looked.wait()
+        await set_rate(device, mbps)
+
+    async def look() -> None:
+        await begun.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host_network.mend)
+            with trio.move_on_after(0.5):
+                await trio.sleep_forever()
+            looked.set()
+
+    await host_network.apply(uuid4(), network(OTHER))
+    monkeypatch.setattr(apply, "set_rate", slowly)
+    monkeypatch.setattr(host_network, "_restore", restored.append)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await host_network.apply(uuid4(), NetworkSpec(nics=(nic(ADDRESS, rate_mbps=50),)))
+    assert restored == []
+
+
+async def test_while_a_host_could_not_be_restored_nothing_is_named_as_released(
+    host_network: HostNetwork, naming: Naming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that died over a change knows what it recorded, and not what the taps still let in."""
+    vm_id, spec = uuid4(), network(ADDRESS)
+    await host_network.apply(vm_id, spec)
+    tap = naming.tap(spec.nics[0].nic_id)
+    await run_program("ip", "route", "del", f"{ADDRESS}/32", "dev", tap)
+    heir = HostNetwork(naming, {vm_id: spec.model_copy(update={"nics": (nic(OTHER, nic_id=spec.nics[0].nic_id),)})})
+    with monkeypatch.context() as patched:
+        patched.setattr(taps, "create_taps", once(once(taps.create_taps)))
+        with pytest.raises(HostError):
+            await heir.restore()
+        with pytest.raises(HostError):
+            await heir.absent((ADDRESS,), vm_id)
+    assert await heir.absent((ADDRESS,), vm_id) == (ADDRESS,)
+
+
 def once(work: Callable[..., Any]) -> Callable[..., Any]:
     """The same, but the first time it fails when it has been done."""
     calls = itertools.count()

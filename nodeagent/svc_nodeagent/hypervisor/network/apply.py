@@ -132,16 +132,14 @@ class HostNetwork:
         rules that begin with `flush ruleset`, or a bridge has come back without its ports. Raises `HostError`; what
         cannot be carried is logged."""
         async with self._gate.beside():
-            if not self._is_whole and not self._networks:
+            if (not self._is_whole and not self._networks) or not await self._lost():
                 return
-            missing = self._tables() - await nft.list_tables()
-            unplugged = [
-                tap.device for tap_plans in self._traces.values() for tap in tap_plans if taps.is_unplugged(tap)
-            ]
-        if missing or unplugged:
-            log.warning("what is ours was removed, and is put back", tables=sorted(missing), unplugged=unplugged)
-            self._is_whole = False
-            await self._make_whole()
+        async with self._gate.alone():
+            lost = await self._lost()  # it may have been looked at in the middle of a change
+            if lost:
+                log.warning("what is ours was removed, and is put back", lost=lost)
+                self._is_whole = False
+                await self._restore_and_log()
 
     async def apply(self, vm_id: UUID, network: NetworkSpec) -> None:
         """Make one machine's network so. Raises `HostError` with the host as it was."""
@@ -160,6 +158,7 @@ class HostNetwork:
     async def absent(self, addresses: tuple[str, ...], vm_id: UUID | None = None) -> tuple[str, ...]:
         """Those of `addresses` that the host neither routes nor lets through, by asking it: for any machine whether
         they are routed, for this one whether its taps' rules let them in."""
+        await self._make_whole()  # a host that could not be restored is not known: its taps say what they said before
         async with self._gate.beside():
             return await self._absent(addresses, self._traces.get(vm_id, ()) if vm_id is not None else ())
 
@@ -193,6 +192,13 @@ class HostNetwork:
             [(family, self._naming.table) for family in families] + [(guard.FAMILY, tap.device) for tap in taps]
         )
 
+    async def _lost(self) -> list[str]:
+        """Our tables that are not there, and taps that are no port of their bridge."""
+        missing = self._tables() - await nft.list_tables()
+        tap_plans = [tap for planned in self._traces.values() for tap in planned]
+        unplugged = [tap.device for tap in tap_plans if taps.is_unplugged(tap)]
+        return sorted(f"table {family} {name}" for family, name in missing) + unplugged
+
     def _forget(self) -> None:
         self._traces.clear()
         self._holders = Holders()
@@ -202,8 +208,11 @@ class HostNetwork:
         if not self._is_whole:
             async with self._gate.alone():
                 if not self._is_whole:  # nobody was faster
-                    for refusal in await self._restore():
-                        log.error("a machine's network could not be restored", error=refusal.message)
+                    await self._restore_and_log()
+
+    async def _restore_and_log(self) -> None:
+        for refusal in await self._restore():
+            log.error("a machine's network could not be restored", error=refusal.message)
 
     async def _change(self, vm_id: UUID, network: NetworkSpec | None) -> None:
         """One machine's network, or none. Whatever ends it before its end, what the machine had is put back."""
