@@ -162,9 +162,10 @@ def change(
     made: frozenset[str] = frozenset(),
     counted: Mapping[str, Mapping[Spoof, Counted]] | None = None,
 ) -> list[Json]:
-    """Commands that make our tables say `wanted` of a machine of which they say, or may say, `traces`. The taps of
-    `wanted` must be there; `made`: those that were only just. `counted`: with what the
-    counters of a tap begin."""
+    """Commands that make our tables say `wanted` of a machine of which they say, or may say, `traces`.
+
+    The taps of `wanted` must be there; `made`: those that were only just. `counted`: with what the counters of a tap
+    begin."""
     kept = {tap.device for tap in wanted}
     commands: list[Json] = []
     for tap in wanted:
