@@ -12,7 +12,7 @@ from svc.registry.openapi import document
 
 SOURCES = Path(__file__).resolve().parents[2] / "http" / "dashboard" / "src"
 CALL = re.compile(r"""\bapi\.(get|post|put|patch|delete)(?:<[^(]*>)?\(\s*(["`])(/.*?)\2""")
-LISTED = re.compile(r"""(?:\bpath:\s*|\bfirstOf(?:<[^(]*>)?\()(["`])(/.*?)\1""")
+LISTED = re.compile(r"""(?:\bpath:\s*|\b(?:firstOf|everyOf)(?:<[^(]*>)?\()(["`])(/.*?)\1""")
 
 
 def calls() -> list[tuple[str, str]]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
 import re
+import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +19,7 @@ import svc_http.pages
 from svc_http.pages import add_pages
 
 ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "http" / "dashboard" / "src"
 CONSOLE = "/console/7b1c9a52-4f0e-4b0f-9d4a-5a3f1f9c0d11"
 PAGES = ["/", CONSOLE, f"{CONSOLE}?kind=vnc", f"{CONSOLE}?kind=serial"]
 
@@ -111,6 +115,36 @@ async def test_pages_that_were_not_built_say_so(tmp_path: Path) -> None:
     answer = await app.test_client().get("/")
     assert answer.status_code == 503
     assert "tools/build-dashboard" in await answer.get_data(as_text=True)
+
+
+LISTING = """
+import { everyOf } from "./api.mjs";
+const groups = Array.from({ length: 450 }, (_, number) => number);
+globalThis.fetch = async (url) => {
+  const query = new URL(url, "https://controller.test").searchParams;
+  const [page, size] = [Number(query.get("page") ?? 1), Number(query.get("page_size"))];
+  const items = groups.slice((page - 1) * size, page * size);
+  return Response.json({ items, total: groups.length, page, page_size: size, pages: Math.ceil(groups.length / size) });
+};
+console.log(JSON.stringify(await everyOf("/security-groups")));
+"""
+
+
+@pytest.mark.usefixtures("built")
+def test_a_machines_groups_are_chosen_among_all_that_there_are(tmp_path: Path) -> None:
+    """What is chosen takes the place of all the machine's groups: one that is not offered would be taken from it."""
+    chooser = (SOURCES / "views" / "machine-networking.ts").read_text()
+    assert re.findall(r'(\w+)(?:<\w+>)?\("/security-groups"', chooser) == ["everyOf"]
+    path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path}
+    node = shutil.which("node", path=path)
+    assert node is not None
+    bundler = ROOT / "http" / "dashboard" / "node_modules" / "esbuild" / "bin" / "esbuild"
+    module = [str(SOURCES / "api.ts"), "--bundle", "--format=esm", f"--outfile={tmp_path / 'api.mjs'}"]
+    subprocess.run([node, bundler, *module, "--log-level=error"], env=environment, check=True)
+    (tmp_path / "listing.mjs").write_text(LISTING)
+    said = subprocess.run([node, tmp_path / "listing.mjs"], env=environment, check=True, capture_output=True, text=True)
+    assert json.loads(said.stdout) == list(range(450))
 
 
 def test_the_lock_of_the_build_names_no_registry() -> None:

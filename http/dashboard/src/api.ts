@@ -73,6 +73,17 @@ export async function firstOf<T>(path: string, query: Parameters = {}): Promise<
   return (await api.get<Page<T>>(path, { page_size: 200, ...query })).items;
 }
 
+/** A whole list, page by page: where what is left out would be taken for unwanted. */
+export async function everyOf<T>(path: string, query: Parameters = {}): Promise<T[]> {
+  const found: T[] = [];
+  for (let page = 1, pages = 1; page <= pages; page++) {
+    const answer = await api.get<Page<T>>(path, { page_size: 200, page, ...query });
+    found.push(...answer.items);
+    pages = answer.pages;
+  }
+  return found;
+}
+
 function search(query: Parameters): string {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   return given.length ? `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : "";

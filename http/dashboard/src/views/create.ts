@@ -1,6 +1,6 @@
 /** The form that creates a machine. The key makes a repeated submit the same order. */
 import { html } from "lit-html";
-import { api, ApiError, firstOf } from "../api";
+import { api, ApiError, everyOf, firstOf } from "../api";
 import type { Image, Machine, Me, Named, Node, Plan } from "../model";
 import type { SecurityGroup } from "../networking";
 import { go } from "../page";
@@ -25,7 +25,7 @@ async function form(me: Me): Promise<void> {
     api.get<Image[]>("/images"),
     firstOf<Plan>("/plans"),
     firstOf<Named>("/projects"),
-    firstOf<SecurityGroup>("/security-groups"),
+    everyOf<SecurityGroup>("/security-groups"),
     me.role === "administrator" ? firstOf<Node>("/nodes") : [],
   ]);
   const ready = images.filter((image) => image.enabled && image.digest !== null);

@@ -1,6 +1,6 @@
 /** A machine's cards and addresses, what its host lets through, and how far its host has followed. */
 import { html, nothing, type TemplateResult } from "lit-html";
-import { api, firstOf } from "../api";
+import { api, everyOf, firstOf } from "../api";
 import type { Machine, Me } from "../model";
 import type { MachineAddress, MachineNetworking, Nic, Pool, SecurityGroup } from "../networking";
 import type { Part } from "../page";
@@ -113,7 +113,8 @@ function detach(vm: Owned, networking: Resource<MachineNetworking>, address: Mac
 }
 
 async function chooseGroups(vm: Owned, networking: Resource<MachineNetworking>): Promise<void> {
-  const everyones = await firstOf<SecurityGroup>("/security-groups");
+  // All of them: what is given back is the machine's whole set.
+  const everyones = await everyOf<SecurityGroup>("/security-groups");
   const groups = everyones.filter((group) => group.project_id === null || group.project_id === vm.project_id);
   if (!groups.length) {
     ask({
