@@ -4,7 +4,7 @@ import { api } from "../api";
 import type { Plan, TrafficPolicy } from "../model";
 import type { PolicyAnswer } from "../networking";
 import type { View } from "../page";
-import { ask, attempt, badge, count, given, givenNumbers, size, table, type Fragment } from "../ui";
+import { ask, attempt, badge, count, given, givenNumbers, size, table, type Field, type Fragment } from "../ui";
 import { list } from "./list";
 
 export function plansView(): View {
@@ -21,6 +21,7 @@ export function plansView(): View {
         ? html`<br><span class="quiet">from ${day(plan.traffic_pending.effective_from)}:</span> ${policy(plan.traffic_pending)}` : nothing}</td>
       <td>${plan.enabled ? nothing : badge("disabled")}</td>
       <td class="act"><button aria-label="Traffic policy of ${plan.name}" @click=${() => changeTraffic(plan, done)}>Traffic policy</button>
+        <button aria-label="Change ${plan.name}" @click=${() => change(plan, done)}>Change</button>
         <button @click=${() => void attempt(async () => { await api.patch(`/plans/${plan.id}`, { enabled: !plan.enabled }); await done(); })}>
           ${plan.enabled ? "Disable" : "Enable"}</button></td></tr>`), "No plans."),
   });
@@ -69,6 +70,32 @@ function changeTraffic(plan: Plan, done: () => Promise<void>): void {
   });
 }
 
+/** The sizes of a plan, as it has them or as a first suggestion. */
+function sizes(plan: Pick<Plan, "vcpus" | "memory_mib" | "disk_gib" | "ipv4_count">): Field[] {
+  return [
+    { name: "vcpus", label: "Processors", kind: "number", required: true, value: String(plan.vcpus) },
+    { name: "memory_mib", label: "Memory, MiB", kind: "number", required: true, value: String(plan.memory_mib) },
+    { name: "disk_gib", label: "Disk, GiB", kind: "number", required: true, value: String(plan.disk_gib) },
+    { name: "ipv4_count", label: "IPv4 addresses", kind: "number", required: true, value: String(plan.ipv4_count) },
+  ];
+}
+
+const SIZES = ["vcpus", "memory_mib", "disk_gib", "ipv4_count"];
+
+function change(plan: Plan, done: () => Promise<void>): void {
+  ask({
+    title: `Change ${plan.name}`,
+    text: "Machines that have the plan keep the sizes they were made with; how many IPv4 addresses they may have changes at once.",
+    wide: true,
+    fields: [{ name: "name", label: "Name", required: true, value: plan.name }, ...sizes(plan)],
+    action: "Save",
+    submit: async (values) => {
+      await api.patch(`/plans/${plan.id}`, { ...given(values, ["name"]), ...givenNumbers(values, SIZES) });
+      await done();
+    },
+  });
+}
+
 function add(done: () => Promise<void>): void {
   ask({
     title: "Add a plan",
@@ -76,14 +103,11 @@ function add(done: () => Promise<void>): void {
     fields: [
       { name: "name", label: "Name", required: true, placeholder: "Small" },
       { name: "slug", label: "Short name", required: true, placeholder: "small" },
-      { name: "vcpus", label: "Processors", kind: "number", required: true, value: "1" },
-      { name: "memory_mib", label: "Memory, MiB", kind: "number", required: true, value: "1024" },
-      { name: "disk_gib", label: "Disk, GiB", kind: "number", required: true, value: "10" },
-      { name: "ipv4_count", label: "IPv4 addresses", kind: "number", required: true, value: "1" },
+      ...sizes({ vcpus: 1, memory_mib: 1024, disk_gib: 10, ipv4_count: 1 }),
     ],
     action: "Add",
     submit: async (values) => {
-      await api.post("/plans", { ...given(values, ["name", "slug"]), ...givenNumbers(values, ["vcpus", "memory_mib", "disk_gib", "ipv4_count"]) });
+      await api.post("/plans", { ...given(values, ["name", "slug"]), ...givenNumbers(values, SIZES) });
       await done();
     },
   });
