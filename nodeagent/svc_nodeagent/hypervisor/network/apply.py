@@ -296,9 +296,10 @@ class HostNetwork:
         if any(tap.bridge is None for tap in wanted):
             taps.forward(ipv6=any(tap.ipv6 and tap.bridge is None for tap in wanted))
         taps.silence(wanted)
-        await taps.change(taps.additions(wanted, dict(seen)))
+        await taps.change(taps.plugs(wanted, dict(seen)))
         for tap in wanted:
             await taps.set_vlan(tap)
+        await taps.change(taps.additions(wanted, dict(seen)))
 
     async def _remove(self, devices: Iterable[str]) -> None:
         """Taps that carry nothing any more."""

@@ -120,24 +120,34 @@ def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
     return commands
 
 
-def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
-    """Commands that give these taps what they shall carry, and bring them up. Only after their rules are in.
+def plugs(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
+    """Commands that plug taps into their bridge. One of a VLAN is down meanwhile: a port begins in the bridge's own.
 
-    What `seen` had is put in place again where a removal of an address may have taken it along. A tap whose bridge has
-    gone is plugged into none, so that it does not hold up others."""
+    A tap whose bridge has gone is plugged into none, so that it does not hold up others."""
+    commands = []
+    for tap in taps:
+        if _is_plugged_anew(tap, seen.get(tap.device)):
+            commands += [f"link set dev {tap.device} down"] if tap.nic.vlan is not None else []
+            commands.append(f"link set dev {tap.device} master {tap.bridge}")
+    return commands
+
+
+def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
+    """Commands that give these taps what they shall carry, and bring them up. Only after their rules are in, and when
+    they are plugged in.
+
+    What `seen` had is put in place again where a removal of an address may have taken it along."""
     commands = []
     for tap in taps:
         device, there = tap.device, seen.get(tap.device)
         routes, gateways = carried(tap)
         had = there.routes if there is not None and there.up and not there.gateways - gateways else frozenset()
         had_gateways = there.gateways if there is not None else frozenset()
-        if tap.bridge is not None and (there is None or there.bridge != tap.bridge) and exists(tap.bridge):
-            commands.append(f"link set dev {device} master {tap.bridge}")
         commands += [
             f"address replace {each} dev {device}{' nodad' if each.version == 6 else ''}"
             for each in sorted(gateways - had_gateways, key=str)
         ]
-        if there is None or not there.up:
+        if there is None or not there.up or _is_plugged_anew(tap, there):
             commands.append(f"link set dev {device} up")
         commands += [f"route replace {each} dev {device}" for each in tap.ipv4 if each in routes - had]
         if tap.ipv6 and tap.bridge is None:
@@ -161,15 +171,17 @@ def silence(taps: Iterable[TapPlan]) -> None:
 
 
 async def set_vlan(tap: TapPlan) -> None:
-    """A bridged card is in its VLAN alone, untagged. Only where the bridge filters VLANs."""
-    if tap.bridge is None or tap.nic.vlan is None or not exists(tap.bridge):
+    """A bridged card is in one VLAN alone, untagged: its own, or the one in which the bridge's ports begin. Only where
+    the bridge filters VLANs."""
+    if tap.bridge is None or not exists(tap.bridge) or not _filters_vlans(tap.bridge):
         return
+    own = tap.nic.vlan or int((_CLASS / tap.bridge / "bridge/default_pvid").read_text())
     listed = json.loads(await run_program("bridge", "-json", "vlan", "show", "dev", tap.device) or b"[]")
     there = {int(vlan["vlan"]) for port in listed for vlan in port.get("vlans", ())}
-    for surplus in there - {tap.nic.vlan}:
+    for surplus in there - {own}:
         await run_program("bridge", "vlan", "del", "dev", tap.device, "vid", str(surplus))
-    if tap.nic.vlan not in there:
-        await run_program("bridge", "vlan", "add", "dev", tap.device, "vid", str(tap.nic.vlan), "pvid", "untagged")
+    if own and own not in there:  # a bridge may have none for ports to begin in
+        await run_program("bridge", "vlan", "add", "dev", tap.device, "vid", str(own), "pvid", "untagged")
 
 
 async def remove_taps(devices: Iterable[str]) -> None:
@@ -233,6 +245,15 @@ def forward(*, ipv6: bool) -> None:
         if setting.read_text().strip() == "1":
             setting.write_text("2")
     everywhere.write_text("1")
+
+
+def _is_plugged_anew(tap: TapPlan, there: SeenTap | None) -> bool:
+    return tap.bridge is not None and (there is None or there.bridge != tap.bridge) and exists(tap.bridge)
+
+
+def _filters_vlans(bridge: str) -> bool:
+    filtering = _CLASS / bridge / "bridge/vlan_filtering"
+    return filtering.exists() and filtering.read_text().strip() == "1"  # a kernel without VLANs has no such setting
 
 
 def _settings(tap: TapPlan) -> Iterator[tuple[str, str]]:
