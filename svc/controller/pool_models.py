@@ -37,6 +37,7 @@ def _held_address(given: object) -> IPv4Address | IPv6Address:
 Address = Annotated[IPv4Address | IPv6Address, BeforeValidator(_without_zone)]
 HeldAddress = Annotated[IPv4Address | IPv6Address, PlainValidator(_held_address, json_schema_input_type=str)]
 """An address, or an IPv6 sub-prefix as lists show it, which stands for its first."""
+Cidr = Annotated[IPv4Network | IPv6Network, BeforeValidator(_without_zone)]
 Vlan = Annotated[int, Field(ge=1, le=4094)]
 PrefixLength = Annotated[int, Field(ge=0, le=128)]
 
@@ -118,7 +119,7 @@ class PoolSpec(Request):
     machine receives of an IPv6 prefix; `vlan` is for a bridged pool."""
 
     name: Name
-    cidr: IPv4Network | IPv6Network
+    cidr: Cidr
     prefix_len: PrefixLength | None = None
     location_id: UUID | None = None
     topology: Topology | None = None

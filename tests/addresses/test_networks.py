@@ -131,6 +131,7 @@ async def test_a_listed_sub_prefix_is_blocked_unblocked_and_freed_as_it_is_liste
         {"nameservers": ["2001:db8::1%eth0"]},
         {"range_start": "2001:db8::%eth0"},
         {"gateway": 1},
+        {"cidr": "2001:db8::%eth0/48"},
     ],
 )
 async def test_an_address_of_a_zone_is_refused_and_not_cut_short(
@@ -139,5 +140,5 @@ async def test_an_address_of_a_zone_is_refused_and_not_cut_short(
     async with stage(database) as on:
         with pytest.raises(ValidationError, match="without a zone"):
             await on.administrator(
-                "network.add-pool", id=on.world.network_id, name="six", cidr="2001:db8::/48", **figures
+                "network.add-pool", id=on.world.network_id, name="six", **({"cidr": "2001:db8::/48"} | dict(figures))
             )
