@@ -10,8 +10,8 @@ What a pool gives is counted in slots (`pool_arithmetic`): an address of IPv4, a
 
 Invariants:
 - free is the absence of a row; that `allocations` has one row for a pool's slot is what keeps an address in one hand;
-- an address is taken by one statement, which finds a free one and inserts it; takers of one pool take turns on the
-  pool's row, so `PoolFull` is said exactly when nothing is free;
+- an address is taken by one statement, which finds a free one and inserts it; takers of one pool, and whoever lets
+  addresses of it go, take turns on the pool's row, so `PoolFull` is said exactly when nothing is free;
 - each release has a number, so that a node's late answer frees neither the next holder's address nor a later release;
 - the search begins past the address given last, so a freed address rests, and a /8 costs what a /24 does.
 """
@@ -26,9 +26,9 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.pool_arithmetic import IPAddress, IPNetwork, address_text, guest_address
-from svc_actors.controller.pool_records import Pool, lock_pool, wiring
+from svc_actors.controller.pool_records import Pool, lock_pool, lock_pools_of, wiring
 from svc_actors.controller.reservations import host_address_alert, refresh_host_reservations
-from svc_actors.errors import conflict, not_found
+from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.store import Queryable, Record, Transaction
 
 __all__ = [
@@ -82,9 +82,10 @@ class PoolFull(Exception):  # noqa: N818 - named for what it says
 @dataclass(frozen=True)
 class Allocated:
     """What a machine has received. `network` is what its host routes to it; `address` what the guest configures;
-    `text` how it stands on the wire and in the API."""
+    `text` how it stands on the wire and in the API. `topology` is the pool's."""
 
     pool_id: UUID
+    topology: str
     network: IPNetwork
     address: IPAddress
     text: str
@@ -99,16 +100,26 @@ class Releasing:
 
 
 async def allocate(
-    tx: Transaction, pool_id: UUID, *, vm_id: UUID, nic_id: UUID, primary: bool, ip: IPAddress | None = None
+    tx: Transaction,
+    pool_id: UUID,
+    *,
+    vm_id: UUID,
+    nic_id: UUID,
+    primary: bool,
+    ip: IPAddress | None = None,
+    node_id: UUID | None = None,
 ) -> Allocated:
-    """Take a free address of the pool for a machine, or this one (of a sub-prefix, any address in it).
+    """Take a free address of the pool for a machine (of this node), or this one (of a sub-prefix, any address in it).
 
     Raises `PoolFull`; conflict for an `ip` that is held, set aside or outside the range, and for a pool that is not
-    enabled or whose topology cannot be mixed with that of the card's other addresses; not_found.
+    enabled, does not serve the node or whose topology cannot be mixed with that of the card's other addresses;
+    not_found.
     """
     pool = await lock_pool(tx, pool_id)
     if not pool.enabled:
         raise conflict(f"The pool {pool.name} gives out no addresses: it is not enabled.")
+    if node_id is not None:
+        await _require_served(tx, pool, node_id)
     if not primary:
         await _require_mix(tx, pool, nic_id)
     if ip is not None:
@@ -116,18 +127,22 @@ async def allocate(
     else:
         slot = await _take_next(tx, pool, vm_id, nic_id, primary)
     network = pool.network_at(slot)
-    return Allocated(pool_id, network, guest_address(network), address_text(network))
+    return Allocated(pool_id, pool.topology, network, guest_address(network), address_text(network))
 
 
 async def allocate_first(
-    tx: Transaction, pool_ids: Sequence[UUID], *, vm_id: UUID, nic_id: UUID, primary: bool
+    tx: Transaction, pool_ids: Sequence[UUID], *, vm_id: UUID, nic_id: UUID, primary: bool, node_id: UUID | None = None
 ) -> Allocated | None:
-    """Take an address of the first of these pools that has one; None when all are full."""
+    """Take an address of the first of these pools that has one; None when all are full. A pool that went, or was
+    changed so that it does not fit, since it was chosen is passed over."""
     for pool_id in pool_ids:
         try:
-            return await allocate(tx, pool_id, vm_id=vm_id, nic_id=nic_id, primary=primary)
+            return await allocate(tx, pool_id, vm_id=vm_id, nic_id=nic_id, primary=primary, node_id=node_id)
         except PoolFull:
             continue
+        except ServiceError as unfit:
+            if unfit.code not in (ErrorCode.CONFLICT, ErrorCode.NOT_FOUND):
+                raise
     return None
 
 
@@ -138,6 +153,7 @@ async def begin_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = Non
     With `ip` (of a sub-prefix, any address in it) raises not_found when the machine has no such address, and conflict
     for its primary one and for one that is being released already.
     """
+    await lock_pools_of(tx, vm_id)
     if ip is not None:
         held = await tx.fetchrow(
             """SELECT state, is_primary, address_text(ip) AS text FROM allocations
@@ -183,6 +199,7 @@ async def free_removed(
     `through` is what `releasing_of` gave before the node was asked; without it every release counts, which is right
     only where the release begins in this same transaction. Saying it again, or too late, frees nothing.
     """
+    await lock_pools_of(tx, vm_id)
     rows = await tx.fetch(
         """DELETE FROM allocations
            WHERE vm_id = $1 AND state = 'releasing' AND ip = ANY (
@@ -278,6 +295,12 @@ async def _take_this(tx: Transaction, pool: Pool, ip: IPAddress, vm_id: UUID, ni
     if taken is None:
         raise conflict(f"{pool.text_at(slot)} is not free.", hint="Leave ip out to receive the next free address.")
     return slot
+
+
+async def _require_served(tx: Transaction, pool: Pool, node_id: UUID) -> None:
+    location_id = await tx.fetchval("SELECT location_id FROM nodes WHERE id = $1", node_id)
+    if not pool.serves(node_id, location_id):
+        raise conflict(f"The pool {pool.name} does not serve the machine's node.")
 
 
 async def _require_mix(tx: Transaction, pool: Pool, nic_id: UUID) -> None:

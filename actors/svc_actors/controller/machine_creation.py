@@ -203,10 +203,10 @@ async def _take_address(
     full: set[UUID] = set()
     for candidate in candidates:
         pool_ids = [pool_id for pool_id in candidate.pool_ids if pool_id not in full]
-        taken = await allocate_first(tx, pool_ids, vm_id=vm_id, nic_id=nic_id, primary=True)
+        taken = await allocate_first(tx, pool_ids, vm_id=vm_id, nic_id=nic_id, primary=True, node_id=candidate.node_id)
         if taken is not None:
             beside = candidate.ipv6_pool_ids.get(taken.pool_id, ())
-            await allocate_first(tx, beside, vm_id=vm_id, nic_id=nic_id, primary=False)
+            await allocate_first(tx, beside, vm_id=vm_id, nic_id=nic_id, primary=False, node_id=candidate.node_id)
             return candidate, taken.address
         full.update(pool_ids)
     raise capacity(

@@ -66,7 +66,7 @@ async def attach(tx: Transaction, caller: Caller, vm: MachineRow, wanted: NewAdd
             hint="Choose another pool.",
         )
     taken = await _take(tx, vm, nic["id"], carried, wanted)
-    if any(pool["id"] == taken.pool_id and pool["topology"] == Topology.BRIDGED.value for pool in carried):
+    if taken.topology == Topology.BRIDGED.value:
         await require_filterable(tx, vm.id)
     await network_changed(tx, [vm.id])
     await _record(tx, caller, vm, {"ip": taken.text})
@@ -224,11 +224,12 @@ async def ipv4_allowed(queryable: Queryable, plan_id: UUID | None) -> int:
 
 
 async def _take(tx: Transaction, vm: MachineRow, nic_id: UUID, pools: list[Record], wanted: NewAddress) -> Allocated:
-    if wanted.ip is None:
-        taken = await allocate_first(tx, [pool["id"] for pool in pools], vm_id=vm.id, nic_id=nic_id, primary=False)
+    whose: Any = {"vm_id": vm.id, "nic_id": nic_id, "primary": False, "node_id": vm.node_id}
+    if wanted.pool_id is None and wanted.ip is None:
+        taken = await allocate_first(tx, [pool["id"] for pool in pools], **whose)
     else:
         try:
-            taken = await allocate(tx, pools[0]["id"], vm_id=vm.id, nic_id=nic_id, primary=False, ip=wanted.ip)
+            taken = await allocate(tx, pools[0]["id"], ip=wanted.ip, **whose)
         except PoolFull:
             taken = None
     if taken is None:

@@ -20,7 +20,6 @@ from svc_actors.controller.rows import sole
 from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.store import (
     ExclusionViolationError,
-    ForeignKeyViolationError,
     Queryable,
     Record,
     Transaction,
@@ -39,16 +38,21 @@ __all__ = [
 ]
 
 _ONE_DEFAULT: Final = "networks_one_default"
+_POOLS_LOCK: Final = 0x5356_504C
 
 
 async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int = 1500) -> Record:
-    """A network without pools. As the default it takes the place of the one that was."""
+    """A network without pools. As the default it takes the place of the one that was; where there is none it is it."""
     if default:
         await _yield_default(tx)
     try:
         return sole(
             await tx.fetchrow(
-                'INSERT INTO networks (name, "default", mtu) VALUES ($1, $2, $3) RETURNING *', name, default, mtu
+                """INSERT INTO networks (name, "default", mtu)
+                   VALUES ($1, $2 OR NOT EXISTS (SELECT FROM networks WHERE "default"), $3) RETURNING *""",
+                name,
+                default,
+                mtu,
             )
         )
     except UniqueViolationError as error:
@@ -73,6 +77,10 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
         **definition.columns(),
     }
     places = ", ".join(f"${place}" for place in range(1, len(columns) + 1))
+    if not await tx.fetchval("SELECT true FROM networks WHERE id = $1 FOR KEY SHARE", network_id):
+        raise not_found("There is no such network.")
+    # In turn: of pools that overlap and are made at once, each would wait for the others to end.
+    await tx.execute("SELECT pg_advisory_xact_lock($1)", _POOLS_LOCK)
     try:
         row = sole(
             await tx.fetchrow(
@@ -81,8 +89,6 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
         )
     except ExclusionViolationError:
         raise conflict(f"{definition.cidr} overlaps a pool that there is already; no pool was made.") from None
-    except ForeignKeyViolationError:
-        raise not_found("There is no such network.") from None
     await settle_arithmetic(tx, Pool.of(row))
     return row
 
@@ -125,10 +131,13 @@ async def _yield_default(tx: Transaction) -> None:
 
 
 async def remove_network(tx: Transaction, network_id: UUID) -> Record:
-    """Remove a network with its pools. Raises conflict while an address is held, or a machine is on the network."""
+    """Remove a network with its pools. Raises conflict while an address is held, or a machine is on the network, and
+    for the default one while there are others."""
     row = await tx.fetchrow("SELECT * FROM networks WHERE id = $1 FOR UPDATE", network_id)
     if row is None:
         raise not_found("There is no such network.")
+    if row["default"] and await tx.fetchval("SELECT EXISTS (SELECT FROM networks WHERE id <> $1)", network_id):
+        raise conflict("This is the default network.", hint="Make another network the default first.")
     await tx.execute(
         """DELETE FROM nics USING vms WHERE nics.network_id = $1 AND vms.id = nics.vm_id AND vms.deleted_at IS NOT NULL
            AND NOT EXISTS (SELECT FROM allocations WHERE allocations.nic_id = nics.id)""",

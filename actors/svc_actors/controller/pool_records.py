@@ -79,6 +79,16 @@ async def lock_pool(tx: Transaction, pool_id: UUID) -> Pool:
     return Pool.of(row)
 
 
+async def lock_pools_of(tx: Transaction, vm_id: UUID) -> None:
+    """The pools of a machine's addresses, before any of them is let go. Whoever takes one by name holds its pool while
+    it waits to hear whether it is free."""
+    await tx.execute(
+        """SELECT FROM pools WHERE id IN (SELECT pool_id FROM allocations WHERE vm_id = $1)
+           ORDER BY family, created_at, id FOR NO KEY UPDATE""",
+        vm_id,
+    )
+
+
 def pool_low_alert(pool_id: UUID) -> str:
     """The key of the alert that a pool runs low."""
     return f"pool-low:{pool_id}"

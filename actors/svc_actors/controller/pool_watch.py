@@ -53,7 +53,8 @@ class PoolCounts:
 async def watch_pools(database: Database) -> None:
     """Look at every pool once, and open or close its alert. Safe to repeat, from any process."""
     async with database.transaction() as tx:
-        for row in await tx.fetch(f"{POOLS} ORDER BY pools.id"):
+        # Kept meanwhile, in the order of everybody who locks pools: one that goes takes its alert with it.
+        for row in await tx.fetch(f"{POOLS} ORDER BY pools.family, pools.created_at, pools.id FOR KEY SHARE OF pools"):
             counts = PoolCounts.of(row)
             key = pool_low_alert(row["id"])
             if row["enabled"] and counts.pressure >= OPENS_AT:

@@ -114,18 +114,16 @@ async def refresh_host_reservations(
     tx: Transaction, *, pool_id: UUID | None = None, location_id: UUID | None = None
 ) -> None:
     """Settle the arithmetic of one pool, of a location's, or of all, after nodes have said what addresses their hosts
-    have, or came, moved or went. A pool where nothing changes is neither locked nor written."""
+    have, or came, moved or went. A pool where nothing changes is locked and not written: another node may be moving an
+    address to its own host at this moment."""
     rows = await tx.fetch(
         """SELECT * FROM pools WHERE ($1::uuid IS NULL OR id = $1) AND ($2::uuid IS NULL OR location_id = $2)
-           ORDER BY family, created_at, id""",
+           ORDER BY family, created_at, id FOR NO KEY UPDATE""",
         pool_id,
         location_id,
     )
     for row in rows:
-        pool = Pool.of(row)
-        if await _is_settled(tx, pool):
-            continue
-        await settle_arithmetic(tx, await lock_pool(tx, pool.id))
+        await settle_arithmetic(tx, Pool.of(row))
 
 
 async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
@@ -172,12 +170,6 @@ async def _open_alerts(queryable: Queryable, pool_id: UUID) -> list[str]:
         "SELECT key FROM alerts WHERE closed_at IS NULL AND starts_with(key, $1)", host_address_alert(pool_id, "")
     )
     return [row["key"] for row in rows]
-
-
-async def _is_settled(queryable: Queryable, pool: Pool) -> bool:
-    wanted = await _arithmetic(queryable, pool)
-    existing = {slot: taken for slot, (_, taken) in (await _existing(queryable, pool.id)).items()}
-    return wanted == existing and not await _open_alerts(queryable, pool.id)
 
 
 async def _existing(queryable: Queryable, pool_id: UUID) -> dict[int, tuple[UUID, _Taken]]:

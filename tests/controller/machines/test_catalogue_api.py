@@ -137,6 +137,7 @@ async def test_there_is_always_one_default_network(database: Database) -> None:
         assert await code_of(administrator, "network.update", id=world.network_id, default=False) is ErrorCode.CONFLICT
         other = await administrator("network.create", name="other")
         assert not other.default
+        assert await code_of(administrator, "network.delete", id=world.network_id) is ErrorCode.CONFLICT
         await administrator("network.update", id=other.id, default=True, mtu=9000)
         assert [(each.name, each.default, each.mtu) for each in await administrator("network.list")] == [
             ("nat", False, 1500),
