@@ -86,8 +86,8 @@ class GroupName(Model):
 
 class MachineNetworking(Model):
     """`rate_mbps` is the operator's cap and `effective_rate_mbps` the one that counts, each way; null is none.
-    `ipv4_allowed` is how many addresses the plan allows, null where the caller is not bound by it. `month` is the
-    transfer of the month that runs. `error` says why `status` is failed."""
+    `ipv4_allowed` is how many addresses the plan allows; staff and administrators, whom it does not bind, see null
+    where there is no plan. `month` is the transfer of the month that runs. `error` says why `status` is failed."""
 
     vm_id: UUID
     nics: list[Nic]
@@ -186,12 +186,18 @@ async def networking_of(queryable: Queryable, principal: Principal, vm_id: UUID)
         effective_rate_mbps=effective_rate(vm["rate_mbps"], vm["throttle_mbps"]),
         isolated=vm["traffic_isolated"],
         isolated_reason=_EXCEEDED if vm["traffic_isolated"] else None,
-        ipv4_allowed=None if principal.sees_everything else await ipv4_allowed(queryable, vm["plan_id"]),
+        ipv4_allowed=await _ipv4_allowed(queryable, principal, vm["plan_id"]),
         ipv4_count=sum(address.family == 4 for address in addresses),
         month=TrafficMonth.of(await month_of(queryable, vm_id, period_of(utc_now()))),
         status=status,
         error=_error(vm, status, principal),
     )
+
+
+async def _ipv4_allowed(queryable: Queryable, principal: Principal, plan_id: UUID | None) -> int | None:
+    if plan_id is None and principal.sees_everything:
+        return None
+    return await ipv4_allowed(queryable, plan_id)
 
 
 def _status(vm: Record, *, online: bool) -> NetworkStatus:

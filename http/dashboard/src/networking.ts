@@ -50,7 +50,7 @@ export interface MachineNetworking {
   effective_rate_mbps: number | null;
   isolated: boolean;
   isolated_reason: string | null;
-  /** Null: no plan, or the caller is bound by none. */
+  /** Null: the machine has no plan, and the caller is bound by none. */
   ipv4_allowed: number | null;
   ipv4_count: number;
   month: Month | null;

@@ -69,7 +69,7 @@ async def test_a_customer_sees_cards_addresses_and_what_the_plan_allows_and_not_
         assert shown.month.samples == 0
         staff = await (await stage.api(Role.STAFF))("vm.networking", id=vm_id)
         assert addresses(staff)[0].pool_id == stage.world.pool_id
-        assert staff.ipv4_allowed is None
+        assert (staff.ipv4_allowed, staff.ipv4_count) == (3, 1)
 
 
 async def test_another_customers_machine_is_not_found_by_any_call(database: Database) -> None:
@@ -150,6 +150,7 @@ async def test_a_machine_of_no_plan_keeps_a_customer_to_the_address_it_was_made_
         vm_id = await stage.machine()
         api = await customer(stage)
         assert (await api("vm.networking", id=vm_id)).ipv4_allowed == 1
+        assert (await (await stage.api(Role.STAFF))("vm.networking", id=vm_id)).ipv4_allowed is None
         await refused(CODES.CAPACITY, api, "vm.attach-ip", id=vm_id)
 
 
