@@ -66,12 +66,16 @@ class NetworkFeatures:
 
     found: tuple[str, ...]
     lacks: dict[str, str]
+    kernel_bridges: bool
+    """The kernel guards bridged cards; whether there is a bridge is another question."""
 
     def uplink(self, bridge: str | None) -> Uplink | None:
-        """What bridged cards can be plugged into."""
-        if bridge is None or "bridged" not in self.found:
+        """What bridged cards are plugged into, there or not: the taps of running guests stay while it is away. Whether
+        it filters VLANs is asked again as cards are plugged in."""
+        if bridge is None or not self.kernel_bridges:
             return None
-        return Uplink(bridge, filters="bridge-conntrack" in self.found, vlans="vlan" in self.found)
+        vlans = "vlan" in self.found or "bridged" not in self.found
+        return Uplink(bridge, filters="bridge-conntrack" in self.found, vlans=vlans)
 
 
 async def network_features(bridge: str | None = None) -> NetworkFeatures:
@@ -91,6 +95,7 @@ async def network_features(bridge: str | None = None) -> NetworkFeatures:
     return NetworkFeatures(
         found=tuple(name for name, reason in lacks.items() if reason is None),
         lacks={name: reason for name, reason in lacks.items() if reason is not None},
+        kernel_bridges=_missing(short, "guard", "bridge") is None,
     )
 
 

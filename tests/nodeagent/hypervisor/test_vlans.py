@@ -11,11 +11,13 @@ from uuid import uuid4
 import pytest
 import trio
 
+from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network import taps
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.network.plan import TapPlan, Uplink, plan
 from svc_nodeagent.hypervisor.network.taps import SeenTap
+from svc_nodeagent.hypervisor.preflight import NetworkFeatures
 from svc_nodeagent.protocol import NetworkSpec, Topology
 from tests.nodeagent.hypervisor.builders import nic
 
@@ -57,7 +59,6 @@ def bridge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (settings / "default_pvid").write_text("1\n")
     monkeypatch.setattr(taps, "_CLASS", tmp_path)
     monkeypatch.setattr(taps, "_SETTINGS", tmp_path)
-    monkeypatch.setattr(taps, "exists", lambda device: device == BRIDGE.bridge)
     return settings
 
 
@@ -92,6 +93,33 @@ async def test_a_card_whose_pool_has_no_vlan_any_more_leaves_it(
     monkeypatch.setattr(taps, "run_program", port.run)
     await taps.set_vlan(card(None))
     assert port.vlans == left
+
+
+async def test_a_card_of_a_vlan_is_plugged_into_no_bridge_where_it_would_be_in_everybodys(
+    monkeypatch: pytest.MonkeyPatch, bridge: Path
+) -> None:
+    tap, port = card(7), Port(1)
+    (bridge / "vlan_filtering").write_text("0\n")
+    monkeypatch.setattr(taps, "run_program", port.run)
+    with pytest.raises(HostError) as refused:
+        await HostNetwork(Naming(), {}, uplink=BRIDGE)._change(tap.vm_id, NetworkSpec(nics=(tap.nic,)))
+    assert "does not filter VLANs" in refused.value.message
+    assert port.commands == []
+    await HostNetwork(Naming(), {})._open((tap,), {})
+    assert port.commands == [f"link set dev {tap.device} up"]
+    assert not taps.is_unplugged(tap)
+
+
+@pytest.mark.parametrize(
+    ("lacks", "vlans"), [({}, True), ({"vlan": "no"}, False), ({"bridged": "away", "vlan": "away"}, True)]
+)
+def test_a_bridge_that_is_away_is_still_what_cards_are_plugged_into(lacks: dict[str, str], vlans: bool) -> None:
+    """An agent that starts meanwhile leaves the taps of running guests."""
+    found = tuple({"bridged", "vlan"} - lacks.keys())
+    features = NetworkFeatures(found=found, lacks=lacks, kernel_bridges=True)
+    assert features.uplink("br-out") == Uplink("br-out", vlans=vlans)
+    assert features.uplink(None) is None
+    assert NetworkFeatures(found=(), lacks=lacks, kernel_bridges=False).uplink("br-out") is None
 
 
 async def test_a_bridge_that_keeps_no_vlans_apart_is_not_asked(monkeypatch: pytest.MonkeyPatch, bridge: Path) -> None:

@@ -459,11 +459,20 @@ class HostNetwork:
 
 def _check_bridges(wanted: Iterable[TapPlan]) -> None:
     for tap in wanted:
-        if tap.bridge is not None and not taps.exists(tap.bridge):
+        if tap.bridge is None:
+            continue
+        if not taps.is_bridge(tap.bridge):
             raise HostError(
                 FailureCode.HOST,
                 f"The bridge {tap.bridge} has gone from this node, so {tap.device} could not be plugged in.",
                 "Bring the bridge back, and apply the machine's network again.",
+            )
+        if tap.nic.vlan is not None and not taps.filters_vlans(tap.bridge):
+            raise HostError(
+                FailureCode.HOST,
+                f"The bridge {tap.bridge} of this node does not filter VLANs, so {tap.device} could not be put into "
+                f"VLAN {tap.nic.vlan}.",
+                "Turn its vlan_filtering on, and apply the machine's network again.",
             )
 
 

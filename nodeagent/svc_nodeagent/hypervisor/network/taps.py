@@ -123,7 +123,8 @@ def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
 def plugs(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
     """Commands that plug taps into their bridge. One of a VLAN is down meanwhile: a port begins in the bridge's own.
 
-    A tap whose bridge has gone is plugged into none, so that it does not hold up others."""
+    A tap whose bridge has gone, or keeps no VLANs apart any more, is plugged into none, so that it does not hold up
+    others."""
     commands = []
     for tap in taps:
         if _is_plugged_anew(tap, seen.get(tap.device)):
@@ -173,7 +174,7 @@ def silence(taps: Iterable[TapPlan]) -> None:
 async def set_vlan(tap: TapPlan) -> None:
     """A bridged card is in one VLAN alone, untagged: its own, or the one in which the bridge's ports begin. Only where
     the bridge filters VLANs."""
-    if tap.bridge is None or not exists(tap.bridge) or not _filters_vlans(tap.bridge):
+    if tap.bridge is None or not filters_vlans(tap.bridge):
         return
     own = tap.nic.vlan or int((_CLASS / tap.bridge / "bridge/default_pvid").read_text())
     listed = json.loads(await run_program("bridge", "-json", "vlan", "show", "dev", tap.device) or b"[]")
@@ -218,9 +219,18 @@ def exists(device: str) -> bool:
     return True
 
 
+def is_bridge(device: str) -> bool:
+    return (_CLASS / device / "bridge").is_dir()
+
+
+def filters_vlans(bridge: str) -> bool:
+    filtering = _CLASS / bridge / "bridge/vlan_filtering"
+    return filtering.exists() and filtering.read_text().strip() == "1"  # a kernel without VLANs has no such setting
+
+
 def is_unplugged(tap: TapPlan) -> bool:
     """The tap and its bridge are there, and it is no port of it: the bridge went away and came back."""
-    if tap.bridge is None or not exists(tap.bridge) or not exists(tap.device):
+    if tap.bridge is None or not _can_be_plugged(tap) or not exists(tap.device):
         return False
     return not (_CLASS / tap.bridge / "brif" / tap.device).exists()
 
@@ -247,13 +257,15 @@ def forward(*, ipv6: bool) -> None:
     everywhere.write_text("1")
 
 
+def _can_be_plugged(tap: TapPlan) -> bool:
+    """A card of a VLAN into no bridge where it would be in everybody's."""
+    if tap.bridge is None or not is_bridge(tap.bridge):
+        return False
+    return tap.nic.vlan is None or filters_vlans(tap.bridge)
+
+
 def _is_plugged_anew(tap: TapPlan, there: SeenTap | None) -> bool:
-    return tap.bridge is not None and (there is None or there.bridge != tap.bridge) and exists(tap.bridge)
-
-
-def _filters_vlans(bridge: str) -> bool:
-    filtering = _CLASS / bridge / "bridge/vlan_filtering"
-    return filtering.exists() and filtering.read_text().strip() == "1"  # a kernel without VLANs has no such setting
+    return _can_be_plugged(tap) and (there is None or there.bridge != tap.bridge)
 
 
 def _settings(tap: TapPlan) -> Iterator[tuple[str, str]]:
