@@ -58,7 +58,13 @@ class NodeRecord:
         return self.connection
 
 
-SELECT = "SELECT nodes.*, locations.name AS location_name FROM nodes JOIN locations ON locations.id = nodes.location_id"
+SELECT = """
+SELECT nodes.id, nodes.name, nodes.location_id, nodes.state, nodes.mode, nodes.maintenance, nodes.cpu_overcommit,
+       nodes.memory_overcommit, nodes.disk_overcommit, nodes.host_uuid, nodes.facts, nodes.capacity, nodes.preflight,
+       nodes.preflight_at, nodes.inventory_at, nodes.connected_at, nodes.seen_at, nodes.created_at,
+       locations.name AS location_name
+FROM nodes JOIN locations ON locations.id = nodes.location_id"""
+"""Nodes, but for what a probe found of a thousand networks: that is read where it is shown."""
 SHOWN_STATE = "CASE WHEN nodes.state = 'online' AND nodes.maintenance THEN 'maintenance' ELSE nodes.state END"
 
 

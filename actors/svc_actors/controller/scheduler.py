@@ -176,7 +176,9 @@ def _lack(node: Record, pool: Pool) -> str | None:
 
 async def _nodes(tx: Transaction) -> list[Record]:
     return await tx.fetch(
-        f"""SELECT nodes.*, coalesce(promised.vcpus, 0) AS vcpus, coalesce(promised.memory_mib, 0) AS memory_mib,
+        f"""SELECT nodes.id, nodes.name, nodes.location_id, nodes.state, nodes.mode, nodes.maintenance, nodes.facts,
+                   nodes.capacity, nodes.cpu_overcommit, nodes.memory_overcommit, nodes.disk_overcommit,
+                   coalesce(promised.vcpus, 0) AS vcpus, coalesce(promised.memory_mib, 0) AS memory_mib,
                    coalesce(promised.disk_gib, 0) AS disk_gib
             FROM nodes LEFT JOIN (
                 SELECT node_id, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib, sum(disk_gib) AS disk_gib

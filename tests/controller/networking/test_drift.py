@@ -5,15 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
+import pytest
 import trio
 
 from svc.registry.principal import Role
 from svc_actors.controller.machine_spec import held_network
 from svc_actors.controller.network_drift import Found, Recorded, compare
 from svc_actors.controller.node import Node
+from svc_actors.controller.node_records import get_node
 from svc_actors.controller.pool_arithmetic import IPNetwork
 from svc_actors.controller.pool_records import lock_pool
-from svc_actors.store import Database
+from svc_actors.store import Database, Record, Transaction
 from svc_nodeagent.protocol import (
     InventoryResult,
     NodeInventory,
@@ -112,6 +114,33 @@ async def test_a_node_that_agrees_shows_its_taps_by_machine(database: Database) 
         assert shown.probed_at is not None
         assert [(tap.vm_id, tap.vm_name, tap.up) for tap in shown.taps] == [(vm_id, "web", True)]
         assert await stage.alerts("network-drift:") == []
+
+
+async def test_what_a_probe_found_is_read_where_it_is_shown_and_not_with_every_look_at_a_node(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand machines it is hundreds of kilobytes, and nodes are looked at with every order and every report."""
+    read: list[str] = []
+    fetch, fetchrow = Transaction.fetch, Transaction.fetchrow
+
+    async def fetching(self: Transaction, sql: str, *args: object) -> list[Record]:
+        rows = await fetch(self, sql, *args)
+        read.extend(name for row in rows[:1] for name in row.keys())  # noqa: SIM118 - a record iterates over values
+        return rows
+
+    async def fetching_row(self: Transaction, sql: str, *args: object) -> Record | None:
+        row = await fetchrow(self, sql, *args)
+        read.extend(row.keys() if row is not None else ())
+        return row
+
+    async with open_stage(database) as stage:
+        monkeypatch.setattr(Transaction, "fetch", fetching)
+        monkeypatch.setattr(Transaction, "fetchrow", fetching_row)
+        await stage.machine()
+        async with database.transaction() as tx:
+            await get_node(tx, stage.world.node_id, lock=True)
+    assert "memory_overcommit" in read
+    assert "network_probe" not in read
 
 
 async def test_drift_on_a_managed_node_is_shown_and_mended(database: Database) -> None:
