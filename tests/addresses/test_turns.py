@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from svc_actors.controller.addresses import begin_release, free_removed
+from svc_actors.controller.machine_creation import Created, create_machine
 from svc_actors.controller.machine_records import lock_machine
 from svc_actors.controller.network_attachment import NewAddress, attach
 from svc_actors.controller.networks import NewPool, create_network, create_pool, remove_network
@@ -22,7 +23,7 @@ from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.addresses.ground import Card, held, make_cards, make_pool, take
 from tests.addresses.test_hosts import alerts, say
-from tests.controller.machines.service import ADMINISTRATOR, make_node, make_world
+from tests.controller.machines.service import ADMINISTRATOR, SEALER, make_node, make_world
 
 Call = Callable[[], Awaitable[object]]
 
@@ -131,6 +132,24 @@ async def test_no_address_is_taken_of_a_pool_that_is_just_being_moved_away_from_
             await callers.begin(lambda: attached(database, card, wanted))
     assert callers.came_to == [ErrorCode.CONFLICT if named else "10.77.0.2"]
     assert await held(database, pool) == []
+
+
+async def test_a_creation_that_finds_a_nodes_pools_full_holds_none_of_them_while_it_looks_elsewhere(
+    database: Database,
+) -> None:
+    world = await make_world(database)
+    beta = await make_node(database, world.location_id, "beta", cpus=2)
+    await database.execute("UPDATE pools SET node_ids = $1", [beta])
+    full = await make_pool(database, world, "10.9.0.0/30", node_ids=[world.node_id])
+    [card] = await make_cards(database, world, 1)
+    await take(database, full, card)
+    async with trio.open_nursery() as nursery:
+        async with database.transaction() as tx:
+            await lock_pool(tx, world.pool_id)
+            callers = Callers(database, nursery)
+            await callers.begin(lambda: create_machine(database, SEALER, ADMINISTRATOR, world.machine()))
+            await lock_pool(tx, full)
+    assert [each.address for each in callers.came_to if isinstance(each, Created)] == [ip_address("10.77.0.2")]
 
 
 async def test_what_a_host_says_is_recorded_also_while_a_pool_goes(database: Database) -> None:

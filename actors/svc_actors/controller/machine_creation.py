@@ -80,6 +80,10 @@ class Created:
     address: IPAddress
 
 
+class _AllFull(Exception):  # noqa: N818 - named for what it says
+    """No pool of this candidate has an address."""
+
+
 async def create_machine(database: Database, sealer: Sealer, caller: Caller, new: NewMachine) -> Created:
     """Decide and record; the caller hands the task to `TaskRunner.begin`.
 
@@ -199,21 +203,30 @@ async def _default_network(tx: Transaction) -> UUID:
 async def _take_address(
     tx: Transaction, candidates: list[Candidate], vm_id: UUID, nic_id: UUID
 ) -> tuple[Candidate, IPAddress]:
-    """The primary address, and beside it an IPv6 sub-prefix where one is free."""
+    """The primary address, and beside it an IPv6 sub-prefix where one is free. The pools of one candidate are locked in
+    order, and let go where all are full: the next one's may come before them."""
     full: set[UUID] = set()
     for candidate in candidates:
         pool_ids = [pool_id for pool_id in candidate.pool_ids if pool_id not in full]
-        taken = await allocate_first(tx, pool_ids, vm_id=vm_id, nic_id=nic_id, primary=True, node_id=candidate.node_id)
-        if taken is not None:
-            beside = candidate.ipv6_pool_ids.get(taken.pool_id, ())
-            await allocate_first(tx, beside, vm_id=vm_id, nic_id=nic_id, primary=False, node_id=candidate.node_id)
-            return candidate, taken.address
-        full.update(pool_ids)
+        try:
+            async with tx.savepoint():
+                return candidate, await _take_at(tx, candidate, pool_ids, vm_id, nic_id)
+        except _AllFull:
+            full.update(pool_ids)
     raise capacity(
         "No address is free for this machine.",
         hint="Delete a machine, or ask an administrator for another pool.",
         details={"full_pools": len(full)},
     )
+
+
+async def _take_at(tx: Transaction, candidate: Candidate, pool_ids: list[UUID], vm_id: UUID, nic_id: UUID) -> IPAddress:
+    taken = await allocate_first(tx, pool_ids, vm_id=vm_id, nic_id=nic_id, primary=True, node_id=candidate.node_id)
+    if taken is None:
+        raise _AllFull
+    beside = candidate.ipv6_pool_ids.get(taken.pool_id, ())
+    await allocate_first(tx, beside, vm_id=vm_id, nic_id=nic_id, primary=False, node_id=candidate.node_id)
+    return taken.address
 
 
 async def _still_there(tx: Transaction, node_id: UUID) -> None:
