@@ -26,7 +26,7 @@ from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network import apply, taps
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.network.plan import Uplink
-from svc_nodeagent.hypervisor.network.rates import set_rate
+from svc_nodeagent.hypervisor.network.rates import set_rate, shaper_of
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import Action, FailureCode, Firewall, NetworkSpec, ProbeResult, Spoof, Topology
 from tests.nodeagent.hypervisor.builders import ADDRESS, GATEWAY, OTHER, address, mac_of, network, nic
@@ -361,6 +361,23 @@ async def test_what_somebody_spoiled_is_seen_and_the_next_apply_mends_it(
     assert differences(await host_network.probe()) != []
     await host_network.apply(vm_id, spec)
     assert differences(await host_network.probe()) == []
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["lifted", "lifted by another agent"])
+async def test_a_rate_that_lost_its_shaper_is_lifted_all_the_same(
+    host_network: HostNetwork, naming: Naming, is_restarted: bool
+) -> None:
+    vm_id, lifted = uuid4(), network(ADDRESS)
+    tap = naming.tap(lifted.nics[0].nic_id)
+    await host_network.apply(vm_id, NetworkSpec(nics=(lifted.nics[0].model_copy(update={"rate_mbps": 50}),)))
+    await run_program("ip", "link", "del", shaper_of(tap))
+    if is_restarted:
+        await HostNetwork(naming, {vm_id: lifted}).restore()
+    else:
+        await host_network.apply(vm_id, lifted)
+    assert tap not in (await run_program("nft", "list", "tables")).decode()
+    with guest_end(tap, mac_of(ADDRESS)) as guest:
+        await guest.learn_gateway(ADDRESS)
 
 
 async def test_a_change_that_fails_leaves_all_as_it_was(

@@ -106,9 +106,20 @@ async def test_a_cap_of_which_something_is_missing_is_seen_and_mended(pair: Pair
     if missing == "another shaper":
         await run_program("ip", "link", "add", shaper, "type", "ifb")
     assert await rates.seen_rate(pair.device) == rates.UNEQUAL
-    assert await rates.seen_rates(naming) == ({} if missing == "shaper" else {pair.device: rates.UNEQUAL})
+    assert await rates.seen_rates(naming) == {pair.device: rates.UNEQUAL}
     await rates.set_rate(pair.device, 50)
     assert await rates.seen_rate(pair.device) == 50
+    await pair.guest("ping", "-c", "1", "-W", "5", HOST)
+
+
+async def test_a_cap_that_lost_its_shaper_is_lifted_whole(pair: Pair, naming: Naming) -> None:
+    """Its chain would drop everything for ever."""
+    await rates.set_rate(pair.device, 50)
+    await run_program("ip", "link", "del", rates.shaper_of(pair.device))
+    assert await rates.rated_devices(naming) == {pair.device}
+    await rates.set_rate(pair.device, None)
+    assert await rates.rated_devices(naming) == frozenset()
+    assert await rates.seen_rate(pair.device) is None
     await pair.guest("ping", "-c", "1", "-W", "5", HOST)
 
 

@@ -181,7 +181,8 @@ class HostNetwork:
         async with self._gate.alone():
             self._networks.clear()
             self._forget()
-            await self._remove((await taps.seen_taps(self._naming)).keys() | await rated_devices(self._naming))
+            rated = await rated_devices(self._naming)
+            await self._remove((await taps.seen_taps(self._naming)).keys() | rated, rated)
             await nft.load(ruleset.removal(self._naming, await nft.list_tables()))
 
     def _tables(self) -> frozenset[tuple[str, str]]:
@@ -286,10 +287,11 @@ class HostNetwork:
         fault_point("network.rules")
         await self._open(wanted, seen)
         fault_point("network.routes")
+        rated = frozenset(tap.device for tap in traces if tap.nic.rate_mbps is not None)
         for tap in wanted:
-            await _agree_on_rate(tap)
+            await _agree_on_rate(tap, rated)
         fault_point("network.rate")
-        await self._remove(seen.keys() - {tap.device for tap in wanted})
+        await self._remove(seen.keys() - {tap.device for tap in wanted}, rated)
         fault_point("network.removed")
 
     async def _open(self, wanted: Sequence[TapPlan], seen: Mapping[str, SeenTap]) -> None:
@@ -301,14 +303,14 @@ class HostNetwork:
             await taps.set_vlan(tap)
         await taps.change(taps.additions(wanted, dict(seen)))
 
-    async def _remove(self, devices: Iterable[str]) -> None:
-        """Taps that carry nothing any more."""
+    async def _remove(self, devices: Iterable[str], rated: Collection[str]) -> None:
+        """Taps that carry nothing any more; `rated` may have something of a rate."""
         devices = sorted(devices)
         there = [device for device in devices if taps.exists(device)]
         if there and self._before_removal is not None:
             await self._before_removal(there)
         for device in devices:
-            await forget_rate(device)
+            await forget_rate(device, was_set=device in rated)
         await taps.remove_taps(there)
 
     async def _restore(self) -> list[HostError]:
@@ -349,8 +351,8 @@ class HostNetwork:
         rated = await rated_devices(self._naming)
         for tap in wanted:
             if tap.nic.rate_mbps is not None or tap.device in rated:
-                await _agree_on_rate(tap)
-        await self._remove((seen.keys() | rated) - devices)
+                await _agree_on_rate(tap, rated)
+        await self._remove((seen.keys() | rated) - devices, rated)
         self._traces = planned
         self._is_whole = True
         return refused
@@ -476,10 +478,10 @@ def _check_bridges(wanted: Iterable[TapPlan]) -> None:
             )
 
 
-async def _agree_on_rate(tap: TapPlan) -> None:
+async def _agree_on_rate(tap: TapPlan, rated: Collection[str]) -> None:
     wanted = tap.nic.rate_mbps
     if wanted is None:
-        await forget_rate(tap.device)
+        await forget_rate(tap.device, was_set=tap.device in rated)
     elif await seen_rate(tap.device) != wanted:
         await set_rate(tap.device, wanted)
 

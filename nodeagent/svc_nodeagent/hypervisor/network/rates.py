@@ -7,9 +7,9 @@ must come *after* the one against spoofing (`PRIORITY` is greater than its prior
 never shaped, and none is shaped that was not looked at. tc's own redirection would come before both and lose the
 filter, which is why it is not used.
 
-Invariants: the shaper is made first and removed last, so no shaper means nothing to remove; each function ends in
-the same state however often it is repeated and wherever an earlier one was killed; a chain whose shaper has gone drops,
-and is made anew by the next `set_rate`.
+Invariants: the shaper is made first and removed last, so where nobody else removed it, no shaper means nothing to
+remove; each function ends in the same state however often it is repeated and wherever an earlier one was killed; a
+chain whose shaper has gone drops, and is made anew by the next `set_rate`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.network import nft
 from svc_nodeagent.hypervisor.programs import ProgramFailed, run_program, try_program
 
 PRIORITY = -200
@@ -46,7 +47,7 @@ async def set_rate(device: str, mbps: int | None) -> None:
     """Hold a tap to `mbps` megabits a second each way, frames counted whole; None lifts the cap. What flows goes on.
     Raises `HostError`; what then is half done is finished by the next call."""
     if mbps is None:
-        await forget_rate(device)
+        await forget_rate(device, was_set=True)
         return
     shaper = shaper_of(device)
     if not _exists(shaper):
@@ -73,7 +74,7 @@ async def seen_rate(device: str) -> int | None:
 
 
 async def seen_rates(naming: Naming) -> dict[str, int]:
-    """As `seen_rate`, of every tap of ours that has something of a rate: three programs however many there are."""
+    """As `seen_rate`, of every tap of ours that has something of a rate: four programs however many there are."""
     rated = await rated_devices(naming)
     if not rated:
         return {}
@@ -88,17 +89,19 @@ async def seen_rates(naming: Naming) -> dict[str, int]:
     return found
 
 
-async def forget_rate(device: str) -> None:
-    """Remove whatever a rate of this tap has on the host, also when the tap itself has gone."""
+async def forget_rate(device: str, *, was_set: bool = False) -> None:
+    """Remove whatever a rate of this tap has on the host, also when the tap itself has gone; `was_set`: and when
+    somebody else removed its shaper."""
     shaper = shaper_of(device)
-    if not _exists(shaper):
+    if not was_set and not _exists(shaper):
         return
     await _nft(*_fresh_table(device)[:2])
     fault_point("rate.unchained")
     if await _bucket_rate(device) is not None:
         await _unless_gone(device, "tc", "qdisc", "del", "dev", device, "root")
     fault_point("rate.unbucketed")
-    await _unless_gone(shaper, "ip", "link", "del", "dev", shaper)
+    if _exists(shaper):
+        await _unless_gone(shaper, "ip", "link", "del", "dev", shaper)
 
 
 async def rated_devices(naming: Naming) -> frozenset[str]:
@@ -107,7 +110,9 @@ async def rated_devices(naming: Naming) -> frozenset[str]:
     links = json.loads(await run_program("ip", "-json", "link", "show", "type", "ifb") or b"[]")
     names = [str(link.get("ifname", "")) for link in links]
     digits = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-    return frozenset(f"{naming.device_prefix}{int(each, 36):0{_HEX_DIGITS}x}" for each in digits if _is_number(each))
+    shaped = {f"{naming.device_prefix}{int(each, 36):0{_HEX_DIGITS}x}" for each in digits if _is_number(each)}
+    tables = await nft.list_tables()
+    return frozenset(shaped | {name for family, name in tables if family == "netdev" and naming.is_tap(name)})
 
 
 async def rates_lack() -> str | None:
