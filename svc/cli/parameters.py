@@ -17,7 +17,7 @@ from svc.cli.description import Kind, OperationDescription, Parameter
 from svc.cli.failures import Failure
 from svc.cli.naming import NAME_FIELDS
 from svc.cli.profiles import Choice, choose, tls_context
-from svc.cli.session import session_parameters
+from svc.cli.session import Session, session_parameters
 
 _COMPLETION_SECONDS = 2.0
 
@@ -197,10 +197,14 @@ class Name(click.ParamType[str]):
         import httpx
 
         given = ctx.find_root().params | ctx.params
+        session: Session = ctx.find_root().obj
+        # The first page of what contains the text: the whole of a long list would take too long.
+        query: dict[str, str | int] = {"page_size": 200, "q": incomplete} if session.listing(self._path).paged else {}
         try:
             profile = choose(Choice(given.get("session_profile"), given.get("session_url"), given.get("session_token")))
             answer = httpx.get(
                 f"{profile.url}/api/v1{self._path}",
+                params=query,
                 headers={"Authorization": f"Bearer {profile.token}"},
                 verify=tls_context(profile),
                 timeout=_COMPLETION_SECONDS,

@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import asyncclick as click
+import httpx
 import pytest
 import trio
 from asyncclick.shell_completion import ShellComplete
@@ -139,3 +141,18 @@ async def test_words_and_flags_are_completed() -> None:
     assert await words("vm", incomplete="force") == ["force-stop"]
     assert "--image" in await words("vm", "create", "x", incomplete="--im")
     assert await words("vm", "create", "x", "--access-mode", incomplete="root_p") == ["root_password"]
+
+
+async def test_a_name_is_completed_among_more_than_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(url: str, *, params: dict[str, Any], **_: object) -> httpx.Response:
+        assert url == "https://controller.test/api/v1/security-groups"
+        text, size = params.get("q", ""), params.get("page_size", 50)
+        names = [name for name in (f"group-{number:03}" for number in range(300)) if text in name]
+        return httpx.Response(200, json={"items": [{"id": name, "name": name} for name in names[:size]]})
+
+    monkeypatch.setattr(httpx, "get", answer)
+    monkeypatch.setenv("SVC_URL", "https://controller.test")
+    monkeypatch.setenv("SVC_TOKEN", "svcvm_x")
+    completing = ShellComplete(build(SERVICE), {}, "svc", "_SVC_COMPLETE")
+    found = await completing.get_completions(["security-group", "show"], "group-29")
+    assert [item.value for item in found] == [f"group-{number}" for number in range(290, 300)]
