@@ -37,7 +37,7 @@ async function form(me: Me): Promise<void> {
   const fields: Field[] = [
     { name: "name", label: "Name", required: true, placeholder: "web-1" },
     { name: "image_id", label: "Image", kind: "select", options: ready.map((image) => ({ value: image.id, label: image.name })) },
-    { name: "plan_id", label: "Plan", kind: "select", options: plans.map((plan) => ({ value: plan.id, label: `${plan.name}: ${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB` })) },
+    { name: "plan_id", label: "Plan", kind: "select", options: plans.filter((plan) => plan.enabled).map((plan) => ({ value: plan.id, label: `${plan.name}: ${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB` })) },
     ...(projects.length ? [{ name: "project_id", label: "Project", kind: "select" as const, options: projects.map((project) => ({ value: project.id, label: project.name })) }] : []),
     ...(nodes.length ? [{ name: "node_id", label: "Node", kind: "select" as const, options: [{ value: "", label: "where there is room" },
       ...nodes.filter((node) => node.state === "online").map((node) => ({ value: node.id, label: node.name }))] }] : []),
