@@ -26,6 +26,7 @@ from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import Host, HostError, Report
 from svc_nodeagent.journal import Journal
 from svc_nodeagent.protocol import (
+    MAX_FRAME_BYTES,
     CertificateRenew,
     ConsoleOpen,
     DomainChanged,
@@ -54,6 +55,8 @@ ONCE = (VmReset,)
 """Done again they would harm: a second reset cuts off a guest that has come up from the first."""
 UNCLAIMED_AFTER = 60.0
 _MOST_PROGRESS = 1_000
+_MOST_ANSWER_BYTES = MAX_FRAME_BYTES - 4096
+"""A result that fits no frame would end every connection on which it is told."""
 _JOURNAL_RETRY = 5.0
 log = structlog.get_logger(__name__)
 
@@ -217,7 +220,7 @@ class Dispatcher:
         seconds = request.timeout_seconds if math.isfinite(request.timeout_seconds) else 86_400.0
         try:
             with run.scope, trio.fail_after(max(seconds, 0.0)):
-                return Succeeded(result=await self._route(request.operation, report))
+                return _answer(request.operation, await self._route(request.operation, report))
         except HostError as error:
             return Failed(code=error.code, message=error.message, hint=error.hint)
         except trio.TooSlowError:
@@ -277,6 +280,16 @@ class Dispatcher:
     def _tell(self, frame: UpFrame) -> None:
         if self._outbox is not None:
             self._outbox.put(frame)
+
+
+def _answer(operation: NodeOperation, result: OperationResult) -> Outcome:
+    if len(result.model_dump_json().encode()) <= _MOST_ANSWER_BYTES:
+        return Succeeded(result=result)
+    return Failed(
+        code=FailureCode.HOST,
+        message=f"The node's answer to {operation.op} is larger than it can send.",
+        hint="Look at the node itself: it has more of something than it was made for.",
+    )
 
 
 _INTERRUPTED = Failed(

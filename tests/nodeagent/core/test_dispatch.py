@@ -17,6 +17,7 @@ from svc_nodeagent.dispatch import UNCLAIMED_AFTER, Dispatcher, Outbox
 from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.journal import Journal
 from svc_nodeagent.protocol import (
+    MAX_FRAME_BYTES,
     ConsoleOpen,
     DomainChanged,
     DomainResult,
@@ -30,6 +31,7 @@ from svc_nodeagent.protocol import (
     OperationResult,
     Outcome,
     Progress,
+    ReleaseResult,
     Request,
     Result,
     Succeeded,
@@ -182,6 +184,20 @@ async def test_a_host_that_hangs_is_given_up_when_the_time_has_passed(autojump_c
         outcome = await it.next_result()
     assert isinstance(outcome, Failed)
     assert outcome.code is FailureCode.TIMED_OUT
+
+
+async def test_an_answer_that_fits_no_frame_is_not_told(autojump_clock: trio.testing.MockClock) -> None:
+    """It would end this connection, and every one on which it is told again."""
+
+    async def act(_: Report) -> OperationResult:
+        await trio.lowlevel.checkpoint()
+        return ReleaseResult(vm_id=VM, removed=("192.0.2.1",) * (MAX_FRAME_BYTES // 10))
+
+    async with agent(host=FakeHost(act=act)) as it:
+        it.ask()
+        outcome = await it.next_result()
+    assert isinstance(outcome, Failed)
+    assert "larger than it can send" in outcome.message
 
 
 @pytest.mark.parametrize(
