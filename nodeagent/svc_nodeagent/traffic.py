@@ -27,6 +27,9 @@ from pydantic import BaseModel, ConfigDict
 from svc_nodeagent.protocol import TrafficReading, TrafficResult
 
 MONTHS_KEPT = 3
+READINGS_TOLD = 12_000
+"""Of a host that has had more machines in these months, the ones that changed last: an answer is one frame, and who
+keeps what was told keeps the others."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,13 @@ class Ledger:
         return self._state.model_dump_json().encode()
 
     def result(self) -> TrafficResult:
+        accounts = [
+            (vm_id, period, account)
+            for vm_id, months in sorted(self._state.accounts.items())
+            for period, account in sorted(months.items())
+        ]
+        if len(accounts) > READINGS_TOLD:
+            accounts = sorted(accounts, key=lambda each: each[2].last_at)[-READINGS_TOLD:]
         return TrafficResult(
             ledger_id=self._state.ledger_id,
             readings=tuple(
@@ -62,8 +72,7 @@ class Ledger:
                     first_at=account.first_at,
                     last_at=account.last_at,
                 )
-                for vm_id, months in sorted(self._state.accounts.items())
-                for period, account in sorted(months.items())
+                for vm_id, period, account in accounts
             ),
         )
 

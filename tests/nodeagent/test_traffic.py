@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from svc_nodeagent.protocol import TrafficReading, TrafficResult
-from svc_nodeagent.traffic import Ledger, TapReading
+from svc_nodeagent.protocol import MAX_FRAME_BYTES, TrafficReading, TrafficResult
+from svc_nodeagent.traffic import READINGS_TOLD, Ledger, TapReading
 
 MACHINES = [UUID(int=number) for number in range(1, 4)]
 BYTES = st.integers(min_value=0, max_value=10**9)
@@ -130,6 +130,19 @@ def test_a_clock_that_jumps_ahead_for_a_while_costs_no_month() -> None:
     for at, received in ((START, 10), (START.replace(year=2031), 20), (START, 30)):
         ledger.observe([tap(received, 0)], at)
     assert totals(ledger.result()) == {MACHINES[0]: (30, 0)}
+
+
+def test_of_more_machines_than_an_answer_holds_those_that_changed_last_are_told() -> None:
+    """Ten thousands that came and went in a month; one was there from the beginning and still is."""
+    lasting, gone = UUID(int=1), [UUID(int=2**100 + number) for number in range(READINGS_TOLD + 5000)]
+    ledger = begun(tap(0, 0, vm_id=lasting))
+    ledger.observe([tap(0, 0, device=f"tap{each.int}", vm_id=each) for each in gone], START)
+    last = START + timedelta(seconds=1)
+    ledger.observe([tap(10**12, 10**12, vm_id=lasting)], last)
+    told = ledger.result()
+    assert len(told.readings) == READINGS_TOLD
+    assert totals(told)[lasting] == (10**12, 10**12)
+    assert len(told.model_dump_json()) < MAX_FRAME_BYTES * 3 // 4
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"ledger_id": 3}', b"\xff"])
