@@ -14,7 +14,7 @@ from svc_actors.controller.addresses import begin_release, free_removed
 from svc_actors.controller.machine_creation import Created, create_machine
 from svc_actors.controller.machine_records import lock_machine
 from svc_actors.controller.network_attachment import NewAddress, attach
-from svc_actors.controller.networks import NewPool, create_network, create_pool, remove_network
+from svc_actors.controller.networks import NewPool, create_network, create_pool, remove_network, update_network
 from svc_actors.controller.pool_edits import remove_pool, update_pool
 from svc_actors.controller.pool_records import lock_pool
 from svc_actors.controller.pool_watch import watch_pools
@@ -190,6 +190,31 @@ async def test_a_pool_that_goes_while_the_pools_are_looked_at_leaves_no_alert(da
             callers = Callers(database, nursery)
             await callers.begin(lambda: watch_pools(database))
     assert await alerts(database, "pool-low:") == []
+
+
+async def test_networks_that_come_go_and_become_the_default_at_once_never_wait_in_a_circle(database: Database) -> None:
+    world = await make_world(database)
+    refused: set[ErrorCode] = set()
+
+    async def change(number: int) -> None:
+        for _ in range(10):
+            async with database.transaction() as tx:
+                network_id = (await create_network(tx, f"n{number}", default=True))["id"]
+            for default in (world.network_id, network_id, world.network_id):
+                async with database.transaction() as tx:
+                    await update_network(tx, default, default=True, mtu=None)
+            try:
+                async with database.transaction() as tx:
+                    await remove_network(tx, network_id)
+            except ServiceError as refusal:
+                refused.add(refusal.code)
+                await database.execute("UPDATE networks SET name = id::text WHERE id = $1", network_id)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(8):
+            nursery.start_soon(change, number)
+    assert await database.fetchval('SELECT count(*) FROM networks WHERE "default"') == 1
+    assert refused <= {ErrorCode.CONFLICT}
 
 
 async def test_the_first_network_is_the_default_and_stays_it_while_there_are_others(database: Database) -> None:

@@ -2,7 +2,9 @@
 
 Invariants:
 - a pool's CIDR and family never change; no two pools overlap (a constraint of the database);
-- what a pool's own arithmetic takes (network, broadcast, gateway, its hosts' addresses) is never handed out.
+- what a pool's own arithmetic takes (network, broadcast, gateway, its hosts' addresses) is never handed out;
+- networks are made, changed and removed in turn, and pools are made so: there is one default network while there is
+  any, and of pools that overlap and are made at once none waits for another to end that waits for it.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ __all__ = [
     "update_network",
 ]
 
-_ONE_DEFAULT: Final = "networks_one_default"
-_POOLS_LOCK: Final = 0x5356_504C
+_TURN: Final = 0x5356_4E54
 
 
 async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int = 1500) -> Record:
     """A network without pools. As the default it takes the place of the one that was; where there is none it is it."""
+    await _take_turn(tx)
     if default:
         await _yield_default(tx)
     try:
@@ -55,9 +57,7 @@ async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int 
                 mtu,
             )
         )
-    except UniqueViolationError as error:
-        if error.constraint_name == _ONE_DEFAULT:
-            raise conflict("Another network was made the default at this moment.", hint="Try again.") from None
+    except UniqueViolationError:
         raise conflict(f"There is a network named {name} already.") from None
 
 
@@ -65,6 +65,9 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
     """A pool with its arithmetic reservations. Raises invalid (the figures contradict each other), conflict (it
     overlaps another pool, or a node that it serves cannot carry it), not_found (network or location)."""
     definition = define(new)
+    await _take_turn(tx)
+    if not await tx.fetchval("SELECT true FROM networks WHERE id = $1", network_id):
+        raise not_found("There is no such network.")
     if not await tx.fetchval("SELECT true FROM locations WHERE id = $1", definition.location_id):
         raise not_found("There is no such location.")
     await require_carriers(tx, definition)
@@ -77,10 +80,6 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
         **definition.columns(),
     }
     places = ", ".join(f"${place}" for place in range(1, len(columns) + 1))
-    if not await tx.fetchval("SELECT true FROM networks WHERE id = $1 FOR KEY SHARE", network_id):
-        raise not_found("There is no such network.")
-    # In turn: of pools that overlap and are made at once, each would wait for the others to end.
-    await tx.execute("SELECT pg_advisory_xact_lock($1)", _POOLS_LOCK)
     try:
         row = sole(
             await tx.fetchrow(
@@ -104,6 +103,7 @@ async def default_location(queryable: Queryable) -> UUID:
 
 async def update_network(tx: Transaction, network_id: UUID, *, default: bool | None, mtu: int | None) -> Record:
     """None leaves a thing as it is. Raises conflict for taking the default away without naming another."""
+    await _take_turn(tx)
     if default:
         await _yield_default(tx)
     row = await tx.fetchrow("SELECT * FROM networks WHERE id = $1 FOR UPDATE", network_id)
@@ -124,15 +124,20 @@ async def update_network(tx: Transaction, network_id: UUID, *, default: bool | N
     )
 
 
+async def _take_turn(tx: Transaction) -> None:
+    """Before anything is locked, and to the end of the transaction."""
+    await tx.execute("SELECT pg_advisory_xact_lock($1)", _TURN)
+
+
 async def _yield_default(tx: Transaction) -> None:
-    """No network is the default any more, whichever was by now. Whoever names another takes turns on all of them."""
-    await tx.execute("SELECT FROM networks ORDER BY id FOR UPDATE")
+    """No network is the default any more, whichever was by now."""
     await tx.execute('UPDATE networks SET "default" = false WHERE "default"')
 
 
 async def remove_network(tx: Transaction, network_id: UUID) -> Record:
     """Remove a network with its pools. Raises conflict while an address is held, or a machine is on the network, and
     for the default one while there are others."""
+    await _take_turn(tx)
     row = await tx.fetchrow("SELECT * FROM networks WHERE id = $1 FOR UPDATE", network_id)
     if row is None:
         raise not_found("There is no such network.")
