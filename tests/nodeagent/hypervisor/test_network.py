@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import inspect
 import itertools
+import json
 import os
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,7 +24,7 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
-from svc_nodeagent.hypervisor.network import apply, taps
+from svc_nodeagent.hypervisor.network import apply, nft, taps
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.network.plan import Uplink
 from svc_nodeagent.hypervisor.network.rates import set_rate, shaper_of
@@ -562,6 +563,21 @@ async def test_an_address_taken_from_a_card_is_neither_routed_nor_let_through(
         guest.send(guest.ping(OTHER, number=1))
         guest.send(guest.ping(ADDRESS, number=2))
         assert await guest.replies_until(2) == [2]
+
+
+async def test_the_kernel_and_nft_name_the_same_tables(host_network: HostNetwork, naming: Naming) -> None:
+    names = [f"{naming.table}-{number}-{'long' * 20}" for number in range(300)]
+    families = ("ip", "ip6", "inet", "arp", "bridge", "netdev")
+    added = [(families[number % len(families)], name) for number, name in enumerate(names)]
+    await nft.load([nft.table(family, name) for family, name in added])
+    try:
+        listed = json.loads(await run_program("nft", "-j", "list", "tables"))["nftables"]
+        found = {(each["table"]["family"], each["table"]["name"]) for each in listed if "table" in each}
+        ours = {each for each in await nft.list_tables() if each[1].startswith(naming.table)}
+        assert ours == {each for each in found if each[1].startswith(naming.table)}
+        assert ours >= set(added)
+    finally:
+        await nft.load([command for family, name in added for command in nft.no_table(family, name)])
 
 
 async def test_rules_of_others_are_left_alone(host_network: HostNetwork) -> None:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import trio
 
 from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.network.nft_tables import tables
 from svc_nodeagent.hypervisor.programs import run_program, try_program
 
 Json: TypeAlias = "bool | int | str | Sequence[Json] | dict[str, Json] | None"
@@ -76,10 +77,9 @@ async def load(commands: Commands) -> None:
 
 
 async def list_tables() -> frozenset[tuple[str, str]]:
-    """The (family, name) of every table of the host."""
-    listing = json.loads(await run_program("nft", "-j", "list", "tables"))
-    tables = [entry["table"] for entry in listing["nftables"] if "table" in entry]
-    return frozenset((table["family"], table["name"]) for table in tables)
+    """The (family, name) of every table of the host. Raises `OSError`."""
+    await trio.lowlevel.checkpoint()
+    return tables()
 
 
 async def list_table(family: str, name: str) -> list[dict[str, Json]]:
