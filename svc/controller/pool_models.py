@@ -26,11 +26,16 @@ def _without_zone(given: object) -> object:
 
 
 def _held_address(given: object) -> IPv4Address | IPv6Address:
+    """192.0.2.0/28 is sixteen addresses, so it is refused; 192.0.2.5/28 is one, as a machine's card has it."""
     if isinstance(given, str) and "%" not in given:
         try:
-            return ip_interface(given).ip if "/" in given else ip_address(given)
+            interface = ip_interface(given) if "/" in given else ip_interface(ip_address(given))
         except ValueError:
             pass
+        else:
+            network = interface.network
+            if network.version == 6 or network.prefixlen > 30 or interface.ip != network.network_address:
+                return interface.ip
     raise ValueError("must be an address such as 192.0.2.5, or an IPv6 sub-prefix such as 2001:db8:0:5::/64")
 
 

@@ -109,6 +109,16 @@ async def _until_somebody_waits(database: Database) -> None:
             await trio.lowlevel.checkpoint()
 
 
+async def test_a_range_is_not_taken_for_its_first_address(database: Database) -> None:
+    async with stage(database) as on:
+        pool = await on.administrator("network.add-pool", id=on.world.network_id, name="p", cidr="10.9.0.0/24")
+        with pytest.raises(ValidationError, match="ip"):
+            await on.administrator("pool.block", id=pool.id, ip="10.9.0.16/28", note="lab")
+        assert (await on.administrator("pool.show", id=pool.id)).blocked_count == 0
+        await on.administrator("pool.block", id=pool.id, ip="10.9.0.17/28", note="as a card has it")
+        assert (await on.administrator("pool.show", id=pool.id)).blocked_count == 1
+
+
 async def test_a_listed_sub_prefix_is_blocked_unblocked_and_freed_as_it_is_listed(database: Database) -> None:
     async with stage(database) as on:
         pool = await on.administrator("network.add-pool", id=on.world.network_id, name="six", cidr="2001:db8::/48")

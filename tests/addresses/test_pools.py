@@ -75,6 +75,12 @@ async def test_a_bridged_pool_has_a_vlan_and_the_guests_own_subnet(database: Dat
         ({"cidr": "10.9.0.0/24", "prefix_len": 28}, "prefix_len"),
         ({"cidr": "10.9.0.0/24", "vlan": 7}, "vlan"),
         ({"cidr": "10.9.0.0/24", "gateway_mode": "subnet", "guest_prefix_len": 25}, "guest_prefix_len"),
+        ({"cidr": "10.9.0.0/24", "gateway_mode": "subnet", "gateway": "10.9.0.255"}, "gateway"),
+        (
+            {"cidr": "10.9.0.0/16", "gateway_mode": "subnet", "guest_prefix_len": 24}
+            | {"range_start": "10.9.0.1", "range_end": "10.9.0.255"},
+            "range_end",
+        ),
         ({"cidr": "10.9.0.0/24", "nameservers": ["127.0.0.1"]}, "nameservers"),
         ({"cidr": "127.0.0.0/24"}, "cidr"),
         ({"cidr": "fe80::/64"}, "cidr"),

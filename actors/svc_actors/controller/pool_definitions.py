@@ -135,7 +135,7 @@ def define(new: NewPool) -> PoolDefinition:
         vlan=new.vlan,
         enabled=new.enabled,
     )
-    _require_gateway_in_reach(definition)
+    _require_sound_subnet(definition)
     return definition
 
 
@@ -174,9 +174,9 @@ def _guest_prefix(new: NewPool, slots: Slots, gateway: IPAddress) -> int:
     return prefix
 
 
-def _require_gateway_in_reach(pool: PoolDefinition) -> None:
+def _require_sound_subnet(pool: PoolDefinition) -> None:
     """A guest whose gateway is not said to be on its link finds it inside its own subnet, wherever it is in the
-    range."""
+    range; and of that subnet neither gateway nor guest is the network itself, or everybody (RFC 1122, 3.2.1.3)."""
     if pool.gateway_mode is GatewayMode.ONLINK or pool.gateway.is_link_local:
         return
     subnet = ip_network(f"{pool.gateway}/{pool.guest_prefix_len}", strict=False)
@@ -186,6 +186,15 @@ def _require_gateway_in_reach(pool: PoolDefinition) -> None:
             f"with /{pool.guest_prefix_len} {pool.gateway} is not in the subnet of every guest of the range",
             hint="Choose a shorter prefix, or gateway_mode onlink.",
         )
+    if subnet.version == 6 or subnet.prefixlen > 30:
+        return
+    nobodys: dict[IPAddress, str] = {subnet.network_address: "network", subnet.broadcast_address: "broadcast"}
+    fields = {"gateway": pool.gateway}
+    if subnet != pool.cidr:  # of the pool itself its own arithmetic keeps both
+        fields |= {"range_start": pool.range_start, "range_end": pool.range_end}
+    for field, ip in fields.items():
+        if ip in nobodys:
+            raise wrong_field(field, f"{ip} is the {nobodys[ip]} address of the guests' subnet {subnet}")
 
 
 def _inside(slots: Slots, field: str, ip: IPAddress) -> int:
