@@ -435,6 +435,24 @@ async def test_a_change_under_way_is_not_taken_for_something_that_was_removed(
     assert restored == []
 
 
+async def test_what_was_put_back_half_is_put_back_whole_at_the_next_look(
+    host_network: HostNetwork, naming: Naming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm_id, spec = uuid4(), network(ADDRESS)
+    await host_network.apply(vm_id, spec)
+    tap = naming.tap(spec.nics[0].nic_id)
+    await run_program("nft", "delete", "table", "inet", naming.table)
+    await run_program("ip", "route", "del", f"{ADDRESS}/32", "dev", tap)
+    with monkeypatch.context() as patched:
+        patched.setattr(taps, "forward", failing)
+        with pytest.raises(HostError):
+            await host_network.mend()
+    await host_network.mend()
+    with guest_end(tap, mac_of(ADDRESS)) as guest:
+        await guest.learn_gateway(ADDRESS)
+    assert differences(await host_network.probe()) == []
+
+
 async def test_while_a_host_could_not_be_restored_nothing_is_named_as_released(
     host_network: HostNetwork, naming: Naming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +469,10 @@ async def test_while_a_host_could_not_be_restored_nothing_is_named_as_released(
         with pytest.raises(HostError):
             await heir.absent((ADDRESS,), vm_id)
     assert await heir.absent((ADDRESS,), vm_id) == (ADDRESS,)
+
+
+def failing(*_: Any, **__: Any) -> None:
+    raise HostError(FailureCode.HOST, "The test says no.")
 
 
 def once(work: Callable[..., Any]) -> Callable[..., Any]:

@@ -129,16 +129,17 @@ class HostNetwork:
 
     async def mend(self) -> None:
         """Put everything back when a table of ours has gone, as it does when a firewall of the host is loaded anew by
-        rules that begin with `flush ruleset`, or a bridge has come back without its ports. Raises `HostError`; what
-        cannot be carried is logged."""
+        rules that begin with `flush ruleset`, or a bridge has come back without its ports; and when that failed
+        half-way before. Raises `HostError`; what cannot be carried is logged."""
         async with self._gate.beside():
-            if (not self._is_whole and not self._networks) or not await self._lost():
+            if not await self._lost() if self._is_whole else not self._networks:
                 return
         async with self._gate.alone():
             lost = await self._lost()  # it may have been looked at in the middle of a change
             if lost:
                 log.warning("what is ours was removed, and is put back", lost=lost)
                 self._is_whole = False
+            if not self._is_whole:
                 await self._restore_and_log()
 
     async def apply(self, vm_id: UUID, network: NetworkSpec) -> None:
