@@ -21,18 +21,19 @@ def domains(prefix: str) -> set[str]:
 
 
 def taps(prefix: str) -> set[str]:
+    """Taps, and the shapers of those that are held to a rate."""
     links = json.loads(_output("ip", "-j", "link", "show"))
-    return {link["ifname"] for link in links if link["ifname"].startswith(prefix)}
+    return {link["ifname"] for link in links if link["ifname"].startswith((prefix, f"_{prefix}"))}
 
 
 def tables(prefix: str) -> list[tuple[str, str]]:
-    """Family and name of the nftables tables."""
+    """Family and name of the nftables tables, those of rates among them."""
     listed = (line.split() for line in _output("nft", "list", "tables").splitlines())
-    return [(family, name) for _, family, name in listed if name == prefix]
+    return [(family, name) for _, family, name in listed if name.startswith(prefix)]
 
 
 def clear(prefix: str) -> None:
-    """Remove what a test that failed has left."""
+    """Remove what a test has left."""
     for vm_id in domains(prefix):
         subprocess.run(["virsh", "-q", "destroy", f"{prefix}-{vm_id}"], capture_output=True, check=False)
         subprocess.run(["virsh", "-q", "undefine", f"{prefix}-{vm_id}"], capture_output=True, check=False)
