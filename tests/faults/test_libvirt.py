@@ -40,7 +40,7 @@ async def order(client: Client, image_id: str, name: str, *, start: bool) -> dic
                 return dict(await client.call("POST", "/vms", body=body))
             except Failure as failure:
                 # The controller has only just noticed that the agent was killed, or comes back itself.
-                if failure.exit_code is not Exit.UNAVAILABLE:
+                if failure.exit_code != Exit.UNAVAILABLE:
                     raise
                 await trio.sleep(0.1)
 
