@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import asyncpg
 import pytest
 import trio
 
-from svc_actors.store import Database, Migration, MigrationError, known_migrations, migrate
+from svc_actors.store import Component, Database, Migration, MigrationError, known_migrations, migrate
+from tests.conftest import Cluster
+
+SINGLE_LIST = Path(__file__).parent / "single_list"
+"""The migrations as they were when all components shared one list of numbers."""
 
 
 @pytest.fixture
 async def steps(database: Database) -> list[Migration]:
     """What the database has, and two more."""
     known = known_migrations()
-    number = len(known)
+    number = known[-1].number
     return [
         *known,
-        Migration(number + 1, "basket", "CREATE TABLE basket (id int); INSERT INTO basket VALUES (1);"),
-        Migration(number + 2, "apple", "CREATE TABLE apple (id int); INSERT INTO basket VALUES (2);"),
+        _step(number + 1, "basket", "CREATE TABLE basket (id int); INSERT INTO basket VALUES (1);"),
+        _step(number + 2, "apple", "CREATE TABLE apple (id int); INSERT INTO basket VALUES (2);"),
     ]
+
+
+def _step(number: int, name: str, sql: str, component: Component = Component.CONTROLLER) -> Migration:
+    return Migration(component, number, name, sql)
 
 
 async def test_a_migrated_database_has_nothing_left_to_apply(database: Database) -> None:
@@ -47,7 +58,7 @@ async def test_processes_that_migrate_at_once_apply_each_step_once(database: Dat
 
 
 async def test_a_step_that_fails_leaves_nothing_of_itself(database: Database, steps: list[Migration]) -> None:
-    broken = Migration(steps[-1].number, "apple", "CREATE TABLE apple (id int); INSERT INTO nowhere VALUES (2);")
+    broken = _step(steps[-1].number, "apple", "CREATE TABLE apple (id int); INSERT INTO nowhere VALUES (2);")
     with pytest.raises(asyncpg.UndefinedTableError):
         await migrate(database, [*steps[:-1], broken])
     assert await database.fetchval("SELECT to_regclass('apple')") is None
@@ -57,7 +68,7 @@ async def test_a_step_that_fails_leaves_nothing_of_itself(database: Database, st
 
 async def test_an_applied_step_that_was_edited_is_refused(database: Database, steps: list[Migration]) -> None:
     await migrate(database, steps)
-    edited = Migration(steps[-2].number, "basket", steps[-2].sql + "-- a thought")
+    edited = _step(steps[-2].number, "basket", steps[-2].sql + "-- a thought")
     with pytest.raises(MigrationError, match=f"{edited} differs"):
         await migrate(database, [*steps[:-2], edited, steps[-1]])
 
@@ -68,9 +79,97 @@ async def test_a_database_newer_than_the_code_is_refused(database: Database, ste
         await migrate(database, steps[:-1])
 
 
+async def test_a_component_is_extended_without_touching_the_numbers_of_another(
+    database: Database, steps: list[Migration]
+) -> None:
+    await migrate(database, steps)
+    shared = _step(
+        1 + sum(step.component is Component.SHARED for step in steps),
+        "later",
+        "CREATE TABLE later (id int)",
+        Component.SHARED,
+    )
+
+    applied = await migrate(database, [*steps, shared])
+
+    assert applied == [shared]
+
+
 @pytest.mark.parametrize("names", [["0001_a.sql", "0003_b.sql"], ["0001_a.sql", "0001_b.sql"], ["0001_a.sql", "2.sql"]])
 def test_files_that_leave_a_gap_or_are_misnamed_are_refused(tmp_path: Path, names: list[str]) -> None:
+    (tmp_path / "shared").mkdir()
     for name in names:
-        (tmp_path / name).write_text("SELECT 1")
+        (tmp_path / "shared" / name).write_text("SELECT 1")
     with pytest.raises(MigrationError):
-        known_migrations(tmp_path)
+        known_migrations([Component.SHARED], tmp_path)
+
+
+@pytest.fixture
+async def single_list(database_cluster: Cluster) -> AsyncIterator[Database]:
+    """A database as the single list of migrations made it."""
+    name = f"single_{uuid4().hex}"
+    async with Database.open(database_cluster.url, size=1) as administration:
+        await administration.execute(f"CREATE DATABASE {name}")
+        async with Database.open(database_cluster.url_of(name)) as database:
+            await database.execute(
+                """CREATE TABLE schema_migration (number integer PRIMARY KEY, name text NOT NULL,
+                   checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"""
+            )
+            for number, file in enumerate(sorted(SINGLE_LIST.glob("*.sql")), start=1):
+                sql = file.read_text()
+                await database.execute(sql)
+                await database.execute(
+                    "INSERT INTO schema_migration (number, name, checksum) VALUES ($1, $2, $3)",
+                    number,
+                    file.stem[5:],
+                    hashlib.sha256(sql.encode()).hexdigest(),
+                )
+            yield database
+        await administration.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def test_a_database_of_the_single_list_becomes_what_a_new_one_is_and_keeps_its_rows(
+    single_list: Database, database: Database
+) -> None:
+    kept = await single_list.fetchval("INSERT INTO projects (name) VALUES ('kept') RETURNING id")
+
+    await migrate(single_list)
+
+    assert await _schema(single_list) == await _schema(database)
+    assert await single_list.fetchval("SELECT name FROM projects WHERE id = $1", kept) == "kept"
+    assert await migrate(single_list) == []
+
+
+async def test_an_unfinished_or_edited_single_list_is_refused_and_left_as_it_is(single_list: Database) -> None:
+    await single_list.execute("DELETE FROM schema_migration WHERE number = 11")
+
+    with pytest.raises(MigrationError, match="development version"):
+        await migrate(single_list)
+
+    assert await single_list.fetchval("SELECT count(*) FROM schema_migration") == 10
+
+
+async def _schema(database: Database) -> list[tuple[object, ...]]:
+    """Columns, constraints, indexes, triggers and functions, as the server writes them."""
+    return [
+        tuple(row.values())
+        for row in await database.fetch(
+            """
+            SELECT 'column', table_name::text, column_name::text,
+                   concat_ws(' ', data_type, is_nullable, column_default, collation_name)
+            FROM information_schema.columns WHERE table_schema = 'public'
+            UNION ALL
+            SELECT 'constraint', conrelid::regclass::text, conname::text, pg_get_constraintdef(oid)
+            FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+            UNION ALL
+            SELECT 'index', tablename::text, indexname::text, indexdef FROM pg_indexes WHERE schemaname = 'public'
+            UNION ALL
+            SELECT 'trigger', tgrelid::regclass::text, tgname::text, pg_get_triggerdef(oid) || tgenabled::text
+            FROM pg_trigger WHERE NOT tgisinternal
+            UNION ALL
+            SELECT 'function', '', proname::text, pg_get_functiondef(oid)
+            FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prokind = 'f'
+            ORDER BY 1, 2, 3, 4
+            """
+        )
+    ]

@@ -18,12 +18,13 @@ from svc_actors.store.events import (
     append,
 )
 from svc_actors.store.listening import Notification, NotificationKind
-from svc_actors.store.migrate import Migration, MigrationError, known_migrations, migrate
+from svc_actors.store.migrate import Component, Migration, MigrationError, known_migrations, migrate
 from svc_actors.store.sequencing import Retention
 from svc_actors.store.transactions import Isolation, Queryable, Session, Transaction
 
 __all__ = [
     "Caller",
+    "Component",
     "Database",
     "DatabaseInUseError",
     "DatabaseStartError",

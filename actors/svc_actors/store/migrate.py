@@ -1,7 +1,9 @@
 """Numbered SQL files applied in order, each once, each in a transaction, by one process at a time.
 
-`migrations/NNNN_name.sql` is recorded with a checksum. A database that is newer than this code, and a file that was
-edited after it had been applied, are refused: neither can be mended by guessing.
+`migrations/<component>/NNNN_name.sql`: each component numbers its own files. `shared` is applied first and refers to
+nothing of the others, so that two services stand on the same shared tables. Each file is recorded with a checksum. A
+database that is newer than this code, and a file that was edited after it had been applied, are refused: neither can be
+mended by guessing. What another service's component has recorded in the same database is left alone.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from svc_actors.store.database import Database
-from svc_actors.store.transactions import Transaction
+from svc_actors.store.transactions import Queryable, Transaction
 
 _LOCK = 0x5356_4301
 _FILE_NAME = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
@@ -25,10 +28,21 @@ class MigrationError(RuntimeError):
     """The schema cannot be brought to what this code expects; the message says why, and nothing was changed."""
 
 
+class Component(StrEnum):
+    """Whose tables: people, sessions, audit, events, settings, alerts are shared; the rest is one service's own."""
+
+    SHARED = "shared"
+    CONTROLLER = "controller"
+
+
+CONTROLLER_SCHEMA = (Component.SHARED, Component.CONTROLLER)
+
+
 @dataclass(frozen=True)
 class Migration:
     """One step of the schema."""
 
+    component: Component
     number: int
     name: str
     sql: str
@@ -38,18 +52,25 @@ class Migration:
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     def __str__(self) -> str:
-        return f"{self.number:04d}_{self.name}"
+        return f"{self.component}/{self.number:04d}_{self.name}"
 
 
-def known_migrations(folder: Traversable | None = None) -> list[Migration]:
-    """The migrations of this release, in order; numbers are unique and leave no gap."""
+def known_migrations(
+    components: Sequence[Component] = CONTROLLER_SCHEMA, folder: Traversable | None = None
+) -> list[Migration]:
+    """The migrations of `components` in this release, in order; a component's numbers are unique and leave no gap."""
+    root = folder or files("svc_actors.store") / "migrations"
+    return [migration for component in components for migration in _of(component, root / component.value)]
+
+
+def _of(component: Component, folder: Traversable) -> list[Migration]:
     found = []
-    for entry in (folder or files("svc_actors.store") / "migrations").iterdir():
+    for entry in folder.iterdir():
         match = _FILE_NAME.fullmatch(entry.name)
         if match:
-            found.append(Migration(int(match["number"]), match["name"], entry.read_text(encoding="utf-8")))
+            found.append(Migration(component, int(match["number"]), match["name"], entry.read_text(encoding="utf-8")))
         elif entry.name.endswith(".sql"):
-            raise MigrationError(f"The migration {entry.name} is not named NNNN_name.sql.")
+            raise MigrationError(f"The migration {component}/{entry.name} is not named NNNN_name.sql.")
     found.sort(key=lambda migration: migration.number)
     for position, migration in enumerate(found, start=1):
         if migration.number != position:
@@ -68,6 +89,7 @@ async def migrate(database: Database, migrations: Sequence[Migration] | None = N
     while True:
         async with database.transaction() as transaction:
             await transaction.execute("SELECT pg_advisory_xact_lock($1)", _LOCK, timeout=_MIGRATION_TIMEOUT)
+            await _prepare(transaction, known)
             missing = await _missing(transaction, known)
             if not missing:
                 return applied_now
@@ -75,36 +97,89 @@ async def migrate(database: Database, migrations: Sequence[Migration] | None = N
         applied_now.append(missing[0])
 
 
-async def _missing(transaction: Transaction, known: Sequence[Migration]) -> Sequence[Migration]:
+async def _prepare(transaction: Transaction, known: Sequence[Migration]) -> None:
+    """Have the table of what was applied, in today's shape."""
+    columns = {
+        row["attname"]
+        for row in await transaction.fetch(
+            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('schema_migration') AND attnum > 0"
+        )
+    }
+    if columns and "component" not in columns:
+        await _adopt_single_list(transaction, known)
+    elif not columns:
+        await _make_table(transaction)
+
+
+async def _make_table(transaction: Transaction) -> None:
     await transaction.execute(
         """
-        CREATE TABLE IF NOT EXISTS schema_migration (
-            number integer PRIMARY KEY,
+        CREATE TABLE schema_migration (
+            component text NOT NULL,
+            number integer NOT NULL,
             name text NOT NULL,
             checksum text NOT NULL,
-            applied_at timestamptz NOT NULL DEFAULT now()
+            applied_at timestamptz NOT NULL DEFAULT now(),
+            PRIMARY KEY (component, number)
         )
         """
     )
-    recorded = await transaction.fetch("SELECT number, name, checksum FROM schema_migration ORDER BY number")
-    if len(recorded) > len(known):
+
+
+# Until November 2026 all migrations were one list of eleven files. What they made is what these files of the components
+# make; the checksum is that of their checksums, one a line.
+_SINGLE_LIST_CHECKSUM = "c742c581fe0552d0b5ef9f0b313aacb40aea5bd2ce4e53574bc5c32b999d1a9f"
+_SINGLE_LIST_COVERS = {Component.SHARED: 3, Component.CONTROLLER: 10}
+
+
+async def _adopt_single_list(transaction: Transaction, known: Sequence[Migration]) -> None:
+    """Record a database that was migrated by the single list as one that was migrated by components."""
+    rows = await transaction.fetch("SELECT checksum FROM schema_migration ORDER BY number")
+    checksum = hashlib.sha256("\n".join(row["checksum"] for row in rows).encode()).hexdigest()
+    if checksum != _SINGLE_LIST_CHECKSUM:
         raise MigrationError(
-            f"The database is at migration {recorded[-1]['number']:04d}_{recorded[-1]['name']}, this release knows "
-            f"only {len(known)}. It was left untouched: run the newer release, or restore a backup made with this one."
+            "The database was made by a development version of this service that cannot be upgraded directly. It was "
+            "left untouched: start the last version before November 2026 on it once, then this one."
         )
-    for row, migration in zip(recorded, known, strict=False):
-        if row["checksum"] != migration.checksum:
+    await transaction.execute("DROP TABLE schema_migration")
+    await _make_table(transaction)
+    for migration in known:
+        if migration.number <= _SINGLE_LIST_COVERS.get(migration.component, 0):
+            await _record(transaction, migration)
+
+
+async def _missing(queryable: Queryable, known: Sequence[Migration]) -> Sequence[Migration]:
+    recorded: dict[tuple[str, int], str] = {}
+    newest: dict[str, str] = {}
+    for row in await queryable.fetch("SELECT component, number, name, checksum FROM schema_migration ORDER BY number"):
+        recorded[row["component"], row["number"]] = row["checksum"]
+        newest[row["component"]] = f"{row['component']}/{row['number']:04d}_{row['name']}"
+    for component in dict.fromkeys(migration.component for migration in known):
+        count = sum(migration.component is component for migration in known)
+        if sum(of == component for of, _ in recorded) > count:
+            raise MigrationError(
+                f"The database is at migration {newest[component]}, this release knows only {count} of {component}. "
+                "It was left untouched: run the newer release, or restore a backup made with this one."
+            )
+    for migration in known:
+        checksum = recorded.get((migration.component, migration.number), migration.checksum)
+        if checksum != migration.checksum:
             raise MigrationError(
                 f"The migration {migration} differs from the one that this database was migrated with. It was left "
                 "untouched: restore the file, and put the change into a new migration."
             )
-    return known[len(recorded) :]
+    return [migration for migration in known if (migration.component, migration.number) not in recorded]
 
 
 async def _apply(transaction: Transaction, migration: Migration) -> None:
     await transaction.execute(migration.sql, timeout=_MIGRATION_TIMEOUT)
+    await _record(transaction, migration)
+
+
+async def _record(transaction: Transaction, migration: Migration) -> None:
     await transaction.execute(
-        "INSERT INTO schema_migration (number, name, checksum) VALUES ($1, $2, $3)",
+        "INSERT INTO schema_migration (component, number, name, checksum) VALUES ($1, $2, $3, $4)",
+        migration.component.value,
         migration.number,
         migration.name,
         migration.checksum,
