@@ -28,8 +28,9 @@ async def serve():
     async with embedded(pathlib.Path(sys.argv[1])) as url, Database.open(url) as database:
         await database.execute("CREATE TABLE IF NOT EXISTS mark (words text)")
         await database.execute("INSERT INTO mark VALUES ('kept')")
-        print("serving", flush=True)
         try:
+            # Inside the block: an interrupt may follow the word at once.
+            print("serving", flush=True)
             await trio.sleep_forever()
         finally:
             with trio.CancelScope(shield=True):
