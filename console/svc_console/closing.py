@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from svc_actors.controller.consoles import Standing
+from svc_actors.controller.machines.consoles import Standing
 from svc_console.relay import Ending
 
 

@@ -21,9 +21,9 @@ import trio
 from quart import Response, websocket
 from quart_trio import QuartTrio
 
-from svc.controller.consoles import CONSOLE_SOCKET_PATH
-from svc.controller.sessions import SESSION_COOKIE
-from svc_actors.controller.consoles import ConsoleKind, ConsoleOpen, Grant, Standing, redeem, standing
+from svc.controller.machines.consoles import CONSOLE_SOCKET_PATH
+from svc.identity.sessions import SESSION_COOKIE
+from svc_actors.controller.machines.consoles import ConsoleKind, ConsoleOpen, Grant, Standing, redeem, standing
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_console import closing, frames

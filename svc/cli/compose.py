@@ -16,27 +16,27 @@ from pathlib import Path
 import structlog
 import trio
 
-from svc.controller.authenticate import Authentication
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.defaults import seed_defaults
-from svc.controller.passwords import Passwords
 from svc.controller.services import Controller
-from svc.controller.sign_in import ensure_setup_token
-from svc.controller.throttle import forget_old_failures
+from svc.identity.authenticate import Authentication
+from svc.identity.passwords import Passwords
+from svc.identity.sign_in import ensure_setup_token
+from svc.identity.throttle import forget_old_failures
 from svc.registry.idempotency import forget_expired
-from svc_actors.controller.alerts import Severity, forget_closed_alerts, raise_alert
-from svc_actors.controller.authority import Authority
-from svc_actors.controller.gateway import Gateway
-from svc_actors.controller.image_files import ImageFiles, ImageSources
-from svc_actors.controller.machine_watch import MachineWatch
-from svc_actors.controller.machine_work import install_machines
-from svc_actors.controller.network_probe import NetworkProbe
-from svc_actors.controller.network_watch import NetworkWatch
-from svc_actors.controller.node import Node, NodeServices
-from svc_actors.controller.node_watch import NodeWatch, machine_observer
-from svc_actors.controller.tasks import TaskRunner
-from svc_actors.controller.traffic_watch import TrafficWatch
+from svc_actors.alerts import Severity, forget_closed_alerts, raise_alert
+from svc_actors.controller.gateway.authority import Authority
+from svc_actors.controller.gateway.gateway import Gateway
+from svc_actors.controller.images.files import ImageFiles, ImageSources
+from svc_actors.controller.machines.work import install_machines
+from svc_actors.controller.nodes.node import Node, NodeServices
+from svc_actors.controller.reconcile.machine_watch import MachineWatch
+from svc_actors.controller.reconcile.network_probe import NetworkProbe
+from svc_actors.controller.reconcile.network_watch import NetworkWatch
+from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_observer
+from svc_actors.controller.tasks.runner import TaskRunner
+from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorAlert, ActorSystem, AlertKind
 from svc_actors.runtime.supervision import log_alert

@@ -4,36 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 
-from svc.controller import (
-    activity,
-    alerts,
-    consoles,
-    events,
-    images,
-    locations,
-    machine_networking,
-    machine_orders,
-    machines,
-    networks,
-    nodes,
-    overview,
-    people,
-    plan_traffic,
-    plans,
-    pool_addresses,
-    pools,
-    projects,
-    security_groups,
-    settings,
-    sign_in,
-    ssh_keys,
-    support,
-    tasks,
-    tokens,
-    traffic,
-    users,
-)
+from svc.controller import images, overview, projects, tasks
+from svc.controller.machines import consoles, machines, plans, ssh_keys
+from svc.controller.machines import orders as machine_orders
+from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
+from svc.controller.nodes import locations, nodes
 from svc.controller.services import Controller
+from svc.controller.traffic import plan_traffic, traffic
+from svc.identity import activity, alerts, events, people, settings, sign_in, support, tokens, users
 from svc.registry.registry import Registry
 
 AREAS = (

@@ -10,8 +10,8 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Final
 
-from svc_actors.controller.image_catalogue import ensure_catalogue
-from svc_actors.controller.networks import NewPool, create_network, create_pool
+from svc_actors.controller.images.catalogue import ensure_catalogue
+from svc_actors.controller.networking.networks import NewPool, create_network, create_pool
 from svc_actors.store import Database
 
 NAT_NETWORK: Final = IPv4Network("10.77.0.0/16")

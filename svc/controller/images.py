@@ -9,13 +9,20 @@ from uuid import UUID
 
 from pydantic import AnyHttpUrl, Field, model_validator
 
-from svc.controller.fields import Name
 from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel
+from svc.identity.fields import Name
 from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
 from svc.registry.principal import Access, Role, Scope
-from svc_actors.controller.image_files import ImageFiles
-from svc_actors.controller.images import CustomImage, add_custom, order_pull, order_refresh, set_enabled, set_file
+from svc_actors.controller.images.files import ImageFiles
+from svc_actors.controller.images.images import (
+    CustomImage,
+    add_custom,
+    order_pull,
+    order_refresh,
+    set_enabled,
+    set_file,
+)
 from svc_actors.errors import conflict, invalid, not_found
 from svc_actors.store import Record
 

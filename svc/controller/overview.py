@@ -8,14 +8,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from svc.controller.access import visible_projects
-from svc.controller.machine_models import SHOWN_STATUS
+from svc.controller.machines.models import SHOWN_STATUS
 from svc.controller.services import Controller
 from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, contains, joined, literally
 from svc.registry.principal import Access, Principal, Role, Scope
-from svc_actors.controller.node_records import SHOWN_STATE
-from svc_actors.controller.rows import sole
-from svc_actors.controller.scheduler import PROMISED
+from svc_actors.controller.nodes.records import SHOWN_STATE
+from svc_actors.controller.placement.scheduler import PROMISED
+from svc_actors.rows import sole
 from svc_actors.store import Queryable
 
 MAX_RESULTS = 20

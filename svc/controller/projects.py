@@ -10,8 +10,8 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.access import visible_projects
-from svc.controller.fields import Name
 from svc.controller.services import Controller
+from svc.identity.fields import Name
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, joined, paginate
 from svc.registry.principal import Access, Principal, Role, Scope

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from svc.controller.config import ControllerConfig
-from svc.controller.passwords import Passwords
-from svc_actors.controller.authority import Authority
-from svc_actors.controller.gateway import Gateway
-from svc_actors.controller.network_watch import NetworkWatch
-from svc_actors.controller.tasks import TaskRunner
+from svc.identity.passwords import Passwords
+from svc_actors.controller.gateway.authority import Authority
+from svc_actors.controller.gateway.gateway import Gateway
+from svc_actors.controller.reconcile.network_watch import NetworkWatch
+from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog

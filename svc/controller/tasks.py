@@ -13,7 +13,7 @@ from svc.controller.services import Controller
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal, Scope
-from svc_actors.controller.tasks import Level, ResourceKind, Task, TaskStatus, as_task, get_task, read_log
+from svc_actors.controller.tasks.runner import Level, ResourceKind, Task, TaskStatus, as_task, get_task, read_log
 from svc_actors.errors import ErrorCode, not_found
 from svc_actors.store import Queryable
 

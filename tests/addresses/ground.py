@@ -8,8 +8,8 @@ from ipaddress import ip_network
 from typing import Any
 from uuid import UUID, uuid4
 
-from svc_actors.controller.addresses import PoolFull, allocate, new_nic
-from svc_actors.controller.networks import NewPool, create_pool
+from svc_actors.controller.networking.addresses import PoolFull, allocate, new_nic
+from svc_actors.controller.networking.networks import NewPool, create_pool
 from svc_actors.store import Database, Transaction
 from tests.controller.machines.service import World
 

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from svc_actors.controller.addresses import (
+from svc_actors.controller.networking.addresses import (
     PoolFull,
     allocate,
     allocate_first,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svc_actors.controller.pool_arithmetic import MOST_SLOT_BITS, Slots, address_text, guest_address
+from svc_actors.controller.networking.pool_arithmetic import MOST_SLOT_BITS, Slots, address_text, guest_address
 from svc_actors.store import Database, known_migrations, migrate
 from tests.conftest import Cluster
 

@@ -10,10 +10,10 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.controller.addresses import allocate, begin_release, force_free, free_removed, releasing_of
-from svc_actors.controller.machine_records import lock_machine
-from svc_actors.controller.network_changes import network_changed
-from svc_actors.controller.pool_edits import update_pool
+from svc_actors.controller.machines.records import lock_machine
+from svc_actors.controller.networking.addresses import allocate, begin_release, force_free, free_removed, releasing_of
+from svc_actors.controller.networking.changes import network_changed
+from svc_actors.controller.networking.pool_edits import update_pool
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.addresses.ground import Card, held, make_cards, take

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from svc_actors.controller.addresses import begin_release, free_removed
-from svc_actors.controller.pool_watch import watch_pools
-from svc_actors.controller.reservations import refresh_host_reservations
+from svc_actors.controller.networking.addresses import begin_release, free_removed
+from svc_actors.controller.networking.pool_watch import watch_pools
+from svc_actors.controller.networking.reservations import refresh_host_reservations
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from tests.addresses.ground import Card, held, make_cards, make_pool, take

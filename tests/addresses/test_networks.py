@@ -11,9 +11,9 @@ import pytest
 import trio
 from pydantic import ValidationError
 
-from svc_actors.controller.networks import create_network, remove_network, update_network
-from svc_actors.controller.reservations import block
-from svc_actors.controller.security_groups import (
+from svc_actors.controller.networking.networks import create_network, remove_network, update_network
+from svc_actors.controller.networking.reservations import block
+from svc_actors.controller.networking.security_groups import (
     Action,
     Direction,
     FirewallRule,

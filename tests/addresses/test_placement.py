@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from svc_actors.controller.scheduler import Candidate, Need, place
+from svc_actors.controller.placement.scheduler import Candidate, Need, place
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.addresses.ground import make_pool

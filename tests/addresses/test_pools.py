@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from svc_actors.controller.addresses import begin_release, free_removed
+from svc_actors.controller.networking.addresses import begin_release, free_removed
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from tests.addresses.ground import Card, make_cards, make_pool, take

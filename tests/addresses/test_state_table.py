@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from svc_actors.controller.addresses import (
+from svc_actors.controller.networking.addresses import (
     PoolFull,
     allocate,
     begin_release,
@@ -32,7 +32,7 @@ from svc_actors.controller.addresses import (
     free_removed,
     releasing_of,
 )
-from svc_actors.controller.reservations import block, reserve, unblock, unreserve
+from svc_actors.controller.networking.reservations import block, reserve, unblock, unreserve
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, Transaction
 from tests.addresses.bench import Bench, opened

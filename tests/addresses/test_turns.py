@@ -10,15 +10,21 @@ from uuid import UUID
 import pytest
 import trio
 
-from svc_actors.controller.addresses import begin_release, free_removed
-from svc_actors.controller.machine_creation import Created, create_machine
-from svc_actors.controller.machine_records import lock_machine
-from svc_actors.controller.network_attachment import NewAddress, attach
-from svc_actors.controller.networks import NewPool, create_network, create_pool, remove_network, update_network
-from svc_actors.controller.pool_edits import remove_pool, update_pool
-from svc_actors.controller.pool_records import lock_pool
-from svc_actors.controller.pool_watch import watch_pools
-from svc_actors.controller.reservations import refresh_host_reservations, reserve, unreserve
+from svc_actors.controller.machines.creation import Created, create_machine
+from svc_actors.controller.machines.network_attachment import NewAddress, attach
+from svc_actors.controller.machines.records import lock_machine
+from svc_actors.controller.networking.addresses import begin_release, free_removed
+from svc_actors.controller.networking.networks import (
+    NewPool,
+    create_network,
+    create_pool,
+    remove_network,
+    update_network,
+)
+from svc_actors.controller.networking.pool_edits import remove_pool, update_pool
+from svc_actors.controller.networking.pool_records import lock_pool
+from svc_actors.controller.networking.pool_watch import watch_pools
+from svc_actors.controller.networking.reservations import refresh_host_reservations, reserve, unreserve
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.addresses.ground import Card, held, make_cards, make_pool, take

@@ -15,11 +15,11 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from trio_websocket import WebSocketConnection, open_websocket_url
 
-from svc.controller import consoles
-from svc.controller.authenticate import Authentication
+from svc.controller.machines import consoles
 from svc.controller.services import Controller
+from svc.identity.authenticate import Authentication
 from svc.registry.registry import Registry
-from svc_actors.controller.consoles import ConsoleOpen
+from svc_actors.controller.machines.consoles import ConsoleOpen
 from svc_actors.errors import not_ready
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, ConnectionRejected, WebSocketConnection
 
-from svc_actors.controller.consoles import ConsoleKind
+from svc_actors.controller.machines.consoles import ConsoleKind
 from tests.console.house import House
 
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 import trio
 
-from svc_actors.controller.consoles import ConsoleKind, Grant, redeem
+from svc_actors.controller.machines.consoles import ConsoleKind, Grant, redeem
 from tests.console.house import House
 
 

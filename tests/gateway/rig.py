@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 
 import trio
 
-from svc_actors.controller.authority import Authority
-from svc_actors.controller.gateway import Gateway, GatewayHooks
+from svc_actors.controller.gateway.authority import Authority
+from svc_actors.controller.gateway.gateway import Gateway, GatewayHooks
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_nodeagent.agent import Agent, Patience

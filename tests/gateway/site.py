@@ -13,13 +13,14 @@ import httpx
 import trio
 
 from svc.cli.compose import open_services
-from svc.controller import nodes, nodes_joining
 from svc.controller.config import ControllerConfig
-from svc.controller.nodes_models import NodeDetail
+from svc.controller.nodes import joining as nodes_joining
+from svc.controller.nodes import nodes
+from svc.controller.nodes.models import NodeDetail
 from svc.controller.services import Controller
 from svc.registry.operation import Context
 from svc.registry.principal import Principal, Role, Scope
-from svc_actors.controller.node_records import NodeMode, NodeState
+from svc_actors.controller.nodes.records import NodeMode, NodeState
 from svc_actors.errors import ServiceError
 from svc_actors.store import Caller, Database, Via
 from svc_nodeagent.config import AgentFolder

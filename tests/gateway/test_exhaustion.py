@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 import trio
 
-from svc_actors.controller import gateway as gateway_module
-from svc_actors.controller.authority import ServerCertificate
-from svc_actors.controller.gateway import Gateway
+from svc_actors.controller.gateway import gateway as gateway_module
+from svc_actors.controller.gateway.authority import ServerCertificate
+from svc_actors.controller.gateway.gateway import Gateway
 from tests.gateway.rig import Rig, until
 
 

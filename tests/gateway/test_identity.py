@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from svc_actors.controller.gateway import OperationFailed
+from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_nodeagent.agent import Patience
 from svc_nodeagent.config import Identity
 from svc_nodeagent.enrol import new_key, private_pem, signing_request

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from svc_actors.controller.gateway_operations import NodeOperations
+from svc_actors.controller.gateway.operations import NodeOperations
 from svc_nodeagent.protocol import (
     PROTOCOL_VERSION,
     DownFrame,

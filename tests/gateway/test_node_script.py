@@ -8,7 +8,8 @@ from pathlib import Path
 
 import trio
 
-from svc.controller import nodes_joining, nodes_package
+from svc.controller.nodes import joining as nodes_joining
+from svc.controller.nodes import package as nodes_package
 from svc.registry.operation import Empty
 from tests.gateway.site import Site
 

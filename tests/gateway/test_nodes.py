@@ -8,12 +8,13 @@ from uuid import UUID, uuid4
 import pytest
 import trio
 
-from svc.controller import nodes, nodes_joining
-from svc.controller.nodes_models import HealthStatus
+from svc.controller.nodes import joining as nodes_joining
+from svc.controller.nodes import nodes
+from svc.controller.nodes.models import HealthStatus
 from svc.controller.tasks import TaskModel
 from svc.registry.operation import Empty
-from svc_actors.controller.node_records import NodeMode, NodeState
-from svc_actors.controller.node_watch import NodeWatch, Rhythm, machine_observer
+from svc_actors.controller.nodes.records import NodeMode, NodeState
+from svc_actors.controller.reconcile.node_watch import NodeWatch, Rhythm, machine_observer
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent.enrol import EnrolmentRefused, new_key, signing_request

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 import trio
 
-from svc_actors.controller.gateway import NodeUnavailable, OperationFailed
+from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
 from svc_nodeagent.protocol import (
     DomainResult,
     DomainState,

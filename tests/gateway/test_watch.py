@@ -11,10 +11,10 @@ from uuid import UUID, uuid4
 
 import trio
 
-from svc_actors.controller.authority import Authority
-from svc_actors.controller.gateway import Gateway
-from svc_actors.controller.node import MOST_TRESPASSES_AN_HOUR, Node, NodeServices
-from svc_actors.controller.node_watch import NodeWatch, Rhythm
+from svc_actors.controller.gateway.authority import Authority
+from svc_actors.controller.gateway.gateway import Gateway
+from svc_actors.controller.nodes.node import MOST_TRESPASSES_AN_HOUR, Node, NodeServices
+from svc_actors.controller.reconcile.node_watch import NodeWatch, Rhythm
 from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorCrashed, ActorSystem
 from svc_actors.sealing import Sealer

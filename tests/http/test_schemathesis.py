@@ -27,9 +27,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from svc.cli.compose import open_services
-from svc.controller.authenticate import Authentication
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
+from svc.identity.authenticate import Authentication
 from svc.registry.openapi import document
 from svc.registry.operation import Method, Presentation
 from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret

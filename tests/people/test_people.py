@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from svc.controller.events import visible_events
+from svc.identity.events import visible_events
 from svc.registry.principal import EVERY_SCOPE, Principal, Role
 from svc_actors.errors import ServiceError
 from svc_actors.store import EventKind, NewEvent, append

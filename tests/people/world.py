@@ -13,11 +13,13 @@ from uuid import UUID
 import httpx
 import trio
 
-from svc.controller import activity, events, people, projects, settings, sign_in, ssh_keys, support, tokens, users
-from svc.controller.authenticate import Authentication
+from svc.controller import projects
 from svc.controller.catalogue import controller_registry
-from svc.controller.passwords import Passwords
+from svc.controller.machines import ssh_keys
 from svc.controller.services import Controller
+from svc.identity import activity, events, people, settings, sign_in, support, tokens, users
+from svc.identity.authenticate import Authentication
+from svc.identity.passwords import Passwords
 from svc.registry.registry import Registry
 from svc_actors.sealing import Sealer
 from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret

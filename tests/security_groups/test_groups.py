@@ -10,7 +10,7 @@ import pytest
 
 from svc.controller.catalogue import controller_registry
 from svc.registry.parameters import ParameterReader, Parameters
-from svc_actors.controller.security_groups import MAX_GROUPS_OF_A_PROJECT, MAX_RULES
+from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_PROJECT, MAX_RULES
 from svc_actors.errors import ErrorCode, ServiceError
 from tests.people.test_support import REFUSAL, inside
 from tests.security_groups.place import HTTPS, Place, made, refusal

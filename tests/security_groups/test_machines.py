@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 import trio
 
-from svc_actors.controller.addresses import allocate
-from svc_actors.controller.machine_spec import network_spec
-from svc_actors.controller.security_groups import MAX_GROUPS_OF_A_MACHINE, set_groups
+from svc_actors.controller.machines.spec import network_spec
+from svc_actors.controller.networking.addresses import allocate
+from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_MACHINE, set_groups
 from svc_nodeagent.protocol import Action, Direction, Firewall, FirewallRule, TransportProtocol
 from tests.security_groups.place import HTTPS, Place, made, refusal
 

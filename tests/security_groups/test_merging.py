@@ -9,7 +9,7 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc_actors.controller.security_groups import Group, merged
+from svc_actors.controller.networking.security_groups import Group, merged
 from svc_nodeagent.protocol import Action, Direction, Firewall, FirewallRule, TransportProtocol
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from svc_actors.controller.node_records import NodeState
+from svc_actors.controller.nodes.records import NodeState
 from svc_nodeagent.protocol import DomainState, NetworkSpec
 from svc_nodeagent.simulated import SimulatedMachine
 from tests.gateway.rig import NodeOnDisk

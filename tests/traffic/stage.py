@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 
 import trio
 
-from svc_actors.controller.traffic import store_readings
-from svc_actors.controller.traffic_enforcement import enforce
-from svc_actors.controller.traffic_policies import PolicySet, set_policy
-from svc_actors.controller.traffic_policy import GIB, Policy
+from svc_actors.controller.traffic.enforcement import enforce
+from svc_actors.controller.traffic.policies import PolicySet, set_policy
+from svc_actors.controller.traffic.policy import GIB, Policy
+from svc_actors.controller.traffic.readings import store_readings
 from svc_actors.store import Caller, Database, Record, Via
 from svc_nodeagent.protocol import NodeOperation, NodeTraffic, OperationResult, TrafficReading, TrafficResult
 

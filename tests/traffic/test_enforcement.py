@@ -9,9 +9,9 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svc_actors.controller.traffic_enforcement import enforce_plan
-from svc_actors.controller.traffic_policies import set_policy
-from svc_actors.controller.traffic_policy import UNLIMITED, Policy, TrafficAction
+from svc_actors.controller.traffic.enforcement import enforce_plan
+from svc_actors.controller.traffic.policies import set_policy
+from svc_actors.controller.traffic.policy import UNLIMITED, Policy, TrafficAction
 from svc_actors.store import Database
 from tests.traffic.stage import ADMINISTRATOR, Stage, make_stage
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from svc_actors.controller.node_records import NodeState
-from svc_actors.controller.traffic import months_of
-from svc_actors.controller.traffic_enforcement import enforce
-from svc_actors.controller.traffic_periods import period_of, utc_now
-from svc_actors.controller.traffic_policy import GIB, Policy, TrafficAction
-from svc_actors.controller.traffic_watch import CountingGateway, TrafficWatch
+from svc_actors.controller.nodes.records import NodeState
+from svc_actors.controller.traffic.enforcement import enforce
+from svc_actors.controller.traffic.periods import period_of, utc_now
+from svc_actors.controller.traffic.policy import GIB, Policy, TrafficAction
+from svc_actors.controller.traffic.readings import months_of
+from svc_actors.controller.traffic.watch import CountingGateway, TrafficWatch
 from svc_actors.store import Database
 from svc_nodeagent.simulated import SimulatedHost
 from tests.gateway.rig import NodeOnDisk, open_rig, until

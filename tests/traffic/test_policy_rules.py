@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc_actors.controller.traffic_policy import (
+from svc_actors.controller.traffic.policy import (
     GIB,
     UNLIMITED,
     Change,

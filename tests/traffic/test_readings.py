@@ -10,8 +10,8 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svc_actors.controller.traffic import Month, month_of, months_of, store_readings
-from svc_actors.controller.traffic_periods import Period, period_of, shifted, start_of, until
+from svc_actors.controller.traffic.periods import Period, period_of, shifted, start_of, until
+from svc_actors.controller.traffic.readings import Month, month_of, months_of, store_readings
 from tests.traffic.stage import Stage, reading
 
 NOVEMBER = Period("2026-11")

@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from svc_actors.controller.traffic_periods import next_period, period_of, shifted, start_of, utc_now
-from svc_actors.controller.traffic_policy import GIB, Policy, TrafficAction
+from svc_actors.controller.traffic.periods import next_period, period_of, shifted, start_of, utc_now
+from svc_actors.controller.traffic.policy import GIB, Policy, TrafficAction
 from tests.traffic.api import Callers, callers, get, put, refused
 from tests.traffic.stage import Stage, reading
 

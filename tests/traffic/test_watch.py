@@ -11,13 +11,13 @@ import pytest
 import trio
 import trio.testing
 
-from svc_actors.controller.authority import Authority
-from svc_actors.controller.node import Node, NodeServices, Presence
-from svc_actors.controller.node_watch import NodeWatch
-from svc_actors.controller.traffic import Month, month_of
-from svc_actors.controller.traffic_periods import Period
-from svc_actors.controller.traffic_policy import GIB, Policy, TrafficAction
-from svc_actors.controller.traffic_watch import TrafficRhythm, TrafficWatch
+from svc_actors.controller.gateway.authority import Authority
+from svc_actors.controller.nodes.node import Node, NodeServices, Presence
+from svc_actors.controller.reconcile.node_watch import NodeWatch
+from svc_actors.controller.traffic.periods import Period
+from svc_actors.controller.traffic.policy import GIB, Policy, TrafficAction
+from svc_actors.controller.traffic.readings import Month, month_of
+from svc_actors.controller.traffic.watch import TrafficRhythm, TrafficWatch
 from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database

@@ -18,8 +18,8 @@ from uuid import UUID, uuid4
 
 import trio
 
-from svc_actors.controller.addresses import allocate, new_nic
-from svc_actors.controller.networks import NewPool, create_network, create_pool
+from svc_actors.controller.networking.addresses import allocate, new_nic
+from svc_actors.controller.networking.networks import NewPool, create_network, create_pool
 from svc_actors.store import Database, embedded, migrate
 from tools.benchmarks import Ratio
 

@@ -27,7 +27,7 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from quart_trio import QuartTrio
 
-from svc_actors.controller.consoles import ConsoleOpen
+from svc_actors.controller.machines.consoles import ConsoleOpen
 from svc_console import add_console_routes
 from svc_console.routes import ConsoleServices
 from tools.benchmarks import Ratio

@@ -29,11 +29,11 @@ import structlog
 import trio
 from pydantic_core import to_json
 
-from svc.controller.authenticate import Authentication
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
-from svc.controller.machine_models import VM_SELECT
+from svc.controller.machines.models import VM_SELECT
 from svc.controller.services import Controller
+from svc.identity.authenticate import Authentication
 from svc_actors.sealing import Sealer
 from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import Database, Event, EventKind, EventLog, NewEvent, append, embedded, migrate

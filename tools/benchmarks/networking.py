@@ -24,15 +24,15 @@ from uuid import UUID, uuid4
 import trio
 
 from svc.cli.compose import open_services
-from svc.controller import security_groups
 from svc.controller.config import ControllerConfig
-from svc.controller.security_group_models import RuleCreateRequest
+from svc.controller.networking import security_groups
+from svc.controller.networking.security_group_models import RuleCreateRequest
 from svc.controller.services import Controller
-from svc_actors.controller.addresses import allocate, new_nic
-from svc_actors.controller.machine_spec import network_spec
-from svc_actors.controller.network_changes import network_applied, network_changed
-from svc_actors.controller.node_records import NodeState
-from svc_actors.controller.security_groups import Action, Direction, TransportProtocol, create_group
+from svc_actors.controller.machines.spec import network_spec
+from svc_actors.controller.networking.addresses import allocate, new_nic
+from svc_actors.controller.networking.changes import network_applied, network_changed
+from svc_actors.controller.networking.security_groups import Action, Direction, TransportProtocol, create_group
+from svc_actors.controller.nodes.records import NodeState
 from svc_actors.store import Database, Transaction, embedded
 from svc_nodeagent.agent import Agent, OpenHost
 from svc_nodeagent.config import AgentFolder

@@ -11,13 +11,13 @@ from uuid import UUID, uuid4
 
 import trio
 
-from svc_actors.controller.gateway import NodeUnavailable, OperationFailed
-from svc_actors.controller.image_files import ImageSources
-from svc_actors.controller.machine import Machine
-from svc_actors.controller.machine_creation import Created, NewMachine, create_machine
-from svc_actors.controller.machine_work import install_machines
-from svc_actors.controller.networks import NewPool, create_network, create_pool
-from svc_actors.controller.tasks import Task, TaskRunner, get_task
+from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
+from svc_actors.controller.images.files import ImageSources
+from svc_actors.controller.machines.creation import Created, NewMachine, create_machine
+from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.work import install_machines
+from svc_actors.controller.networking.networks import NewPool, create_network, create_pool
+from svc_actors.controller.tasks.runner import Task, TaskRunner, get_task
 from svc_actors.runtime import ActorSystem
 from svc_actors.runtime.actor import Ref
 from svc_actors.sealing import Sealer

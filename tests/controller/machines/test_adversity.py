@@ -9,15 +9,15 @@ from uuid import UUID
 import pytest
 import trio
 
-from svc.controller import machines
-from svc.controller.machine_models import VMCreateResult
-from svc_actors.controller import tasks
-from svc_actors.controller.gateway import OperationFailed
-from svc_actors.controller.images import order_refresh
-from svc_actors.controller.machine import Changes, Machine
-from svc_actors.controller.machine_creation import create_machine
-from svc_actors.controller.machine_watch import MachineWatch
-from svc_actors.controller.tasks import Ending, Task, TaskRun, TaskRunner, TaskStatus, end_task
+from svc.controller.machines import machines
+from svc.controller.machines.models import VMCreateResult
+from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.controller.images.images import order_refresh
+from svc_actors.controller.machines.creation import create_machine
+from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.reconcile.machine_watch import MachineWatch
+from svc_actors.controller.tasks import runner as tasks
+from svc_actors.controller.tasks.runner import Ending, Task, TaskRun, TaskRunner, TaskStatus, end_task
 from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationId, OperationResult

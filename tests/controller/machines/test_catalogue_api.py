@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from svc.registry.principal import Role
-from svc_actors.controller.alerts import KEPT_DAYS, Severity, close_alert, forget_closed_alerts, raise_alert
-from svc_actors.controller.machine_watch import MachineWatch
+from svc_actors.alerts import KEPT_DAYS, Severity, close_alert, forget_closed_alerts, raise_alert
+from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.controller.machines.api import REGISTRY, Api, person

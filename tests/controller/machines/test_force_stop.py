@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 import trio
 
-from svc_actors.controller.machine import Machine
-from svc_actors.controller.tasks import TaskStatus
+from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.tasks.runner import TaskStatus
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, NodeOperation, OperationId, OperationResult
 from tests.controller.machines.service import ADMINISTRATOR, FakeGateway, open_service

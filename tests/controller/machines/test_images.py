@@ -15,11 +15,11 @@ import trio
 from pydantic import ValidationError
 
 from svc.registry.principal import Role
-from svc_actors.controller.checksums import ChecksumFormat, NoDigest, find_digest
-from svc_actors.controller.image_catalogue import CATALOGUE, Published, ensure_catalogue
-from svc_actors.controller.image_files import ImageFiles, ImageSources
-from svc_actors.controller.images import ImageWork, order_refresh
-from svc_actors.controller.tasks import TaskRunner, TaskStatus
+from svc_actors.controller.images.catalogue import CATALOGUE, Published, ensure_catalogue
+from svc_actors.controller.images.checksums import ChecksumFormat, NoDigest, find_digest
+from svc_actors.controller.images.files import ImageFiles, ImageSources
+from svc_actors.controller.images.images import ImageWork, order_refresh
+from svc_actors.controller.tasks.runner import TaskRunner, TaskStatus
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent.protocol import ControllerSource, ImagePull

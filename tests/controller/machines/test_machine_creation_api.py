@@ -10,8 +10,8 @@ import trio
 from passlib.hash import sha512_crypt  # type: ignore[import-untyped]
 from pydantic import ValidationError
 
-from svc.controller.passwords import check_password
-from svc_actors.controller.security_groups import create_group
+from svc.identity.passwords import check_password
+from svc_actors.controller.networking.security_groups import create_group
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from svc_nodeagent.protocol import Action, VmCreate

@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 import trio
 
-from svc_actors.controller.gateway import OperationFailed
-from svc_actors.controller.machine import Changes, Machine
-from svc_actors.controller.tasks import Task, TaskStatus
+from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.tasks.runner import Task, TaskStatus
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime.actor import Ref
 from svc_actors.store import Database

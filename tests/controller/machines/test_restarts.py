@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 import trio
 
-from svc_actors.controller.machine_creation import create_machine
-from svc_actors.controller.tasks import Ending, Task, TaskRunner, TaskStatus
+from svc_actors.controller.machines.creation import create_machine
+from svc_actors.controller.tasks.runner import Ending, Task, TaskRunner, TaskStatus
 from svc_actors.store import Database
 from svc_nodeagent.protocol import NodeOperation, OperationId, OperationResult
 from tests.controller.machines.service import ADMINISTRATOR, SEALER, FakeGateway, make_world, open_service

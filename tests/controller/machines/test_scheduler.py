@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from svc_actors.controller.machine_creation import create_machine
+from svc_actors.controller.machines.creation import create_machine
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.controller.machines.service import ADMINISTRATOR, SEALER, make_node, make_world

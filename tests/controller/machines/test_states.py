@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.controller.machine_states import (
+from svc_actors.controller.machines.states import (
     MOVES,
     IllegalMove,
     MachineStatus,

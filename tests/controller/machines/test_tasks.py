@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 import pytest
 import trio
 
-from svc_actors.controller.gateway import OperationFailed
-from svc_actors.controller.machine import TIMEOUTS, Machine
-from svc_actors.controller.tasks import (
+from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.controller.machines.machine import TIMEOUTS, Machine
+from svc_actors.controller.tasks.runner import (
     Ending,
     ResourceKind,
     Task,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
-from svc_actors.controller.addresses import allocate
-from svc_actors.controller.machine_spec import network_spec
+from svc_actors.controller.machines.spec import network_spec
+from svc_actors.controller.networking.addresses import allocate
 from svc_actors.store import Database
 from svc_nodeagent.simulated import SimulatedHost
 from tests.controller.machines.service import DIGEST

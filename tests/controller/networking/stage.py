@@ -11,15 +11,15 @@ from uuid import UUID, uuid4
 import trio
 
 from svc.registry.principal import Role
-from svc_actors.controller.authority import Authority
-from svc_actors.controller.gateway import NodeUnavailable, OperationFailed
-from svc_actors.controller.machine import Machine
-from svc_actors.controller.network_attachment import NewAddress
-from svc_actors.controller.network_probe import NetworkProbe
-from svc_actors.controller.network_watch import NetworkRhythm, NetworkWatch
-from svc_actors.controller.networks import NewPool, create_pool
-from svc_actors.controller.node import Node, NodeServices
-from svc_actors.controller.tasks import TaskStatus
+from svc_actors.controller.gateway.authority import Authority
+from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
+from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.network_attachment import NewAddress
+from svc_actors.controller.networking.networks import NewPool, create_pool
+from svc_actors.controller.nodes.node import Node, NodeServices
+from svc_actors.controller.reconcile.network_probe import NetworkProbe
+from svc_actors.controller.reconcile.network_watch import NetworkRhythm, NetworkWatch
+from svc_actors.controller.tasks.runner import TaskStatus
 from svc_actors.store import Database, Record
 from svc_nodeagent.host import HostError
 from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationId, OperationResult

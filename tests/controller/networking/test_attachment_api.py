@@ -7,9 +7,9 @@ from uuid import UUID, uuid4
 import pytest
 import trio
 
-from svc.controller import machine_networking
+from svc.controller.networking import machine_networking
 from svc.registry.principal import Role
-from svc_actors.controller.machine import Machine
+from svc_actors.controller.machines.machine import Machine
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.controller.machines.api import Api

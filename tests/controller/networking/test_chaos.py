@@ -14,8 +14,8 @@ from uuid import UUID
 import pytest
 import trio
 
-from svc_actors.controller.gateway import OperationFailed
-from svc_actors.controller.machine import Machine
+from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.controller.machines.machine import Machine
 from svc_actors.errors import ServiceError
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database

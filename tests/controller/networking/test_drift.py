@@ -9,12 +9,12 @@ import pytest
 import trio
 
 from svc.registry.principal import Role
-from svc_actors.controller.machine_spec import held_network
-from svc_actors.controller.network_drift import Found, Recorded, compare
-from svc_actors.controller.node import Node
-from svc_actors.controller.node_records import get_node
-from svc_actors.controller.pool_arithmetic import IPNetwork
-from svc_actors.controller.pool_records import lock_pool
+from svc_actors.controller.machines.spec import held_network
+from svc_actors.controller.networking.drift import Found, Recorded, compare
+from svc_actors.controller.networking.pool_arithmetic import IPNetwork
+from svc_actors.controller.networking.pool_records import lock_pool
+from svc_actors.controller.nodes.node import Node
+from svc_actors.controller.nodes.records import get_node
 from svc_actors.store import Database, Record, Transaction
 from svc_nodeagent.protocol import (
     InventoryResult,

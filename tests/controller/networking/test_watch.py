@@ -9,12 +9,12 @@ import pytest
 import trio
 import trio.lowlevel
 
-from svc_actors.controller import network_watch
-from svc_actors.controller.addresses import Releasing, force_free, releasing_of
-from svc_actors.controller.machine import Machine
-from svc_actors.controller.network_changes import network_changed
-from svc_actors.controller.security_groups import Action, create_group, set_groups
-from svc_actors.controller.tasks import TaskStatus
+from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.networking.addresses import Releasing, force_free, releasing_of
+from svc_actors.controller.networking.changes import network_changed
+from svc_actors.controller.networking.security_groups import Action, create_group, set_groups
+from svc_actors.controller.reconcile import network_watch
+from svc_actors.controller.tasks.runner import TaskStatus
 from svc_actors.store import Database, Queryable
 from svc_nodeagent.host import Report
 from svc_nodeagent.protocol import FailureCode, NetworkResult, NodeOperation, OperationResult, VmNetApply, VmNetRelease

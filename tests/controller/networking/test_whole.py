@@ -7,9 +7,10 @@ from uuid import UUID, uuid4
 
 import trio
 
-from svc.controller import nodes, nodes_network
-from svc_actors.controller.network_changes import network_changed
-from svc_actors.controller.node_records import NodeState
+from svc.controller.nodes import network as nodes_network
+from svc.controller.nodes import nodes
+from svc_actors.controller.networking.changes import network_changed
+from svc_actors.controller.nodes.records import NodeState
 from svc_actors.store import Database
 from tests.controller.networking.records import Records
 from tests.gateway.rig import NodeOnDisk

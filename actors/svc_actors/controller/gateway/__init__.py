@@ -1,0 +1,1 @@
+"""The connections of node agents: who they are, what is asked of them, and streams beside."""

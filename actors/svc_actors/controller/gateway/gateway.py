@@ -1,0 +1,380 @@
+"""The node gateway: where agents dial in, and through which everything a node is asked goes.
+
+Invariants:
+
+- who is at the other end is what its certificate says, checked at the handshake and against its row; a certificate that
+  is not good is let go slowly and for nearly nothing, so an agent in a loop costs no more than its socket;
+- a node has one live connection: a new one takes the place of the old;
+- a node that hangs holds up nobody: each has its own operations, limits, queue and deadlines, and hooks do not block.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+from uuid import UUID, uuid4
+
+import structlog
+import trio
+from trio_websocket import ConnectionClosed
+
+from svc_actors.controller.gateway.authority import Authority, Serial, ServerCertificate
+from svc_actors.controller.gateway.connection import AgentConnection, AgentGone, greet, welcome
+from svc_actors.controller.gateway.operations import NodeOperations, NodeUnavailable, OnProgress, OperationFailed
+from svc_actors.controller.gateway.streams import FindFile, Streams
+from svc_actors.errors import ServiceError, not_found, not_ready, unavailable
+from svc_nodeagent.protocol import (
+    STREAM_ALPN,
+    DomainChanged,
+    FailureCode,
+    Heartbeat,
+    Hello,
+    NodeOperation,
+    OperationId,
+    OperationResult,
+    Progress,
+    Renewal,
+    Renewed,
+    Result,
+    UpFrame,
+)
+
+__all__ = ["Gateway", "GatewayHooks", "NodeUnavailable", "OperationFailed"]
+
+_HANDSHAKE_SECONDS: Final = 15.0
+_REFUSAL_SECONDS: Final = 2.0
+_MOST_REFUSALS_HELD: Final = 256
+_MOST_UNPROVEN: Final = 2_000
+_SWEEP_SECONDS: Final = 15.0
+_CERTIFICATE_CHECK_SECONDS: Final = 12 * 3600.0
+_BACKLOG: Final = 2_048
+log = structlog.get_logger(__name__)
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class GatewayHooks:
+    """What is told of nodes, in order for each node. Called in the midst of things: must neither block nor raise."""
+
+    connected: Callable[[UUID, Hello], None] = _nothing
+    disconnected: Callable[[UUID], None] = _nothing
+    domain_changed: Callable[[UUID, DomainChanged], None] = _nothing
+    heartbeat: Callable[[UUID, Heartbeat], None] = _nothing
+    trespassed: Callable[[UUID, str], None] = _nothing
+    """A node answered for what is not its own; the answer was refused."""
+
+
+@dataclass
+class _Node:
+    operations: NodeOperations = field(default_factory=NodeOperations)
+    connection: AgentConnection | None = None
+    heartbeat: Heartbeat | None = None
+
+
+class Gateway:
+    """One a process. `certificate` gives the server's certificate, and is asked again twice a day."""
+
+    def __init__(
+        self,
+        authority: Authority,
+        certificate: Callable[[], ServerCertificate],
+        *,
+        bind_host: str,
+        port: int,
+        heartbeat_seconds: float = 5.0,
+        hooks: GatewayHooks | None = None,
+        find_file: FindFile = lambda _: None,
+    ) -> None:
+        self.port = port
+        self._authority = authority
+        self._certificate = certificate
+        self._bind_host = bind_host
+        self._heartbeat_seconds = heartbeat_seconds
+        self._hooks = hooks or GatewayHooks()
+        self._streams = Streams(authority.derive("stream tokens"), find_file)
+        self._nodes: dict[UUID, _Node] = {}
+        self._unproven = 0
+        self._refusals = 0
+        self.refused = 0
+        """Connections refused since the start, for the metrics."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve agents until cancelled. `port` is the one listened on, also when 0 was asked for."""
+        context = self._context()
+        listeners = await trio.open_tcp_listeners(self.port, host=self._bind_host, backlog=_BACKLOG)
+        self.port = listeners[0].socket.getsockname()[1]
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sweep)
+            nursery.start_soon(self._renew_own_certificate, context)
+            task_status.started()
+            await trio.serve_listeners(partial(self._accept, context), listeners)
+
+    def is_online(self, node_id: UUID) -> bool:
+        node = self._nodes.get(node_id)
+        return node is not None and node.connection is not None
+
+    def online(self) -> list[UUID]:
+        return [node_id for node_id, node in self._nodes.items() if node.connection is not None]
+
+    def heartbeat(self, node_id: UUID) -> Heartbeat | None:
+        """The last heartbeat of the live connection: what the node has free now."""
+        node = self._nodes.get(node_id)
+        return node.heartbeat if node is not None and node.connection is not None else None
+
+    async def perform(
+        self,
+        node_id: UUID,
+        operation_id: OperationId,
+        operation: NodeOperation,
+        *,
+        timeout: float,
+        on_progress: OnProgress | None = None,
+    ) -> OperationResult:
+        """Have a node carry an operation out, and give its result.
+
+        Sent again with the same id on every reconnect, so it is done once. Raises `OperationFailed` with the host's
+        word, or `NodeUnavailable` when `timeout` seconds have passed without one. Cancelling the caller does not
+        cancel the operation; `acknowledge` it once its outcome is stored.
+        """
+        return await self._node(node_id).operations.perform(
+            operation_id, operation, timeout=timeout, on_progress=on_progress
+        )
+
+    async def query(self, node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult:
+        """Ask a node that is online for something that changes nothing, and forget the answer. Raises
+        `NodeUnavailable` at once when it is offline."""
+        if not self.is_online(node_id):
+            raise NodeUnavailable("The node is offline.", hint="Try again once it is back.")
+        operation_id = OperationId(f"query:{uuid4()}")
+        try:
+            return await self.perform(node_id, operation_id, operation, timeout=timeout)
+        finally:
+            self._node(node_id).operations.acknowledge(operation_id)
+
+    async def acknowledge(self, node_id: UUID, operation_id: OperationId) -> None:
+        """The outcome is stored: the node may forget it. Safe to lose, safe to repeat."""
+        await trio.lowlevel.checkpoint()
+        self._node(node_id).operations.acknowledge(operation_id)
+
+    async def cancel(self, node_id: UUID, operation_id: OperationId) -> None:
+        """Ask the node to give an operation up; its outcome comes as ever. Safe to repeat."""
+        await trio.lowlevel.checkpoint()
+        self._node(node_id).operations.cancel(operation_id)
+
+    async def open_stream(
+        self, node_id: UUID, operation: Callable[[str], NodeOperation], *, timeout: float
+    ) -> trio.abc.Stream:
+        """Have the node dial a stream and join it to what `operation(token)` names. The caller closes it.
+
+        Raises `unavailable` (offline, or too slow), `not_found` and `not_ready` (the guest is not running).
+        """
+        with trio.move_on_after(timeout):
+            async with self._streams.expect(node_id) as (token, arrival):
+                try:
+                    await self.query(node_id, operation(token), timeout=timeout)
+                except OperationFailed as failure:
+                    raise _refusal(failure) from failure
+                return await arrival().take()
+        raise unavailable(f"The node did not open the stream within {timeout:.0f} seconds.", hint="Try again.")
+
+    def offer_file(self, node_id: UUID, file: str) -> str:
+        """A token for `ControllerSource`: this node may read the file that `find_file` knows by this key, for a day."""
+        return self._streams.offer_file(node_id, file)
+
+    def drop(self, node_id: UUID, reason: str) -> None:
+        """The node was deleted: end its connection now, and whatever waits for it."""
+        node = self._nodes.pop(node_id, None)
+        if node is not None:
+            node.operations.fail_all(reason)
+            if node.connection is not None:
+                node.connection.drop(reason)
+
+    def _node(self, node_id: UUID) -> _Node:
+        return self._nodes.setdefault(node_id, _Node())
+
+    async def _accept(self, context: ssl.SSLContext, tcp: trio.SocketStream) -> None:
+        if self._unproven >= _MOST_UNPROVEN:
+            await trio.aclose_forcefully(tcp)
+            return
+        tls = trio.SSLStream(tcp, context, server_side=True, https_compatible=True)
+        try:
+            self._unproven += 1
+            try:
+                proven = await self._prove(tls)
+            finally:
+                self._unproven -= 1
+            if proven is None:
+                await self._refuse(tls)
+            elif tls.selected_alpn_protocol() == STREAM_ALPN:
+                await self._streams.accept(proven[0], tls)
+            else:
+                await self._serve(*proven, tls)
+        except ServiceError as error:
+            log.warning("gateway.connection_not_served", error=error.message)
+        except Exception:
+            # One connection's misfortune must not end the others; it has cost this node its connection, no more.
+            log.exception("gateway.connection_crashed")
+        finally:
+            await trio.aclose_forcefully(tls)
+
+    async def _prove(self, tls: trio.SSLStream[trio.SocketStream]) -> tuple[UUID, Serial] | None:
+        """Who is there, by the certificate it showed. Its chain was verified in the handshake."""
+        try:
+            with trio.move_on_after(_HANDSHAKE_SECONDS) as handshake:
+                await tls.do_handshake()
+        except trio.BrokenResourceError as error:
+            log.debug("gateway.no_handshake", reason=str(error.__cause__))
+            return None
+        if handshake.cancelled_caught:
+            return None
+        shown = tls.getpeercert()
+        serial = f"{int(shown['serialNumber'], 16):x}" if shown else ""
+        node_id = await self._authority.identify(serial)
+        return None if node_id is None else (node_id, serial)
+
+    async def _refuse(self, tls: trio.SSLStream[trio.SocketStream]) -> None:
+        """Hold it a moment before letting go: it can only come back as often as it is let go."""
+        self.refused += 1
+        if self._refusals >= _MOST_REFUSALS_HELD:
+            return
+        self._refusals += 1
+        try:
+            await trio.sleep(_REFUSAL_SECONDS)
+        finally:
+            self._refusals -= 1
+
+    async def _serve(self, node_id: UUID, serial: Serial, tls: trio.SSLStream[trio.SocketStream]) -> None:
+        async with trio.open_nursery() as nursery:
+            try:
+                connection = await greet(nursery, tls, node_id, serial)
+            except (AgentGone, ConnectionClosed) as gone:
+                log.warning("gateway.not_greeted", node_id=str(node_id), reason=str(gone))
+                nursery.cancel_scope.cancel()
+                return
+            # Deleted while it was being greeted: nobody would drop it any more.
+            if await self._authority.identify(serial) != node_id:
+                nursery.cancel_scope.cancel()
+                return
+            await self._carry(connection, nursery)
+            nursery.cancel_scope.cancel()
+
+    async def _carry(self, connection: AgentConnection, nursery: trio.Nursery) -> None:
+        node_id, node = connection.node_id, self._node(connection.node_id)
+        if node.connection is not None:
+            node.connection.drop("replaced by a newer connection of this node")
+        node.connection, node.heartbeat = connection, None
+        connection.send(welcome(node_id, self._heartbeat_seconds))
+        send = connection.send
+        node.operations.attach(send, connection.hello)
+        self._hooks.connected(node_id, connection.hello)
+        log.info("gateway.connected", node_id=str(node_id), unacknowledged=len(connection.hello.unacknowledged))
+
+        def received(frame: UpFrame) -> None:
+            if node.connection is connection:
+                self._received(connection, node, frame, nursery)
+
+        reason = "cancelled"
+        try:
+            reason = await connection.run(received, heartbeat_seconds=self._heartbeat_seconds)
+        finally:
+            node.operations.detach(send)
+            if node.connection is connection:
+                node.connection = None
+                if node_id in self._nodes:
+                    self._hooks.disconnected(node_id)
+            log.info("gateway.disconnected", node_id=str(node_id), reason=reason)
+
+    def _received(self, connection: AgentConnection, node: _Node, frame: UpFrame, nursery: trio.Nursery) -> None:
+        node_id = connection.node_id
+        match frame:
+            case Heartbeat():
+                # By the controller's clock: the node's may be wrong.
+                node.heartbeat = frame.model_copy(update={"at": datetime.now(UTC)})
+                self._hooks.heartbeat(node_id, frame)
+            case Progress():
+                node.operations.progressed(frame)
+            case Result():
+                self._ended(node_id, node, frame)
+            case DomainChanged():
+                self._hooks.domain_changed(node_id, frame)
+            case Renewal() if not connection.renewing:
+                connection.renewing = True
+                nursery.start_soon(self._renew, connection, frame)
+            case Renewal():
+                log.warning("gateway.renewal_repeated", node_id=str(node_id))
+            case Hello():
+                connection.drop("it said hello twice")
+
+    def _ended(self, node_id: UUID, node: _Node, result: Result) -> None:
+        if result.id not in node.operations:
+            for other_id, other in self._nodes.items():
+                if other is not node and result.id in other.operations:
+                    self._trespass(node_id, f"answered operation {result.id}, which was asked of node {other_id}")
+                    return
+        lie = node.operations.ended(result)
+        if lie is not None:
+            self._trespass(node_id, f"operation {result.id}: {lie}")
+
+    def _trespass(self, node_id: UUID, what: str) -> None:
+        log.error("gateway.trespass", node_id=str(node_id), what=what)
+        self._hooks.trespassed(node_id, what)
+
+    async def _renew(self, connection: AgentConnection, renewal: Renewal) -> None:
+        try:
+            signed = await self._authority.renew(connection.node_id, connection.serial, renewal.csr)
+        except ServiceError as error:
+            # The agent asks again by itself.
+            log.warning("gateway.not_renewed", node_id=str(connection.node_id), error=error.message)
+            return
+        finally:
+            connection.renewing = False
+        connection.send(Renewed(certificate=signed.pem, authority=self._authority.certificate_pem))
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(_SWEEP_SECONDS)
+            for node_id, node in list(self._nodes.items()):
+                node.operations.sweep()
+                if node.connection is None and node.operations.idle:
+                    del self._nodes[node_id]
+
+    def _context(self) -> ssl.SSLContext:
+        certificate = self._certificate()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(certificate.chain, certificate.key)
+        context.load_verify_locations(cadata=self._authority.certificate_pem)
+        context.set_alpn_protocols(["http/1.1", STREAM_ALPN])
+        # A resumed session would skip the certificate; agents reconnect too seldom to miss it.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+        return context
+
+    async def _renew_own_certificate(self, context: ssl.SSLContext) -> None:
+        while True:
+            await trio.sleep(_CERTIFICATE_CHECK_SECONDS)
+            try:
+                certificate = self._certificate()
+                context.load_cert_chain(certificate.chain, certificate.key)
+            except OSError as error:
+                # The one in use is good for weeks yet; a full disk is no reason to end the gateway.
+                log.error("gateway.own_certificate_not_renewed", error=str(error))
+
+
+def _refusal(failure: OperationFailed) -> ServiceError:
+    match failure.code:
+        case FailureCode.NOT_FOUND:
+            return not_found(failure.message, hint=failure.hint)
+        case FailureCode.CONFLICT | FailureCode.INVALID | FailureCode.UNSUPPORTED:
+            return not_ready(failure.message, hint=failure.hint)
+        case _:
+            return unavailable(failure.message, hint=failure.hint)

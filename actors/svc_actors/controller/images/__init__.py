@@ -1,0 +1,1 @@
+"""Images: catalogue, files, checksums, and what keeps them."""

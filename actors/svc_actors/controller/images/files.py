@@ -1,0 +1,162 @@
+"""Image files: those the controller keeps, and what a node is told about where any image's file is.
+
+Invariants:
+- a file kept here is named by its image's id alone and appears whole (written beside, then renamed), with the digest
+  that was computed while it was written;
+- a node is always told the digest, and checks it before it uses the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID, uuid4
+
+import trio
+
+from svc_actors.controller.tasks.run import TaskRun
+from svc_actors.errors import conflict, not_found, not_ready, unavailable
+from svc_actors.store import Database, Queryable
+from svc_nodeagent.protocol import (
+    CachedImage,
+    ControllerSource,
+    ImageFormat,
+    ImagePull,
+    ImageResult,
+    ImageSpec,
+    UrlSource,
+)
+
+PULL_TIMEOUT: Final = 1500.0
+PULL_STEP: Final = "image"
+
+OfferFile = Callable[[UUID, str], str]
+"""Makes a token with which a node may read the file kept under a key (`Gateway.offer_file`)."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    digest: str
+    size_bytes: int
+
+
+class ImageFiles:
+    """The folder of kept files. Its `find` is what the gateway asks for a key."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._folder = data_dir / "images"
+
+    def find(self, key: str) -> Path | None:
+        try:
+            path = self._folder / str(UUID(key))
+        except ValueError:
+            return None
+        return path if path.is_file() else None
+
+    async def write(self, image_id: UUID, chunks: AsyncIterator[bytes]) -> StoredFile:
+        """Keep these bytes as the image's file, SHA-256 over all of them. What was there is replaced at the very end;
+        nothing is left behind when the writing ends early. Raises unavailable when the disk is full."""
+        folder = trio.Path(self._folder)
+        await folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"{image_id}.{uuid4().hex}.partial"
+        digest, size = hashlib.sha256(), 0
+        try:
+            async with await partial.open("wb") as file:
+                async for chunk in chunks:
+                    digest.update(chunk)
+                    size += len(chunk)
+                    await file.write(chunk)
+                await file.flush()
+                await trio.to_thread.run_sync(os.fsync, file.fileno())
+            await partial.rename(folder / str(image_id))
+        except OSError as error:
+            raise unavailable(
+                f"The file could not be written: {error.strerror}. Nothing was changed.",
+                hint="Make room beneath the data folder and send the file again.",
+            ) from error
+        finally:
+            with trio.CancelScope(shield=True, relative_deadline=10.0):
+                await partial.unlink(missing_ok=True)
+        return StoredFile(digest.hexdigest(), size)
+
+
+class ImageSources:
+    """What nodes are told about images, and what they have of them."""
+
+    def __init__(self, database: Database, offer_file: OfferFile) -> None:
+        self._database = database
+        self._offer_file = offer_file
+
+    async def spec(self, image_id: UUID, node_id: UUID) -> ImageSpec:
+        """The image as this node is to fetch and verify it. Raises not_found, not_ready (no digest yet)."""
+        image = await self._database.fetchrow("SELECT * FROM images WHERE id = $1", image_id)
+        if image is None:
+            raise not_found("There is no such image.")
+        if image["digest"] is None:
+            raise not_ready(
+                f"The image {image['slug']} has no checksum yet, so no node could verify it.",
+                hint="Refresh the images, or upload the file.",
+            )
+        source = (
+            UrlSource(url=image["url"])
+            if image["source"] == "url"
+            else ControllerSource(token=self._offer_file(node_id, str(image_id)))
+        )
+        return ImageSpec(
+            image_id=image_id,
+            name=image["slug"],
+            format=ImageFormat(image["format"]),
+            source=source,
+            digest_algorithm=image["digest_algorithm"],
+            digest=image["digest"],
+            size_bytes=image["size_bytes"],
+        )
+
+    async def prefetch(self, run: TaskRun, image_id: UUID, *, span: tuple[int, int]) -> bool:
+        """A step of its own that brings the image into the node's cache, where the record says that it is not there.
+        Gives whether there was anything to do."""
+        node_id = run.task.node_id
+        if node_id is None:
+            raise conflict("The task has no node to bring the image to.")
+        has = await self._database.fetchval(
+            """SELECT 1 FROM node_images JOIN images ON images.id = node_images.image_id
+               WHERE node_images.node_id = $1 AND images.id = $2 AND node_images.digest = images.digest""",
+            node_id,
+            image_id,
+        )
+        if has is None:
+            await self.pull(run, image_id, node_id, span=span)
+        return has is None
+
+    async def pull(
+        self, run: TaskRun, image_id: UUID, node_id: UUID, *, span: tuple[int, int] = (0, 100)
+    ) -> ImageResult:
+        """Bring the image into the node's cache and note what it has. The digest was checked there."""
+        spec = await self.spec(image_id, node_id)
+        await run.log(f"Fetching the image {spec.name}.")
+        result = await run.perform(
+            ImagePull(image=spec), step=PULL_STEP, timeout=PULL_TIMEOUT, node_id=node_id, span=span
+        )
+        if not isinstance(result, ImageResult):
+            raise TypeError(f"image.pull was answered with {result.kind}")
+        await note_cached(self._database, node_id, result.image, digest=spec.digest)
+        return result
+
+
+async def note_cached(queryable: Queryable, node_id: UUID, image: CachedImage, *, digest: str | None = None) -> None:
+    """Record that a node has an image. `digest` is the publisher's where the node has just checked it."""
+    await queryable.execute(
+        """INSERT INTO node_images (node_id, image_id, digest, size_bytes, pulled_at)
+           SELECT $1, id, $3, $4, $5 FROM images WHERE id = $2
+           ON CONFLICT (node_id, image_id)
+           DO UPDATE SET digest = excluded.digest, size_bytes = excluded.size_bytes, pulled_at = excluded.pulled_at""",
+        node_id,
+        image.image_id,
+        digest or image.digest,
+        image.size_bytes,
+        image.pulled_at,
+    )

@@ -1,0 +1,280 @@
+"""What is done with images: their digests read from the publishers, their files brought to nodes, custom ones added.
+
+Invariants:
+- a refresh that cannot read a publisher keeps the digest that was known, and says so;
+- a digest that changes is announced; machines that exist are not touched by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import httpx
+import trio
+
+from svc_actors.controller.images.catalogue import CATALOGUE, Published, ensure_catalogue
+from svc_actors.controller.images.checksums import NoDigest, find_digest
+from svc_actors.controller.images.files import PULL_TIMEOUT, ImageSources, StoredFile
+from svc_actors.controller.tasks.run import TaskFailed
+from svc_actors.controller.tasks.runner import Level, ResourceKind, Task, TaskRun, TaskRunner, create_task
+from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, not_ready, unavailable
+from svc_actors.rows import sole
+from svc_actors.store import (
+    Caller,
+    Database,
+    EventKind,
+    NewEvent,
+    Record,
+    Transaction,
+    UniqueViolationError,
+    audit,
+    events,
+)
+from svc_nodeagent.protocol import OperationResult
+
+EVERY_IMAGE: Final = UUID(int=0)
+"""The resource of a refresh, which is about all images."""
+
+_REFRESH_TIMEOUT: Final = 300.0
+_FETCH_TIMEOUT: Final = 20.0
+_MAX_CHECKSUM_BYTES: Final = 4 * 1024 * 1024
+_AT_ONCE: Final = 4
+
+
+@dataclass(frozen=True)
+class CustomImage:
+    """`url` and `digest` for a file that nodes fetch themselves; neither for one that is uploaded."""
+
+    slug: str
+    name: str
+    os_family: str
+    distribution: str
+    release: str
+    login_user: str
+    format: str
+    url: str | None
+    digest_algorithm: str
+    digest: str | None
+    min_disk_gib: int
+    min_memory_mib: int
+
+
+async def add_custom(tx: Transaction, caller: Caller, image: CustomImage) -> Record:
+    try:
+        row = sole(
+            await tx.fetchrow(
+                """INSERT INTO images (slug, name, os_family, distribution, release, login_user, format, source, url,
+                                       digest_algorithm, digest, min_disk_gib, min_memory_mib, custom)
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, true) RETURNING *""",
+                image.slug,
+                image.name,
+                image.os_family,
+                image.distribution,
+                image.release,
+                image.login_user,
+                image.format,
+                "url" if image.url else "file",
+                image.url,
+                image.digest_algorithm,
+                image.digest,
+                image.min_disk_gib,
+                image.min_memory_mib,
+            )
+        )
+    except UniqueViolationError:
+        raise conflict(f"There is an image with the slug {image.slug} already.") from None
+    await _changed(tx, caller, row)
+    return row
+
+
+async def set_enabled(tx: Transaction, caller: Caller, image_id: UUID, enabled: bool) -> Record:
+    row = await tx.fetchrow("UPDATE images SET enabled = $2 WHERE id = $1 RETURNING *", image_id, enabled)
+    if row is None:
+        raise not_found("There is no such image.")
+    await _changed(tx, caller, row)
+    return row
+
+
+async def set_file(tx: Transaction, caller: Caller, image_id: UUID, file: StoredFile) -> Record:
+    """The image's file was written whole: this is its digest from now on."""
+    row = await tx.fetchrow(
+        """UPDATE images SET digest_algorithm = 'sha256', digest = $2, size_bytes = $3, refreshed_at = now()
+           WHERE id = $1 AND source = 'file' RETURNING *""",
+        image_id,
+        file.digest,
+        file.size_bytes,
+    )
+    if row is None:
+        raise not_found("There is no such image.")
+    await _changed(tx, caller, row)
+    return row
+
+
+async def order_refresh(tx: Transaction, caller: Caller) -> Task:
+    """The task that reads every publisher's checksums. Raises not_ready while one is under way."""
+    if await tx.fetchval("SELECT 1 FROM tasks WHERE op = 'images.refresh' AND status IN ('queued', 'running')"):
+        raise not_ready("The images are being refreshed already.", hint="Wait for that task.")
+    task = await create_task(
+        tx,
+        caller,
+        op="images.refresh",
+        resource_kind=ResourceKind.IMAGE,
+        resource_id=EVERY_IMAGE,
+        resource_name="all images",
+        node_id=None,
+        project_id=None,
+        parameters={},
+        timeout=_REFRESH_TIMEOUT,
+    )
+    await audit.record(tx, caller, target_kind="image", target_id=None, target_name="all images", project_id=None)
+    return task
+
+
+async def order_pull(tx: Transaction, caller: Caller, image_id: UUID, node_id: UUID) -> Task:
+    """The task that brings an image to a node. Raises not_found, not_ready (no digest), unavailable (node offline)."""
+    image = await tx.fetchrow("SELECT slug, digest FROM images WHERE id = $1", image_id)
+    if image is None:
+        raise not_found("There is no such image.")
+    node = await tx.fetchrow("SELECT name, state FROM nodes WHERE id = $1 AND deleted_at IS NULL", node_id)
+    if node is None:
+        raise not_found("There is no such node.")
+    if image["digest"] is None:
+        raise not_ready(
+            f"The image {image['slug']} has no checksum yet.", hint="Refresh the images, or upload the file."
+        )
+    if node["state"] != "online":
+        raise unavailable(f"The node {node['name']} is {node['state']}.", hint="Try again once it is online.")
+    task = await create_task(
+        tx,
+        caller,
+        op="image.pull",
+        resource_kind=ResourceKind.IMAGE,
+        resource_id=image_id,
+        resource_name=image["slug"],
+        node_id=node_id,
+        project_id=None,
+        parameters={},
+        timeout=PULL_TIMEOUT,
+    )
+    await audit.record(
+        tx,
+        caller,
+        target_kind="image",
+        target_id=str(image_id),
+        target_name=image["slug"],
+        project_id=None,
+        details={"node_id": str(node_id), "task_id": str(task.id)},
+    )
+    return task
+
+
+class ImageWork:
+    """What the tasks about images do."""
+
+    def __init__(
+        self,
+        database: Database,
+        sources: ImageSources,
+        *,
+        catalogue: tuple[Published, ...] = CATALOGUE,
+    ) -> None:
+        self._database = database
+        self._sources = sources
+        self._catalogue = catalogue
+
+    def install(self, tasks: TaskRunner) -> None:
+        tasks.handles("image.pull", self.pull)
+        tasks.handles("images.refresh", self.refresh)
+
+    async def pull(self, run: TaskRun) -> OperationResult:
+        if run.task.node_id is None:
+            raise not_found("The task names no node.")
+        return await self._sources.pull(run, run.task.resource_id, run.task.node_id)
+
+    async def refresh(self, run: TaskRun) -> None:
+        """Read every publisher's digest, a few at once. Fails in the end where any could not be read."""
+        await ensure_catalogue(self._database, self._catalogue)
+        failed: list[str] = []
+        interrupted: list[ServiceError] = []
+        limiter = trio.CapacityLimiter(_AT_ONCE)
+        async with httpx.AsyncClient(follow_redirects=True, timeout=_FETCH_TIMEOUT) as http:
+
+            async def one(image: Published) -> None:
+                try:
+                    async with limiter:
+                        problem = await self._read(run, http, image)
+                    if problem is not None:
+                        failed.append(image.slug)
+                        await run.log(f"{image.slug}: {problem}; what was known is kept.", level=Level.WARNING)
+                except ServiceError as error:
+                    # Taken out of the nursery by hand, which would wrap it in a group.
+                    interrupted.append(error)
+
+            async with trio.open_nursery() as nursery:
+                for image in self._catalogue:
+                    nursery.start_soon(one, image)
+        for error in interrupted:
+            raise error
+        if failed:
+            raise TaskFailed(
+                ErrorCode.UNAVAILABLE,
+                f"{len(failed)} of {len(self._catalogue)} publishers could not be read: {', '.join(sorted(failed))}.",
+                hint="The digests that were known are kept.",
+            )
+
+    async def _read(self, run: TaskRun, http: httpx.AsyncClient, image: Published) -> str | None:
+        """Why the image's digest could not be read; None when it was, and is stored."""
+        try:
+            text = await _fetch(http, image.checksum_url)
+            digest = find_digest(text, image.file_name, image.algorithm, image.checksum_format)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return str(error) or type(error).__name__
+        except NoDigest as error:
+            return str(error)
+        async with self._database.transaction() as tx:
+            before = await tx.fetchrow("SELECT * FROM images WHERE slug = $1 AND NOT custom FOR UPDATE", image.slug)
+            if before is None:
+                return "the image is not in the records"
+            await tx.execute("UPDATE images SET digest = $2, refreshed_at = now() WHERE id = $1", before["id"], digest)
+            if before["digest"] != digest:
+                await announce_image(tx, before)
+        new = "" if before["digest"] == digest else ", new"
+        await run.log(f"{image.slug}: {image.algorithm} {digest[:16]}…{new}")
+        return None
+
+
+async def announce_image(tx: Transaction, row: Record) -> None:
+    await events.append(
+        tx,
+        NewEvent(
+            kind=EventKind.IMAGE,
+            subject=str(row["id"]),
+            payload={"id": str(row["id"]), "slug": row["slug"], "name": row["name"], "enabled": row["enabled"]},
+        ),
+    )
+
+
+async def _changed(tx: Transaction, caller: Caller, row: Record) -> None:
+    await audit.record(
+        tx,
+        caller,
+        target_kind="image",
+        target_id=str(row["id"]),
+        target_name=row["slug"],
+        project_id=None,
+        details={"enabled": row["enabled"], "digest": row["digest"]},
+    )
+    await announce_image(tx, row)
+
+
+async def _fetch(http: httpx.AsyncClient, url: str) -> str:
+    content = b""
+    async with http.stream("GET", url) as response:
+        response.raise_for_status()
+        async for chunk in response.aiter_bytes():
+            content += chunk
+            if len(content) > _MAX_CHECKSUM_BYTES:
+                raise httpx.DecodingError("the checksum file is too large to be one")
+    return content.decode("utf-8", errors="replace")

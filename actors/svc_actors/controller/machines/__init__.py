@@ -1,0 +1,1 @@
+"""Machines: the actor, its states, and the work that its orders cause."""

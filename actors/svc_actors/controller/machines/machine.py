@@ -1,0 +1,393 @@
+"""The Machine actor: the only one that changes a machine's status.
+
+An order is decided here, written in one transaction (status, task, audit, event), and then acted on by the task runner.
+When the task ends, the runner asks `task_ended`, which writes the end of the task together with what the host's word
+makes of the machine. What a host says outside of a task arrives by `observed`.
+
+Invariants:
+- every status change is a move of the table in `machine_states`;
+- one open task at a time (also a constraint of the database); only `force_stop` supersedes, and says so in the task
+  that it ends; a superseded task's outcome changes nothing any more;
+- the row is locked while it is decided, so that two processes could not decide at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from svc_actors.alerts import close_alert
+from svc_actors.controller.machines.network_attachment import NewAddress, attach, detach, set_rate
+from svc_actors.controller.machines.records import MachineRow, announce_machine, lock_machine
+from svc_actors.controller.machines.spec import Seed
+from svc_actors.controller.machines.states import (
+    SUPERSEDED_BY_FORCE_STOP,
+    IllegalMove,
+    MachineStatus,
+    Order,
+    Word,
+    move,
+    participle,
+    word_of,
+)
+from svc_actors.controller.networking.addresses import IPAddress, begin_release, free_removed
+from svc_actors.controller.networking.changes import call_watch, network_alert, network_applied
+from svc_actors.controller.networking.security_groups import leave_groups
+from svc_actors.controller.placement.scheduler import require_room
+from svc_actors.controller.tasks.runner import (
+    Ending,
+    ResourceKind,
+    Task,
+    TaskRunner,
+    TaskStatus,
+    create_task,
+    end_task,
+    open_task_of,
+)
+from svc_actors.errors import ServiceError, conflict, not_found, not_ready, unavailable
+from svc_actors.runtime import Actor
+from svc_actors.sealing import Sealer
+from svc_actors.store import Caller, Database, Transaction, UniqueViolationError, audit
+from svc_nodeagent.protocol import DeleteResult, DomainResult, DomainState
+
+GUEST_SHUTDOWN_SECONDS: Final = 90.0
+"""How long a guest may take to shut down (specification, Limits)."""
+
+TIMEOUTS: Final[dict[str, float]] = {
+    "vm.create": 1800.0,
+    "vm.start": 180.0,
+    "vm.shutdown": GUEST_SHUTDOWN_SECONDS + 30.0,
+    "vm.reboot": GUEST_SHUTDOWN_SECONDS + 90.0,
+    "vm.force_stop": 90.0,
+    "vm.reset": 90.0,
+    "vm.delete": 600.0,
+    "vm.update": 90.0,
+    "vm.set_password": 60.0,
+}
+"""Seconds after which a task ends for want of an outcome."""
+
+GENERATION: Final = "network_generation"
+"""The parameter of a task that carries the machine's network: what generation its host has at least, once the task has
+succeeded. The work may read a newer one; but after a restart, the node answers for what it was asked at first."""
+
+_HEARD_SINCE: Final = "SELECT $1::timestamptz < $2::timestamptz AND $2 <= clock_timestamp()"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a machine may be changed in; None leaves it as it is. Sizes change only while it is stopped."""
+
+    name: str | None = None
+    vcpus: int | None = None
+    memory_mib: int | None = None
+
+
+class Machine(Actor):
+    def __init__(self, database: Database, tasks: TaskRunner, sealer: Sealer) -> None:
+        self._database = database
+        self._tasks = tasks
+        self._sealer = sealer
+
+    async def activate(self) -> None:
+        found = await self._database.fetchval("SELECT 1 FROM vms WHERE id = $1 AND deleted_at IS NULL", self.vm_id)
+        if found is None:
+            raise not_found("There is no such machine.")
+
+    @property
+    def vm_id(self) -> UUID:
+        return UUID(self.key)
+
+    async def start(self, caller: Caller) -> Task:
+        return await self._order(caller, Order.START, "vm.start", carries_network=True)
+
+    async def shutdown(self, caller: Caller) -> Task:
+        return await self._order(caller, Order.SHUTDOWN, "vm.shutdown")
+
+    async def reboot(self, caller: Caller) -> Task:
+        return await self._order(caller, Order.REBOOT, "vm.reboot")
+
+    async def force_stop(self, caller: Caller) -> Task:
+        return await self._order(caller, Order.FORCE_STOP, "vm.force_stop")
+
+    async def reset(self, caller: Caller) -> Task:
+        return await self._order(caller, Order.RESET, "vm.reset")
+
+    async def delete(self, caller: Caller, *, destroy_disks: bool) -> Task:
+        return await self._order(caller, Order.DELETE, "vm.delete", {"destroy_disks": destroy_disks})
+
+    async def update(self, caller: Caller, changes: Changes) -> Task:
+        """Change the record at once and the host's definition by a task; when that fails, the record is put back."""
+        async with self._database.transaction() as tx:
+            vm = await self._idle(tx)
+            grows = changes.vcpus is not None or changes.memory_mib is not None
+            if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
+                raise conflict(f"The machine is {vm.status.value} and cannot be changed.")
+            if grows and vm.status is not MachineStatus.STOPPED:
+                raise conflict("vcpus and memory change only while the machine is stopped.", hint="Shut it down first.")
+            vcpus, memory_mib = changes.vcpus or vm.vcpus, changes.memory_mib or vm.memory_mib
+            if grows and vm.node_id is not None:
+                await require_room(tx, vm.node_id, vcpus=vcpus - vm.vcpus, memory_mib=memory_mib - vm.memory_mib)
+            name = changes.name or vm.name
+            before = {"name": vm.name, "vcpus": vm.vcpus, "memory_mib": vm.memory_mib}
+            after = {"name": name, "vcpus": vcpus, "memory_mib": memory_mib}
+            try:
+                await self._write_definition(tx, name, vcpus, memory_mib)
+            except UniqueViolationError:
+                raise conflict(f"The project has a machine named {name} already.") from None
+            task = await self._new_task(tx, caller, vm, "vm.update", {"before": before, "after": after})
+            await announce_machine(tx, self.vm_id)
+        self._tasks.begin(task)
+        return task
+
+    async def set_password(self, caller: Caller, password_hash: str) -> Task:
+        """Have the guest agent set a password. The hash is sealed in the row until the task has ended."""
+        async with self._database.transaction() as tx:
+            vm = await self._idle(tx)
+            if vm.status is not MachineStatus.RUNNING:
+                raise conflict(
+                    f"A password is set through the guest's agent, and the machine is {vm.status.value}.",
+                    hint="Start the machine first.",
+                )
+            await tx.execute(
+                "UPDATE vms SET sealed_seed = $2 WHERE id = $1", self.vm_id, Seed(password_hash).sealed(self._sealer)
+            )
+            task = await self._new_task(tx, caller, vm, "vm.set_password", {})
+        self._tasks.begin(task)
+        return task
+
+    async def attach_address(self, caller: Caller, wanted: NewAddress) -> str:
+        """Give the machine a further address, as text; its host is told by the network watch."""
+        async with self._database.transaction() as tx:
+            return await attach(tx, caller, await lock_machine(tx, self.vm_id), wanted)
+
+    async def detach_address(self, caller: Caller, ip: IPAddress) -> None:
+        """Take an address from the machine: it is released once its host has let go of it."""
+        async with self._database.transaction() as tx:
+            await detach(tx, caller, await lock_machine(tx, self.vm_id), ip)
+
+    async def set_rate(self, caller: Caller, rate_mbps: int | None) -> None:
+        """Cap the machine's traffic, each way; None takes the cap away."""
+        async with self._database.transaction() as tx:
+            await set_rate(tx, caller, await lock_machine(tx, self.vm_id), rate_mbps)
+
+    async def observed(
+        self, node_id: UUID, state: DomainState, reason: str, *, asked_at: datetime | None = None
+    ) -> bool:
+        """What the machine's host said outside of a task's outcome. False when this node does not host the machine:
+        then nothing is written. `asked_at` (the database's clock) is given for an answer that describes the past, an
+        inventory: what was heard since then is newer, unless the clock has been set back in between."""
+        async with self._database.transaction() as tx:
+            vm = await lock_machine(tx, self.vm_id)
+            if vm.node_id != node_id:
+                return False
+            if await tx.fetchval(_HEARD_SINCE, asked_at, vm.observed_at):
+                return True
+            await self._note(tx, state)
+            word = word_of(state)
+            if word is None or await open_task_of(tx, ResourceKind.VM, self.vm_id) is not None:
+                return True
+            if vm.status is MachineStatus.FAILED and vm.built_at is None:
+                return True
+            await self._move(tx, vm, word, _reason(state, reason))
+        return True
+
+    async def task_ended(self, task: Task, ending: Ending) -> None:
+        """Write a task's end and what it means for the machine; nothing when the task had ended before."""
+        async with self._database.transaction() as tx:
+            vm = await lock_machine(tx, self.vm_id, gone=True)
+            if await end_task(tx, task.id, ending) is None:
+                return
+            match ending.result:
+                case DomainResult(state=state):
+                    await self._note(tx, state)
+                    observed: DomainState | None = state
+                case _:
+                    observed = vm.observed_state
+            match task.op:
+                case "vm.delete" if isinstance(ending.result, DeleteResult):
+                    await begin_release(tx, self.vm_id)
+                    await free_removed(tx, self.vm_id, ending.result.removed_addresses)
+                    await close_alert(tx, network_alert(self.vm_id))
+                    await leave_groups(tx, self.vm_id)
+                    await call_watch(tx)
+                    await self._move(tx, vm, Word.DELETED, None)
+                    return
+                case "vm.delete" if vm.built_at is None:
+                    observed = None
+                case "vm.update" if not ending.succeeded:
+                    await self._put_back(tx, vm.name, **task.parameters["before"])
+                case "vm.create" if ending.succeeded:
+                    await tx.execute("UPDATE vms SET built_at = now() WHERE id = $1", self.vm_id)
+                case "vm.create":
+                    observed = None
+                    await begin_release(tx, self.vm_id)
+            if ending.succeeded and GENERATION in task.parameters:
+                await network_applied(tx, self.vm_id, task.parameters[GENERATION])
+            else:
+                await call_watch(tx)
+            if task.op in ("vm.create", "vm.set_password"):
+                await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", self.vm_id)
+            word = (word_of(observed) if observed is not None else None) or _unspoken(vm.status)
+            cause = None if ending.succeeded else f"{_deed(task.op)}: {ending.message}"
+            await self._move(tx, vm, word, cause if word in (Word.UNBUILT, Word.LOST) else None)
+
+    async def _order(
+        self,
+        caller: Caller,
+        order: Order,
+        op: str,
+        parameters: dict[str, object] | None = None,
+        *,
+        carries_network: bool = False,
+    ) -> Task:
+        superseded: Task | None = None
+        parameters = parameters or {}
+        async with self._database.transaction() as tx:
+            vm = await lock_machine(tx, self.vm_id)
+            under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
+            if under_way is not None:
+                if order is not Order.FORCE_STOP or under_way.op not in SUPERSEDED_BY_FORCE_STOP:
+                    raise _busy(under_way)
+                superseded = under_way
+            try:
+                status = move(vm.status, order)
+            except IllegalMove:
+                raise conflict(
+                    f"The machine is {vm.status.value} and cannot be {participle(order)}.",
+                    details={"status": vm.status.value},
+                ) from None
+            self._require_online(vm)
+            if superseded is not None:
+                words = f"Superseded: {caller.actor} ordered the machine to be forced to stop."
+                await end_task(tx, superseded.id, Ending(TaskStatus.CANCELLED, words))
+                parameters = {**parameters, "supersedes": str(superseded.id)}
+            if carries_network:
+                parameters = {**parameters, GENERATION: vm.net_wanted}
+            task = await self._new_task(tx, caller, vm, op, parameters)
+            await self._write_status(tx, status, None)
+        if superseded is not None:
+            self._tasks.abandon(superseded.id)
+        self._tasks.begin(task)
+        return task
+
+    async def _idle(self, tx: Transaction) -> MachineRow:
+        """The machine, locked, with no task under way and its node online."""
+        vm = await lock_machine(tx, self.vm_id)
+        under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
+        if under_way is not None:
+            raise _busy(under_way)
+        self._require_online(vm)
+        return vm
+
+    def _require_online(self, vm: MachineRow) -> None:
+        if vm.node_id is not None and vm.node_state != "online":
+            raise unavailable(
+                "The machine's node is not online; nothing was changed.",
+                hint="Try again once the node is back.",
+            )
+
+    async def _new_task(
+        self, tx: Transaction, caller: Caller, vm: MachineRow, op: str, parameters: dict[str, object]
+    ) -> Task:
+        task = await create_task(
+            tx,
+            caller,
+            op=op,
+            resource_kind=ResourceKind.VM,
+            resource_id=self.vm_id,
+            resource_name=vm.name,
+            node_id=vm.node_id,
+            project_id=vm.project_id,
+            parameters=parameters,
+            timeout=TIMEOUTS[op],
+        )
+        await audit.record(
+            tx,
+            caller,
+            target_kind="vm",
+            target_id=self.key,
+            target_name=vm.name,
+            project_id=vm.project_id,
+            details={"task_id": str(task.id), **{name: parameters[name] for name in parameters if name != GENERATION}},
+        )
+        return task
+
+    async def _move(self, tx: Transaction, vm: MachineRow, word: Word, reason: str | None) -> None:
+        """Follow the table by the host's word, and write it where it changes anything."""
+        status = move(vm.status, word)
+        if status is MachineStatus.FAILED and vm.status is MachineStatus.FAILED:
+            reason = vm.status_reason if word is not Word.UNBUILT else reason or vm.status_reason
+        if status is MachineStatus.FAILED and reason is None:
+            reason = "The host does not have the machine any more."
+        if (status, reason) != (vm.status, vm.status_reason):
+            await self._write_status(tx, status, reason)
+
+    async def _write_status(self, tx: Transaction, status: MachineStatus, reason: str | None) -> None:
+        await tx.execute(
+            """UPDATE vms SET status = $2, status_reason = $3,
+                              deleted_at = CASE WHEN $2 = 'deleted' THEN now() ELSE deleted_at END
+               WHERE id = $1""",
+            self.vm_id,
+            status.value,
+            reason,
+        )
+        await announce_machine(tx, self.vm_id)
+
+    async def _put_back(self, tx: Transaction, name_now: str, *, name: str, vcpus: int, memory_mib: int) -> None:
+        """The host kept what it had. The name may be another machine's by now; then this one keeps the new name."""
+        try:
+            async with tx.savepoint():
+                await self._write_definition(tx, name, vcpus, memory_mib)
+        except UniqueViolationError:
+            await self._write_definition(tx, name_now, vcpus, memory_mib)
+
+    async def _write_definition(self, tx: Transaction, name: str, vcpus: int, memory_mib: int) -> None:
+        await tx.execute(
+            "UPDATE vms SET name = $2, vcpus = $3, memory_mib = $4 WHERE id = $1",
+            self.vm_id,
+            name,
+            vcpus,
+            memory_mib,
+        )
+
+    async def _note(self, tx: Transaction, state: DomainState) -> None:
+        await tx.execute(
+            "UPDATE vms SET observed_state = $2, observed_at = now() WHERE id = $1", self.vm_id, state.value
+        )
+
+
+def _unspoken(status: MachineStatus) -> Word:
+    """The word to go by where the host has said nothing final: what the machine was before the order."""
+    match status:
+        case MachineStatus.CREATING | MachineStatus.DELETING | MachineStatus.FAILED:
+            return Word.UNBUILT
+        case MachineStatus.STARTING | MachineStatus.STOPPED:
+            return Word.STOPPED
+        case _:
+            return Word.RUNNING
+
+
+def _busy(task: Task) -> ServiceError:
+    return not_ready(
+        f"The machine is busy with {task.op}.",
+        hint="Wait for that task, or cancel it.",
+        details={"task_id": str(task.id), "op": task.op},
+    )
+
+
+def _reason(state: DomainState, reason: str) -> str | None:
+    match state:
+        case DomainState.PAUSED:
+            return f"The host has paused the guest: {reason}"
+        case DomainState.CRASHED:
+            return f"The guest crashed: {reason}"
+        case DomainState.ABSENT:
+            return "The host does not have the machine any more."
+        case _:
+            return None
+
+
+def _deed(op: str) -> str:
+    return {"vm.create": "Creation failed", "vm.delete": "Deletion failed"}.get(op, "The last task failed")

@@ -1,0 +1,265 @@
+"""A machine's addresses and rate as its owner changes them: attached, detached, capped.
+
+Invariants:
+- the machine's row is locked by the caller, so what is counted is what is consumed: callers at once never pass a bound;
+- what is recorded here is carried by the host later: the generation grows in the same transaction (`network_changed`),
+  and an address that is detached is given to nobody before the host has let go of it;
+- a machine is given nothing that its node has said it cannot carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from svc_actors.controller.machines.records import MachineRow, announce_machine
+from svc_actors.controller.machines.states import MachineStatus
+from svc_actors.controller.networking.addresses import (
+    Allocated,
+    IPAddress,
+    PoolFull,
+    allocate,
+    allocate_first,
+    begin_release,
+)
+from svc_actors.controller.networking.changes import network_changed
+from svc_actors.controller.networking.pool_needs import lack, needs
+from svc_actors.controller.networking.security_groups import require_filterable
+from svc_actors.errors import capacity, conflict, not_found, wrong_field
+from svc_actors.rows import sole
+from svc_actors.store import Caller, Queryable, Record, Transaction, audit
+from svc_nodeagent.protocol import Topology
+
+MOST_ADDRESSES: Final = 64
+"""Of one machine, whoever asks."""
+IPV4_WITHOUT_PLAN: Final = 1
+"""What a customer may have on a machine of no plan: the address that it was made with."""
+IPV6_OF_A_CUSTOMER: Final = 8
+"""Sub-prefixes that a customer may have on one machine; the specification bounds IPv4 only."""
+
+
+@dataclass(frozen=True)
+class NewAddress:
+    """Which address is wanted. None leaves the choice to the service: the family is that of `ip` or `pool_id`, else 4;
+    the card is the first. `bounded`: by the plan, as for a customer."""
+
+    family: int | None = None
+    pool_id: UUID | None = None
+    ip: IPAddress | None = None
+    nic_id: UUID | None = None
+    bounded: bool = True
+
+
+async def attach(tx: Transaction, caller: Caller, vm: MachineRow, wanted: NewAddress) -> str:
+    """Take an address of a pool that serves the machine's node and card. Gives it as text.
+
+    Raises capacity (no address is free, or the machine has as many as it may have), conflict (the machine cannot be
+    changed, the pool does not fit, the ip is not free, the node cannot carry it), not_found (card, pool), invalid.
+    """
+    require_changeable(vm)
+    nic = await _card(tx, vm, wanted.nic_id)
+    facts = await tx.fetchval("SELECT facts FROM nodes WHERE id = $1", vm.node_id)
+    pools = await _pools(tx, vm, nic, wanted)
+    family = pools[0]["family"]
+    await _require_room(tx, vm, family, bounded=wanted.bounded)
+    carried = [pool for pool in pools if _lack(facts, pool) is None]
+    if not carried and wanted.bounded:
+        raise conflict(f"The machine's host cannot carry a further IPv{family} address; nothing was changed.")
+    if not carried:
+        raise conflict(
+            f"The machine's node cannot carry an address of the pool {pools[0]['name']}: {_lack(facts, pools[0])}",
+            hint="Choose another pool.",
+        )
+    taken = await _take(tx, vm, nic["id"], carried, wanted)
+    if taken.topology == Topology.BRIDGED.value:
+        await require_filterable(tx, vm.id)
+    await network_changed(tx, [vm.id])
+    await _record(tx, caller, vm, {"ip": taken.text})
+    return taken.text
+
+
+async def detach(tx: Transaction, caller: Caller, vm: MachineRow, ip: IPAddress) -> None:
+    """Release one address (of a sub-prefix, any address in it). Raises not_found, and conflict for the primary address
+    and for one that is being released already."""
+    require_changeable(vm)
+    released = await begin_release(tx, vm.id, ip)
+    await network_changed(tx, [vm.id])
+    await _record(tx, caller, vm, {"ip": ", ".join(released)})
+
+
+async def set_rate(tx: Transaction, caller: Caller, vm: MachineRow, rate_mbps: int | None) -> None:
+    """Raises conflict where the machine's node cannot hold a rate."""
+    require_changeable(vm)
+    facts = await tx.fetchval("SELECT facts FROM nodes WHERE id = $1", vm.node_id)
+    if rate_mbps is not None and (reason := lack(facts, ("rate",))) is not None:
+        raise conflict(f"The machine's node cannot hold a rate: {reason}", hint="Nothing was changed.")
+    before = await tx.fetchval("SELECT rate_mbps FROM vms WHERE id = $1", vm.id)
+    if before != rate_mbps:
+        await tx.execute("UPDATE vms SET rate_mbps = $2 WHERE id = $1", vm.id, rate_mbps)
+        await network_changed(tx, [vm.id])
+    await _record(tx, caller, vm, {"rate_mbps": rate_mbps, "before": before})
+
+
+def require_changeable(vm: MachineRow) -> None:
+    """Raises conflict for a machine that is going, or that there is nothing of to change."""
+    if vm.status in (MachineStatus.DELETING, MachineStatus.DELETED, MachineStatus.FAILED):
+        raise conflict(
+            f"The machine is {vm.status.value}; its network was left as it is.", details={"status": vm.status.value}
+        )
+
+
+async def _card(tx: Transaction, vm: MachineRow, nic_id: UUID | None) -> Record:
+    nic = await tx.fetchrow(
+        """SELECT nics.id, nics.network_id, networks.name AS network
+           FROM nics JOIN networks ON networks.id = nics.network_id
+           WHERE nics.vm_id = $1 AND ($2::uuid IS NULL OR nics.id = $2) ORDER BY nics.position LIMIT 1""",
+        vm.id,
+        nic_id,
+    )
+    if nic is None:
+        raise not_found("The machine has no such network card.")
+    return nic
+
+
+async def _pools(tx: Transaction, vm: MachineRow, nic: Record, wanted: NewAddress) -> list[Record]:
+    """The pools to try, in order; one at least, all of one family."""
+    family = wanted.family
+    if wanted.ip is not None:
+        if family not in (None, wanted.ip.version):
+            raise wrong_field("family", f"{wanted.ip} is an IPv{wanted.ip.version} address")
+        family = wanted.ip.version
+    rows = await tx.fetch(
+        """SELECT pools.id, pools.name, pools.family, pools.topology, pools.vlan, pools.enabled,
+                  pools.network_id = $1 AS of_the_network,
+                  nodes.id IS NOT NULL AND pools.location_id = nodes.location_id
+                  AND (cardinality(pools.node_ids) = 0 OR nodes.id = ANY(pools.node_ids)) AS serves,
+                  NOT EXISTS (
+                      SELECT FROM allocations held JOIN pools other ON other.id = held.pool_id
+                      WHERE held.nic_id = $5 AND held.state = 'allocated'
+                        AND ((other.topology = 'bridged') <> (pools.topology = 'bridged')
+                             OR other.vlan IS DISTINCT FROM pools.vlan)
+                  ) AS mixes
+           FROM pools LEFT JOIN nodes ON nodes.id = $2
+           WHERE ($3::uuid IS NULL OR pools.id = $3) AND ($4::inet IS NULL OR $4 <<= pools.cidr)
+           ORDER BY pools.created_at, pools.id""",
+        nic["network_id"],
+        vm.node_id,
+        wanted.pool_id,
+        wanted.ip,
+        nic["id"],
+    )
+    if wanted.pool_id is not None or wanted.ip is not None:
+        return [_the_pool(rows, wanted, family, nic["network"])]
+    family = family or 4
+    fitting = [row for row in rows if row["family"] == family and row["mixes"] and _unfit(row) is None]
+    if not fitting:
+        raise capacity(
+            f"No pool offers the machine an IPv{family} address where it is; nothing was changed.",
+            hint="An administrator adds a pool to the machine's network.",
+        )
+    return fitting
+
+
+def _the_pool(rows: list[Record], wanted: NewAddress, family: int | None, network: str) -> Record:
+    """The one pool that was named, by its id or by an address in it."""
+    if not rows and wanted.ip is None:
+        raise not_found("There is no such pool.")
+    if not rows and wanted.pool_id is not None:
+        raise conflict(f"{wanted.ip} is not in that pool; nothing was changed.")
+    if not rows:
+        raise conflict(f"{wanted.ip} is in no pool of the network {network}; nothing was changed.")
+    pool = rows[0]
+    if family not in (None, pool["family"]):
+        raise wrong_field("family", f"the pool {pool['name']} is of IPv{pool['family']}")
+    reason = _unfit(pool)
+    if reason is not None:
+        raise conflict(f"The pool {pool['name']} {reason}; nothing was changed.")
+    return pool
+
+
+def _unfit(pool: Record) -> str | None:
+    if not pool["enabled"]:
+        return "is not enabled"
+    if not pool["of_the_network"]:
+        return "is of another network than the card"
+    return None if pool["serves"] else "does not serve the machine's node"
+
+
+async def _require_room(tx: Transaction, vm: MachineRow, family: int, *, bounded: bool) -> None:
+    """What is being released does not count: the machine has no use of it any more. But while its host is away nothing
+    becomes free, so of the two together there is a bound as well, or one machine could empty a pool."""
+    held = sole(
+        await tx.fetchrow(
+            """SELECT count(*) AS all, count(*) FILTER (WHERE family(ip) = $2) AS of_the_family_in_all,
+                      count(*) FILTER (WHERE family(ip) = $2 AND state = 'allocated') AS of_the_family
+               FROM allocations WHERE vm_id = $1""",
+            vm.id,
+            family,
+        )
+    )
+    if held["all"] >= MOST_ADDRESSES:
+        raise capacity(
+            f"The machine has {held['all']} addresses with those that are being released, as many as it may have."
+        )
+    if not bounded:
+        return
+    allowed = IPV6_OF_A_CUSTOMER
+    if family == 4:
+        allowed = await ipv4_allowed(tx, vm.plan_id)
+    if held["of_the_family"] >= allowed:
+        raise capacity(
+            f"The machine has {held['of_the_family']} of the {allowed} IPv{family} addresses that it may have; "
+            "none was attached.",
+            hint="Detach one, or ask for a plan with more.",
+            details={"allowed": allowed, "held": held["of_the_family"]},
+        )
+    if held["of_the_family_in_all"] >= 2 * allowed:
+        raise capacity(
+            "The addresses that the machine gave up last are still being released; none was attached.",
+            hint="Try again once the machine's host has let go of them.",
+        )
+
+
+async def ipv4_allowed(queryable: Queryable, plan_id: UUID | None) -> int:
+    """How many IPv4 addresses a customer may have on a machine of this plan."""
+    if plan_id is None:
+        return IPV4_WITHOUT_PLAN
+    count: int = await queryable.fetchval("SELECT ipv4_count FROM plans WHERE id = $1", plan_id)
+    return count
+
+
+async def _take(tx: Transaction, vm: MachineRow, nic_id: UUID, pools: list[Record], wanted: NewAddress) -> Allocated:
+    whose: Any = {"vm_id": vm.id, "nic_id": nic_id, "primary": False, "node_id": vm.node_id}
+    if wanted.pool_id is None and wanted.ip is None:
+        taken = await allocate_first(tx, [pool["id"] for pool in pools], **whose)
+    else:
+        try:
+            taken = await allocate(tx, pools[0]["id"], ip=wanted.ip, **whose)
+        except PoolFull:
+            taken = None
+    if taken is None:
+        raise capacity(
+            "No address is free for this machine; nothing was changed.",
+            hint="Ask an administrator for another pool.",
+            details={"full_pools": len(pools)},
+        )
+    return taken
+
+
+def _lack(facts: Mapping[str, Any] | None, pool: Record) -> str | None:
+    return lack(facts, needs(family=pool["family"], topology=pool["topology"], vlan=pool["vlan"]))
+
+
+async def _record(tx: Transaction, caller: Caller, vm: MachineRow, details: dict[str, Any]) -> None:
+    await audit.record(
+        tx,
+        caller,
+        target_kind="vm",
+        target_id=str(vm.id),
+        target_name=vm.name,
+        project_id=vm.project_id,
+        details=details,
+    )
+    await announce_machine(tx, vm.id)

@@ -1,0 +1,84 @@
+"""A machine's row as its actor reads it, and the event that tells of its change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from svc_actors.controller.machines.states import MachineStatus
+from svc_actors.errors import not_found
+from svc_actors.rows import sole
+from svc_actors.store import EventKind, NewEvent, Transaction, events
+from svc_nodeagent.protocol import DomainState
+
+
+@dataclass(frozen=True)
+class MachineRow:
+    """`node_state` is None for a machine without a node. `built_at`: when the host said that it made the machine.
+    `net_wanted`: the generation that its host shall have of its network."""
+
+    id: UUID
+    name: str
+    project_id: UUID
+    node_id: UUID | None
+    node_state: str | None
+    vcpus: int
+    memory_mib: int
+    status: MachineStatus
+    status_reason: str | None
+    observed_state: DomainState | None
+    observed_at: datetime | None
+    built_at: datetime | None
+    plan_id: UUID | None
+    net_wanted: int
+
+
+async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> MachineRow:
+    """The machine's row, locked until the transaction ends; with `gone` also one that is deleted. Raises not_found."""
+    row = await tx.fetchrow(
+        """SELECT vms.*, nodes.state AS node_state FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id
+           WHERE vms.id = $1 AND ($2 OR vms.deleted_at IS NULL) FOR NO KEY UPDATE OF vms""",
+        vm_id,
+        gone,
+    )
+    if row is None:
+        raise not_found("There is no such machine.")
+    return MachineRow(
+        id=row["id"],
+        name=row["name"],
+        project_id=row["project_id"],
+        node_id=row["node_id"],
+        node_state=row["node_state"],
+        vcpus=row["vcpus"],
+        memory_mib=row["memory_mib"],
+        status=MachineStatus(row["status"]),
+        status_reason=row["status_reason"],
+        observed_state=DomainState(row["observed_state"]) if row["observed_state"] else None,
+        observed_at=row["observed_at"],
+        built_at=row["built_at"],
+        plan_id=row["plan_id"],
+        net_wanted=row["net_wanted"],
+    )
+
+
+async def announce_machine(tx: Transaction, vm_id: UUID) -> None:
+    """The event of a machine's change, with what the record says at this point of the transaction."""
+    vm = sole(
+        await tx.fetchrow("SELECT id, name, project_id, node_id, status, status_reason FROM vms WHERE id = $1", vm_id)
+    )
+    await events.append(
+        tx,
+        NewEvent(
+            kind=EventKind.VM,
+            subject=str(vm_id),
+            project_id=vm["project_id"],
+            node_id=vm["node_id"],
+            payload={
+                "id": str(vm_id),
+                "name": vm["name"],
+                "status": vm["status"],
+                "status_reason": vm["status_reason"],
+            },
+        ),
+    )

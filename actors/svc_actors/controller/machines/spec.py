@@ -1,0 +1,154 @@
+"""What a node is told of a machine, read from the records: its sizes, its network, its first boot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_interface
+from itertools import groupby
+from uuid import UUID
+
+from svc_actors.controller.networking.pool_arithmetic import IPNetwork, guest_address
+from svc_actors.controller.networking.security_groups import firewall_of
+from svc_actors.errors import not_found
+from svc_actors.rows import sole
+from svc_actors.sealing import Sealer
+from svc_actors.store import Queryable, Record
+from svc_nodeagent.protocol import (
+    Account,
+    DiskSpec,
+    GuestAddress,
+    MachineSpec,
+    NetworkSpec,
+    NicSpec,
+    SeedSpec,
+    Topology,
+)
+
+_SEED_PURPOSE = "vms.sealed_seed"
+ROOT = "root"
+
+
+@dataclass(frozen=True)
+class Seed:
+    """The secret part of a first boot or of a password change, sealed in the machine's row while it is needed.
+
+    `generated` is a password that the service made, kept only until the task has ended, so that an answer lost in a
+    crash can be given again. A chosen password is never in here, nor anywhere.
+    """
+
+    password_hash: str | None
+    generated: str | None = None
+
+    def sealed(self, sealer: Sealer) -> bytes:
+        content = {"password_hash": self.password_hash, "generated": self.generated}
+        return sealer.seal(json.dumps(content).encode(), _SEED_PURPOSE)
+
+    @classmethod
+    def unsealed(cls, sealer: Sealer, sealed: bytes | None) -> Seed:
+        if sealed is None:
+            return cls(None)
+        content = json.loads(sealer.unseal(sealed, _SEED_PURPOSE))
+        return cls(content["password_hash"], content["generated"])
+
+
+def account_name(access_mode: str, login_user: str) -> str:
+    """The account that an access mode names: root, or the image's own user."""
+    return login_user if access_mode == "user_sudo" else ROOT
+
+
+async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> MachineSpec:
+    vm = sole(
+        await queryable.fetchrow(
+            "SELECT vms.*, images.login_user FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1", vm_id
+        )
+    )
+    seed = Seed.unsealed(sealer, vm["sealed_seed"])
+    account = account_name(vm["access_mode"], vm["login_user"])
+    return MachineSpec(
+        vm_id=vm_id,
+        name=vm["name"],
+        vcpus=vm["vcpus"],
+        memory_mib=vm["memory_mib"],
+        disks=(DiskSpec(index=0, size_gib=vm["disk_gib"]),),
+        network=await network_spec(queryable, vm_id),
+        seed=SeedSpec(
+            instance_id=str(vm_id),
+            hostname=vm["hostname"],
+            account=Account(
+                name=account,
+                sudo=account != ROOT,
+                password_hash=seed.password_hash,
+                ssh_keys=tuple(vm["ssh_keys"]),
+            ),
+            ssh_password_login=seed.password_hash is not None,
+        ),
+    )
+
+
+async def network_spec(queryable: Queryable, vm_id: UUID) -> NetworkSpec:
+    """All that the host must agree with for this machine's network.
+
+    The generation is read before everything that it stands for, so what is read beside it may be newer, never older: a
+    host that says it has a generation has all of it. Raises not_found.
+    """
+    vm = await queryable.fetchrow(
+        "SELECT net_wanted, rate_mbps, throttle_mbps, traffic_isolated FROM vms WHERE id = $1", vm_id
+    )
+    if vm is None:
+        raise not_found("There is no such machine.")
+    rows = await queryable.fetch(
+        """SELECT nics.id AS nic_id, nics.mac, networks.mtu, allocations.ip, allocations.is_primary, pools.gateway,
+                  pools.gateway_mode, pools.guest_prefix_len, pools.topology, pools.vlan, pools.nameservers
+           FROM nics
+           JOIN networks ON networks.id = nics.network_id
+           JOIN allocations ON allocations.nic_id = nics.id AND allocations.state = 'allocated'
+           JOIN pools ON pools.id = allocations.pool_id
+           WHERE nics.vm_id = $1
+           ORDER BY nics.position, allocations.is_primary DESC, allocations.ip""",
+        vm_id,
+    )
+    rate = effective_rate(vm["rate_mbps"], vm["throttle_mbps"])
+    return NetworkSpec(
+        nics=tuple(_nic(list(of_nic), rate) for _, of_nic in groupby(rows, key=lambda row: row["nic_id"])),
+        firewall=await firewall_of(queryable, vm_id),
+        isolated=vm["traffic_isolated"],
+        generation=vm["net_wanted"],
+    )
+
+
+def effective_rate(rate_mbps: int | None, throttle_mbps: int | None) -> int | None:
+    """The cap that counts, of the operator's own and the one for traffic in excess; None is no cap."""
+    return min((cap for cap in (rate_mbps, throttle_mbps) if cap is not None), default=None)
+
+
+def held_network(ip: object) -> IPNetwork:
+    """The network that an allocation's `ip` is: an address alone, or an IPv6 sub-prefix."""
+    return ip_interface(str(ip)).network
+
+
+def _nic(rows: Sequence[Record], rate_mbps: int | None) -> NicSpec:
+    """One card, from the rows of its addresses. They agree on the VLAN: others are not attached."""
+    card = rows[0]
+    return NicSpec(
+        nic_id=card["nic_id"],
+        mac=str(card["mac"]).lower(),
+        addresses=tuple(_address(row) for row in rows),
+        nameservers=tuple(dict.fromkeys(str(server) for row in rows for server in row["nameservers"])),
+        mtu=card["mtu"],
+        rate_mbps=rate_mbps,
+        vlan=card["vlan"],
+    )
+
+
+def _address(row: Record) -> GuestAddress:
+    network = held_network(row["ip"])
+    return GuestAddress(
+        interface=ip_interface(f"{guest_address(network)}/{row['guest_prefix_len']}"),
+        network=network,
+        gateway=str(row["gateway"]),
+        on_link=row["gateway_mode"] == "onlink",
+        topology=Topology(row["topology"]),
+        primary=row["is_primary"],
+    )

@@ -1,0 +1,150 @@
+"""What the task of each order does on the node. No status is decided here: the outcome goes to the Machine actor.
+
+Invariant: a work function is repeatable from its beginning. It reads the records again, and every step has the same
+operation id as before, so the agent answers what it did already.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from svc_actors.controller.images.files import ImageSources
+from svc_actors.controller.images.images import ImageWork
+from svc_actors.controller.machines.machine import GUEST_SHUTDOWN_SECONDS, TIMEOUTS, Machine
+from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec
+from svc_actors.controller.tasks.runner import Ending, Task, TaskRun, TaskRunner, operation_id
+from svc_actors.errors import conflict
+from svc_actors.rows import sole
+from svc_actors.runtime import ActorSystem
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database
+from svc_nodeagent.protocol import (
+    OperationResult,
+    VmCreate,
+    VmDelete,
+    VmForceStop,
+    VmReboot,
+    VmReset,
+    VmSetPassword,
+    VmShutdown,
+    VmStart,
+    VmUpdate,
+)
+
+HOST_STEP: Final = "host"
+"""The step of every order that is one node operation; `force_stop` cancels this step of what it supersedes."""
+
+_NO_WAY_BACK: Final = "A deletion that has begun cannot be taken back."
+
+
+class MachineWork:
+    """Registers itself with a task runner and an actor system; see `install_machines`."""
+
+    def __init__(
+        self, database: Database, sealer: Sealer, tasks: TaskRunner, actors: ActorSystem, images: ImageSources
+    ) -> None:
+        self._database = database
+        self._sealer = sealer
+        self._tasks = tasks
+        self._actors = actors
+        self._images = images
+
+    def install(self) -> None:
+        for op, work in (
+            ("vm.create", self.create),
+            ("vm.start", self.start),
+            ("vm.shutdown", self.shutdown),
+            ("vm.reboot", self.reboot),
+            ("vm.force_stop", self.force_stop),
+            ("vm.reset", self.reset),
+            ("vm.update", self.update),
+            ("vm.set_password", self.set_password),
+        ):
+            self._tasks.handles(op, work, end=self.ended)
+        self._tasks.handles("vm.delete", self.delete, end=self.ended, irrevocable=_NO_WAY_BACK)
+
+    async def ended(self, task: Task, ending: Ending) -> None:
+        await self._actors.ref(Machine, str(task.resource_id)).ask(Machine.task_ended, task, ending)
+
+    async def create(self, run: TaskRun) -> OperationResult:
+        spec = await machine_spec(self._database, self._sealer, run.task.resource_id)
+        image_id: UUID = await self._database.fetchval("SELECT image_id FROM vms WHERE id = $1", spec.vm_id)
+        node_id = run.task.node_id
+        if node_id is None:
+            raise conflict("The machine was placed on no node.")
+        fetched = await self._images.prefetch(run, image_id, span=(0, 50))
+        await run.log("Building the machine.")
+        image = await self._images.spec(image_id, node_id)
+        return await run.perform(
+            VmCreate(machine=spec, image=image, start=bool(run.task.parameters["start"])),
+            step=HOST_STEP,
+            timeout=TIMEOUTS["vm.create"],
+            span=(50, 100) if fetched else (0, 100),
+        )
+
+    async def start(self, run: TaskRun) -> OperationResult:
+        vm_id = run.task.resource_id
+        operation = VmStart(vm_id=vm_id, network=await network_spec(self._database, vm_id))
+        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.start"])
+
+    async def shutdown(self, run: TaskRun) -> OperationResult:
+        operation = VmShutdown(vm_id=run.task.resource_id, timeout_seconds=GUEST_SHUTDOWN_SECONDS)
+        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.shutdown"])
+
+    async def reboot(self, run: TaskRun) -> OperationResult:
+        operation = VmReboot(vm_id=run.task.resource_id, timeout_seconds=GUEST_SHUTDOWN_SECONDS)
+        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.reboot"])
+
+    async def reset(self, run: TaskRun) -> OperationResult:
+        operation = VmReset(vm_id=run.task.resource_id)
+        # Asked again it would cut off a guest that has come up already. A reboot is asked again: it is orderly, and
+        # interrupted half-way it has left the machine off.
+        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.reset"], repeatable=False)
+
+    async def force_stop(self, run: TaskRun) -> OperationResult:
+        superseded = run.task.parameters.get("supersedes")
+        node_id = run.task.node_id
+        if superseded is not None and node_id is not None:
+            # Said here too, not only by the runner: after a restart nobody else remembers what was superseded.
+            await self._tasks.gateway.cancel(node_id, operation_id(UUID(superseded), HOST_STEP))
+        operation = VmForceStop(vm_id=run.task.resource_id)
+        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.force_stop"])
+
+    async def delete(self, run: TaskRun) -> OperationResult:
+        operation = VmDelete(vm_id=run.task.resource_id, destroy_disks=bool(run.task.parameters["destroy_disks"]))
+        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.delete"])
+
+    async def update(self, run: TaskRun) -> OperationResult:
+        after = run.task.parameters["after"]
+        operation = VmUpdate(
+            vm_id=run.task.resource_id, name=after["name"], vcpus=after["vcpus"], memory_mib=after["memory_mib"]
+        )
+        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.update"])
+
+    async def set_password(self, run: TaskRun) -> OperationResult:
+        vm = sole(
+            await self._database.fetchrow(
+                """SELECT vms.access_mode, vms.sealed_seed, images.login_user
+                   FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1""",
+                run.task.resource_id,
+            )
+        )
+        seed = Seed.unsealed(self._sealer, vm["sealed_seed"])
+        if seed.password_hash is None:
+            raise conflict("The password to be set is not there any more; set it again.")
+        operation = VmSetPassword(
+            vm_id=run.task.resource_id,
+            account=account_name(vm["access_mode"], vm["login_user"]),
+            password_hash=seed.password_hash,
+        )
+        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.set_password"])
+
+
+def install_machines(
+    database: Database, sealer: Sealer, tasks: TaskRunner, actors: ActorSystem, images: ImageSources
+) -> None:
+    """Register the Machine actor, the work of its tasks and of those about images; once, before any of them runs."""
+    actors.register(Machine, lambda _: Machine(database, tasks, sealer))
+    MachineWork(database, sealer, tasks, actors, images).install()
+    ImageWork(database, images).install(tasks)

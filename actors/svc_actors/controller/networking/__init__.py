@@ -1,0 +1,1 @@
+"""Networks, pools, addresses and security groups, as records that machines and nodes share."""

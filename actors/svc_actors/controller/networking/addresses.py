@@ -1,0 +1,336 @@
+"""Addresses of pools: taken, given back, and never in two hands.
+
+What a pool gives is counted in slots (`pool_arithmetic`): an address of IPv4, a sub-prefix of IPv6.
+
+    (free)     --allocate-->              allocated
+    allocated  --begin_release-->         releasing   detached, or its machine is going
+    releasing  --free_removed-->          (free)      the node said that it neither routes nor filters it any more
+    releasing  --force_free-->            (free)      an administrator answers for it, with a note
+    (free)     --reserve, block-->        reserved, blocked                        (`reservations`)
+
+Invariants:
+- free is the absence of a row; that `allocations` has one row for a pool's slot is what keeps an address in one hand;
+- an address is taken by one statement, which finds a free one and inserts it; takers of one pool, and whoever lets
+  addresses of it go, take turns on the pool's row, so `PoolFull` is said exactly when nothing is free;
+- each release has a number, so that a node's late answer frees neither the next holder's address nor a later release;
+- the search begins past the address given last, so a freed address rests, and a /8 costs what a /24 does.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_interface
+from typing import Final
+from uuid import UUID
+
+from svc_actors.controller.networking.pool_arithmetic import IPAddress, IPNetwork, address_text, guest_address
+from svc_actors.controller.networking.pool_records import Pool, lock_pool, lock_pools_of, wiring
+from svc_actors.controller.networking.reservations import host_address_alert, refresh_host_reservations
+from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
+from svc_actors.store import Queryable, Record, Transaction
+
+__all__ = [
+    "Allocated",
+    "IPAddress",
+    "IPNetwork",
+    "PoolFull",
+    "Releasing",
+    "address_text",
+    "allocate",
+    "allocate_first",
+    "begin_release",
+    "force_free",
+    "free_removed",
+    "guest_address",
+    "new_nic",
+    "releasing_of",
+]
+
+_TAKE: Final = """
+    WITH candidate AS (
+        SELECT coalesce(
+            (SELECT $2::bigint WHERE NOT EXISTS (SELECT FROM allocations WHERE pool_id = $1 AND slot = $2)),
+            (SELECT slot + 1 FROM (
+                 SELECT slot, lead(slot) OVER (ORDER BY slot) AS next FROM allocations
+                 WHERE pool_id = $1 AND slot BETWEEN $2 AND $4
+             ) held WHERE slot < $4 AND next IS DISTINCT FROM slot + 1 ORDER BY slot LIMIT 1),
+            (SELECT $3::bigint WHERE NOT EXISTS (SELECT FROM allocations WHERE pool_id = $1 AND slot = $3)),
+            (SELECT slot + 1 FROM (
+                 SELECT slot, lead(slot) OVER (ORDER BY slot) AS next FROM allocations
+                 WHERE pool_id = $1 AND slot BETWEEN $3 AND $2 - 1
+             ) held WHERE slot < $2 - 1 AND next IS DISTINCT FROM slot + 1 ORDER BY slot LIMIT 1)
+        ) AS slot
+    ), taken AS (
+        INSERT INTO allocations (pool_id, slot, ip, state, vm_id, nic_id, is_primary)
+        SELECT $1, slot, pool_address($8, $9, slot), 'allocated', $5, $6, $7 FROM candidate WHERE slot IS NOT NULL
+        RETURNING slot
+    )
+    UPDATE pools SET next_slot = CASE WHEN taken.slot = $4 THEN $3 ELSE taken.slot + 1 END
+    FROM taken WHERE pools.id = $1 RETURNING taken.slot
+"""
+
+
+class PoolFull(Exception):  # noqa: N818 - named for what it says
+    """No address of the pool is free."""
+
+    def __init__(self, pool_id: UUID) -> None:
+        super().__init__(f"pool {pool_id} has no free address")
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """What a machine has received. `network` is what its host routes to it; `address` what the guest configures;
+    `text` how it stands on the wire and in the API. `topology` is the pool's."""
+
+    pool_id: UUID
+    topology: str
+    network: IPNetwork
+    address: IPAddress
+    text: str
+
+
+@dataclass(frozen=True)
+class Releasing:
+    """What a node is to be asked to release, and up to which release its answer will speak for."""
+
+    addresses: tuple[str, ...]
+    through: int
+
+
+async def allocate(
+    tx: Transaction,
+    pool_id: UUID,
+    *,
+    vm_id: UUID,
+    nic_id: UUID,
+    primary: bool,
+    ip: IPAddress | None = None,
+    node_id: UUID | None = None,
+) -> Allocated:
+    """Take a free address of the pool for a machine (of this node), or this one (of a sub-prefix, any address in it).
+
+    Raises `PoolFull`; conflict for an `ip` that is held, set aside or outside the range, and for a pool that is not
+    enabled, does not serve the node or whose topology cannot be mixed with that of the card's other addresses;
+    not_found.
+    """
+    pool = await lock_pool(tx, pool_id)
+    if not pool.enabled:
+        raise conflict(f"The pool {pool.name} gives out no addresses: it is not enabled.")
+    if node_id is not None:
+        await _require_served(tx, pool, node_id)
+    if not primary:
+        await _require_mix(tx, pool, nic_id)
+    if ip is not None:
+        slot = await _take_this(tx, pool, ip, vm_id, nic_id, primary)
+    else:
+        slot = await _take_next(tx, pool, vm_id, nic_id, primary)
+    network = pool.network_at(slot)
+    return Allocated(pool_id, pool.topology, network, guest_address(network), address_text(network))
+
+
+async def allocate_first(
+    tx: Transaction, pool_ids: Sequence[UUID], *, vm_id: UUID, nic_id: UUID, primary: bool, node_id: UUID | None = None
+) -> Allocated | None:
+    """Take an address of the first of these pools that has one; None when all are full. A pool that went, or was
+    changed so that it does not fit, since it was chosen is passed over."""
+    for pool_id in pool_ids:
+        try:
+            return await allocate(tx, pool_id, vm_id=vm_id, nic_id=nic_id, primary=primary, node_id=node_id)
+        except PoolFull:
+            continue
+        except ServiceError as unfit:
+            if unfit.code not in (ErrorCode.CONFLICT, ErrorCode.NOT_FOUND):
+                raise
+    return None
+
+
+async def begin_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = None) -> tuple[str, ...]:
+    """All addresses of a machine that is going, or the one that is detached, wait from here on for the node's word.
+    Gives them as text.
+
+    With `ip` (of a sub-prefix, any address in it) raises not_found when the machine has no such address, and conflict
+    for its primary one and for one that is being released already.
+    """
+    await lock_pools_of(tx, vm_id)
+    if ip is not None:
+        held = await tx.fetchrow(
+            """SELECT state, is_primary, address_text(ip) AS text FROM allocations
+               WHERE vm_id = $1 AND ip >>= $2 FOR UPDATE""",
+            vm_id,
+            ip,
+        )
+        if held is None:
+            raise not_found(f"The machine has no address {ip}.")
+        if held["state"] == "releasing":
+            raise conflict(f"{held['text']} is being released already.")
+        if held["is_primary"]:
+            raise conflict(
+                f"{held['text']} is the machine's primary address, which is not detached.",
+                hint="The primary address goes with the machine.",
+            )
+    rows = await tx.fetch(
+        """UPDATE allocations SET state = 'releasing', release_id = nextval('releases'), changed_at = now()
+           WHERE vm_id = $1 AND state = 'allocated' AND ($2::inet IS NULL OR ip >>= $2)
+           RETURNING address_text(ip) AS text""",
+        vm_id,
+        ip,
+    )
+    return tuple(row["text"] for row in rows)
+
+
+async def releasing_of(queryable: Queryable, vm_id: UUID) -> Releasing | None:
+    """What the machine's node is to be asked to release; None when nothing waits. Read it before the node is asked,
+    and give `through` to `free_removed` with the answer."""
+    row = await queryable.fetchrow(
+        """SELECT array_agg(address_text(ip) ORDER BY ip) AS addresses, max(release_id) AS through FROM allocations
+           WHERE vm_id = $1 AND state = 'releasing' HAVING count(*) > 0""",
+        vm_id,
+    )
+    return None if row is None else Releasing(tuple(row["addresses"]), row["through"])
+
+
+async def free_removed(
+    tx: Transaction, vm_id: UUID, removed: Iterable[str], *, through: int | None = None
+) -> list[str]:
+    """Free exactly what the node named, of what this machine was releasing when it was asked. Gives what is free now.
+
+    `through` is what `releasing_of` gave before the node was asked; without it every release counts, which is right
+    only where the release begins in this same transaction. Saying it again, or too late, frees nothing.
+    """
+    await lock_pools_of(tx, vm_id)
+    rows = await tx.fetch(
+        """DELETE FROM allocations
+           WHERE vm_id = $1 AND state = 'releasing' AND ip = ANY (
+               SELECT CASE WHEN family(named) = 4 THEN set_masklen(named, 32) ELSE named END
+               FROM unnest($2::inet[]) named
+           ) AND ($3::bigint IS NULL OR release_id <= $3)
+           RETURNING pool_id, slot, address_text(ip) AS text""",
+        vm_id,
+        [ip_interface(address) for address in removed],
+        through,
+    )
+    await _kept_by_hosts(tx, rows)
+    return [row["text"] for row in rows]
+
+
+async def force_free(tx: Transaction, pool_id: UUID, ip: IPAddress) -> Record:
+    """Free an address without its node's word: the caller answers for it, and audits it. Gives `text`, and the `vm_id`
+    and `vm_name` of who was releasing it.
+
+    Raises conflict unless it is being released, not_found for another pool's address. What the node says later about
+    the release finds nothing to free.
+    """
+    pool = await lock_pool(tx, pool_id)
+    slot = pool.slot_of(ip)
+    if slot is None:
+        raise not_found(f"The pool {pool.name} has no address {ip}.")
+    freed = await tx.fetchrow(
+        """DELETE FROM allocations held USING vms
+           WHERE held.pool_id = $1 AND held.slot = $2 AND held.state = 'releasing' AND vms.id = held.vm_id
+           RETURNING held.pool_id, held.slot, address_text(held.ip) AS text, held.vm_id, vms.name AS vm_name""",
+        pool_id,
+        slot,
+    )
+    if freed is None:
+        state = await tx.fetchval("SELECT state FROM allocations WHERE pool_id = $1 AND slot = $2", pool_id, slot)
+        raise conflict(
+            f"{pool.text_at(slot)} is {state or 'free'}; only an address that is being released is freed by force.",
+            hint="Detach it, or delete its machine, first." if state == "allocated" else None,
+        )
+    await _kept_by_hosts(tx, [freed])
+    return freed
+
+
+async def new_nic(tx: Transaction, *, vm_id: UUID, network_id: UUID, position: int) -> UUID:
+    """A network card with a MAC address that no other machine has (52:54:00 and three random bytes)."""
+    while True:
+        mac = "52:54:00:" + secrets.token_bytes(3).hex(":")
+        nic_id: UUID | None = await tx.fetchval(
+            """INSERT INTO nics (vm_id, network_id, position, mac) VALUES ($1, $2, $3, $4)
+               ON CONFLICT (mac) DO NOTHING RETURNING id""",
+            vm_id,
+            network_id,
+            position,
+            mac,
+        )
+        if nic_id is not None:
+            return nic_id
+
+
+async def _take_next(tx: Transaction, pool: Pool, vm_id: UUID, nic_id: UUID, primary: bool) -> int:
+    begin = pool.next_slot if pool.first_slot <= pool.next_slot <= pool.last_slot else pool.first_slot
+    slot: int | None = await tx.fetchval(
+        _TAKE,
+        pool.id,
+        begin,
+        pool.first_slot,
+        pool.last_slot,
+        vm_id,
+        nic_id,
+        primary,
+        pool.cidr,
+        pool.prefix_len,
+    )
+    if slot is None:
+        raise PoolFull(pool.id)
+    return slot
+
+
+async def _take_this(tx: Transaction, pool: Pool, ip: IPAddress, vm_id: UUID, nic_id: UUID, primary: bool) -> int:
+    slot = pool.slot_of(ip)
+    if slot is None or not pool.first_slot <= slot <= pool.last_slot:
+        raise conflict(f"{ip} is outside the range of the pool {pool.name}.")
+    taken = await tx.fetchval(
+        """INSERT INTO allocations (pool_id, slot, ip, state, vm_id, nic_id, is_primary)
+           VALUES ($1, $2, $3, 'allocated', $4, $5, $6) ON CONFLICT (pool_id, slot) DO NOTHING RETURNING slot""",
+        pool.id,
+        slot,
+        pool.network_at(slot),
+        vm_id,
+        nic_id,
+        primary,
+    )
+    if taken is None:
+        raise conflict(f"{pool.text_at(slot)} is not free.", hint="Leave ip out to receive the next free address.")
+    return slot
+
+
+async def _require_served(tx: Transaction, pool: Pool, node_id: UUID) -> None:
+    location_id = await tx.fetchval("SELECT location_id FROM nodes WHERE id = $1", node_id)
+    if not pool.serves(node_id, location_id):
+        raise conflict(f"The pool {pool.name} does not serve the machine's node.")
+
+
+async def _require_mix(tx: Transaction, pool: Pool, nic_id: UUID) -> None:
+    """A card is joined to a bridge (and a VLAN of it), or its host routes to it; it cannot be both."""
+    other = await tx.fetchrow(
+        """SELECT pools.name, pools.topology, pools.vlan FROM allocations JOIN pools ON pools.id = allocations.pool_id
+           WHERE allocations.nic_id = $1 AND allocations.state = 'allocated'
+             AND ((pools.topology = 'bridged') <> ($2 = 'bridged') OR pools.vlan IS DISTINCT FROM $3) LIMIT 1""",
+        nic_id,
+        pool.topology,
+        pool.vlan,
+    )
+    if other is not None:
+        raise conflict(
+            f"The card has an address of the pool {other['name']} ({wiring(other['topology'], other['vlan'])}), which "
+            f"cannot be mixed with the pool {pool.name} ({pool.wiring})."
+        )
+
+
+async def _kept_by_hosts(tx: Transaction, freed: Iterable[Record]) -> None:
+    """An address that a host has itself is not free when its machine lets it go: it is set aside there and then."""
+    by_key = {host_address_alert(row["pool_id"], row["text"]): row["pool_id"] for row in freed}
+    if not by_key:
+        return
+    alerts = await tx.fetch("SELECT key FROM alerts WHERE key = ANY($1) AND closed_at IS NULL", list(by_key))
+    if not alerts:
+        return
+    pools = await tx.fetch(
+        "SELECT id FROM pools WHERE id = ANY($1) ORDER BY family, created_at, id",
+        [by_key[alert["key"]] for alert in alerts],
+    )
+    for pool in pools:
+        await refresh_host_reservations(tx, pool_id=pool["id"])

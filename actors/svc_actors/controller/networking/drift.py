@@ -1,0 +1,99 @@
+"""In what a host is other than the records of its machines' networks: a comparison, and nothing else.
+
+Invariant: a machine is judged only when nothing about it was under way, neither before the host was asked nor after:
+what is being changed is no drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_interface
+from typing import Any
+from uuid import UUID
+
+from svc_actors.controller.networking.pool_arithmetic import IPNetwork, address_text
+from svc_nodeagent.protocol import ObservedNetwork, ProbeResult
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One machine as the records have it. `settled`: its host has said that it has all of this, and no task of the
+    machine is open."""
+
+    vm_id: UUID
+    name: str
+    wanted: int
+    applied: int
+    isolated: bool
+    networks: frozenset[IPNetwork]
+    settled: bool
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing in which the host is other, as a sentence. `vm_id` None: it is about no machine."""
+
+    vm_id: UUID | None
+    problem: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a probe came to. `strays`: machines that the host carries addresses of, and that are not recorded there. One
+    that carries none has nothing that anybody could take from it."""
+
+    differences: tuple[Difference, ...]
+    strays: tuple[ObservedNetwork, ...]
+    taps: tuple[dict[str, Any], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """As `nodes.network_probe` keeps it."""
+        return {
+            "differences": [
+                {"vm_id": str(each.vm_id) if each.vm_id else None, "problem": each.problem} for each in self.differences
+            ],
+            "taps": list(self.taps),
+        }
+
+
+def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], probe: ProbeResult) -> Found:
+    """`before` and `after`: the records as they were when the host was asked, and when it had answered."""
+    settled = {vm_id: now for vm_id, now in after.items() if now.settled and before.get(vm_id) == now}
+    known = before.keys() | after.keys()
+    observed = {network.vm_id: network for network in probe.machines}
+    differences: list[Difference] = []
+    for vm_id, recorded in settled.items():
+        differences += [Difference(vm_id, problem) for problem in _of_a_machine(recorded, observed.get(vm_id))]
+    strays = tuple(network for network in probe.machines if network.vm_id not in known and network.addresses)
+    for stray in strays:
+        carried = ", ".join(sorted(stray.addresses))
+        differences.append(Difference(stray.vm_id, f"No machine of this id is recorded here; it carries {carried}."))
+    for tap in probe.taps:
+        if tap.vm_id is None:
+            differences.append(Difference(None, f"The tap {tap.device} is no machine's."))
+        elif tap.up and not tap.filtered and (tap.vm_id in settled or tap.vm_id not in known):
+            differences.append(Difference(tap.vm_id, f"Its tap {tap.device} is up without the rules against spoofing."))
+    taps = tuple(tap.model_dump(mode="json") for tap in sorted(probe.taps, key=lambda tap: tap.device))
+    return Found(tuple(dict.fromkeys(differences)), strays, taps)
+
+
+def _of_a_machine(recorded: Recorded, observed: ObservedNetwork | None) -> list[str]:
+    if observed is None:
+        return ["The host carries no network for it."]
+    problems = []
+    if observed.generation < recorded.applied:
+        problems.append(f"The host has generation {observed.generation}; {recorded.applied} was applied.")
+    elif observed.generation > recorded.wanted:
+        problems.append(f"The host has generation {observed.generation}, and only {recorded.wanted} is recorded.")
+    if observed.isolated != recorded.isolated:
+        problems.append("It is isolated on the host." if observed.isolated else "It is not isolated on the host.")
+    carried = {ip_interface(address).network for address in observed.addresses}
+    if not recorded.isolated:
+        problems += [f"{address_text(each)} is not carried." for each in _sorted(recorded.networks - carried)]
+    problems += [f"{address_text(each)} is carried and not recorded." for each in _sorted(carried - recorded.networks)]
+    return [*problems, *observed.differences]
+
+
+def _sorted(networks: frozenset[IPNetwork] | set[IPNetwork]) -> list[IPNetwork]:
+    return sorted(networks, key=lambda network: (network.version, int(network.network_address)))

@@ -1,0 +1,181 @@
+"""Networks and their pools: what addresses there are, and how guests are configured with them.
+
+Invariants:
+- a pool's CIDR and family never change; no two pools overlap (a constraint of the database);
+- what a pool's own arithmetic takes (network, broadcast, gateway, its hosts' addresses) is never handed out;
+- networks are made, changed and removed in turn, and pools are made so: there is one default network while there is
+  any, and of pools that overlap and are made at once none waits for another to end that waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from svc_actors.alerts import close_alert
+from svc_actors.controller.networking.changes import network_changed
+from svc_actors.controller.networking.pool_definitions import GatewayMode, NewPool, define
+from svc_actors.controller.networking.pool_needs import require_carriers
+from svc_actors.controller.networking.pool_records import Pool, pool_low_alert
+from svc_actors.controller.networking.reservations import host_address_alert, settle_arithmetic
+from svc_actors.errors import conflict, not_found, wrong_field
+from svc_actors.rows import sole
+from svc_actors.store import (
+    ExclusionViolationError,
+    Queryable,
+    Record,
+    Transaction,
+    UniqueViolationError,
+)
+
+__all__ = [
+    "GatewayMode",
+    "NewPool",
+    "create_network",
+    "create_pool",
+    "default_location",
+    "drop_pool",
+    "remove_network",
+    "update_network",
+]
+
+_TURN: Final = 0x5356_4E54
+
+
+async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int = 1500) -> Record:
+    """A network without pools. As the default it takes the place of the one that was; where there is none it is it."""
+    await _take_turn(tx)
+    if default:
+        await _yield_default(tx)
+    try:
+        return sole(
+            await tx.fetchrow(
+                """INSERT INTO networks (name, "default", mtu)
+                   VALUES ($1, $2 OR NOT EXISTS (SELECT FROM networks WHERE "default"), $3) RETURNING *""",
+                name,
+                default,
+                mtu,
+            )
+        )
+    except UniqueViolationError:
+        raise conflict(f"There is a network named {name} already.") from None
+
+
+async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record:
+    """A pool with its arithmetic reservations. Raises invalid (the figures contradict each other), conflict (it
+    overlaps another pool, or a node that it serves cannot carry it), not_found (network or location)."""
+    definition = define(new)
+    await _take_turn(tx)
+    if not await tx.fetchval("SELECT true FROM networks WHERE id = $1", network_id):
+        raise not_found("There is no such network.")
+    if not await tx.fetchval("SELECT true FROM locations WHERE id = $1", definition.location_id):
+        raise not_found("There is no such location.")
+    await require_carriers(tx, definition)
+    columns = {
+        "network_id": network_id,
+        "family": definition.family,
+        "cidr": definition.cidr,
+        "prefix_len": definition.prefix_len,
+        "next_slot": definition.first_slot,
+        **definition.columns(),
+    }
+    places = ", ".join(f"${place}" for place in range(1, len(columns) + 1))
+    try:
+        row = sole(
+            await tx.fetchrow(
+                f"INSERT INTO pools ({', '.join(columns)}) VALUES ({places}) RETURNING *", *columns.values()
+            )
+        )
+    except ExclusionViolationError:
+        raise conflict(f"{definition.cidr} overlaps a pool that there is already; no pool was made.") from None
+    await settle_arithmetic(tx, Pool.of(row))
+    return row
+
+
+async def default_location(queryable: Queryable) -> UUID:
+    """The only location, or the one named `default`. Raises invalid where that does not settle it."""
+    rows = await queryable.fetch("SELECT id, name FROM locations")
+    found: list[UUID] = [row["id"] for row in rows if len(rows) == 1 or row["name"] == "default"]
+    if len(found) != 1:
+        raise wrong_field("location_id", "say which location the pool is in")
+    return found[0]
+
+
+async def update_network(tx: Transaction, network_id: UUID, *, default: bool | None, mtu: int | None) -> Record:
+    """None leaves a thing as it is. Raises conflict for taking the default away without naming another."""
+    await _take_turn(tx)
+    if default:
+        await _yield_default(tx)
+    row = await tx.fetchrow("SELECT * FROM networks WHERE id = $1 FOR UPDATE", network_id)
+    if row is None:
+        raise not_found("There is no such network.")
+    if default is False and row["default"]:
+        raise conflict("This is the default network.", hint="Make another network the default instead.")
+    if mtu not in (None, row["mtu"]):
+        cards = await tx.fetch("SELECT DISTINCT vm_id FROM nics WHERE network_id = $1", network_id)
+        await network_changed(tx, [card["vm_id"] for card in cards])
+    return sole(
+        await tx.fetchrow(
+            'UPDATE networks SET "default" = "default" OR $2, mtu = coalesce($3, mtu) WHERE id = $1 RETURNING *',
+            network_id,
+            bool(default),
+            mtu,
+        )
+    )
+
+
+async def _take_turn(tx: Transaction) -> None:
+    """Before anything is locked, and to the end of the transaction."""
+    await tx.execute("SELECT pg_advisory_xact_lock($1)", _TURN)
+
+
+async def _yield_default(tx: Transaction) -> None:
+    """No network is the default any more, whichever was by now."""
+    await tx.execute('UPDATE networks SET "default" = false WHERE "default"')
+
+
+async def remove_network(tx: Transaction, network_id: UUID) -> Record:
+    """Remove a network with its pools. Raises conflict while an address is held, or a machine is on the network, and
+    for the default one while there are others."""
+    await _take_turn(tx)
+    row = await tx.fetchrow("SELECT * FROM networks WHERE id = $1 FOR UPDATE", network_id)
+    if row is None:
+        raise not_found("There is no such network.")
+    if row["default"] and await tx.fetchval("SELECT EXISTS (SELECT FROM networks WHERE id <> $1)", network_id):
+        raise conflict("This is the default network.", hint="Make another network the default first.")
+    await tx.execute(
+        """DELETE FROM nics USING vms WHERE nics.network_id = $1 AND vms.id = nics.vm_id AND vms.deleted_at IS NOT NULL
+           AND NOT EXISTS (SELECT FROM allocations WHERE allocations.nic_id = nics.id)""",
+        network_id,
+    )
+    # Locked before anything is counted: what is set aside meanwhile would be taken away unseen.
+    pools = await tx.fetch(
+        "SELECT id FROM pools WHERE network_id = $1 ORDER BY family, created_at, id FOR UPDATE", network_id
+    )
+    held = await tx.fetchval(
+        """SELECT (SELECT count(*) FROM allocations JOIN pools ON pools.id = allocations.pool_id
+                   LEFT JOIN reservations ON reservations.id = allocations.reservation_id
+                   WHERE pools.network_id = $1 AND reservations.arithmetic IS NOT TRUE)
+                + (SELECT count(*) FROM nics WHERE network_id = $1)""",
+        network_id,
+    )
+    if held:
+        raise conflict("Addresses of this network are held, or machines are on it; it stays.")
+    for pool in pools:
+        await drop_pool(tx, pool["id"])
+    await tx.execute("DELETE FROM networks WHERE id = $1", network_id)
+    return row
+
+
+async def drop_pool(tx: Transaction, pool_id: UUID) -> Record:
+    """Take away a pool of which nothing is held, with its arithmetic and its alerts."""
+    await tx.execute("DELETE FROM reservations WHERE pool_id = $1", pool_id)
+    row = sole(await tx.fetchrow("DELETE FROM pools WHERE id = $1 RETURNING *", pool_id))
+    keys = await tx.fetch(
+        "SELECT key FROM alerts WHERE closed_at IS NULL AND (key = $1 OR starts_with(key, $2))",
+        pool_low_alert(pool_id),
+        host_address_alert(pool_id, ""),
+    )
+    for each in keys:
+        await close_alert(tx, each["key"])
+    return row

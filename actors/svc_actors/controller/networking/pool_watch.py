@@ -1,0 +1,73 @@
+"""How full pools are, and the alert that says so before one is: `pool-low:<pool>`.
+
+Invariant: the alert opens at 90 % of the range in use, is critical while nothing is free, and closes below 85 %; in
+between it stays as it is, so that one machine more or less does not make it flap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.controller.networking.pool_records import pool_low_alert
+from svc_actors.store import Database, Record
+
+OPENS_AT: Final = 0.90
+CLOSES_BELOW: Final = 0.85
+
+POOLS: Final = """
+SELECT pools.*, networks.name AS network_name, pools.last_slot - pools.first_slot + 1 AS total,
+       held.reserved AS reserved_count, held.allocated AS allocated_count, held.releasing AS releasing_count,
+       held.blocked AS blocked_count, held.in_range
+FROM pools
+JOIN networks ON networks.id = pools.network_id
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE state = 'reserved') AS reserved,
+           count(*) FILTER (WHERE state = 'allocated') AS allocated,
+           count(*) FILTER (WHERE state = 'releasing') AS releasing,
+           count(*) FILTER (WHERE state = 'blocked') AS blocked,
+           count(*) FILTER (WHERE slot BETWEEN pools.first_slot AND pools.last_slot) AS in_range
+    FROM allocations WHERE allocations.pool_id = pools.id
+) held"""
+"""Pools with what is held of them, by state; `in_range` is what of the range is not free."""
+
+
+@dataclass(frozen=True)
+class PoolCounts:
+    """Of the range: how many addresses (of IPv6, sub-prefixes) there are, and how many are free."""
+
+    total: int
+    free: int
+
+    @classmethod
+    def of(cls, row: Record) -> PoolCounts:
+        """From a row of `POOLS`."""
+        return cls(row["total"], row["total"] - row["in_range"])
+
+    @property
+    def pressure(self) -> float:
+        return 1 - self.free / self.total
+
+
+async def watch_pools(database: Database) -> None:
+    """Look at every pool once, and open or close its alert. Safe to repeat, from any process."""
+    async with database.transaction() as tx:
+        # Kept meanwhile, in the order of everybody who locks pools: one that goes takes its alert with it.
+        for row in await tx.fetch(f"{POOLS} ORDER BY pools.family, pools.created_at, pools.id FOR KEY SHARE OF pools"):
+            counts = PoolCounts.of(row)
+            key = pool_low_alert(row["id"])
+            if row["enabled"] and counts.pressure >= OPENS_AT:
+                what = "addresses" if row["family"] == 4 else "sub-prefixes"
+                few = f"runs low: {counts.free:,} of {counts.total:,} {what} are free"
+                state = few if counts.free else f"is full: none of {counts.total:,} {what} is free"
+                await raise_alert(
+                    tx,
+                    key,
+                    f"The pool {row['name']} of the network {row['network_name']} {state}.",
+                    severity=Severity.WARNING if counts.free else Severity.CRITICAL,
+                    resource_kind="pool",
+                    resource_id=row["id"],
+                )
+            elif not row["enabled"] or counts.pressure < CLOSES_BELOW:
+                await close_alert(tx, key)

@@ -1,0 +1,254 @@
+"""What is set aside in a pool and never handed out: by an operator, or by what the pool and its hosts are.
+
+Invariants:
+- a reservation holds all of its addresses or none; each is a row of `allocations`, so it meets the same constraint as a
+  machine's address;
+- the pool's own arithmetic (network, broadcast, gateway, its hosts' own addresses) is settled again whenever something
+  it depends on changes or sets an address free, and nobody deletes it;
+- a host's own address that a machine holds already is an alert until it is not: `pool-host-address:<pool>:<address>`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import ip_interface
+from typing import Final
+from uuid import UUID
+
+from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.controller.networking.pool_arithmetic import IPAddress, Slots
+from svc_actors.controller.networking.pool_records import Pool, lock_pool
+from svc_actors.errors import conflict, not_found, wrong_field
+from svc_actors.rows import sole
+from svc_actors.store import Queryable, Record, Transaction
+
+MOST_RESERVED: Final = 65_536
+"""How many addresses one reservation may hold: each is a row."""
+
+
+class Arithmetic(StrEnum):
+    """The kinds of the pool's own reservations."""
+
+    NETWORK = "network"
+    BROADCAST = "broadcast"
+    GATEWAY = "gateway"
+    HOST = "host"
+
+
+@dataclass(frozen=True)
+class _Taken:
+    kind: Arithmetic
+    note: str
+
+
+async def reserve(
+    tx: Transaction, pool_id: UUID, first: IPAddress, last: IPAddress | None, *, kind: str, note: str
+) -> Record:
+    """Set addresses aside, `last` included; of sub-prefixes, those that hold `first` and `last` and all between. Gives
+    the reservation's row.
+
+    Raises conflict, naming the first address that is not free; invalid for addresses that are not the pool's, a range
+    that ends before it begins or holds more than `MOST_RESERVED`; not_found.
+    """
+    pool = await lock_pool(tx, pool_id)
+    low = _slot(pool, "ip", first)
+    high = low if last is None else _slot(pool, "range_end", last)
+    if high < low:
+        raise wrong_field("range_end", "the range ends before it starts")
+    if high - low >= MOST_RESERVED:
+        raise wrong_field(
+            "range_end",
+            f"one reservation holds at most {MOST_RESERVED:,} addresses",
+            hint="Narrow the pool's range instead, or make several reservations.",
+        )
+    await _require_free(tx, pool, low, high, "nothing was reserved")
+    return await _insert(tx, pool, low, high, kind=kind, note=note, arithmetic=False)
+
+
+async def unreserve(tx: Transaction, pool_id: UUID, reservation_id: UUID) -> Record:
+    """Set a reservation's addresses free. Raises conflict for one of the pool's own arithmetic, not_found."""
+    pool = await lock_pool(tx, pool_id)
+    row = await tx.fetchrow("SELECT * FROM reservations WHERE id = $1 AND pool_id = $2", reservation_id, pool_id)
+    if row is None:
+        raise not_found("There is no such reservation.")
+    if row["arithmetic"]:
+        raise conflict(
+            f"{pool.text_at(row['first_slot'])} is set aside by the pool itself ({row['note']}); the reservation stays."
+        )
+    await tx.execute("DELETE FROM reservations WHERE id = $1", reservation_id)
+    await settle_arithmetic(tx, pool)
+    return row
+
+
+async def block(tx: Transaction, pool_id: UUID, ip: IPAddress, note: str) -> str:
+    """Keep a free address from being handed out. Gives it as text. Raises conflict unless it is free, invalid,
+    not_found."""
+    pool = await lock_pool(tx, pool_id)
+    slot = _slot(pool, "ip", ip)
+    await _require_free(tx, pool, slot, slot, "nothing was blocked")
+    await tx.execute(
+        "INSERT INTO allocations (pool_id, slot, ip, state, note) VALUES ($1, $2, $3, 'blocked', $4)",
+        pool.id,
+        slot,
+        pool.network_at(slot),
+        note,
+    )
+    return pool.text_at(slot)
+
+
+async def unblock(tx: Transaction, pool_id: UUID, ip: IPAddress) -> str:
+    """Set a blocked address free. Gives it as text. Raises conflict when it is not blocked, invalid, not_found."""
+    pool = await lock_pool(tx, pool_id)
+    slot = _slot(pool, "ip", ip)
+    freed = await tx.execute(
+        "DELETE FROM allocations WHERE pool_id = $1 AND slot = $2 AND state = 'blocked'", pool.id, slot
+    )
+    if freed != "DELETE 1":
+        raise conflict(f"{pool.text_at(slot)} is not blocked.")
+    await settle_arithmetic(tx, pool)
+    return pool.text_at(slot)
+
+
+async def refresh_host_reservations(
+    tx: Transaction, *, pool_id: UUID | None = None, location_id: UUID | None = None
+) -> None:
+    """Settle the arithmetic of one pool, of a location's, or of all, after nodes have said what addresses their hosts
+    have, or came, moved or went. A pool where nothing changes is locked and not written: another node may be moving an
+    address to its own host at this moment."""
+    rows = await tx.fetch(
+        """SELECT * FROM pools WHERE ($1::uuid IS NULL OR id = $1) AND ($2::uuid IS NULL OR location_id = $2)
+           ORDER BY family, created_at, id FOR NO KEY UPDATE""",
+        pool_id,
+        location_id,
+    )
+    for row in rows:
+        await settle_arithmetic(tx, Pool.of(row))
+
+
+async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
+    """Make the pool's own reservations what they should be; the pool is locked."""
+    wanted = await _arithmetic(tx, pool)
+    existing = await _existing(tx, pool.id)
+    stale = [id for slot, (id, taken) in existing.items() if wanted.get(slot) != taken]
+    if stale:
+        await tx.execute("DELETE FROM reservations WHERE id = ANY($1)", stale)
+    missing = [slot for slot, taken in wanted.items() if slot not in existing or existing[slot][1] != taken]
+    rows = await tx.fetch(
+        """SELECT slot, state, vms.name AS vm_name FROM allocations LEFT JOIN vms ON vms.id = allocations.vm_id
+           WHERE pool_id = $1 AND slot = ANY($2)""",
+        pool.id,
+        missing,
+    )
+    held = {row["slot"]: row for row in rows}
+    for slot in missing:
+        if slot not in held:
+            taken = wanted[slot]
+            await _insert(tx, pool, slot, slot, kind=taken.kind.value, note=taken.note, arithmetic=True)
+    collisions = {
+        host_address_alert(pool.id, pool.text_at(slot)): (
+            f"{pool.text_at(slot)} of the pool {pool.name} is {wanted[slot].note}, and the machine {row['vm_name']} "
+            "holds it. Give the host another address, or detach the machine's."
+        )
+        for slot, row in held.items()
+        if row["vm_name"] is not None
+    }
+    for key, message in collisions.items():
+        await raise_alert(tx, key, message, severity=Severity.CRITICAL, resource_kind="pool", resource_id=pool.id)
+    for key in await _open_alerts(tx, pool.id):
+        if key not in collisions:
+            await close_alert(tx, key)
+
+
+def host_address_alert(pool_id: UUID, address: str) -> str:
+    """The key of the alert that a host's own address is in a machine's hands."""
+    return f"pool-host-address:{pool_id}:{address}"
+
+
+async def _open_alerts(queryable: Queryable, pool_id: UUID) -> list[str]:
+    rows = await queryable.fetch(
+        "SELECT key FROM alerts WHERE closed_at IS NULL AND starts_with(key, $1)", host_address_alert(pool_id, "")
+    )
+    return [row["key"] for row in rows]
+
+
+async def _existing(queryable: Queryable, pool_id: UUID) -> dict[int, tuple[UUID, _Taken]]:
+    rows = await queryable.fetch(
+        "SELECT id, first_slot, kind, note FROM reservations WHERE pool_id = $1 AND arithmetic", pool_id
+    )
+    return {row["first_slot"]: (row["id"], _Taken(Arithmetic(row["kind"]), row["note"])) for row in rows}
+
+
+async def _arithmetic(queryable: Queryable, pool: Pool) -> dict[int, _Taken]:
+    """What the pool and its hosts take, by slot; of two reasons for one address the first counts."""
+    taken: dict[int, _Taken] = {}
+    addressed = pool.prefix_len == pool.cidr.max_prefixlen
+    if addressed and pool.cidr.prefixlen < pool.cidr.max_prefixlen - 1:
+        taken[0] = _Taken(Arithmetic.NETWORK, "the network's own address")
+        if pool.family == 4:
+            taken[pool.count - 1] = _Taken(Arithmetic.BROADCAST, "the broadcast address")
+    gateway = pool.slot_of(pool.gateway)
+    if gateway is not None:
+        taken.setdefault(gateway, _Taken(Arithmetic.GATEWAY, "the gateway"))
+    nodes = await queryable.fetch(
+        """SELECT name, facts->'host_addresses' AS addresses FROM nodes
+           WHERE location_id = $1 AND deleted_at IS NULL AND jsonb_typeof(facts->'host_addresses') = 'array'
+           ORDER BY created_at, id""",
+        pool.location_id,
+    )
+    for node in nodes:
+        for address in node["addresses"]:
+            slot = pool.slot_of(ip_interface(address).ip)
+            if slot is not None:
+                taken.setdefault(slot, _Taken(Arithmetic.HOST, f"an address of the host {node['name']}"))
+    return taken
+
+
+async def _require_free(tx: Transaction, pool: Pool, low: int, high: int, outcome: str) -> None:
+    held = await tx.fetchrow(
+        """SELECT slot, state, vms.name AS vm_name FROM allocations LEFT JOIN vms ON vms.id = allocations.vm_id
+           WHERE pool_id = $1 AND slot BETWEEN $2 AND $3 ORDER BY slot LIMIT 1""",
+        pool.id,
+        low,
+        high,
+    )
+    if held is not None:
+        text = pool.text_at(held["slot"])
+        is_held = f"held by the machine {held['vm_name']}" if held["state"] == "allocated" else held["state"]
+        raise conflict(f"{text} is {is_held}; {outcome}.", details={"ip": text, "state": held["state"]})
+
+
+async def _insert(
+    tx: Transaction, pool: Pool, low: int, high: int, *, kind: str, note: str, arithmetic: bool
+) -> Record:
+    row = sole(
+        await tx.fetchrow(
+            """INSERT INTO reservations (pool_id, first_slot, last_slot, kind, note, arithmetic)
+               VALUES ($1, $2, $3, $4, $5, $6) RETURNING *""",
+            pool.id,
+            low,
+            high,
+            kind,
+            note,
+            arithmetic,
+        )
+    )
+    await tx.execute(
+        """INSERT INTO allocations (pool_id, slot, ip, state, reservation_id)
+           SELECT $1, slot, pool_address($5, $6, slot), 'reserved', $4
+           FROM generate_series($2::bigint, $3::bigint) slot""",
+        pool.id,
+        low,
+        high,
+        row["id"],
+        pool.cidr,
+        pool.prefix_len,
+    )
+    return row
+
+
+def _slot(pool: Slots, field: str, ip: IPAddress) -> int:
+    slot = pool.slot_of(ip)
+    if slot is None:
+        raise wrong_field(field, f"{ip} is not inside {pool.cidr}")
+    return slot

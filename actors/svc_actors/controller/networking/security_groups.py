@@ -1,0 +1,315 @@
+"""Security groups: named sets of rules about machines' own traffic, and the firewall that several of them come to.
+
+Invariants:
+- a machine is in groups of its own project and in the provider's (of no project), and in no others;
+- a group that a machine is in is not deleted;
+- every change of what a group says, or of who is in it, calls `network_changed` for the machines concerned in its own
+  transaction. A change of a group locks the group's row, and putting a machine into it shares that lock, so that a
+  machine which comes while the rules change is either told of by the one or reads them afterwards;
+- locks are taken in one order: groups by id, then machines by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final, NoReturn
+from uuid import UUID
+
+from svc_actors.controller.networking.changes import network_changed
+from svc_actors.errors import capacity, conflict, not_found
+from svc_actors.rows import sole
+from svc_actors.store import Queryable, Record, Transaction, UniqueViolationError
+from svc_nodeagent.protocol import Action as Action
+from svc_nodeagent.protocol import Direction as Direction
+from svc_nodeagent.protocol import Firewall, Topology
+from svc_nodeagent.protocol import FirewallRule as FirewallRule
+from svc_nodeagent.protocol import TransportProtocol as TransportProtocol
+
+MAX_RULES: Final = 200
+"""Of one group."""
+MAX_GROUPS_OF_A_MACHINE: Final = 10
+MAX_GROUPS_OF_A_PROJECT: Final = 200
+
+CONNTRACK_ON_BRIDGES: Final = "bridge-conntrack"
+"""The feature of a node without which it cannot tell replies on a bridge, and so cannot keep to a group there."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """What a group says of traffic."""
+
+    default_ingress: Action
+    default_egress: Action
+    rules: tuple[FirewallRule, ...] = ()
+
+
+def merged(groups: Sequence[Group]) -> Firewall | None:
+    """What a machine in all of these groups is held to; None, no filter, for a machine in none.
+
+    Any group's `drop` rule that matches counts before any group's `accept`; for what no rule matches, `drop` counts
+    before `accept` among the groups' defaults.
+    """
+    if not groups:
+        return None
+    rules = dict.fromkeys(rule for group in groups for rule in group.rules)
+    return Firewall(
+        default_ingress=_stricter(group.default_ingress for group in groups),
+        default_egress=_stricter(group.default_egress for group in groups),
+        rules=tuple(sorted(rules, key=lambda rule: rule.action is Action.ACCEPT)),
+    )
+
+
+def _stricter(actions: Iterable[Action]) -> Action:
+    return Action.DROP if Action.DROP in set(actions) else Action.ACCEPT
+
+
+async def firewall_of(queryable: Queryable, vm_id: UUID) -> Firewall | None:
+    """What the machine's groups come to; None for a machine in none. Equal records give an equal firewall."""
+    rows = await queryable.fetch(
+        """SELECT g.id AS in_group, g.default_ingress, g.default_egress, r.*
+           FROM security_group_machines AS m
+           JOIN security_groups AS g ON g.id = m.group_id
+           LEFT JOIN security_group_rules AS r ON r.group_id = g.id
+           WHERE m.vm_id = $1
+           ORDER BY g.id, r.created_at, r.id""",
+        vm_id,
+    )
+    groups = []
+    for _, said in groupby(rows, key=lambda row: row["in_group"]):
+        own = list(said)
+        groups.append(
+            Group(
+                default_ingress=Action(own[0]["default_ingress"]),
+                default_egress=Action(own[0]["default_egress"]),
+                rules=tuple(rule_of(row) for row in own if row["id"] is not None),
+            )
+        )
+    return merged(groups)
+
+
+def rule_of(row: Record) -> FirewallRule:
+    return FirewallRule(
+        direction=Direction(row["direction"]),
+        action=Action(row["action"]),
+        protocol=TransportProtocol(row["protocol"]),
+        family=row["family"],
+        ports=None if row["port_from"] is None else (row["port_from"], row["port_to"]),
+        cidr=row["cidr"],
+        icmp_type=row["icmp_type"],
+    )
+
+
+async def create_group(
+    tx: Transaction,
+    *,
+    name: str,
+    description: str,
+    project_id: UUID | None,
+    default_ingress: Action,
+    default_egress: Action,
+) -> Record:
+    """A group without rules. Raises conflict (the project has one of this name), capacity, not_found (the project)."""
+    if project_id is not None:
+        # Whoever makes groups of one project does so in turn, so that none is made beyond the limit.
+        if await tx.fetchval("SELECT true FROM projects WHERE id = $1 FOR UPDATE", project_id) is None:
+            raise not_found("There is no such project.")
+        made = await tx.fetchval("SELECT count(*) FROM security_groups WHERE project_id = $1", project_id)
+        if made >= MAX_GROUPS_OF_A_PROJECT:
+            raise capacity(
+                f"The project has {made} security groups, as many as a project may have; none was made.",
+                hint="Delete one that no machine uses.",
+            )
+    try:
+        return sole(
+            await tx.fetchrow(
+                """INSERT INTO security_groups (project_id, name, description, default_ingress, default_egress)
+                   VALUES ($1, $2, $3, $4, $5) RETURNING *""",
+                project_id,
+                name,
+                description,
+                default_ingress.value,
+                default_egress.value,
+            )
+        )
+    except UniqueViolationError:
+        where = "in this project" if project_id is not None else "for all projects"
+        raise conflict(f"There is a security group named {name} {where} already.") from None
+
+
+async def remove_group(tx: Transaction, group_id: UUID) -> Record:
+    """Remove a group with its rules. Raises conflict while a machine uses it."""
+    group = await _locked(tx, group_id)
+    machines = await tx.fetch(
+        """SELECT vms.id, vms.name FROM security_group_machines AS m JOIN vms ON vms.id = m.vm_id
+           WHERE m.group_id = $1 AND vms.deleted_at IS NULL ORDER BY vms.name, vms.id""",
+        group_id,
+    )
+    if machines:
+        _refuse_in_use(group["name"], machines)
+    await tx.execute("DELETE FROM security_group_machines WHERE group_id = $1", group_id)
+    await tx.execute("DELETE FROM security_groups WHERE id = $1", group_id)
+    return group
+
+
+def _refuse_in_use(name: str, machines: Sequence[Record]) -> NoReturn:
+    named = ", ".join(row["name"] for row in machines[:5]) + (" and others" if len(machines) > 5 else "")
+    how_many = "a machine uses it" if len(machines) == 1 else f"{len(machines)} machines use it"
+    raise conflict(
+        f"The security group {name} stays, because {how_many}: {named}.",
+        hint="Take the machines out of the group first.",
+        details={"vm_ids": [str(row["id"]) for row in machines[:100]]},
+    )
+
+
+async def add_rule(tx: Transaction, group_id: UUID, rule: FirewallRule, *, note: str) -> Record:
+    """A further rule, for every machine in the group. Raises conflict for one that is there already, and capacity."""
+    await _locked(tx, group_id)
+    has = await tx.fetchval("SELECT count(*) FROM security_group_rules WHERE group_id = $1", group_id)
+    if has >= MAX_RULES:
+        raise capacity(
+            f"The group has {has} rules, as many as a group may have; none was added.",
+            hint="A machine may be in several groups, and one rule may hold a range of ports or of addresses.",
+        )
+    port_from, port_to = rule.ports or (None, None)
+    try:
+        row = sole(
+            await tx.fetchrow(
+                """INSERT INTO security_group_rules (group_id, direction, action, protocol, family, port_from, port_to,
+                                                     cidr, icmp_type, note)
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING *""",
+                group_id,
+                rule.direction.value,
+                rule.action.value,
+                rule.protocol.value,
+                rule.family,
+                port_from,
+                port_to,
+                rule.cidr,
+                rule.icmp_type,
+                note,
+            )
+        )
+    except UniqueViolationError:
+        raise conflict("The group has this rule already; nothing was changed.") from None
+    await _group_changed(tx, group_id)
+    return row
+
+
+async def remove_rule(tx: Transaction, group_id: UUID, rule_id: UUID) -> Record:
+    """Take a rule out, for every machine in the group."""
+    await _locked(tx, group_id)
+    row = await tx.fetchrow(
+        "DELETE FROM security_group_rules WHERE id = $1 AND group_id = $2 RETURNING *", rule_id, group_id
+    )
+    if row is None:
+        raise not_found("The security group has no such rule.")
+    await _group_changed(tx, group_id)
+    return row
+
+
+async def set_groups(tx: Transaction, vm_id: UUID, group_ids: Iterable[UUID]) -> list[Record]:
+    """Put the machine into these groups and into no others; gives their rows (id, name).
+
+    Raises not_found for a group that is neither of the machine's project nor of no project, and conflict where the
+    machine's host could not keep to them.
+    """
+    project_id: UUID | None = await tx.fetchval("SELECT project_id FROM vms WHERE id = $1", vm_id)
+    groups = await usable_groups(tx, project_id, group_ids)
+    wanted = [row["id"] for row in groups]
+    if await tx.fetchval("SELECT true FROM vms WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE", vm_id) is None:
+        raise not_found("There is no such machine.")
+    await tx.execute(
+        "DELETE FROM security_group_machines WHERE vm_id = $1 AND group_id <> ALL ($2::uuid[])", vm_id, wanted
+    )
+    await join_groups(tx, vm_id, groups)
+    await network_changed(tx, [vm_id])
+    return groups
+
+
+async def usable_groups(tx: Transaction, project_id: UUID | None, group_ids: Iterable[UUID]) -> list[Record]:
+    """The rows (id, name) of these groups, held against changes: before machines and pools are locked. Raises not_found
+    for a group that is neither of the project nor of no project."""
+    wanted = sorted(set(group_ids))
+    groups = await tx.fetch(
+        """SELECT id, name FROM security_groups
+           WHERE id = ANY($1::uuid[]) AND (project_id IS NULL OR project_id = $2) ORDER BY id FOR SHARE""",
+        wanted,
+        project_id,
+    )
+    if len(groups) < len(wanted):
+        missing = sorted(set(wanted) - {row["id"] for row in groups})
+        raise not_found(
+            f"There is no security group {missing[0]} for this machine; nothing was changed.",
+            hint="A machine uses groups of its own project, and those that are offered to all projects.",
+            details={"group_ids": [str(group_id) for group_id in missing]},
+        )
+    return groups
+
+
+async def join_groups(tx: Transaction, vm_id: UUID, groups: Iterable[Record]) -> None:
+    """Put the machine into `usable_groups`. Raises conflict where its host could not keep to them."""
+    await tx.execute(
+        "INSERT INTO security_group_machines (vm_id, group_id) SELECT $1, unnest($2::uuid[]) ON CONFLICT DO NOTHING",
+        vm_id,
+        [group["id"] for group in groups],
+    )
+    await require_filterable(tx, vm_id)
+
+
+async def leave_groups(tx: Transaction, vm_id: UUID) -> None:
+    """The machine is gone. Groups that outlive many machines, the provider's own, do not go on with all of them."""
+    await tx.execute("DELETE FROM security_group_machines WHERE vm_id = $1", vm_id)
+
+
+async def require_filterable(queryable: Queryable, *vm_ids: UUID) -> None:
+    """Raises conflict for a machine in a group that has an address on a bridged pool, where its node cannot tell
+    replies on a bridge: the firewall could be applied only in part. A node that has never reported lacks nothing yet.
+    """
+    row = await queryable.fetchrow(
+        """SELECT vms.name, nodes.facts->'network_lacks'->>$3 AS why
+           FROM vms
+           JOIN nodes ON nodes.id = vms.node_id
+           JOIN allocations ON allocations.vm_id = vms.id AND allocations.state = 'allocated'
+           JOIN pools ON pools.id = allocations.pool_id
+           WHERE vms.id = ANY($1::uuid[]) AND pools.topology = $2 AND nodes.facts ? 'network_features'
+             AND NOT nodes.facts->'network_features' ? $3
+             AND EXISTS (SELECT FROM security_group_machines WHERE vm_id = vms.id)
+           ORDER BY vms.name LIMIT 1""",
+        list(vm_ids),
+        Topology.BRIDGED.value,
+        CONNTRACK_ON_BRIDGES,
+    )
+    if row is not None:
+        why = row["why"] or "its kernel has no connection tracking on bridges"
+        raise conflict(
+            f"The machine {row['name']} is in a security group, and on a bridged pool its host cannot filter by one: "
+            f"{why.rstrip('.')}. Nothing was changed.",
+            hint="Security groups work on nat and routed pools, and on a host whose kernel tracks bridged connections.",
+        )
+
+
+async def groups_of(queryable: Queryable, vm_id: UUID) -> list[Record]:
+    """The groups that the machine is in (id, name), by name."""
+    return await queryable.fetch(
+        """SELECT g.id, g.name FROM security_groups AS g JOIN security_group_machines AS m ON m.group_id = g.id
+           WHERE m.vm_id = $1 ORDER BY g.name, g.id""",
+        vm_id,
+    )
+
+
+async def _locked(tx: Transaction, group_id: UUID) -> Record:
+    row = await tx.fetchrow("SELECT * FROM security_groups WHERE id = $1 FOR UPDATE", group_id)
+    if row is None:
+        raise not_found("There is no such security group.")
+    return row
+
+
+async def _group_changed(tx: Transaction, group_id: UUID) -> None:
+    machines = await tx.fetch(
+        """SELECT vms.id FROM vms JOIN security_group_machines AS m ON m.vm_id = vms.id
+           WHERE m.group_id = $1 AND vms.deleted_at IS NULL ORDER BY vms.id FOR NO KEY UPDATE OF vms""",
+        group_id,
+    )
+    await network_changed(tx, [row["id"] for row in machines])

@@ -1,0 +1,1 @@
+"""Nodes: the actor, its record, and how a host becomes one."""

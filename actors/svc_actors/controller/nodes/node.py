@@ -1,0 +1,332 @@
+"""One node: what is recorded of it changes here and nowhere else.
+
+Invariants:
+
+- whether a node is online is what the gateway says now, not what a message said: messages only make the actor look;
+- a node is deleted while no machine is placed on it, and its certificates are revoked in the same transaction;
+- what a host reports of a machine that is not placed on it is refused and audited, but no host fills the audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.controller.gateway.authority import Authority
+from svc_actors.controller.images.files import note_cached
+from svc_actors.controller.networking.drift import Found
+from svc_actors.controller.networking.reservations import refresh_host_reservations
+from svc_actors.controller.nodes.records import (
+    NodeMode,
+    NodeRecord,
+    NodeState,
+    announce,
+    get_node,
+    node_itself,
+)
+from svc_actors.controller.placement.scheduler import lock_placement
+from svc_actors.errors import conflict
+from svc_actors.runtime import Actor, DomainError
+from svc_actors.store import Caller, Database, Outcome, Transaction, UniqueViolationError, audit
+from svc_nodeagent.protocol import DomainChanged, DomainState, InventoryResult, PreflightResult
+
+MOST_TRESPASSES_AN_HOUR: Final = 60
+_HOUR: Final = 3600.0
+_MOST_NAMED: Final = 5
+log = structlog.get_logger(__name__)
+
+Observe = Callable[[UUID, UUID, DomainState, str, datetime | None], Awaitable[bool]]
+"""`await observe(node_id, vm_id, state, reason, asked_at)`: tells a machine what its host says of it. False when the
+machine is not placed on that node. `asked_at` is given for an inventory's word, which describes the past."""
+
+
+class Presence(Protocol):
+    """What a node asks of the gateway."""
+
+    def is_online(self, node_id: UUID) -> bool: ...
+
+    def drop(self, node_id: UUID, reason: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class NodeServices:
+    """`recheck` has a node looked at again soon: something that it said could not be recorded."""
+
+    database: Database
+    gateway: Presence
+    authority: Authority
+    observe: Observe
+    recheck: Callable[[UUID], None]
+
+
+@dataclass(frozen=True)
+class NodeChange:
+    """None leaves a thing as it is."""
+
+    name: str | None = None
+    mode: NodeMode | None = None
+    maintenance: bool | None = None
+    cpu_overcommit: float | None = None
+    memory_overcommit: float | None = None
+    disk_overcommit: float | None = None
+
+
+class Node(Actor):
+    def __init__(self, services: NodeServices) -> None:
+        self._services = services
+        self._database = services.database
+        self._trespasses: list[float] = []
+
+    async def activate(self) -> None:
+        self.node_id = UUID(self.key)
+        await get_node(self._database, self.node_id)
+
+    async def look(self, boot_id: str | None = None) -> None:
+        """Record whether the node is online, if that has changed."""
+        online = self._services.gateway.is_online(self.node_id)
+        async with self._database.transaction() as tx:
+            node = await get_node(tx, self.node_id, lock=True)
+            if online and boot_id is not None:
+                await tx.execute("UPDATE nodes SET boot_id = $2 WHERE id = $1", self.node_id, boot_id)
+            if online == (node.connection is NodeState.ONLINE):
+                return
+            if not online and node.connection is NodeState.PENDING:
+                return
+            if online:
+                await tx.execute(
+                    "UPDATE nodes SET state = 'online', connected_at = now(), seen_at = now() WHERE id = $1",
+                    self.node_id,
+                )
+                await close_alert(tx, offline_alert(self.node_id))
+            else:
+                await tx.execute("UPDATE nodes SET state = 'offline', seen_at = now() WHERE id = $1", self.node_id)
+            shown = NodeState.ONLINE if online else NodeState.OFFLINE
+            await announce(tx, replace(node, connection=shown), shown.value)
+
+    async def inventoried(self, inventory: InventoryResult, asked_at: datetime) -> None:
+        """Record what the host has, as of `asked_at`."""
+        async with self._database.transaction() as tx:
+            node = await get_node(tx, self.node_id, lock=True)
+            await tx.execute(
+                "UPDATE nodes SET facts = $2, capacity = $3, inventory_at = $4, seen_at = now() WHERE id = $1",
+                self.node_id,
+                inventory.facts.model_dump(mode="json"),
+                inventory.capacity.model_dump(mode="json"),
+                asked_at,
+            )
+            await self._write_domains(tx, inventory, asked_at)
+            await self._write_images(tx, inventory)
+            if set((node.facts or {}).get("host_addresses", ())) != set(inventory.facts.host_addresses):
+                await refresh_host_reservations(tx, location_id=node.location_id)
+            await close_alert(tx, silent_alert(self.node_id))
+            await announce(tx, node, "inventory")
+
+    async def preflighted(self, preflight: PreflightResult) -> None:
+        async with self._database.transaction() as tx:
+            node = await get_node(tx, self.node_id, lock=True)
+            await tx.execute(
+                "UPDATE nodes SET preflight = $2, preflight_at = now() WHERE id = $1",
+                self.node_id,
+                [check.model_dump(mode="json") for check in preflight.checks],
+            )
+            await announce(tx, node, "preflight")
+
+    async def network_probed(self, found: Found) -> bool:
+        """Record what a probe found. Gives whether it found something that the one before had not."""
+        async with self._database.transaction() as tx:
+            node = await get_node(tx, self.node_id, lock=True)
+            before = await tx.fetchval("SELECT network_probe FROM nodes WHERE id = $1", self.node_id)
+            seen = found.as_json()
+            await tx.execute(
+                "UPDATE nodes SET network_probe = $2, network_probed_at = now() WHERE id = $1", self.node_id, seen
+            )
+            known = before["differences"] if before is not None else []
+            if found.differences:
+                message = await _drift_message(tx, node.name, found)
+                await raise_alert(
+                    tx, drift_alert(self.node_id), message, resource_kind="node", resource_id=self.node_id
+                )
+            else:
+                await close_alert(tx, drift_alert(self.node_id))
+            if seen["differences"] != known:
+                await announce(tx, node, "network_drift" if found.differences else "network_agrees")
+            return any(each not in known for each in seen["differences"])
+
+    async def domain_changed(self, change: DomainChanged) -> None:
+        """A guest changed state on this host: its machine is told, unless it is not this host's to speak of."""
+        try:
+            ours = await self._services.observe(self.node_id, change.vm_id, change.state, change.reason, None)
+        except DomainError:
+            self._services.recheck(self.node_id)
+            raise
+        if not ours:
+            await self.trespassed(f"reported machine {change.vm_id} as {change.state.value}, which is not placed on it")
+            return
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "UPDATE observed_domains SET state = $3, seen_at = now() WHERE node_id = $1 AND vm_id = $2",
+                self.node_id,
+                change.vm_id,
+                change.state.value,
+            )
+
+    async def trespassed(self, what: str) -> None:
+        """The node spoke for what is not its own. It was refused; the audit says so, up to so many times an hour."""
+        now = trio.current_time()
+        self._trespasses = [when for when in self._trespasses if now - when < _HOUR]
+        if len(self._trespasses) == MOST_TRESPASSES_AN_HOUR:
+            log.error("node.trespassed_again", node_id=self.key, what=what)
+            return
+        self._trespasses.append(now)
+        async with self._database.transaction() as tx:
+            node = await get_node(tx, self.node_id)
+            await audit.record(
+                tx,
+                node_itself(self.node_id, node.name, "node.report"),
+                target_kind="node",
+                target_id=str(self.node_id),
+                target_name=node.name,
+                project_id=None,
+                outcome=Outcome.DENIED,
+                error_code="forbidden",
+                details={"what": what},
+            )
+
+    async def update(self, caller: Caller, change: NodeChange) -> None:
+        """Raises conflict for a name that is taken, and for a way back from managed to observe."""
+        async with self._database.transaction() as tx:
+            node = await get_node(tx, self.node_id, lock=True)
+            if change.mode is NodeMode.OBSERVE and node.mode is NodeMode.MANAGED:
+                raise conflict(
+                    f"Node {node.name} is managed and stays so.", hint="Set maintenance to keep new machines away."
+                )
+            given: dict[str, Any] = {name: value for name, value in vars(change).items() if value is not None}
+            changed = {name: value for name, value in given.items() if getattr(node, name) != value}
+            updated = replace(node, **changed)
+            try:
+                await tx.execute(
+                    "UPDATE nodes SET name = $2, mode = $3, maintenance = $4, cpu_overcommit = $5,"
+                    " memory_overcommit = $6, disk_overcommit = $7 WHERE id = $1",
+                    self.node_id,
+                    updated.name,
+                    updated.mode.value,
+                    updated.maintenance,
+                    updated.cpu_overcommit,
+                    updated.memory_overcommit,
+                    updated.disk_overcommit,
+                )
+            except UniqueViolationError:
+                raise conflict(f"Another node is named {updated.name}.") from None
+            if changed:
+                await announce(tx, updated, "updated")
+            await self._audit(tx, caller, updated, {"changed": sorted(changed)})
+
+    async def delete(self, caller: Caller) -> None:
+        """Take the node out: refused with conflict while a machine is placed on it; its certificates are revoked and
+        its connection is ended."""
+        async with self._database.transaction() as tx:
+            # A placement that has chosen this node is over, or finds it gone; and none holds a pool needed here.
+            await lock_placement(tx)
+            node = await get_node(tx, self.node_id, lock=True)
+            placed = await tx.fetchval(
+                "SELECT count(*) FROM vms WHERE node_id = $1 AND deleted_at IS NULL", self.node_id
+            )
+            if placed:
+                raise conflict(
+                    f"{placed} machine{'s are' if placed > 1 else ' is'} placed on node {node.name}.",
+                    hint="Delete or move them first.",
+                    details={"machines": placed},
+                )
+            await self._services.authority.revoke(tx, self.node_id)
+            for table in ("observed_domains", "node_images"):
+                await tx.execute(f"DELETE FROM {table} WHERE node_id = $1", self.node_id)
+            await tx.execute("UPDATE nodes SET state = 'offline', deleted_at = now() WHERE id = $1", self.node_id)
+            await refresh_host_reservations(tx, location_id=node.location_id)
+            await close_alert(tx, offline_alert(self.node_id))
+            await close_alert(tx, silent_alert(self.node_id))
+            await close_alert(tx, drift_alert(self.node_id))
+            await announce(tx, replace(node, connection=NodeState.OFFLINE), "deleted")
+            await self._audit(tx, caller, node, None)
+        self._services.authority.forget(self.node_id)
+        self._services.gateway.drop(self.node_id, "The node was deleted.")
+
+    async def _audit(self, tx: Transaction, caller: Caller, node: NodeRecord, details: dict[str, Any] | None) -> None:
+        await audit.record(
+            tx,
+            caller,
+            target_kind="node",
+            target_id=str(node.id),
+            target_name=node.name,
+            project_id=None,
+            details=details,
+        )
+
+    async def _write_domains(self, tx: Transaction, inventory: InventoryResult, asked_at: datetime) -> None:
+        await tx.execute(
+            "DELETE FROM observed_domains WHERE node_id = $1 AND uuid <> ALL($2::uuid[])",
+            self.node_id,
+            [domain.uuid for domain in inventory.domains],
+        )
+        await tx.executemany(
+            """
+            INSERT INTO observed_domains (node_id, uuid, name, vm_id, state, vcpus, memory_mib, seen_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+            ON CONFLICT (node_id, uuid) DO UPDATE SET name = excluded.name, vm_id = excluded.vm_id,
+                state = excluded.state, vcpus = excluded.vcpus, memory_mib = excluded.memory_mib,
+                seen_at = excluded.seen_at
+            """,
+            [
+                (
+                    self.node_id,
+                    each.uuid,
+                    each.name,
+                    each.vm_id,
+                    each.state.value,
+                    each.vcpus,
+                    each.memory_mib,
+                    asked_at,
+                )
+                for each in inventory.domains
+            ],
+        )
+
+    async def _write_images(self, tx: Transaction, inventory: InventoryResult) -> None:
+        """The cache as it is; a file of an image the controller does not know is not a row of anybody's."""
+        await tx.execute(
+            "DELETE FROM node_images WHERE node_id = $1 AND image_id <> ALL($2::uuid[])",
+            self.node_id,
+            [cached.image_id for cached in inventory.images],
+        )
+        for cached in inventory.images:
+            await note_cached(tx, self.node_id, cached)
+
+
+def offline_alert(node_id: UUID) -> str:
+    return f"node-offline:{node_id}"
+
+
+def silent_alert(node_id: UUID) -> str:
+    return f"node-silent:{node_id}"
+
+
+def drift_alert(node_id: UUID) -> str:
+    return f"network-drift:{node_id}"
+
+
+async def _drift_message(tx: Transaction, node: str, found: Found) -> str:
+    """The machines that differ by name, a few of them, with what is wrong with each first."""
+    rows = await tx.fetch(
+        "SELECT id, name FROM vms WHERE id = ANY($1::uuid[])", [each.vm_id for each in found.differences if each.vm_id]
+    )
+    names: dict[UUID | None, str] = {row["id"]: row["name"] for row in rows}
+    first = {each.vm_id: each.problem for each in reversed(found.differences)}
+    told = [f"{names.get(vm_id, vm_id or 'the host')}: {first[vm_id]}" for vm_id in list(first)[:_MOST_NAMED]]
+    more = f" And {len(first) - _MOST_NAMED} more." if len(first) > _MOST_NAMED else ""
+    return f"The networks on node {node} are not as recorded. {' '.join(told)}{more}"

@@ -1,0 +1,1 @@
+"""What compares records with what hosts say, again and again."""

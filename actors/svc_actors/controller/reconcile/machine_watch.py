@@ -1,0 +1,70 @@
+"""What is done in the background beside networks (`network_watch`): domains that nobody knows, pools that run low.
+
+Invariant: a domain of ours that no record knows is shown by an alert and left alone: nobody's disks are destroyed by a
+guess.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+import trio
+
+from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.controller.networking.pool_watch import watch_pools
+from svc_actors.errors import ServiceError
+from svc_actors.store import Database
+
+_ORPHAN: Final = "orphan:"
+log = structlog.get_logger(__name__)
+
+
+class MachineWatch:
+    """One a process; `run` under the composer's nursery."""
+
+    def __init__(self, database: Database, *, interval: float = 30.0) -> None:
+        self._database = database
+        self._interval = interval
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        while True:
+            await trio.sleep(self._interval)
+            try:
+                await self.point_out_orphans()
+                await watch_pools(self._database)
+            except ServiceError as error:
+                log.warning("machine_watch.interrupted", error=error.message)
+            except Exception:
+                # A defect in one round: the watch, and the controller with it, goes on.
+                log.exception("machine_watch.failed")
+
+    async def point_out_orphans(self) -> None:
+        """An alert for each domain of ours, on a managed node, whose machine the records do not have there."""
+        async with self._database.transaction() as tx:
+            orphans = await tx.fetch(
+                """SELECT seen.node_id, seen.name, seen.vm_id, nodes.name AS node
+                   FROM observed_domains seen
+                   JOIN nodes ON nodes.id = seen.node_id AND nodes.mode = 'managed' AND nodes.deleted_at IS NULL
+                   WHERE seen.vm_id IS NOT NULL AND seen.state <> 'absent' AND NOT EXISTS (
+                       SELECT FROM vms WHERE vms.id = seen.vm_id AND vms.node_id = seen.node_id
+                                         AND (vms.deleted_at IS NULL OR vms.deleted_at > seen.seen_at))"""
+            )
+            keys = []
+            for row in orphans:
+                keys.append(f"{_ORPHAN}{row['node_id']}:{row['vm_id']}")
+                await raise_alert(
+                    tx,
+                    keys[-1],
+                    f"Node {row['node']} has the domain {row['name']} of a machine that is not recorded there.",
+                    resource_kind="node",
+                    resource_id=row["node_id"],
+                )
+            gone = await tx.fetch(
+                "SELECT key FROM alerts WHERE closed_at IS NULL AND starts_with(key, $1) AND key <> ALL($2::text[])",
+                _ORPHAN,
+                keys,
+            )
+            for row in gone:
+                await close_alert(tx, row["key"])

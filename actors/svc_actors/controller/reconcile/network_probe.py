@@ -1,0 +1,142 @@
+"""Asking a node what it has of machines' networks, and setting right what is not as recorded.
+
+It is asked after every inventory. What differs is kept on the node and raised as an alert, until a probe finds
+agreement. A managed node is mended: a machine that differs is applied anew under a further generation, and what no
+record has is released. An observed node is only shown.
+
+Invariant: mending touches networks of ours only, and of a machine that another node has the record of, nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+from uuid import UUID, uuid4
+
+import structlog
+
+from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.controller.machines.spec import held_network
+from svc_actors.controller.networking.changes import network_applied, network_changed
+from svc_actors.controller.networking.drift import Found, Recorded, compare
+from svc_actors.controller.networking.pool_arithmetic import address_text
+from svc_actors.controller.nodes.node import Node
+from svc_actors.controller.nodes.records import NodeMode, get_node
+from svc_actors.runtime import ActorSystem
+from svc_actors.store import Database
+from svc_nodeagent.protocol import (
+    NodeNetProbe,
+    NodeOperation,
+    ObservedNetwork,
+    OperationId,
+    OperationResult,
+    ProbeResult,
+    VmNetRelease,
+)
+
+PROBE_TIMEOUT: Final = 60.0
+_RELEASE_TIMEOUT: Final = 30.0
+log = structlog.get_logger(__name__)
+
+
+class ProbedGateway(Protocol):
+    """What probing needs of the gateway."""
+
+    async def query(self, node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult: ...
+
+    async def perform(
+        self, node_id: UUID, operation_id: OperationId, operation: NodeOperation, *, timeout: float
+    ) -> OperationResult: ...
+
+    async def acknowledge(self, node_id: UUID, operation_id: OperationId) -> None: ...
+
+
+class NetworkProbe:
+    """One a process. `recheck` has a node looked at again soon: after mending, to see that it helped."""
+
+    def __init__(
+        self, database: Database, gateway: ProbedGateway, system: ActorSystem, recheck: Callable[[UUID], None]
+    ) -> None:
+        self._database = database
+        self._gateway = gateway
+        self._system = system
+        self._recheck = recheck
+
+    async def probe(self, node_id: UUID) -> None:
+        """Ask, record and mend. Raises what a query raises when the node does not answer."""
+        before = await self._recorded(node_id)
+        try:
+            result = await self._gateway.query(node_id, NodeNetProbe(), timeout=PROBE_TIMEOUT)
+        except OperationFailed as failure:
+            log.warning("network_probe.refused", node_id=str(node_id), error=failure.message)
+            return
+        if not isinstance(result, ProbeResult):
+            return
+        found = compare(before, await self._recorded(node_id), result)
+        news = await self._system.ref(Node, str(node_id)).ask(Node.network_probed, found)
+        if not found.differences or (await get_node(self._database, node_id)).mode is not NodeMode.MANAGED:
+            return
+        await self._mend(node_id, found, {network.vm_id: network for network in result.machines})
+        if news:
+            self._recheck(node_id)
+
+    async def _mend(self, node_id: UUID, found: Found, observed: dict[UUID, ObservedNetwork]) -> None:
+        differing = sorted({each.vm_id for each in found.differences if each.vm_id is not None})
+        async with self._database.transaction() as tx:
+            rows = await tx.fetch(
+                "SELECT id FROM vms WHERE id = ANY($1::uuid[]) AND node_id = $2 AND deleted_at IS NULL"
+                " ORDER BY id FOR NO KEY UPDATE",
+                differing,
+                node_id,
+            )
+            for row in rows:
+                # A host that is ahead is overtaken: it would leave a generation that it takes for an older one.
+                if (network := observed.get(row["id"])) is not None:
+                    await network_applied(tx, row["id"], network.generation)
+            await network_changed(tx, [row["id"] for row in rows])
+        await self._release(node_id, found.strays)
+
+    async def _release(self, node_id: UUID, strays: Sequence[ObservedNetwork]) -> None:
+        """Have the node let go of what no record has. What waits to be released is freed by the network watch alone."""
+        elsewhere = {
+            row["id"]
+            for row in await self._database.fetch(
+                "SELECT id FROM vms WHERE id = ANY($1::uuid[]) AND deleted_at IS NULL",
+                [stray.vm_id for stray in strays],
+            )
+        }
+        for stray in strays:
+            if stray.vm_id in elsewhere:
+                continue
+            operation_id = OperationId(f"stray:{stray.vm_id}:{uuid4()}")
+            addresses = tuple(address_text(held_network(address)) for address in stray.addresses)
+            operation = VmNetRelease(vm_id=stray.vm_id, addresses=addresses)
+            try:
+                await self._gateway.perform(node_id, operation_id, operation, timeout=_RELEASE_TIMEOUT)
+            except OperationFailed as failure:
+                log.warning("network_probe.stray_not_released", vm_id=str(stray.vm_id), error=failure.message)
+            await self._gateway.acknowledge(node_id, operation_id)
+
+    async def _recorded(self, node_id: UUID) -> dict[UUID, Recorded]:
+        rows = await self._database.fetch(
+            """SELECT vms.id, vms.name, vms.net_wanted, vms.net_applied, vms.traffic_isolated,
+                      array(SELECT ip FROM allocations WHERE vm_id = vms.id AND state = 'allocated') AS held,
+                      vms.net_applied = vms.net_wanted AND vms.built_at IS NOT NULL
+                      AND vms.status IN ('stopped', 'running') AND NOT EXISTS (
+                          SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
+                                              AND tasks.status IN ('queued', 'running')) AS settled
+               FROM vms WHERE node_id = $1 AND deleted_at IS NULL""",
+            node_id,
+        )
+        return {
+            row["id"]: Recorded(
+                vm_id=row["id"],
+                name=row["name"],
+                wanted=row["net_wanted"],
+                applied=row["net_applied"],
+                isolated=row["traffic_isolated"],
+                networks=frozenset(held_network(ip) for ip in row["held"]),
+                settled=row["settled"],
+            )
+            for row in rows
+        }

@@ -1,0 +1,343 @@
+"""The watch that brings hosts into agreement with the records of machines' networks.
+
+Level-triggered: what is to be done is read from the records each time. A machine is outstanding while its host has
+applied an older generation than the wanted one, or while addresses of it wait to be released. A commit calls the watch
+(`network_changes.CHANNEL`), and so does a node that connects; a call that is lost is made up for by the next round.
+
+Invariants:
+- one thing at a time is asked about a machine, and what a task of it carries itself (create, start, delete) is left to
+  that task;
+- of a machine that lives, addresses are released only after the host has applied what no longer holds them: whatever
+  older order is still on its way changes nothing there any more, so it could not bring them back;
+- an address is freed by its node's word alone, and only what was being released when the node was asked;
+- a machine, or a node, that fails holds up no other: so many at once on a node, and a pause that doubles. A new change
+  of the machine, and a new connection of its node, are tried at once;
+- only nodes that are managed and online are asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+from uuid import UUID, uuid4
+
+import structlog
+import trio
+
+from svc_actors.alerts import raise_alert
+from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
+from svc_actors.controller.machines.records import announce_machine
+from svc_actors.controller.machines.spec import network_spec
+from svc_actors.controller.networking.addresses import Releasing, free_removed, releasing_of
+from svc_actors.controller.networking.changes import CHANNEL, MOST_BELIEVED, network_alert, network_applied
+from svc_actors.runtime import DomainError
+from svc_actors.store import Database, Record
+from svc_nodeagent.protocol import (
+    FailureCode,
+    NetworkResult,
+    NodeOperation,
+    OperationId,
+    OperationResult,
+    ReleaseResult,
+    VmNetApply,
+    VmNetRelease,
+)
+
+log = structlog.get_logger(__name__)
+
+_BEHIND: Final = """vms.net_applied < vms.net_wanted AND vms.deleted_at IS NULL AND vms.built_at IS NOT NULL
+    AND vms.status NOT IN ('deleting', 'failed')
+    AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
+                    AND tasks.status IN ('queued', 'running') AND op IN ('vm.create', 'vm.start', 'vm.delete'))"""
+_RELEASABLE: Final = """(vms.deleted_at IS NOT NULL OR vms.built_at IS NULL AND vms.status = 'failed'
+    OR vms.built_at IS NOT NULL AND vms.net_applied >= vms.net_wanted AND vms.status <> 'deleting')"""
+_RELEASING: Final = "SELECT DISTINCT vm_id FROM allocations WHERE state = 'releasing'"
+
+_NODES: Final = f"""
+SELECT node_id FROM (
+    SELECT node_id FROM vms WHERE {_BEHIND}
+    UNION SELECT node_id FROM ({_RELEASING}) held JOIN vms ON vms.id = held.vm_id WHERE {_RELEASABLE}
+) outstanding JOIN nodes ON nodes.id = outstanding.node_id
+WHERE nodes.mode = 'managed' AND nodes.deleted_at IS NULL"""
+_OF_A_NODE: Final = f"""
+SELECT id, net_wanted FROM vms WHERE node_id = $1 AND id > $2 AND {_BEHIND}
+UNION SELECT id, net_wanted FROM ({_RELEASING}) held JOIN vms ON vms.id = held.vm_id
+      WHERE node_id = $1 AND id > $2 AND {_RELEASABLE}
+ORDER BY id LIMIT $3"""
+_OF_A_MACHINE: Final = f"""
+SELECT {_BEHIND} AS behind, {_RELEASABLE} AS releasable FROM vms WHERE id = $1 AND node_id = $2"""
+
+_NOBODY: Final = UUID(int=0)
+_PASSING: Final = frozenset({FailureCode.CANCELLED, FailureCode.INTERRUPTED})
+"""Failures that say nothing of the host: the agent was restarted, or told to give up."""
+
+
+class NetworkGateway(Protocol):
+    """What the watch needs of the gateway."""
+
+    def is_online(self, node_id: UUID) -> bool: ...
+
+    async def perform(
+        self, node_id: UUID, operation_id: OperationId, operation: NodeOperation, *, timeout: float
+    ) -> OperationResult: ...
+
+    async def acknowledge(self, node_id: UUID, operation_id: OperationId) -> None: ...
+
+    async def cancel(self, node_id: UUID, operation_id: OperationId) -> None: ...
+
+
+@dataclass(frozen=True)
+class NetworkRhythm:
+    """Seconds, and how many at once on a node."""
+
+    round: float = 15.0
+    """Between rounds that nobody called for."""
+    gather: float = 0.02
+    """How long a call waits for others: many changes at once are looked at once."""
+    first_pause: float = 1.0
+    longest_pause: float = 60.0
+    between_retries: float = 1.0
+    operation: float = 60.0
+    at_once: int = 16
+    page: int = 100
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """A machine that failed is left alone until `until`, unless another generation than this one is wanted of it."""
+
+    generation: int
+    until: float
+    pause: float
+
+
+@dataclass
+class _Node:
+    """What is under way on one node."""
+
+    slots: trio.Semaphore
+    called: trio.Event = field(default_factory=trio.Event)
+    under_way: set[UUID] = field(default_factory=set)
+    again: set[UUID] = field(default_factory=set)
+    """Found outstanding while they were under way: to be looked at once more."""
+    resting: dict[UUID, _Rest] = field(default_factory=dict)
+
+
+class _NotDone(Exception):  # noqa: N818 - named for what it says
+    """The host did not do it, this time; it is recorded where it matters."""
+
+
+class NetworkWatch:
+    """One a process; `run` under the composer's nursery. `connected` is for the gateway's hook of that name."""
+
+    def __init__(self, database: Database, gateway: NetworkGateway, *, rhythm: NetworkRhythm | None = None) -> None:
+        self._database = database
+        self._gateway = gateway
+        self._rhythm = rhythm or NetworkRhythm()
+        self._nodes: dict[UUID, _Node] = {}
+        self._called = trio.Event()
+        self.applied = 0
+        """Networks applied since the start, for the metrics."""
+
+    def connected(self, node_id: UUID) -> None:
+        """The node is there (again): what failed on it before is tried at once."""
+        if node_id in self._nodes:
+            self._nodes[node_id].resting.clear()
+        self._called.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._hear)
+            task_status.started()
+            while True:
+                self._called = trio.Event()
+                try:
+                    await self._look(nursery)
+                except DomainError as error:
+                    log.warning("network_watch.interrupted", error=str(error))
+                except Exception:
+                    # A defect in one round: the watch, and the controller with it, goes on.
+                    log.exception("network_watch.failed")
+                with trio.move_on_after(self._rhythm.round):
+                    await self._called.wait()
+                await trio.sleep(self._rhythm.gather)
+
+    async def _hear(self, *, task_status: trio.TaskStatus[None]) -> None:
+        async with self._database.listen(CHANNEL) as heard:
+            task_status.started()
+            async for _ in heard:
+                self._called.set()
+
+    async def _look(self, nursery: trio.Nursery) -> None:
+        """Wake every node that has something outstanding."""
+        for row in await self._database.fetch(_NODES):
+            node_id = row["node_id"]
+            if not self._gateway.is_online(node_id):
+                continue
+            node = self._nodes.get(node_id)
+            if node is None:
+                node = self._nodes[node_id] = _Node(trio.Semaphore(self._rhythm.at_once))
+                nursery.start_soon(self._serve, node_id, node)
+            node.called.set()
+
+    async def _serve(self, node_id: UUID, node: _Node) -> None:
+        """Work off what is outstanding on one node, until nothing is."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                node.called = trio.Event()
+                started = trio.current_time()
+                try:
+                    await self._work_off(node_id, node, nursery)
+                except DomainError as error:
+                    log.warning("network_watch.node_interrupted", node_id=str(node_id), error=str(error))
+                    await trio.sleep(self._rhythm.first_pause)
+                    node.called.set()
+                except Exception:
+                    # A defect over one node; the next round begins anew.
+                    log.exception("network_watch.node_failed", node_id=str(node_id))
+                online = self._gateway.is_online(node_id)
+                if not node.under_way and not (online and (node.resting or node.called.is_set())):
+                    # No checkpoint between the decision and this: a node is served once, or found missing and begun.
+                    del self._nodes[node_id]
+                    return
+                rested = min((rest.until for rest in node.resting.values()), default=0.0)
+                with trio.move_on_at(max(rested, started + self._rhythm.between_retries)):
+                    await node.called.wait()
+
+    async def _work_off(self, node_id: UUID, node: _Node, nursery: trio.Nursery) -> None:
+        """One pass over the node's outstanding machines, by id, a page at a time."""
+        now = trio.current_time()
+        rested = {vm_id: rest for vm_id, rest in node.resting.items() if rest.until <= now}
+        for vm_id in rested:
+            del node.resting[vm_id]  # What is not outstanding any more needs no rest.
+        after = _NOBODY
+        while self._gateway.is_online(node_id):
+            page = await self._database.fetch(_OF_A_NODE, node_id, after, self._rhythm.page)
+            for row in page:
+                await self._begin(node_id, node, row, rested, nursery)
+            if len(page) < self._rhythm.page:
+                return
+            after = page[-1]["id"]
+
+    async def _begin(
+        self, node_id: UUID, node: _Node, row: Record, rested: dict[UUID, _Rest], nursery: trio.Nursery
+    ) -> None:
+        vm_id: UUID = row["id"]
+        if vm_id in node.under_way:
+            node.again.add(vm_id)
+            return
+        rest = node.resting.get(vm_id) or rested.get(vm_id)
+        if rest is not None and rest.generation != row["net_wanted"]:
+            rest = None
+        if rest is not None and vm_id in node.resting:
+            return
+        node.resting.pop(vm_id, None)
+        node.under_way.add(vm_id)
+        await node.slots.acquire()
+        pause = self._rhythm.first_pause if rest is None else min(2 * rest.pause, self._rhythm.longest_pause)
+        nursery.start_soon(self._bring, node_id, node, vm_id, row["net_wanted"], pause)
+
+    async def _bring(self, node_id: UUID, node: _Node, vm_id: UUID, generation: int, pause: float) -> None:
+        """Do what is outstanding for one machine, and rest it for `pause` seconds when that fails."""
+        done = False
+        try:
+            await self._bring_up_to_date(node_id, vm_id)
+            done = True
+        except (_NotDone, DomainError) as failure:
+            log.warning("network_watch.not_done", node_id=str(node_id), vm_id=str(vm_id), error=str(failure))
+        except Exception:
+            # A defect over one machine: the others, and the controller, go on.
+            log.exception("network_watch.failed", vm_id=str(vm_id))
+        finally:
+            node.under_way.discard(vm_id)
+            node.slots.release()
+            if not done:
+                node.resting[vm_id] = _Rest(generation, trio.current_time() + pause, pause)
+            if vm_id in node.again or not node.under_way:
+                node.again.discard(vm_id)
+                node.called.set()
+
+    async def _bring_up_to_date(self, node_id: UUID, vm_id: UUID) -> None:
+        outstanding = await self._database.fetchrow(_OF_A_MACHINE, vm_id, node_id)
+        if outstanding is not None and outstanding["behind"]:
+            await self._apply(node_id, vm_id)
+        releasing = await releasing_of(self._database, vm_id)
+        if releasing is None:
+            return
+        # Asked after that was read: what was being released then, the host has applied a generation without.
+        outstanding = await self._database.fetchrow(_OF_A_MACHINE, vm_id, node_id)
+        if outstanding is not None and outstanding["releasable"]:
+            await self._release(node_id, vm_id, releasing)
+
+    async def _apply(self, node_id: UUID, vm_id: UUID) -> None:
+        spec = await network_spec(self._database, vm_id)
+        operation_id = OperationId(f"network:{vm_id}:{uuid4()}")
+        try:
+            result = await self._perform(node_id, operation_id, VmNetApply(vm_id=vm_id, network=spec))
+        except OperationFailed as failure:
+            if failure.code not in _PASSING:
+                await self._record_failure(vm_id, spec.generation, failure.message)
+            await self._gateway.acknowledge(node_id, operation_id)
+            raise _NotDone(failure.message) from failure
+        except NodeUnavailable as failure:
+            if self._gateway.is_online(node_id):
+                await self._record_failure(vm_id, spec.generation, "its agent is connected, but gave no answer.")
+            raise _NotDone(failure.message) from failure
+        applied = result.generation if isinstance(result, NetworkResult) else None
+        if applied is None or not spec.generation <= applied <= MOST_BELIEVED:
+            words = f"the host says that it has generation {applied}, and was asked for {spec.generation}."
+            await self._record_failure(vm_id, spec.generation, words)
+            await self._gateway.acknowledge(node_id, operation_id)
+            raise _NotDone(words)
+        async with self._database.transaction() as tx:
+            if await network_applied(tx, vm_id, applied):
+                await announce_machine(tx, vm_id)
+        self.applied += 1
+        await self._gateway.acknowledge(node_id, operation_id)
+
+    async def _release(self, node_id: UUID, vm_id: UUID, releasing: Releasing) -> None:
+        operation_id = OperationId(f"release:{vm_id}:{uuid4()}")
+        operation = VmNetRelease(vm_id=vm_id, addresses=releasing.addresses)
+        try:
+            result = await self._perform(node_id, operation_id, operation)
+        except OperationFailed as failure:
+            await self._gateway.acknowledge(node_id, operation_id)
+            raise _NotDone(failure.message) from failure
+        removed = result.removed if isinstance(result, ReleaseResult) else ()
+        async with self._database.transaction() as tx:
+            if await free_removed(tx, vm_id, removed, through=releasing.through):
+                await announce_machine(tx, vm_id)
+        await self._gateway.acknowledge(node_id, operation_id)
+        if left := set(releasing.addresses) - set(removed):
+            raise _NotDone(f"the host has not let go of {', '.join(sorted(left))}")
+
+    async def _perform(self, node_id: UUID, operation_id: OperationId, operation: NodeOperation) -> OperationResult:
+        try:
+            return await self._gateway.perform(node_id, operation_id, operation, timeout=self._rhythm.operation)
+        except NodeUnavailable:
+            # It is asked for anew, as it then stands: this one is not to be done later.
+            await self._gateway.cancel(node_id, operation_id)
+            raise
+
+    async def _record_failure(self, vm_id: UUID, generation: int, message: str) -> None:
+        """Say on the machine, and to the operator, that its host could not be brought to this generation."""
+        async with self._database.transaction() as tx:
+            vm = await tx.fetchrow(
+                """SELECT vms.name, vms.net_applied, vms.net_error, nodes.name AS node
+                   FROM vms JOIN nodes ON nodes.id = vms.node_id
+                   WHERE vms.id = $1 AND vms.deleted_at IS NULL FOR NO KEY UPDATE OF vms""",
+                vm_id,
+            )
+            if vm is None or vm["net_applied"] >= generation:
+                return
+            await tx.execute("UPDATE vms SET net_error = $2, net_failed_at = now() WHERE id = $1", vm_id, message)
+            await raise_alert(
+                tx,
+                network_alert(vm_id),
+                f"The network of machine {vm['name']} on node {vm['node']} is not as recorded, and is tried again: "
+                f"{message}",
+                resource_kind="vm",
+                resource_id=vm_id,
+            )
+            if vm["net_error"] != message:
+                await announce_machine(tx, vm_id)

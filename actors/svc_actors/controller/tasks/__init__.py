@@ -1,0 +1,1 @@
+"""Tasks: their records, and what runs them until each has an outcome."""

@@ -1,0 +1,345 @@
+"""Tasks as they are stored: a row for each, and the lines of its log.
+
+Invariants:
+- a task is created in the transaction that makes the change it is for, and ended in the one that writes its outcome;
+- queued -> running -> succeeded, failed or cancelled; queued may end at once; an ended task never changes again;
+- the positions of a task's log are 1, 2, 3, ... without a gap, in commit order: they are taken under the lock of the
+  task's row, so who polls with `after` never misses a line and never reads one twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from svc_actors.errors import ErrorCode
+from svc_actors.rows import sole
+from svc_actors.store import Caller, EventKind, NewEvent, Queryable, Record, Transaction, events
+from svc_nodeagent.protocol import OperationResult
+
+
+class TaskStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def open(self) -> bool:
+        return self in (TaskStatus.QUEUED, TaskStatus.RUNNING)
+
+
+class ResourceKind(StrEnum):
+    VM = "vm"
+    NODE = "node"
+    IMAGE = "image"
+
+
+class Level(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Requester:
+    """Who asked for a task, as it is shown; `actor_id` is None for the service itself."""
+
+    actor_id: UUID | None
+    actor: str
+    via: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """`parameters` is what the work needs to go on after a restart, never a secret. `error_code` and `error_message`
+    are set on a failed task; `error_message` alone says why a task was cancelled."""
+
+    id: UUID
+    op: str
+    status: TaskStatus
+    resource_kind: ResourceKind
+    resource_id: UUID
+    resource_name: str
+    node_id: UUID | None
+    project_id: UUID | None
+    parameters: Mapping[str, Any]
+    caller: Requester
+    progress: int
+    message: str
+    error_code: ErrorCode | None
+    error_message: str | None
+    cancel_requested: bool
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    deadline_at: datetime
+
+
+@dataclass(frozen=True)
+class TaskEvent:
+    """One line of a task's log."""
+
+    position: int
+    at: datetime
+    level: Level
+    progress: int | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the work of a task ended. `result` is what the host said last, for a task that succeeded."""
+
+    status: TaskStatus
+    message: str
+    error_code: ErrorCode | None = None
+    hint: str | None = None
+    result: OperationResult | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status is TaskStatus.SUCCEEDED
+
+    @property
+    def last_line(self) -> str:
+        """What the log ends with: what happened, and what to do about it."""
+        return self.message if self.hint is None else f"{self.message.rstrip('.')}. {self.hint}"
+
+
+async def create_task(
+    tx: Transaction,
+    caller: Caller,
+    *,
+    op: str,
+    resource_kind: ResourceKind,
+    resource_id: UUID,
+    resource_name: str,
+    node_id: UUID | None,
+    project_id: UUID | None,
+    parameters: Mapping[str, object],
+    timeout: float,
+) -> Task:
+    """Write a queued task and its event, in the transaction that changes the state. `timeout`, in seconds, is when the
+    task ends for want of an outcome. After the commit, hand the task to `TaskRunner.begin`."""
+    requester = {
+        "actor_id": str(caller.actor_id) if caller.actor_id else None,
+        "actor": caller.actor,
+        "via": caller.via.value,
+    }
+    row = await tx.fetchrow(
+        """INSERT INTO tasks (op, resource_kind, resource_id, resource_name, node_id, project_id, parameters, caller,
+                              deadline_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now() + make_interval(secs => $9))
+           RETURNING *""",
+        op,
+        resource_kind.value,
+        resource_id,
+        resource_name,
+        node_id,
+        project_id,
+        dict(parameters),
+        requester,
+        timeout,
+    )
+    task = as_task(sole(row))
+    await announce(tx, task)
+    return task
+
+
+async def get_task(queryable: Queryable, task_id: UUID) -> Task | None:
+    row = await queryable.fetchrow("SELECT * FROM tasks WHERE id = $1", task_id)
+    return as_task(row) if row else None
+
+
+async def open_tasks(queryable: Queryable, *, older_than: float = 0.0) -> list[Task]:
+    """What is queued or running in the database, oldest first; `older_than` in seconds. What seems to come from
+    the future (the clock was set back) is old."""
+    rows = await queryable.fetch(
+        """SELECT * FROM tasks WHERE status IN ('queued', 'running')
+             AND NOT (created_at > now() - make_interval(secs => $1) AND created_at <= now())
+           ORDER BY created_at, id""",
+        older_than,
+    )
+    return [as_task(row) for row in rows]
+
+
+async def open_task_of(queryable: Queryable, kind: ResourceKind, resource_id: UUID) -> Task | None:
+    row = await queryable.fetchrow(
+        """SELECT * FROM tasks WHERE resource_kind = $1 AND resource_id = $2 AND status IN ('queued', 'running')
+           ORDER BY created_at LIMIT 1""",
+        kind.value,
+        resource_id,
+    )
+    return as_task(row) if row else None
+
+
+async def start_task(tx: Transaction, task_id: UUID) -> Task | None:
+    """Mark a queued task as running. None when it has ended meanwhile; a running one (resumed) is left as it is."""
+    row = await tx.fetchrow(
+        "UPDATE tasks SET status = 'running', started_at = now() WHERE id = $1 AND status = 'queued' RETURNING *",
+        task_id,
+    )
+    if row:
+        task = as_task(row)
+        await announce(tx, task)
+        return task
+    found = await get_task(tx, task_id)
+    return found if found and found.status.open else None
+
+
+async def log_task(
+    tx: Transaction, task_id: UUID, message: str, *, percent: int | None = None, level: Level = Level.INFO
+) -> TaskEvent | None:
+    """Add a line to an open task's log. None when the task has ended: nothing is written after the end."""
+    return await _append_line(tx, task_id, message, percent, level, only_open=True)
+
+
+async def end_task(tx: Transaction, task_id: UUID, ending: Ending) -> Task | None:
+    """Write the end of an open task, its last line and its event. None when it had ended already: then the caller,
+    whose transaction this is, must change nothing else on this task's behalf."""
+    row = await tx.fetchrow(
+        """UPDATE tasks
+           SET status = $2, ended_at = now(), started_at = coalesce(started_at, now()), message = $5,
+               progress = CASE WHEN $2 = 'succeeded' THEN 100 ELSE progress END, error_code = $4,
+               error_message = CASE WHEN $2 = 'succeeded' THEN NULL ELSE $3 END
+           WHERE id = $1 AND status IN ('queued', 'running') RETURNING *""",
+        task_id,
+        ending.status.value,
+        ending.message,
+        ending.error_code.value if ending.error_code else None,
+        ending.last_line,
+    )
+    if row is None:
+        return None
+    level = {TaskStatus.FAILED: Level.ERROR, TaskStatus.CANCELLED: Level.WARNING}.get(ending.status, Level.INFO)
+    await _append_line(tx, task_id, ending.last_line, None, level, only_open=False)
+    task = as_task(row)
+    await announce(tx, task)
+    return task
+
+
+async def read_log(queryable: Queryable, task_id: UUID, *, after: int, limit: int) -> list[TaskEvent]:
+    rows = await queryable.fetch(
+        "SELECT * FROM task_events WHERE task_id = $1 AND position > $2 ORDER BY position LIMIT $3",
+        task_id,
+        after,
+        limit,
+    )
+    return [as_task_event(row) for row in rows]
+
+
+async def announce(tx: Transaction, task: Task) -> None:
+    """The event of a task's change."""
+    await events.append(
+        tx,
+        NewEvent(
+            kind=EventKind.TASK,
+            subject=str(task.id),
+            project_id=task.project_id,
+            node_id=task.node_id,
+            administrators_only=task.project_id is None,
+            payload={
+                "id": str(task.id),
+                "op": task.op,
+                "status": task.status.value,
+                "resource_kind": task.resource_kind.value,
+                "resource_id": str(task.resource_id),
+                "resource_name": task.resource_name,
+                "progress": task.progress,
+                "message": task.message,
+                "error_code": task.error_code.value if task.error_code else None,
+                "error_message": task.error_message,
+                "cancel_requested": task.cancel_requested,
+            },
+        ),
+    )
+
+
+def as_task(row: Record) -> Task:
+    caller = row["caller"]
+    actor_id = caller.get("actor_id")
+    return Task(
+        id=row["id"],
+        op=row["op"],
+        status=TaskStatus(row["status"]),
+        resource_kind=ResourceKind(row["resource_kind"]),
+        resource_id=row["resource_id"],
+        resource_name=row["resource_name"],
+        node_id=row["node_id"],
+        project_id=row["project_id"],
+        parameters=row["parameters"],
+        caller=Requester(
+            actor_id=UUID(actor_id) if actor_id else None, actor=caller.get("actor") or "", via=caller.get("via") or ""
+        ),
+        progress=row["progress"],
+        message=row["message"],
+        error_code=ErrorCode(row["error_code"]) if row["error_code"] else None,
+        error_message=row["error_message"],
+        cancel_requested=row["cancel_requested"],
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        deadline_at=row["deadline_at"],
+    )
+
+
+def as_task_event(row: Record) -> TaskEvent:
+    return TaskEvent(
+        position=row["position"],
+        at=row["at"],
+        level=Level(row["level"]),
+        progress=row["progress"],
+        message=row["message"],
+    )
+
+
+async def _append_line(
+    tx: Transaction, task_id: UUID, message: str, percent: int | None, level: Level, *, only_open: bool
+) -> TaskEvent | None:
+    task = await tx.fetchrow(
+        """UPDATE tasks SET last_position = last_position + 1, message = $2,
+                            progress = greatest(progress, coalesce($3, progress))
+           WHERE id = $1 AND (NOT $4 OR status IN ('queued', 'running'))
+           RETURNING last_position, project_id, node_id""",
+        task_id,
+        message,
+        percent,
+        only_open,
+    )
+    if task is None:
+        return None
+    row = await tx.fetchrow(
+        """INSERT INTO task_events (task_id, position, level, progress, message) VALUES ($1, $2, $3, $4, $5)
+           RETURNING *""",
+        task_id,
+        task["last_position"],
+        level.value,
+        percent,
+        message,
+    )
+    line = as_task_event(sole(row))
+    await events.append(
+        tx,
+        NewEvent(
+            kind=EventKind.TASK_LOG,
+            subject=str(task_id),
+            project_id=task["project_id"],
+            node_id=task["node_id"],
+            administrators_only=task["project_id"] is None,
+            payload={
+                "task_id": str(task_id),
+                "position": line.position,
+                "at": line.at.isoformat(),
+                "level": line.level.value,
+                "progress": line.progress,
+                "message": line.message,
+            },
+        ),
+    )
+    return line

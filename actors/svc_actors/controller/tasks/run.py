@@ -1,0 +1,209 @@
+"""The work of one task under way: its steps on a node, its log, its deadline and its cancellation.
+
+Invariants:
+- a step is asked for under the id `<task>:<step>` (with `:<attempt>` from the second on), so that after a restart the
+  agent's journal answers it instead of doing it again;
+- once cancelled, the step under way is cancelled on its node again and again until the node has given its word on it:
+  a cancellation lost with a connection is only late;
+- an outcome is acknowledged to the agent by `acknowledge`, which is called once the task's end is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
+from svc_actors.controller.tasks.records import Level, Task, log_task
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.store import Database
+from svc_nodeagent.protocol import FailureCode, NodeOperation, OperationId, OperationResult, Progress
+
+log = structlog.get_logger(__name__)
+
+MAX_ATTEMPTS: Final = 4
+"""How often a repeatable step is asked for when the agent died over it."""
+
+
+class NodeGateway(Protocol):
+    """What tasks need of the gateway."""
+
+    async def perform(
+        self,
+        node_id: UUID,
+        operation_id: OperationId,
+        operation: NodeOperation,
+        *,
+        timeout: float,
+        on_progress: Callable[[Progress], Awaitable[None]] | None = None,
+    ) -> OperationResult: ...
+
+    async def acknowledge(self, node_id: UUID, operation_id: OperationId) -> None: ...
+
+    async def cancel(self, node_id: UUID, operation_id: OperationId) -> None: ...
+
+
+class TaskFailed(ServiceError):  # noqa: N818 - named for what it says
+    """The task has failed for good, whatever the code: unlike our own `unavailable`, it is not tried again."""
+
+
+class HostRefused(TaskFailed):
+    """A step that did not succeed on its node. `failure` is the host's code, or None when the node never answered."""
+
+    def __init__(self, code: ErrorCode, message: str, *, hint: str | None, failure: FailureCode | None) -> None:
+        super().__init__(code, message, hint=hint)
+        self.failure = failure
+
+
+class TaskRun:
+    """What the work of one task may do. `deadline` is on Trio's clock."""
+
+    def __init__(
+        self, task: Task, database: Database, gateway: NodeGateway, *, deadline: float, cancel_interval: float
+    ) -> None:
+        self.task = task
+        self.scope = trio.CancelScope()
+        self._database = database
+        self._gateway = gateway
+        self._deadline = deadline
+        self._cancel_interval = cancel_interval
+        self._cancelled = trio.Event()
+        self._performed: dict[OperationId, UUID] = {}
+        self._in_operation: OperationId | None = None
+        self._last_line: tuple[int | None, str] | None = None
+        if task.cancel_requested:
+            self._cancelled.set()
+
+    async def log(self, message: str, *, percent: int | None = None, level: Level = Level.INFO) -> None:
+        """Add a line to the task's log. The same line twice in a row is written once."""
+        if self._last_line == (percent, message):
+            return
+        self._last_line = (percent, message)
+        async with self._database.transaction() as tx:
+            await log_task(tx, self.task.id, message, percent=percent, level=level)
+
+    async def perform(
+        self,
+        operation: NodeOperation,
+        *,
+        step: str,
+        timeout: float,
+        node_id: UUID | None = None,
+        repeatable: bool = True,
+        span: tuple[int, int] = (0, 100),
+    ) -> OperationResult:
+        """Have the task's node do one step and give its result; `timeout` in seconds, bounded by the task's deadline.
+        `span` is the part of the task's progress, in percent, that this step's own progress covers.
+
+        Raises `HostRefused` when the host failed it or the node did not answer in time. A step that the agent's own
+        death interrupted is asked for again, unless it is not `repeatable`.
+        """
+        node = node_id or self.task.node_id
+        if node is None:
+            raise LookupError(f"task {self.task.id} has no node to perform {operation.op} on")
+        attempt = 1
+        while True:
+            try:
+                return await self._perform_once(
+                    node, operation_id(self.task.id, step, attempt), operation, timeout, span
+                )
+            except HostRefused as refusal:
+                if refusal.failure is not FailureCode.INTERRUPTED or not repeatable or attempt == MAX_ATTEMPTS:
+                    raise
+            attempt += 1
+            await self.log("The node agent was restarted meanwhile; asking again.", level=Level.WARNING)
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the task's deadline."""
+        return max(0.0, self._deadline - trio.current_time())
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self._cancelled.is_set()
+
+    def request_cancel(self) -> None:
+        """Give up: the step under way is cancelled on its node, whose word on it is awaited; work of our own ends."""
+        self._cancelled.set()
+        if self._in_operation is None:
+            self.scope.cancel()
+
+    async def withdraw(self) -> None:
+        """The outcome is not awaited any longer: tell the node, where it listens, to give the step up."""
+        if self._in_operation is not None:
+            await self._gateway.cancel(self._performed[self._in_operation], self._in_operation)
+
+    async def acknowledge(self) -> None:
+        """The task's end is stored: the agent may forget what it did for it."""
+        for performed, node_id in self._performed.items():
+            await self._gateway.acknowledge(node_id, performed)
+
+    async def _perform_once(
+        self, node: UUID, performed: OperationId, operation: NodeOperation, timeout: float, span: tuple[int, int]
+    ) -> OperationResult:
+        async def progressed(progress: Progress) -> None:
+            await self._progressed(progress, *span)
+
+        self._performed[performed] = node
+        self._in_operation = performed
+        outcome: OperationResult | HostRefused
+        if self.cancel_requested:
+            # Before it is asked for: what the node never had, it is not to begin.
+            await self._gateway.cancel(node, performed)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_cancelling, node, performed)
+            try:
+                outcome = await self._gateway.perform(
+                    node,
+                    performed,
+                    operation,
+                    timeout=min(timeout, self.remaining),
+                    on_progress=progressed,
+                )
+            except OperationFailed as failure:
+                outcome = HostRefused(
+                    _CODES[failure.code], failure.message, hint=failure.hint, failure=FailureCode(failure.code)
+                )
+            except NodeUnavailable as failure:
+                await self.withdraw()
+                outcome = HostRefused(failure.code, failure.message, hint=failure.hint, failure=None)
+            nursery.cancel_scope.cancel()
+        self._in_operation = None
+        if isinstance(outcome, HostRefused):
+            raise outcome
+        return outcome
+
+    async def _progressed(self, progress: Progress, begin: int, end: int) -> None:
+        try:
+            await self.log(progress.message, percent=begin + (end - begin) * progress.percent // 100)
+        except ServiceError as error:
+            # A line of progress is not worth the operation that it tells of.
+            log.warning("task progress not stored", task_id=str(self.task.id), error=error.message)
+
+    async def _keep_cancelling(self, node: UUID, performed: OperationId) -> None:
+        await self._cancelled.wait()
+        while True:
+            await self._gateway.cancel(node, performed)
+            await trio.sleep(self._cancel_interval)
+
+
+def operation_id(task_id: UUID, step: str, attempt: int = 1) -> OperationId:
+    suffix = "" if attempt == 1 else f":{attempt}"
+    return OperationId(f"{task_id}:{step}{suffix}")
+
+
+_CODES: Final = {
+    FailureCode.INVALID: ErrorCode.INVALID,
+    FailureCode.NOT_FOUND: ErrorCode.NOT_FOUND,
+    FailureCode.CONFLICT: ErrorCode.CONFLICT,
+    FailureCode.CAPACITY: ErrorCode.CAPACITY,
+    FailureCode.UNSUPPORTED: ErrorCode.CONFLICT,
+    FailureCode.TIMED_OUT: ErrorCode.NOT_READY,
+    FailureCode.CANCELLED: ErrorCode.CONFLICT,
+    FailureCode.HOST: ErrorCode.UNAVAILABLE,
+    FailureCode.INTERRUPTED: ErrorCode.UNAVAILABLE,
+}

@@ -1,0 +1,311 @@
+"""The work of tasks: begun after the commit that made them, resumed after a restart, ended exactly once.
+
+How a task survives. Its row says that it is open; nothing else is needed to go on. After a restart the work runs again
+from its beginning: each step asks the node under the same operation id, and the agent's journal answers what was done
+already, so nothing is done twice. An outcome is acknowledged to the agent only once the task's end is stored; while the
+database is away it is kept here, whatever the deadline. Work that could not go on stays open: the sweep takes it up.
+
+Invariants:
+- an open task is hosted by this process, or taken up by the next sweep; it ends by its deadline in any case;
+- the end and what it means for the resource are one transaction (`end` of the handler); an ended task is left alone;
+- a deadline is counted on the monotonic clock from when the work was first begun or resumed here, so a wall clock that
+  jumps ends nothing early and keeps nothing open; what is resumed gets the time to hear what its node did meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.controller.tasks.records import (
+    Ending,
+    Level,
+    Requester,
+    ResourceKind,
+    Task,
+    TaskEvent,
+    TaskStatus,
+    announce,
+    as_task,
+    create_task,
+    end_task,
+    get_task,
+    log_task,
+    open_task_of,
+    open_tasks,
+    read_log,
+    start_task,
+)
+from svc_actors.controller.tasks.run import HostRefused, NodeGateway, TaskFailed, TaskRun, operation_id
+from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
+from svc_actors.runtime import DomainError
+from svc_actors.store import Caller, Database, audit
+from svc_nodeagent.protocol import FailureCode, OperationId, OperationResult
+
+__all__ = [
+    "Ending",
+    "HostRefused",
+    "Level",
+    "NodeGateway",
+    "Requester",
+    "ResourceKind",
+    "Task",
+    "TaskEvent",
+    "TaskRun",
+    "TaskRunner",
+    "TaskStatus",
+    "as_task",
+    "create_task",
+    "end_task",
+    "get_task",
+    "log_task",
+    "open_task_of",
+    "open_tasks",
+    "operation_id",
+    "read_log",
+    "start_task",
+]
+
+RESUMED_SECONDS: Final = 30.0
+"""The least that a resumed task has, whatever the wall clock says: its node may have the outcome in its journal."""
+
+_FIRST_PAUSE: Final = 0.2
+log = structlog.get_logger(__name__)
+
+Work = Callable[[TaskRun], Awaitable[OperationResult | None]]
+End = Callable[[Task, Ending], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class _Handler:
+    work: Work
+    end: End | None
+    irrevocable: str | None
+
+
+class TaskRunner:
+    """Hosts the work of every open task; one a process, run under the composer's nursery."""
+
+    def __init__(
+        self,
+        database: Database,
+        gateway: NodeGateway,
+        *,
+        sweep_interval: float = 15.0,
+        cancel_interval: float = 5.0,
+    ) -> None:
+        self.database = database
+        self.gateway = gateway
+        self.begun = 0
+        self.ended: Counter[TaskStatus] = Counter()
+        self._cancel_interval = cancel_interval
+        self._sweep_interval = sweep_interval
+        self._handlers: dict[str, _Handler] = {}
+        self._hosted: dict[UUID, TaskRun] = {}
+        self._deadlines: dict[UUID, float] = {}
+        self._nursery: trio.Nursery | None = None
+        self._context = copy_context()
+
+    def handles(self, op: str, work: Work, *, end: End | None = None, irrevocable: str | None = None) -> None:
+        """Say how tasks of this operation are worked.
+
+        `work` returns when the task succeeded (with what the host said last, where that matters to `end`), or raises
+        `ServiceError`. `end(task, ending)` writes the end together with what it means for the resource, by `end_task`;
+        without it the task alone is ended. `irrevocable` says why such a task cannot be cancelled.
+        """
+        self._handlers[op] = _Handler(work, end, irrevocable)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Resume what is open, then host the work of tasks until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery, self._context = nursery, copy_context()
+            try:
+                for task in await open_tasks(self.database):
+                    self.begin(task)
+                task_status.started()
+                while True:
+                    await trio.sleep(self._sweep_interval)
+                    await self._sweep()
+            finally:
+                self._nursery = None
+
+    def begin(self, task: Task) -> None:
+        """Start the work of a task whose transaction is committed. Beginning twice is beginning once; before `run` has
+        started it is nothing, since `run` finds the task in the database."""
+        if self._nursery is None or task.id in self._hosted:
+            return
+        self._hosted[task.id] = run = TaskRun(
+            task,
+            self.database,
+            self.gateway,
+            deadline=self._deadline(task),
+            cancel_interval=self._cancel_interval,
+        )
+        self.begun += 1
+        # Begun from an actor's handler, the work is not that handler's: it asks the actor itself in the end.
+        self._context.run(partial(self._nursery.start_soon, self._host, run, name=f"task {task.op} {task.id}"))
+
+    async def cancel(self, caller: Caller, task_id: UUID) -> Task:
+        """Ask for a task's end: at once where nothing was begun, else as soon as its node has given it up.
+
+        Raises not_found; conflict when it has ended, or when its kind cannot be taken back.
+        """
+        async with self.database.transaction() as tx:
+            row = await tx.fetchrow("SELECT * FROM tasks WHERE id = $1 FOR UPDATE", task_id)
+            if row is None:
+                raise not_found("There is no such task.")
+            task = as_task(row)
+            if not task.status.open:
+                raise conflict(
+                    f"The task has ended already: {task.status.value}.", details={"status": task.status.value}
+                )
+            handler = self._handlers.get(task.op)
+            if handler is not None and handler.irrevocable:
+                raise conflict(handler.irrevocable)
+            if not task.cancel_requested:
+                await tx.execute("UPDATE tasks SET cancel_requested = true WHERE id = $1", task_id)
+                task = replace(task, cancel_requested=True)
+                await log_task(tx, task_id, f"Cancellation asked for by {caller.actor}.", level=Level.WARNING)
+                await announce(tx, task)
+            await audit.record(
+                tx,
+                caller,
+                target_kind="task",
+                target_id=str(task_id),
+                target_name=f"{task.op} {task.resource_name}",
+                project_id=task.project_id,
+            )
+        run = self._hosted.get(task_id)
+        if run is not None:
+            run.request_cancel()
+        else:
+            self.begin(task)
+        return task
+
+    def abandon(self, task_id: UUID) -> None:
+        """Stop hosting a task whose end another transaction has written (it was superseded)."""
+        run = self._hosted.get(task_id)
+        if run is not None:
+            run.scope.cancel()
+
+    async def forgettable(self, operation_ids: Sequence[OperationId]) -> list[OperationId]:
+        """Of the operations an agent still keeps, those whose task has ended: their outcome is wanted by nobody."""
+        by_task: dict[UUID, list[OperationId]] = {}
+        for kept in operation_ids:
+            try:
+                by_task.setdefault(UUID(kept.split(":", 1)[0]), []).append(kept)
+            except ValueError:
+                continue  # Not a task's: whoever made the id acknowledges it.
+        rows = await self.database.fetch(
+            "SELECT id FROM tasks WHERE id = ANY($1::uuid[]) AND status NOT IN ('queued', 'running')", list(by_task)
+        )
+        return [kept for row in rows for kept in by_task[row["id"]]]
+
+    def _deadline(self, task: Task) -> float:
+        """On Trio's clock. Kept while the task is open, so that one which is taken up again and again still ends."""
+        if task.id not in self._deadlines:
+            lifetime = (task.deadline_at - task.created_at).total_seconds()
+            left = (task.deadline_at - datetime.now(UTC)).total_seconds()
+            remaining = min(max(left, RESUMED_SECONDS), lifetime)
+            self._deadlines[task.id] = trio.current_time() + remaining
+        return self._deadlines[task.id]
+
+    async def _sweep(self) -> None:
+        try:
+            for task in await open_tasks(self.database, older_than=self._sweep_interval / 2):
+                self.begin(task)
+        except ServiceError as error:
+            log.warning("open tasks not swept", error=error.message)
+        except Exception:
+            # One row that cannot be read must not end what is under way.
+            log.exception("open tasks not swept")
+
+    async def _host(self, run: TaskRun) -> None:
+        try:
+            ending = await self._work(run)
+            if ending is not None:
+                await self._store(run.task, ending)
+                self.ended[ending.status] += 1
+                await run.acknowledge()
+            self._deadlines.pop(run.task.id, None)
+        except DomainError as error:
+            # The database or an actor was not available: the task stays open, and the next sweep takes it up.
+            log.warning("task left open", task_id=str(run.task.id), op=run.task.op, error=str(error))
+        except Exception:
+            # A defect in one task's work must not end the others; the sweep takes it up as well.
+            log.exception("task left open", task_id=str(run.task.id), op=run.task.op)
+        finally:
+            del self._hosted[run.task.id]
+
+    async def _work(self, run: TaskRun) -> Ending | None:
+        """Run the work to its ending. None: the task had ended, or was abandoned."""
+        handler = self._handlers.get(run.task.op)
+        if handler is None:
+            return _failed(ErrorCode.INTERNAL, f"This version of the service does not know how to do {run.task.op}.")
+        if run.cancel_requested and run.task.status is TaskStatus.QUEUED:
+            return Ending(TaskStatus.CANCELLED, "Cancelled before it was begun.")
+        async with self.database.transaction() as tx:
+            started = await start_task(tx, run.task.id)
+        if started is None:
+            return None
+        run.task = started
+        ending: Ending | None = None
+        with trio.move_on_after(run.remaining) as overdue, run.scope:
+            ending = await self._attempt(handler, run)
+        if ending is not None:
+            return ending
+        await run.withdraw()
+        if overdue.cancelled_caught:
+            return _failed(ErrorCode.UNAVAILABLE, "The deadline passed before there was an outcome.")
+        return Ending(TaskStatus.CANCELLED, "Cancelled.") if run.cancel_requested else None
+
+    async def _attempt(self, handler: _Handler, run: TaskRun) -> Ending:
+        try:
+            result = await handler.work(run)
+        except ServiceError as error:
+            if isinstance(error, HostRefused) and error.failure is FailureCode.CANCELLED:
+                return Ending(TaskStatus.CANCELLED, "Cancelled.")
+            if error.code is ErrorCode.UNAVAILABLE and not isinstance(error, TaskFailed):
+                raise  # Ours, not the host's: tried again until the deadline.
+            return _failed(error.code, error.message, error.hint)
+        except DomainError:
+            raise
+        except Exception:
+            log.exception("task work failed", task_id=str(run.task.id), op=run.task.op)
+            return _failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log says why.")
+        return Ending(TaskStatus.SUCCEEDED, "Done.", result=result)
+
+    async def _store(self, task: Task, ending: Ending) -> None:
+        """Write the end, however long the database or the actor is away: an outcome is not lost to a deadline."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await self._end(task, ending)
+                return
+            except DomainError as error:
+                if isinstance(error, ServiceError) and error.code is not ErrorCode.UNAVAILABLE:
+                    raise
+                log.warning("end of a task not stored yet", task_id=str(task.id), op=task.op, error=str(error))
+            await trio.sleep(pause)
+            pause = min(2 * pause, self._sweep_interval)
+
+    async def _end(self, task: Task, ending: Ending) -> None:
+        handler = self._handlers.get(task.op)
+        if handler is not None and handler.end is not None:
+            await handler.end(task, ending)
+            return
+        async with self.database.transaction() as tx:
+            await end_task(tx, task.id, ending)
+
+
+def _failed(code: ErrorCode, message: str, hint: str | None = None) -> Ending:
+    return Ending(TaskStatus.FAILED, message, error_code=code, hint=hint)

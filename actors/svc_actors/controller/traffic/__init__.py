@@ -1,0 +1,1 @@
+"""What machines send and receive: readings, periods, policies and their enforcement."""

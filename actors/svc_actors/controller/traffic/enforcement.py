@@ -1,0 +1,276 @@
+"""What is done about machines that have used their allowance up, and what ends it.
+
+What is in force against a machine is its standing decision. `enforce` makes it what the plan's policy says of what was
+counted in the period that runs, whatever changed: the figures, the policy, the plan or the period.
+
+Invariants:
+- a decision is written in one transaction with what it does (the machine's throttle or isolation, `network_changed`),
+  its history row, its audit row as the service's own, and its event; it is not written again while it stands;
+- at most one decision of a machine stands (a unique index); it is taken under the locks of plan and machine, so that a
+  policy which was loosened meanwhile is heeded;
+- no sanction touches a machine's power or disks. So a machine whose node cannot hold a rate is reported instead of
+  throttled: its host would refuse the whole network, and with it the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+from uuid import UUID, uuid4
+
+from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.controller.machines.records import announce_machine
+from svc_actors.controller.networking.changes import network_changed
+from svc_actors.controller.traffic.periods import Period, period_of
+from svc_actors.controller.traffic.policies import as_policy, policies, policy_of
+from svc_actors.controller.traffic.policy import GIB, Policy, Sanction, TrafficAction, TrafficDirection
+from svc_actors.controller.traffic.readings import month_of
+from svc_actors.store import Caller, Database, Queryable, Record, Transaction, Via, audit
+
+_MOST_BYTES: Final = 2**63 - 1
+_AT_ONCE: Final = 50
+
+
+class Decided(StrEnum):
+    """What a line of the enforcement history says. `lift` ends what stood."""
+
+    REPORT = "report"
+    THROTTLE = "throttle"
+    SUSPEND = "suspend"
+    LIFT = "lift"
+
+
+@dataclass(frozen=True)
+class Standing:
+    sanction: Sanction
+    period: Period
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A machine, what counts for it in the period that runs, and what is in force."""
+
+    id: UUID
+    name: str
+    project_id: UUID
+    plan_id: UUID | None
+    deleted: bool
+    policy: Policy
+    counted_bytes: int
+    standing: Standing | None
+    can_be_throttled: bool
+    """By its node, for all that the node has said."""
+
+    def wanted(self, period: Period) -> Standing | None:
+        """What shall be in force."""
+        sanction = None if self.deleted else self.policy.sanction(self.counted_bytes)
+        if sanction is not None and sanction.action is TrafficAction.THROTTLE and not self.can_be_throttled:
+            sanction = Sanction(TrafficAction.REPORT)
+        return None if sanction is None else Standing(sanction, period)
+
+
+@dataclass(frozen=True)
+class Enforced:
+    """How many machines met a sanction, and how many were let go."""
+
+    sanctioned: int = 0
+    lifted: int = 0
+
+    def __add__(self, other: Enforced) -> Enforced:
+        return Enforced(self.sanctioned + other.sanctioned, self.lifted + other.lifted)
+
+
+async def enforce(database: Database, now: datetime) -> Enforced:
+    """Bring every machine's standing decision up to date, a few of one plan at a time. Safe to repeat, and from several
+    processes at once."""
+    of_plans: dict[UUID | None, list[UUID]] = {}
+    for machine in await _out_of_date(database, period_of(now), None):
+        of_plans.setdefault(machine.plan_id, []).append(machine.id)
+    done = Enforced()
+    for plan_id, vm_ids in of_plans.items():
+        for start in range(0, len(vm_ids), _AT_ONCE):
+            async with database.transaction() as tx:
+                await tx.execute("SELECT FROM plans WHERE id = $1 FOR SHARE", plan_id)
+                done += await _bring_up_to_date(tx, plan_id, vm_ids[start : start + _AT_ONCE], now)
+    return done
+
+
+async def enforce_plan(tx: Transaction, plan_id: UUID, now: datetime) -> Enforced:
+    """The same for the machines of one plan, whose row the caller has locked and may have changed."""
+    machines = await _out_of_date(tx, period_of(now), plan_id)
+    return await _bring_up_to_date(tx, plan_id, [machine.id for machine in machines], now)
+
+
+async def _bring_up_to_date(tx: Transaction, plan_id: UUID | None, vm_ids: Sequence[UUID], now: datetime) -> Enforced:
+    if not vm_ids:
+        return Enforced()
+    await tx.execute("SELECT FROM vms WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE", sorted(vm_ids))
+    done = Enforced()
+    for machine in await _out_of_date(tx, period_of(now), plan_id, vm_ids):
+        wanted = machine.wanted(period_of(now))
+        await _decide(tx, machine, wanted, now)
+        done += Enforced(lifted=1) if wanted is None else Enforced(sanctioned=1)
+    return done
+
+
+async def _out_of_date(
+    queryable: Queryable, period: Period, plan_id: UUID | None, vm_ids: Sequence[UUID] | None = None
+) -> list[Judged]:
+    """The machines against which something else is in force than shall; of one plan, among some, where given."""
+    rows = await queryable.fetch(
+        f"""
+        SELECT vms.id, vms.name, vms.project_id, vms.plan_id, vms.deleted_at,
+               policy.allowance_gib, policy.direction, policy.action, policy.throttle_mbps,
+               coalesce(used.received, 0) AS received, coalesce(used.sent, 0) AS sent,
+               standing.action AS standing_action, standing.throttle_mbps AS standing_mbps,
+               standing.period AS standing_period,
+               NOT coalesce(nodes.facts->'network_lacks' ? 'rate', false) AS can_be_throttled
+        FROM vms
+        LEFT JOIN nodes ON nodes.id = vms.node_id
+        LEFT JOIN {policies("$1")} policy ON policy.plan_id = vms.plan_id
+        LEFT JOIN (SELECT vm_id, sum(received) AS received, sum(sent) AS sent
+                   FROM traffic_readings WHERE period = $1 GROUP BY vm_id) used ON used.vm_id = vms.id
+        LEFT JOIN traffic_decisions standing ON standing.vm_id = vms.id AND standing.standing
+        WHERE ($2::uuid IS NULL OR vms.plan_id = $2) AND ($3::uuid[] IS NULL OR vms.id = ANY($3))
+          AND (standing.id IS NOT NULL OR (vms.deleted_at IS NULL AND policy.allowance_gib * $4::numeric <=
+                  used.sent + CASE policy.direction WHEN 'both' THEN used.received ELSE 0 END))
+        ORDER BY vms.id
+        """,
+        period,
+        plan_id,
+        None if vm_ids is None else list(vm_ids),
+        GIB,
+    )
+    return [machine for machine in map(_judged, rows) if machine.wanted(period) != machine.standing]
+
+
+def _judged(row: Record) -> Judged:
+    policy = as_policy(row)
+    standing = None
+    if row["standing_action"] is not None:
+        sanction = Sanction(TrafficAction(row["standing_action"]), row["standing_mbps"])
+        standing = Standing(sanction, Period(row["standing_period"]))
+    return Judged(
+        id=row["id"],
+        name=row["name"],
+        project_id=row["project_id"],
+        plan_id=row["plan_id"],
+        deleted=row["deleted_at"] is not None,
+        policy=policy,
+        counted_bytes=policy.counted(int(row["received"]), int(row["sent"])),
+        standing=standing,
+        can_be_throttled=row["can_be_throttled"],
+    )
+
+
+async def _decide(tx: Transaction, machine: Judged, wanted: Standing | None, now: datetime) -> None:
+    """Put `wanted` in the place of what stood, with all that belongs to it."""
+    action = Decided(wanted.sanction.action.value) if wanted is not None else Decided.LIFT
+    mbps = wanted.sanction.throttle_mbps if wanted is not None else None
+    period, policy, counted = period_of(now), machine.policy, machine.counted_bytes
+    reason = _lifted_because(machine, period) if wanted is None else _sanctioned_because(machine, period)
+    if machine.standing is not None:
+        await tx.execute("UPDATE traffic_decisions SET standing = false WHERE vm_id = $1 AND standing", machine.id)
+        await close_alert(tx, traffic_alert(machine.id, machine.standing.period))
+        if wanted is None and machine.standing.period != period:
+            period = machine.standing.period
+            policy = await policy_of(tx, machine.plan_id, period)
+            month = await month_of(tx, machine.id, period)
+            counted = policy.counted(month.received_bytes, month.sent_bytes)
+    await tx.execute(
+        """INSERT INTO traffic_decisions
+               (vm_id, period, action, throttle_mbps, at, counted_bytes, allowance_bytes, reason, standing)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)""",
+        machine.id,
+        period,
+        action.value,
+        mbps,
+        now,
+        min(counted, _MOST_BYTES),
+        policy.allowance_bytes,
+        reason,
+        wanted is not None,
+    )
+    await audit.record(
+        tx,
+        _the_service(),
+        target_kind="vm",
+        target_id=str(machine.id),
+        target_name=machine.name,
+        project_id=machine.project_id,
+        details={
+            "action": action.value,
+            "period": period,
+            "counted_bytes": counted,
+            "allowance_bytes": policy.allowance_bytes,
+            "throttle_mbps": mbps,
+            "reason": reason,
+        },
+    )
+    if action is Decided.REPORT:
+        await raise_alert(
+            tx,
+            traffic_alert(machine.id, period),
+            f"Machine {machine.name}: {reason}",
+            resource_kind="vm",
+            resource_id=machine.id,
+        )
+    await _carry_out(tx, machine.id, throttle_mbps=mbps, isolated=action is Decided.SUSPEND)
+    await announce_machine(tx, machine.id)
+
+
+async def _carry_out(tx: Transaction, vm_id: UUID, *, throttle_mbps: int | None, isolated: bool) -> None:
+    changed = await tx.execute(
+        """UPDATE vms SET throttle_mbps = $2, traffic_isolated = $3
+           WHERE id = $1 AND (throttle_mbps, traffic_isolated) IS DISTINCT FROM ($2, $3)""",
+        vm_id,
+        throttle_mbps,
+        isolated,
+    )
+    if changed != "UPDATE 0":
+        await network_changed(tx, [vm_id])
+
+
+def traffic_alert(vm_id: UUID, period: Period) -> str:
+    return f"traffic:{vm_id}:{period}"
+
+
+def _sanctioned_because(machine: Judged, period: Period) -> str:
+    policy = machine.policy
+    counted = "Sent" if policy.direction is TrafficDirection.OUTBOUND else "Sent and received"
+    throttled = f"it is throttled to {policy.throttle_mbps} Mbit/s"
+    done = {
+        TrafficAction.REPORT: "it is reported",
+        TrafficAction.THROTTLE: throttled if machine.can_be_throttled else "its host can hold no rate: it is reported",
+        TrafficAction.SUSPEND: "its traffic is suspended",
+    }
+    used = f"{machine.counted_bytes / GIB:.1f} GiB of {policy.allowance_gib} GiB"
+    return f"{counted} {used} in {period}; {done[policy.action]} until the month is over."
+
+
+def _lifted_because(machine: Judged, period: Period) -> str:
+    if machine.deleted:
+        return "The machine is deleted."
+    if machine.standing is not None and machine.standing.period != period:
+        return f"The month {machine.standing.period} is over."
+    if machine.policy.allowance_gib is None:
+        return "Its traffic is not limited any more."
+    return f"Its allowance is {machine.policy.allowance_gib} GiB now, which is not used up."
+
+
+def _the_service() -> Caller:
+    return Caller(
+        actor_id=None,
+        actor="system",
+        role="system",
+        via=Via.SYSTEM,
+        impersonation_id=None,
+        impersonator_id=None,
+        token_id=None,
+        address=None,
+        request_id=f"traffic-{uuid4()}",
+        operation="traffic.enforce",
+    )

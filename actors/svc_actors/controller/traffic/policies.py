@@ -1,0 +1,135 @@
+"""The traffic policies of plans, by the month that they count from.
+
+A policy is kept with the month it begins in, and the one in force in a month is the latest that has begun: what was put
+off until the next month begins by itself, also where no process was there to see it, and a clock that is set back finds
+the policy of that time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from svc_actors.controller.traffic.periods import Period, next_period, period_of, start_of
+from svc_actors.controller.traffic.policy import (
+    UNLIMITED,
+    Change,
+    Policy,
+    TrafficAction,
+    TrafficDirection,
+    change,
+    differences,
+)
+from svc_actors.errors import not_found
+from svc_actors.store import Caller, Queryable, Record, Transaction, audit
+
+
+def policies(placeholder: str) -> str:
+    """SQL for the policy of every plan that has one in the month that this placeholder stands for: columns plan_id,
+    effective_from, allowance_gib, direction, action, throttle_mbps."""
+    return f"""(SELECT DISTINCT ON (plan_id) * FROM plan_traffic WHERE effective_from <= {placeholder}
+                ORDER BY plan_id, effective_from DESC)"""
+
+
+def as_policy(row: Record) -> Policy:
+    """The policy of a row with the columns of `policies`; no limit where they are NULL."""
+    if row["action"] is None:
+        return UNLIMITED
+    return Policy(
+        allowance_gib=row["allowance_gib"],
+        direction=TrafficDirection(row["direction"]),
+        action=TrafficAction(row["action"]),
+        throttle_mbps=row["throttle_mbps"],
+    )
+
+
+async def policy_of(queryable: Queryable, plan_id: UUID | None, period: Period) -> Policy:
+    """What a plan allows in that month; no plan limits nothing."""
+    row = await queryable.fetchrow(
+        """SELECT * FROM plan_traffic WHERE plan_id = $1 AND effective_from <= $2
+           ORDER BY effective_from DESC LIMIT 1""",
+        plan_id,
+        period,
+    )
+    return UNLIMITED if row is None else as_policy(row)
+
+
+@dataclass(frozen=True)
+class PolicySet:
+    """What became of a wanted policy: all of it is in force from `effective_from` on. `machines` have the plan."""
+
+    before: Policy
+    change: Change
+    effective_from: datetime
+    machines: int
+
+    @property
+    def note(self) -> str:
+        """What happens when, for people."""
+        now = differences(self.before, self.change.now)
+        later = differences(self.change.now, self.change.later) if self.change.later is not None else []
+        said = []
+        if now:
+            said.append(f"At once: {'; '.join(now)}.")
+        if later:
+            said.append(f"From {self.effective_from.day} {self.effective_from:%B %Y} on (UTC): {'; '.join(later)}.")
+            said.append("What tightens begins with the next month, so that no machine exceeds what was not there.")
+        return " ".join(said) or "Nothing is other than before."
+
+
+async def set_policy(tx: Transaction, caller: Caller, plan_id: UUID, wanted: Policy, *, now: datetime) -> PolicySet:
+    """Have the plan allow `wanted`: what loosens at once, the rest from the next month on, in place of whatever was to
+    begin then. Locks the plan; what this lifts is for the caller to enforce. Raises not_found."""
+    plan = await tx.fetchrow("SELECT id, slug FROM plans WHERE id = $1 FOR NO KEY UPDATE", plan_id)
+    if plan is None:
+        raise not_found("There is no such plan.")
+    period = period_of(now)
+    before = await policy_of(tx, plan_id, period)
+    machines = await tx.fetchval("SELECT count(*) FROM vms WHERE plan_id = $1 AND deleted_at IS NULL", plan_id)
+    changed = change(before, wanted, in_use=machines > 0)
+    await tx.execute("DELETE FROM plan_traffic WHERE plan_id = $1 AND effective_from > $2", plan_id, period)
+    if changed.now != before:
+        await _write(tx, plan_id, period, changed.now)
+    if changed.later is not None:
+        await _write(tx, plan_id, next_period(period), changed.later)
+    effective_from = now if changed.later is None else start_of(next_period(period))
+    await audit.record(
+        tx,
+        caller,
+        target_kind="plan",
+        target_id=str(plan_id),
+        target_name=plan["slug"],
+        project_id=None,
+        details={
+            "before": _plain(before),
+            "now": _plain(changed.now),
+            "later": _plain(changed.later) if changed.later is not None else None,
+            "effective_from": effective_from.isoformat(),
+        },
+    )
+    return PolicySet(before, changed, effective_from, machines)
+
+
+async def _write(tx: Transaction, plan_id: UUID, period: Period, policy: Policy) -> None:
+    await tx.execute(
+        """INSERT INTO plan_traffic (plan_id, effective_from, allowance_gib, direction, action, throttle_mbps)
+           VALUES ($1, $2, $3, $4, $5, $6)
+           ON CONFLICT (plan_id, effective_from) DO UPDATE SET allowance_gib = excluded.allowance_gib,
+               direction = excluded.direction, action = excluded.action, throttle_mbps = excluded.throttle_mbps""",
+        plan_id,
+        period,
+        policy.allowance_gib,
+        policy.direction.value,
+        policy.action.value,
+        policy.throttle_mbps,
+    )
+
+
+def _plain(policy: Policy) -> dict[str, object]:
+    return {
+        "traffic_gib": policy.allowance_gib,
+        "traffic_direction": policy.direction.value,
+        "traffic_action": policy.action.value,
+        "traffic_throttle_mbps": policy.throttle_mbps,
+    }

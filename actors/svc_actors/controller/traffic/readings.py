@@ -1,0 +1,176 @@
+"""What machines have transferred, as their hosts have counted it.
+
+Invariants:
+- a figure never reads high: a reading holds the most that one ledger of one node has ever said for a month, so one that
+  is repeated or overtaken counts nothing twice, and a ledger that was begun anew adds beside the old;
+- a node's word counts only for machines that are placed on it, or were when it first spoke of them;
+- every figure comes with `resets`, `samples` and `first_at`, which say why it may read low (specification, Plan
+  policies).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+from svc_actors.controller.traffic.periods import Period, next_period, period_of, shifted, start_of
+from svc_actors.store import Queryable, Record, Transaction
+from svc_nodeagent.protocol import TrafficReading
+
+HISTORY_MONTHS: Final = 12
+"""How far bandwidth history reaches (specification, Limits)."""
+
+
+@dataclass(frozen=True)
+class Month:
+    """Bytes that a machine received and sent, at least, in one month. `resets`: how often counting began anew (a guest,
+    an agent or a host restart, another host); `samples`: how often the counters were read; `first_at`: when first.
+    Nothing was read where `samples` is 0."""
+
+    period: Period
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    resets: int = 0
+    samples: int = 0
+    first_at: datetime | None = None
+
+
+MONTHS: Final = """
+SELECT vm_id, period, sum(received)::numeric AS received, sum(sent)::numeric AS sent, sum(samples)::numeric AS samples,
+       (sum(resets) + count(*) - 1)::numeric AS resets, min(first_at) AS first_at
+FROM traffic_readings"""
+"""Figures by machine and month, to be followed by WHERE and `GROUP BY vm_id, period`. Where one ledger follows another,
+counting began anew."""
+
+
+async def month_of(queryable: Queryable, vm_id: UUID, period: Period) -> Month:
+    """One machine's month; zeros where nothing was read."""
+    row = await queryable.fetchrow(f"{MONTHS} WHERE vm_id = $1 AND period = $2 GROUP BY vm_id, period", vm_id, period)
+    return Month(period) if row is None else _month(row)
+
+
+async def months_of(queryable: Queryable, vm_id: UUID, last: Period, count: int = HISTORY_MONTHS) -> list[Month]:
+    """The machine's last `count` months up to `last`, newest first, with zeros where nothing was read."""
+    rows = await queryable.fetch(
+        f"{MONTHS} WHERE vm_id = $1 AND period BETWEEN $2 AND $3 GROUP BY vm_id, period",
+        vm_id,
+        shifted(last, 1 - count),
+        last,
+    )
+    known = {row["period"]: _month(row) for row in rows}
+    periods = [shifted(last, -back) for back in range(count)]
+    return [known.get(period, Month(period)) for period in periods]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What of a node's answer was not taken in: readings of machines that are not its own, and of months that cannot
+    be (before the machine, or past the next month by the controller's clock)."""
+
+    foreign: frozenset[UUID]
+    untimely: frozenset[UUID]
+
+
+async def store_readings(
+    tx: Transaction, node_id: UUID, ledger_id: UUID, readings: Sequence[TrafficReading], *, now: datetime
+) -> Refused:
+    """Take in what a node has counted. The month after this one is taken too: the node's clock may be ahead."""
+    named = sorted({reading.vm_id for reading in readings})
+    rows = await tx.fetch(
+        """SELECT id, created_at FROM vms
+           WHERE id = ANY($2::uuid[]) AND (node_id = $1 OR EXISTS (
+               SELECT FROM traffic_readings known WHERE known.vm_id = vms.id AND known.node_id = $1))""",
+        node_id,
+        named,
+    )
+    made = {row["id"]: row["created_at"] for row in rows}
+    last = next_period(period_of(now))
+    own = [reading for reading in readings if reading.vm_id in made]
+    # A month early: the node's clock may be behind, or the controller's was ahead when it made the machine.
+    timely = [each for each in own if shifted(period_of(made[each.vm_id]), -1) <= each.period <= last]
+    await _write(tx, node_id, ledger_id, _merged(timely))
+    return Refused(
+        foreign=frozenset(named) - made.keys(),
+        untimely=frozenset(each.vm_id for each in own) - {each.vm_id for each in timely},
+    )
+
+
+def _merged(readings: Iterable[TrafficReading]) -> list[TrafficReading]:
+    """One reading a machine and month, the most that any of them says; in an order that all writers share."""
+    merged: dict[tuple[UUID, str], TrafficReading] = {}
+    for reading in map(_sound, readings):
+        key = (reading.vm_id, reading.period)
+        other = merged.get(key)
+        merged[key] = reading if other is None else _most(reading, other)
+    return [merged[key] for key in sorted(merged)]
+
+
+def _sound(reading: TrafficReading) -> TrafficReading:
+    """The reading with its moments within its month, whatever the node's clock said."""
+    first, end = start_of(Period(reading.period)), start_of(next_period(Period(reading.period)))
+
+    def within(moment: datetime) -> datetime:
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return max(first, min(aware, end))
+
+    return reading.model_copy(update={"first_at": within(reading.first_at), "last_at": within(reading.last_at)})
+
+
+def _most(one: TrafficReading, other: TrafficReading) -> TrafficReading:
+    return TrafficReading(
+        vm_id=one.vm_id,
+        period=one.period,
+        received=max(one.received, other.received),
+        sent=max(one.sent, other.sent),
+        resets=max(one.resets, other.resets),
+        samples=max(one.samples, other.samples),
+        first_at=min(one.first_at, other.first_at),
+        last_at=max(one.last_at, other.last_at),
+    )
+
+
+async def _write(tx: Transaction, node_id: UUID, ledger_id: UUID, readings: Sequence[TrafficReading]) -> None:
+    if not readings:
+        return
+    await tx.execute(
+        """
+        INSERT INTO traffic_readings AS old
+            (vm_id, period, node_id, ledger_id, received, sent, resets, samples, first_at, last_at)
+        SELECT vm_id, period, $1, $2, received, sent, resets, samples, first_at, last_at
+        FROM unnest($3::uuid[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
+                    $9::timestamptz[], $10::timestamptz[])
+             AS new (vm_id, period, received, sent, resets, samples, first_at, last_at)
+        ON CONFLICT (vm_id, period, node_id, ledger_id) DO UPDATE SET
+            received = greatest(old.received, excluded.received), sent = greatest(old.sent, excluded.sent),
+            resets = greatest(old.resets, excluded.resets), samples = greatest(old.samples, excluded.samples),
+            first_at = least(old.first_at, excluded.first_at), last_at = greatest(old.last_at, excluded.last_at)
+        WHERE (old.received, old.sent, old.resets, old.samples) IS DISTINCT FROM
+              (greatest(old.received, excluded.received), greatest(old.sent, excluded.sent),
+               greatest(old.resets, excluded.resets), greatest(old.samples, excluded.samples))
+           OR excluded.first_at < old.first_at
+        """,
+        node_id,
+        ledger_id,
+        [each.vm_id for each in readings],
+        [each.period for each in readings],
+        [each.received for each in readings],
+        [each.sent for each in readings],
+        [each.resets for each in readings],
+        [each.samples for each in readings],
+        [each.first_at for each in readings],
+        [each.last_at for each in readings],
+    )
+
+
+def _month(row: Record) -> Month:
+    return Month(
+        period=Period(row["period"]),
+        received_bytes=int(row["received"]),
+        sent_bytes=int(row["sent"]),
+        resets=int(row["resets"]),
+        samples=int(row["samples"]),
+        first_at=row["first_at"],
+    )

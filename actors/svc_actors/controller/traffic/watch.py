@@ -1,0 +1,146 @@
+"""Asks nodes what they have counted, keeps it, and has plans' allowances enforced.
+
+Invariants:
+- every online node is asked about once a minute, spread over it; one that hangs has one question open and holds up no
+  other;
+- a round that fails (the database is away) changes nothing and is made up for by the next: readings only grow, and
+  decisions are taken from what is stored;
+- which month it is the controller's clock says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
+from svc_actors.controller.traffic.enforcement import enforce
+from svc_actors.controller.traffic.periods import Clock, utc_now
+from svc_actors.controller.traffic.readings import store_readings
+from svc_actors.errors import ServiceError
+from svc_actors.store import Database
+from svc_nodeagent.protocol import NodeOperation, NodeTraffic, OperationResult, TrafficResult
+
+_MOST_REFUSALS_KEPT: Final = 10_000
+log = structlog.get_logger(__name__)
+
+
+class CountingGateway(Protocol):
+    """What the watch needs of the gateway."""
+
+    def online(self) -> list[UUID]: ...
+
+    async def query(self, node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult: ...
+
+
+@dataclass(frozen=True)
+class TrafficRhythm:
+    """Seconds. `ask`: between two questions to one node; `at_once`: nodes that are asked at the same time."""
+
+    ask: float = 60.0
+    look: float = 5.0
+    enforce: float = 30.0
+    patience: float = 20.0
+    at_once: int = 64
+
+
+class TrafficWatch:
+    """One a process; `run` under the composer's nursery. `trespassed` is told when a node has counted for machines that
+    are not its own: once for each of them."""
+
+    def __init__(
+        self,
+        database: Database,
+        gateway: CountingGateway,
+        *,
+        trespassed: Callable[[UUID, str], None],
+        clock: Clock = utc_now,
+        rhythm: TrafficRhythm | None = None,
+    ) -> None:
+        self._database = database
+        self._gateway = gateway
+        self._trespassed = trespassed
+        self._clock = clock
+        self._rhythm = rhythm or TrafficRhythm()
+        self._limit = trio.CapacityLimiter(self._rhythm.at_once)
+        self._due: dict[UUID, float] = {}
+        self._being_asked: set[UUID] = set()
+        self._refused: set[tuple[UUID, UUID]] = set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._enforce_for_ever)
+            task_status.started()
+            while True:
+                for node_id in self._nodes_due():
+                    self._being_asked.add(node_id)
+                    nursery.start_soon(self._ask_and_go_on, node_id)
+                await trio.sleep(self._rhythm.look)
+
+    async def ask(self, node_id: UUID) -> None:
+        """Keep what a node says that it has counted. Raises what a query and the database raise."""
+        result = await self._gateway.query(node_id, NodeTraffic(), timeout=self._rhythm.patience)
+        if not isinstance(result, TrafficResult):
+            return
+        async with self._database.transaction() as tx:
+            refused = await store_readings(tx, node_id, result.ledger_id, result.readings, now=self._clock())
+        if refused.untimely:
+            log.warning("traffic.untimely", node_id=str(node_id), machines=len(refused.untimely))
+        self._point_out(node_id, sorted(refused.foreign))
+
+    async def enforce(self) -> None:
+        """Bring what is in force against machines up to date."""
+        done = await enforce(self._database, self._clock())
+        if done.sanctioned or done.lifted:
+            log.info("traffic.enforced", sanctioned=done.sanctioned, lifted=done.lifted)
+
+    def _nodes_due(self) -> list[UUID]:
+        """Online nodes whose turn it is. A new one's first turn is spread by its id over the interval."""
+        now, online = trio.current_time(), self._gateway.online()
+        interval = self._rhythm.ask
+        self._due = {
+            node_id: self._due.get(node_id, now + interval * (node_id.int % 1000) / 1000) for node_id in online
+        }
+        due = [node_id for node_id, when in self._due.items() if when <= now and node_id not in self._being_asked]
+        for node_id in due:
+            self._due[node_id] = now + interval
+        return due
+
+    async def _ask_and_go_on(self, node_id: UUID) -> None:
+        try:
+            async with self._limit:
+                await self.ask(node_id)
+        except (NodeUnavailable, OperationFailed) as error:
+            log.info("traffic.node_not_heard", node_id=str(node_id), error=str(error))
+        except ServiceError as error:
+            log.warning("traffic.not_recorded", node_id=str(node_id), error=error.message)
+        except Exception:
+            # A defect with one node's answer: the watch, and the controller with it, goes on.
+            log.exception("traffic.ask_failed", node_id=str(node_id))
+        finally:
+            self._being_asked.discard(node_id)
+
+    async def _enforce_for_ever(self) -> None:
+        while True:
+            await trio.sleep(self._rhythm.enforce)
+            try:
+                await self.enforce()
+            except ServiceError as error:
+                log.warning("traffic.not_enforced", error=error.message)
+            except Exception:
+                log.exception("traffic.enforcement_failed")
+
+    def _point_out(self, node_id: UUID, foreign: Sequence[UUID]) -> None:
+        new = [vm_id for vm_id in foreign if (node_id, vm_id) not in self._refused]
+        if not new:
+            return
+        if len(self._refused) + len(new) > _MOST_REFUSALS_KEPT:
+            self._refused.clear()
+        self._refused.update((node_id, vm_id) for vm_id in new)
+        others = f" and {len(new) - 1} others" if len(new) > 1 else ""
+        self._trespassed(node_id, f"counted traffic of machine {new[0]}{others}, which is not placed on it")

@@ -1,0 +1,1 @@
+"""Operations on machines, their plans, keys and consoles."""

@@ -1,0 +1,92 @@
+"""POST /vms/{id}/console: a ticket for one console of one machine. The console itself is svc_console's websocket."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from svc.controller.machines.models import visible_machine
+from svc.controller.services import Controller
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.principal import Access, Principal, Scope
+from svc_actors.controller.machines.consoles import (
+    OPENABLE,
+    ConsoleKind,
+    Holder,
+    SessionCredential,
+    TokenCredential,
+    issue,
+)
+from svc_actors.errors import forbidden, not_ready, unavailable
+from svc_actors.store import audit
+
+CONSOLE_SOCKET_PATH = "/api/v1/console/ws/"
+
+
+class ConsoleRequest(Request):
+    id: UUID
+    kind: ConsoleKind = ConsoleKind.VNC
+
+
+class ConsoleTicket(Model):
+    """`ticket` opens one console, once, until `expires_at`; `url` is the path of its websocket on this server."""
+
+    ticket: str
+    kind: ConsoleKind
+    url: str
+    expires_at: datetime
+
+
+async def open_console(context: Context[Controller], request: ConsoleRequest) -> ConsoleTicket:
+    services = context.services
+    machine = await visible_machine(services.database, context.principal, request.id)
+    name, status, node_id = machine["name"], machine["status"], machine["node_id"]
+    if status not in OPENABLE:
+        raise not_ready(f"Machine {name} is {status}: it has no console now.", hint="Start the machine first.")
+    if node_id is None or not services.gateway.is_online(node_id):
+        raise unavailable(
+            f"The node of machine {name} is offline: its consoles cannot be reached.",
+            hint="Try again once the node is back.",
+        )
+    async with services.database.transaction() as tx:
+        issued = await issue(tx, vm_id=request.id, kind=request.kind, holder=_holder(context.principal))
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="vm",
+            target_id=str(request.id),
+            target_name=name,
+            project_id=machine["project_id"],
+            details={"kind": request.kind.value},
+        )
+    return ConsoleTicket(
+        ticket=issued.ticket,
+        kind=request.kind,
+        url=CONSOLE_SOCKET_PATH + issued.ticket,
+        expires_at=issued.expires_at,
+    )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="vm.console",
+        summary="Issue a single-use ticket for a machine's screen or serial line",
+        request=ConsoleRequest,
+        response=ConsoleTicket,
+        handler=open_console,
+        route=Route(Method.POST, "/vms/{id}/console"),
+        command=Command(("vm", "console-ticket"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+)
+
+
+def _holder(principal: Principal) -> Holder:
+    if principal.user_id is not None and principal.session_id is not None:
+        return Holder(principal.user_id, SessionCredential(principal.session_id))
+    if principal.user_id is not None and principal.token_id is not None:
+        return Holder(principal.user_id, TokenCredential(principal.token_id))
+    raise forbidden("A console belongs to a session or an API token, and this caller has neither.")

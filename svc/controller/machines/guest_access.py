@@ -1,0 +1,93 @@
+"""How somebody gets into a new machine: the account, its password, its SSH keys.
+
+Invariant: a chosen password leaves this module only as its SHA-512 crypt; a generated one also as itself, for the one
+answer that shows it (specification, Password rule for set_password).
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import trio
+from passlib.hash import sha512_crypt  # type: ignore[import-untyped]
+
+from svc.controller.machines.models import AccessMode
+from svc.controller.machines.ssh_keys import parse_public_key
+from svc.identity.passwords import check_password
+from svc.registry.principal import Principal
+from svc_actors.errors import invalid, not_found, wrong_field
+from svc_actors.store import Queryable
+
+MAX_KEYS: Final = 32
+GENERATED_LENGTH: Final = 20
+_ROUNDS: Final = 5000
+_KINDS: Final = (string.ascii_lowercase, string.ascii_uppercase, string.digits, "-_.+=")
+_threads = trio.CapacityLimiter(2)
+
+
+@dataclass(frozen=True)
+class GuestPassword:
+    """`generated` is the password itself where the service made it."""
+
+    hash: str
+    generated: str | None
+
+
+async def chosen_password(password: str, account: str, *, field: str) -> GuestPassword:
+    """The hash of a password that the caller chose. Raises invalid when it breaks the policy."""
+    check_password(password, (account,), field=field)
+    return GuestPassword(await _crypt(password), None)
+
+
+async def generated_password(account: str) -> GuestPassword:
+    while True:
+        password = "".join(secrets.choice("".join(_KINDS)) for _ in range(GENERATED_LENGTH))
+        if all(any(character in kind for character in password) for kind in _KINDS) and account not in password:
+            return GuestPassword(await _crypt(password), password)
+
+
+async def ssh_keys(
+    queryable: Queryable, principal: Principal, given: Sequence[str], key_ids: Sequence[UUID]
+) -> tuple[str, ...]:
+    """The keys given as text and those named by id, each once. Raises invalid, not_found."""
+    keys = [parse_public_key(key, field="ssh_keys")[0] for key in given]
+    if key_ids:
+        rows = await queryable.fetch(
+            "SELECT id, public_key FROM ssh_keys WHERE id = ANY($1::uuid[]) AND (user_id = $2 OR $3)",
+            list(key_ids),
+            principal.user_id,
+            principal.sees_everything,
+        )
+        if len(rows) < len(set(key_ids)):
+            raise not_found("There is no such SSH key.")
+        keys += [row["public_key"] for row in rows]
+    return tuple(dict.fromkeys(keys))
+
+
+def require_way_in(mode: AccessMode, *, password: bool, keys: Iterable[str]) -> None:
+    """Raise invalid where nobody could get into the machine, or what was given does not fit the access mode."""
+    has_keys = any(keys)
+    if mode is AccessMode.ROOT_KEY and password:
+        raise wrong_field(
+            "access_mode", "root_key offers no password", hint="Leave the password out, or choose root_password."
+        )
+    if mode is AccessMode.ROOT_KEY and not has_keys:
+        raise wrong_field("access_mode", "root_key needs an SSH key", hint="Give ssh_keys or ssh_key_ids.")
+    if mode is AccessMode.ROOT_PASSWORD and not password:
+        raise wrong_field("access_mode", "root_password needs a password", hint="Give set_password, or password: true.")
+    if not password and not has_keys:
+        raise invalid(
+            "Nobody could get into this machine.", hint="Give ssh_keys, ssh_key_ids, set_password, or password: true."
+        )
+
+
+async def _crypt(password: str) -> str:
+    hashed: str = await trio.to_thread.run_sync(
+        sha512_crypt.using(rounds=_ROUNDS).hash, password, limiter=_threads, abandon_on_cancel=True
+    )
+    return hashed

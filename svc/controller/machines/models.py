@@ -1,0 +1,168 @@
+"""What the API says of a machine, and the SQL that says it: one statement for a list of any size.
+
+`unknown` is shown while the machine's node is not online; placement (the node) is shown to staff and administrators.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from svc.controller.access import visible_projects
+from svc.controller.tasks import TaskModel
+from svc.registry.operation import Model
+from svc.registry.paging import Condition, joined
+from svc.registry.principal import Principal
+from svc_actors.controller.machines.spec import account_name
+from svc_actors.errors import not_found
+from svc_actors.store import Queryable, Record
+
+
+class VMStatus(StrEnum):
+    CREATING = "creating"
+    STOPPED = "stopped"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    REBOOTING = "rebooting"
+    DELETING = "deleting"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class AccessMode(StrEnum):
+    """Which account is offered: root by password, root by key, or the image's own user with sudo."""
+
+    ROOT_PASSWORD = "root_password"  # noqa: S105 - a mode, not a password
+    ROOT_KEY = "root_key"
+    USER_SUDO = "user_sudo"
+
+
+class VMAddress(Model):
+    """The pool is shown to staff and administrators."""
+
+    ip: str
+    state: str
+    primary: bool
+    pool_id: UUID | None
+
+
+class VM(Model):
+    """A machine. `user` is the account that its access mode names. `status_reason` says why a machine failed, or what
+    is unusual about it. `node_id` and `node_name` are for staff and administrators."""
+
+    id: UUID
+    name: str
+    hostname: str
+    status: VMStatus
+    status_reason: str | None
+    project_id: UUID
+    project_name: str
+    node_id: UUID | None
+    node_name: str | None
+    plan_id: UUID | None
+    plan_name: str | None
+    image_id: UUID
+    image_name: str
+    vcpus: int
+    memory_mib: int
+    disk_gib: int
+    access_mode: AccessMode
+    user: str
+    primary_ip: str | None
+    addresses: list[VMAddress]
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: Record, principal: Principal) -> VM:
+        hidden = {} if principal.sees_everything else {"pool_id": None}
+        addresses = [VMAddress(**(address | hidden)) for address in row["addresses"]]
+        return cls(
+            id=row["id"],
+            name=row["name"],
+            hostname=row["hostname"],
+            status=VMStatus(row["shown_status"]),
+            status_reason=row["status_reason"],
+            project_id=row["project_id"],
+            project_name=row["project_name"],
+            node_id=row["node_id"] if principal.sees_everything else None,
+            node_name=row["node_name"] if principal.sees_everything else None,
+            plan_id=row["plan_id"],
+            plan_name=row["plan_name"],
+            image_id=row["image_id"],
+            image_name=row["image_name"],
+            vcpus=row["vcpus"],
+            memory_mib=row["memory_mib"],
+            disk_gib=row["disk_gib"],
+            access_mode=AccessMode(row["access_mode"]),
+            user=account_name(row["access_mode"], row["login_user"]),
+            primary_ip=next((address.ip for address in addresses if address.primary), None),
+            addresses=addresses,
+            created_at=row["created_at"],
+        )
+
+
+class VMCreateResult(Model):
+    """`password` is there once, when the service made it; `password_chosen` when the caller did. `replayed`: the
+    idempotency key had made this machine before."""
+
+    vm: VM
+    task: TaskModel
+    user: str
+    password_chosen: bool
+    password: str | None
+    replayed: bool
+
+
+class MetricPoint(Model):
+    """Rates are a second's, averaged over the resolution. `memory_used_mib` is None where the guest does not tell."""
+
+    at: datetime
+    cpu_percent: float
+    memory_used_mib: float | None
+    disk_read_bytes: float
+    disk_written_bytes: float
+    net_received_bytes: float
+    net_sent_bytes: float
+
+
+class MetricSeries(Model):
+    """Oldest first."""
+
+    resolution_seconds: int
+    points: list[MetricPoint]
+
+
+SHOWN_STATUS: Final = """CASE WHEN nodes.state <> 'online'
+    AND vms.status IN ('stopped', 'starting', 'running', 'stopping', 'rebooting') THEN 'unknown' ELSE vms.status END"""
+
+# Outer joins by a primary key cost nothing where only rows are counted: the planner leaves them out.
+VM_SELECT: Final = f"""
+SELECT vms.*, {SHOWN_STATUS} AS shown_status, projects.name AS project_name, nodes.name AS node_name,
+       plans.name AS plan_name, images.name AS image_name, images.login_user,
+       (SELECT coalesce(json_agg(json_build_object('ip', address_text(held.ip), 'state', held.state,
+                                                   'primary', held.is_primary, 'pool_id', held.pool_id)
+                                 ORDER BY held.is_primary DESC, held.ip), '[]')
+        FROM allocations held WHERE held.vm_id = vms.id) AS addresses
+FROM vms
+LEFT JOIN projects ON projects.id = vms.project_id
+LEFT JOIN images ON images.id = vms.image_id
+LEFT JOIN nodes ON nodes.id = vms.node_id
+LEFT JOIN plans ON plans.id = vms.plan_id"""
+
+NOT_DELETED: Final = Condition("vms.deleted_at IS NULL")
+
+
+async def visible_machine(queryable: Queryable, principal: Principal, vm_id: UUID) -> Record:
+    """The row of a machine that the caller may see. Raises not_found."""
+    condition = joined([NOT_DELETED, Condition("vms.id = $1", (vm_id,)), visible_projects(principal, "vms.project_id")])
+    row = await queryable.fetchrow(f"{VM_SELECT} WHERE {condition.sql}", *condition.args)
+    if row is None:
+        raise not_found("There is no such machine.")
+    return row
+
+
+async def show(queryable: Queryable, principal: Principal, vm_id: UUID) -> VM:
+    return VM.of(await visible_machine(queryable, principal, vm_id), principal)

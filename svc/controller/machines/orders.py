@@ -1,0 +1,218 @@
+"""What may be ordered of a machine: power, changes, a password, removal. Each is decided by its Machine actor, answers
+as soon as the decision is stored, and is carried out by the task it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.machines import guest_access
+from svc.controller.machines.machines import GivenPassword, MachineName, MemoryMib, Vcpus, VMRequest
+from svc.controller.machines.models import VM, AccessMode, show, visible_machine
+from svc.controller.services import Controller
+from svc.controller.tasks import TaskModel
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.principal import Access, Scope
+from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.machines.spec import account_name
+from svc_actors.controller.tasks.runner import Task
+from svc_actors.errors import conflict, forbidden, invalid, wrong_field
+from svc_actors.runtime.actor import Ref
+from svc_actors.store import Caller, Record
+
+T = TypeVar("T")
+Confirmation = Annotated[str, Field(max_length=64, description="The machine's name, repeated.")]
+
+
+class VMUpdateRequest(Request):
+    """What is left out stays. Sizes are for staff and administrators, and change while the machine is stopped."""
+
+    id: UUID
+    name: MachineName | None = None
+    vcpus: Vcpus | None = None
+    memory_mib: MemoryMib | None = None
+
+
+class VMDeleteRequest(Request):
+    """Without `destroy_disks` the disks are kept on the node, apart from the machine."""
+
+    id: UUID
+    confirm: Confirmation
+    destroy_disks: bool = False
+
+
+class VMPowerRequest(Request):
+    id: UUID
+    confirm: Confirmation
+
+
+class ResetPasswordRequest(Request):
+    id: UUID
+    password: Annotated[GivenPassword | None, Field(repr=False)] = None
+
+
+class ResetPasswordResult(Model):
+    """`password` is the generated one, there once; `chosen` is true when the caller gave it. It is set once the task
+    has succeeded."""
+
+    user: str
+    task_id: UUID
+    chosen: bool
+    password: str | None
+
+
+Order = Callable[[Ref[Machine], Caller], Awaitable[Task]]
+
+
+async def start(context: Context[Controller], request: VMRequest) -> TaskModel:
+    return await _order(context, request.id, lambda machine, caller: machine.ask(Machine.start, caller))
+
+
+async def shutdown(context: Context[Controller], request: VMRequest) -> TaskModel:
+    return await _order(context, request.id, lambda machine, caller: machine.ask(Machine.shutdown, caller))
+
+
+async def reboot(context: Context[Controller], request: VMRequest) -> TaskModel:
+    return await _order(context, request.id, lambda machine, caller: machine.ask(Machine.reboot, caller))
+
+
+async def force_stop(context: Context[Controller], request: VMPowerRequest) -> TaskModel:
+    return await _order(
+        context,
+        request.id,
+        lambda machine, caller: machine.ask(Machine.force_stop, caller),
+        confirm=request.confirm,
+    )
+
+
+async def reset(context: Context[Controller], request: VMPowerRequest) -> TaskModel:
+    return await _order(
+        context, request.id, lambda machine, caller: machine.ask(Machine.reset, caller), confirm=request.confirm
+    )
+
+
+async def delete(context: Context[Controller], request: VMDeleteRequest) -> TaskModel:
+    return await _order(
+        context,
+        request.id,
+        lambda machine, caller: machine.ask(Machine.delete, caller, destroy_disks=request.destroy_disks),
+        confirm=request.confirm,
+    )
+
+
+async def update(context: Context[Controller], request: VMUpdateRequest) -> VM:
+    services, principal = context.services, context.principal
+    row = await visible_machine(services.database, principal, request.id)
+    if (request.vcpus is not None or request.memory_mib is not None) and not principal.sees_everything:
+        raise forbidden("The size of a machine is its plan's; ask for another plan.")
+    wanted = Changes(
+        name=_different(request.name, row["name"]),
+        vcpus=_different(request.vcpus, row["vcpus"]),
+        memory_mib=_different(request.memory_mib, row["memory_mib"]),
+    )
+    if wanted == Changes():
+        raise invalid("Nothing would change.", hint="Give a name, vcpus or memory_mib that differs.")
+    await _machine(context, request.id).ask(Machine.update, context.caller, wanted)
+    return await show(services.database, principal, request.id)
+
+
+async def reset_password(context: Context[Controller], request: ResetPasswordRequest) -> ResetPasswordResult:
+    row = await visible_machine(context.services.database, context.principal, request.id)
+    if row["access_mode"] == AccessMode.ROOT_KEY.value:
+        raise conflict("This machine's access mode is root_key: its account has no password.")
+    user = account_name(row["access_mode"], row["login_user"])
+    if request.password is not None:
+        password = await guest_access.chosen_password(request.password, user, field="password")
+    else:
+        password = await guest_access.generated_password(user)
+    task = await _machine(context, request.id).ask(Machine.set_password, context.caller, password.hash)
+    return ResetPasswordResult(
+        user=user, task_id=task.id, chosen=request.password is not None, password=password.generated
+    )
+
+
+async def _order(context: Context[Controller], vm_id: UUID, order: Order, *, confirm: str | None = None) -> TaskModel:
+    row = await visible_machine(context.services.database, context.principal, vm_id)
+    if confirm is not None:
+        _require_confirmed(row, confirm)
+    task = await order(_machine(context, vm_id), context.caller)
+    return TaskModel.of(task, context.principal)
+
+
+def _machine(context: Context[Controller], vm_id: UUID) -> Ref[Machine]:
+    return context.services.actors.ref(Machine, str(vm_id))
+
+
+def _require_confirmed(row: Record, confirm: str) -> None:
+    if confirm != row["name"]:
+        raise wrong_field(
+            "confirm", "this is not the machine's name; nothing was done", hint="Repeat the name exactly."
+        )
+
+
+def _different(wanted: T | None, now: T) -> T | None:
+    return None if wanted == now else wanted
+
+
+def _power(name: str, summary: str, handler: Any, *, confirmed: bool, in_support_session: bool = False) -> Any:
+    return Operation(
+        name=f"vm.{name}",
+        summary=summary,
+        request=VMPowerRequest if confirmed else VMRequest,
+        response=TaskModel,
+        handler=handler,
+        route=Route(Method.POST, f"/vms/{{id}}/{name}"),
+        command=Command(("vm", name), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE,
+        mutates=True,
+        in_support_session=in_support_session,
+    )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    _power("start", "Start a machine", start, confirmed=False, in_support_session=True),
+    _power("shutdown", "Shut a machine down in order, within 90 seconds", shutdown, confirmed=False),
+    _power("reboot", "Shut a machine down in order and start it again", reboot, confirmed=False),
+    _power("force-stop", "Stop a machine at once, as if its plug were pulled", force_stop, confirmed=True),
+    _power("reset", "Reset a machine at once, as if its button were pressed", reset, confirmed=True),
+    Operation(
+        name="vm.update",
+        summary="Rename a machine, or change its size while it is stopped",
+        request=VMUpdateRequest,
+        response=VM,
+        handler=update,
+        route=Route(Method.PATCH, "/vms/{id}"),
+        command=Command(("vm", "update"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+    Operation(
+        name="vm.delete",
+        summary="Remove a machine and give its addresses back",
+        request=VMDeleteRequest,
+        response=TaskModel,
+        handler=delete,
+        route=Route(Method.DELETE, "/vms/{id}"),
+        command=Command(("vm", "delete"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+    Operation(
+        name="vm.reset-password",
+        summary="Set the password of a running machine's account through its guest agent",
+        request=ResetPasswordRequest,
+        response=ResetPasswordResult,
+        handler=reset_password,
+        route=Route(Method.POST, "/vms/{id}/reset-password"),
+        command=Command(("vm", "reset-password"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+)

@@ -1,0 +1,256 @@
+"""Plans: the sizes that machines are sold in. A plan that machines have stays until the last of them is gone."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.images import Slug
+from svc.controller.machines.machines import DiskGib, MemoryMib, Vcpus
+from svc.controller.services import Controller
+from svc.identity.fields import Name
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, paginate
+from svc.registry.principal import Access, Role, Scope
+from svc_actors.controller.traffic.periods import Period, period_of, start_of, utc_now
+from svc_actors.controller.traffic.policies import as_policy, policies
+from svc_actors.controller.traffic.policy import TrafficAction, TrafficDirection
+from svc_actors.errors import conflict, invalid, not_found
+from svc_actors.rows import sole
+from svc_actors.store import Queryable, Record, Transaction, UniqueViolationError, audit
+
+Ipv4Count = Annotated[int, Field(ge=0, le=256)]
+
+
+class PendingTraffic(Model):
+    """A traffic policy that begins with a month to come, at `effective_from`."""
+
+    effective_from: datetime
+    traffic_gib: int | None
+    traffic_direction: TrafficDirection
+    traffic_action: TrafficAction
+    traffic_throttle_mbps: int | None
+
+
+class Plan(Model):
+    """`ipv4_count` bounds the addresses that a customer may attach. A disabled plan makes no new machines. The traffic
+    policy is that of this month (`traffic_gib` null: no limit); it is set by PUT /plans/{id}/traffic alone."""
+
+    id: UUID
+    name: str
+    slug: str
+    vcpus: int
+    memory_mib: int
+    disk_gib: int
+    ipv4_count: int
+    enabled: bool
+    created_at: datetime
+    traffic_gib: int | None
+    traffic_direction: TrafficDirection
+    traffic_action: TrafficAction
+    traffic_throttle_mbps: int | None
+    traffic_pending: PendingTraffic | None
+
+    @classmethod
+    def of(cls, row: Record) -> Plan:
+        policy = as_policy(row)
+        pending = row["pending"]
+        return cls(
+            id=row["id"],
+            name=row["name"],
+            slug=row["slug"],
+            vcpus=row["vcpus"],
+            memory_mib=row["memory_mib"],
+            disk_gib=row["disk_gib"],
+            ipv4_count=row["ipv4_count"],
+            enabled=row["enabled"],
+            created_at=row["created_at"],
+            traffic_gib=policy.allowance_gib,
+            traffic_direction=policy.direction,
+            traffic_action=policy.action,
+            traffic_throttle_mbps=policy.throttle_mbps,
+            traffic_pending=PendingTraffic(
+                effective_from=start_of(Period(pending["effective_from"])),
+                traffic_gib=pending["allowance_gib"],
+                traffic_direction=TrafficDirection(pending["direction"]),
+                traffic_action=TrafficAction(pending["action"]),
+                traffic_throttle_mbps=pending["throttle_mbps"],
+            )
+            if pending is not None
+            else None,
+        )
+
+
+# $1 is the month that runs.
+_PLANS: Final = f"""
+SELECT plans.*, policy.allowance_gib, policy.direction, policy.action, policy.throttle_mbps,
+       (SELECT to_json(later) FROM plan_traffic later WHERE later.plan_id = plans.id AND later.effective_from > $1
+        ORDER BY later.effective_from LIMIT 1) AS pending
+FROM plans LEFT JOIN {policies("$1")} policy ON policy.plan_id = plans.id"""
+
+
+async def shown_plan(queryable: Queryable, plan_id: UUID) -> Plan:
+    return Plan.of(sole(await queryable.fetchrow(f"{_PLANS} WHERE plans.id = $2", period_of(utc_now()), plan_id)))
+
+
+class PlanCreateRequest(Request):
+    name: Name
+    slug: Slug
+    vcpus: Vcpus
+    memory_mib: MemoryMib
+    disk_gib: DiskGib
+    ipv4_count: Ipv4Count = 1
+    enabled: bool = True
+
+
+class PlanUpdateRequest(Request):
+    """What is left out stays. Machines that have the plan keep the sizes they were made with."""
+
+    id: UUID
+    name: Name | None = None
+    vcpus: Vcpus | None = None
+    memory_mib: MemoryMib | None = None
+    disk_gib: DiskGib | None = None
+    ipv4_count: Ipv4Count | None = None
+    enabled: bool | None = None
+
+
+class PlanRequest(Request):
+    id: UUID
+
+
+class PlanList(PageRequest):
+    """Sorted by size: by memory, then processors."""
+
+
+async def list_plans(context: Context[Controller], request: PlanList) -> Page[Plan]:
+    rows, total = await paginate(
+        context.services.database,
+        select=_PLANS,
+        args=(period_of(utc_now()),),
+        where=[
+            EVERYTHING if context.principal.role is Role.ADMINISTRATOR else Condition("plans.enabled"),
+            contains(request.q, "plans.name", "plans.slug"),
+        ],
+        sortable={
+            "size": "ROW(plans.memory_mib, plans.vcpus)",
+            "name": "lower(plans.name)",
+            "created_at": "plans.created_at",
+        },
+        default_sort="size",
+        request=request,
+        tie="plans.slug",
+    )
+    return Page[Plan].of([Plan.of(row) for row in rows], total, request)
+
+
+async def create_plan(context: Context[Controller], request: PlanCreateRequest) -> Plan:
+    values = request.model_dump()
+    try:
+        async with context.services.database.transaction() as tx:
+            row = sole(
+                await tx.fetchrow(
+                    f"""INSERT INTO plans ({", ".join(values)})
+                        VALUES ({", ".join(f"${place}" for place in range(1, len(values) + 1))}) RETURNING *""",
+                    *values.values(),
+                )
+            )
+            await _audit(tx, context, row)
+            return await shown_plan(tx, row["id"])
+    except UniqueViolationError:
+        raise conflict(f"There is a plan with the slug {request.slug} already.") from None
+
+
+async def update_plan(context: Context[Controller], request: PlanUpdateRequest) -> Plan:
+    given = request.model_dump(exclude={"id"}, exclude_none=True)
+    if not given:
+        raise invalid("Nothing would change.", hint="Give at least one field.")
+    sets = ", ".join(f"{name} = ${place}" for place, name in enumerate(given, start=2))
+    async with context.services.database.transaction() as tx:
+        row = await tx.fetchrow(f"UPDATE plans SET {sets} WHERE id = $1 RETURNING *", request.id, *given.values())
+        if row is None:
+            raise not_found("There is no such plan.")
+        await _audit(tx, context, row, given)
+        return await shown_plan(tx, request.id)
+
+
+async def delete_plan(context: Context[Controller], request: PlanRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        row = await tx.fetchrow("SELECT * FROM plans WHERE id = $1 FOR UPDATE", request.id)
+        if row is None:
+            raise not_found("There is no such plan.")
+        machines = await tx.fetchval("SELECT count(*) FROM vms WHERE plan_id = $1 AND deleted_at IS NULL", request.id)
+        if machines:
+            raise conflict(f"{machines} machines have this plan.", hint="Disable it: it then makes no new ones.")
+        await tx.execute("UPDATE vms SET plan_id = NULL WHERE plan_id = $1", request.id)
+        await tx.execute("DELETE FROM plans WHERE id = $1", request.id)
+        await _audit(tx, context, row)
+
+
+async def _audit(
+    tx: Transaction, context: Context[Controller], row: Record, details: dict[str, Any] | None = None
+) -> None:
+    await audit.record(
+        tx,
+        context.caller,
+        target_kind="plan",
+        target_id=str(row["id"]),
+        target_name=row["slug"],
+        project_id=None,
+        details=details,
+    )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="plan.list",
+        summary="List plans, the smallest first; disabled ones for administrators only",
+        request=PlanList,
+        response=Page[Plan],
+        handler=list_plans,
+        route=Route(Method.GET, "/plans"),
+        command=Command(("plan", "list")),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="plan.create",
+        summary="Add a plan",
+        request=PlanCreateRequest,
+        response=Plan,
+        handler=create_plan,
+        route=Route(Method.POST, "/plans", status=201),
+        command=Command(("plan", "create"), positional=("slug",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="plan.update",
+        summary="Change a plan; machines that have it keep their sizes",
+        request=PlanUpdateRequest,
+        response=Plan,
+        handler=update_plan,
+        route=Route(Method.PATCH, "/plans/{id}"),
+        command=Command(("plan", "update"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="plan.delete",
+        summary="Remove a plan that no machine has",
+        request=PlanRequest,
+        response=None,
+        handler=delete_plan,
+        route=Route(Method.DELETE, "/plans/{id}"),
+        command=Command(("plan", "delete"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+)

@@ -1,0 +1,182 @@
+"""SSH public keys of people (RFC 4253, section 6.6; OpenSSH's one-line form), offered when a machine is made.
+
+Invariant: what is stored is a well-formed key line without options or newlines, so it can be written to a machine as
+it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.services import Controller
+from svc.identity.fields import Name
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import EVERYTHING, Page, PageRequest, contains, equals, paginate
+from svc.registry.principal import Access, Role, Scope
+from svc_actors.errors import conflict, not_found, wrong_field
+from svc_actors.rows import sole
+from svc_actors.store import UniqueViolationError, audit
+
+_KINDS = frozenset(
+    {
+        "ssh-ed25519",
+        "ssh-rsa",
+        "ecdsa-sha2-nistp256",
+        "ecdsa-sha2-nistp384",
+        "ecdsa-sha2-nistp521",
+        "sk-ssh-ed25519@openssh.com",
+        "sk-ecdsa-sha2-nistp256@openssh.com",
+    }
+)
+_SELECT = """
+SELECT k.id, k.user_id, u.email AS owner, k.name, k.public_key, k.fingerprint, k.created_at
+FROM ssh_keys AS k JOIN users AS u ON u.id = k.user_id"""
+
+
+class SshKey(Model):
+    """`fingerprint` as ssh-keygen prints it: `SHA256:` and base64 without padding."""
+
+    id: UUID
+    user_id: UUID
+    owner: str
+    name: str
+    public_key: str
+    fingerprint: str
+    created_at: datetime
+
+
+class SshKeyCreateRequest(Request):
+    name: Name
+    public_key: Annotated[str, Field(min_length=1, max_length=16_384)]
+
+
+class SshKeyRequest(Request):
+    id: UUID
+
+
+def parse_public_key(line: str, *, field: str = "public_key") -> tuple[str, str]:
+    """The key line to store, and its fingerprint. Raises `invalid`, about the request's `field`, for anything but one
+    public key of a known kind."""
+    parts = line.strip().split(None, 2)
+    if len(parts) < 2 or parts[0] not in _KINDS or any(ord(c) < 0x20 or ord(c) == 0x7F for c in line.strip()):
+        raise wrong_field(field, "must be one line of the form `ssh-ed25519 AAAA... comment`")
+    try:
+        blob = base64.b64decode(parts[1], validate=True)
+    except binascii.Error:
+        raise wrong_field(field, "the key's base64 is damaged") from None
+    length = int.from_bytes(blob[:4], "big")
+    if blob[4 : 4 + length] != parts[0].encode() or len(blob) <= 4 + length:
+        raise wrong_field(field, "the key is not of the kind that it says, or is cut off")
+    digest = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+    return " ".join(parts), f"SHA256:{digest}"
+
+
+async def list_keys(context: Context[Controller], request: PageRequest) -> Page[SshKey]:
+    everything = context.principal.role is Role.ADMINISTRATOR
+    rows, total = await paginate(
+        context.services.database,
+        select=_SELECT,
+        where=[
+            EVERYTHING if everything else equals("k.user_id", context.principal.user_id),
+            contains(request.q, "k.name", "k.fingerprint", "u.email"),
+        ],
+        sortable={"name": "k.name", "created_at": "k.created_at", "owner": "u.email"},
+        default_sort="name",
+        request=request,
+        tie="k.id",
+    )
+    return Page[SshKey].of([SshKey(**dict(row)) for row in rows], total, request)
+
+
+async def add_key(context: Context[Controller], request: SshKeyCreateRequest) -> SshKey:
+    line, fingerprint = parse_public_key(request.public_key)
+    async with context.services.database.transaction() as tx:
+        try:
+            key_id: UUID = await tx.fetchval(
+                "INSERT INTO ssh_keys (user_id, name, public_key, fingerprint) VALUES ($1, $2, $3, $4) RETURNING id",
+                context.principal.user_id,
+                request.name,
+                line,
+                fingerprint,
+            )
+        except UniqueViolationError:
+            raise conflict("This key is here already.", details={"fingerprint": fingerprint}) from None
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="ssh_key",
+            target_id=str(key_id),
+            target_name=request.name,
+            project_id=None,
+            details={"fingerprint": fingerprint},
+        )
+        row = await tx.fetchrow(f"{_SELECT} WHERE k.id = $1", key_id)
+    return SshKey(**dict(sole(row)))
+
+
+async def delete_key(context: Context[Controller], request: SshKeyRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        row = await tx.fetchrow(
+            "DELETE FROM ssh_keys WHERE id = $1 AND ($2 OR user_id = $3) RETURNING name, fingerprint",
+            request.id,
+            context.principal.role is Role.ADMINISTRATOR,
+            context.principal.user_id,
+        )
+        if row is None:
+            raise not_found("There is no such SSH key.")
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="ssh_key",
+            target_id=str(request.id),
+            target_name=row["name"],
+            project_id=None,
+            details={"fingerprint": row["fingerprint"]},
+        )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="ssh_key.list",
+        summary="The caller's SSH keys; an administrator sees everybody's",
+        request=PageRequest,
+        response=Page[SshKey],
+        handler=list_keys,
+        route=Route(Method.GET, "/ssh-keys"),
+        command=Command(("ssh-key", "list")),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="ssh_key.add",
+        summary="Add an SSH public key",
+        request=SshKeyCreateRequest,
+        response=SshKey,
+        handler=add_key,
+        route=Route(Method.POST, "/ssh-keys", status=201),
+        command=Command(("ssh-key", "add"), positional=("name", "public_key")),
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+    Operation(
+        name="ssh_key.delete",
+        summary="Remove an SSH public key; machines made with it keep it",
+        request=SshKeyRequest,
+        response=None,
+        handler=delete_key,
+        route=Route(Method.DELETE, "/ssh-keys/{id}"),
+        command=Command(("ssh-key", "delete"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+)

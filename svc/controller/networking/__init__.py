@@ -1,0 +1,1 @@
+"""Operations on networks, pools, addresses and security groups."""

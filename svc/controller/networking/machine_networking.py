@@ -1,0 +1,317 @@
+"""A machine's network as its owner sees and changes it: cards, addresses, groups, rate; and whether its host has it.
+
+A change is answered as soon as it is recorded; the machine's host follows (`status`). Customers choose the family of a
+further address; which pool and which address is for staff and administrators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.machines.models import visible_machine
+from svc.controller.networking.pool_models import HeldAddress, Topology
+from svc.controller.services import Controller
+from svc.controller.traffic.models import TrafficMonth
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.principal import Access, Principal, Scope
+from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.network_attachment import NewAddress, ipv4_allowed
+from svc_actors.controller.machines.spec import effective_rate, held_network
+from svc_actors.controller.machines.states import MachineStatus
+from svc_actors.controller.networking.addresses import guest_address
+from svc_actors.controller.networking.security_groups import groups_of
+from svc_actors.controller.traffic.periods import period_of, utc_now
+from svc_actors.controller.traffic.readings import month_of
+from svc_actors.errors import conflict, forbidden
+from svc_actors.runtime.actor import Ref
+from svc_actors.store import Queryable, Record
+
+_EXCEEDED: Final = "The machine is past the traffic that its plan allows in this month; its host carries none of it."
+_REFUSED: Final = "The host could not apply it yet. It is tried again, and the provider has been told."
+
+
+class NetworkStatus(StrEnum):
+    """Whether the host has what is recorded: `applied`; `applying`, which takes a moment; `waiting` for its node, or
+    for the machine to be built or found again; `failed`, and tried again."""
+
+    APPLIED = "applied"
+    APPLYING = "applying"
+    WAITING = "waiting"
+    FAILED = "failed"
+
+
+class HeldState(StrEnum):
+    """`releasing`: detached, and given to nobody else before the host has let go of it."""
+
+    ALLOCATED = "allocated"
+    RELEASING = "releasing"
+
+
+class MachineAddress(Model):
+    """`ip` is an IPv4 address or an IPv6 sub-prefix; `interface` what the guest configures, `network` what its host
+    routes to it. The pool is shown to staff and administrators."""
+
+    ip: str
+    family: int
+    interface: str
+    network: str
+    gateway: str
+    topology: Topology
+    pool_id: UUID | None
+    pool_name: str | None
+    state: HeldState
+    primary: bool
+    changed_at: datetime
+
+
+class Nic(Model):
+    id: UUID
+    mac: str
+    network_id: UUID
+    network_name: str
+    mtu: int
+    addresses: list[MachineAddress]
+
+
+class GroupName(Model):
+    id: UUID
+    name: str
+
+
+class MachineNetworking(Model):
+    """`rate_mbps` is the operator's cap and `effective_rate_mbps` the one that counts, each way; null is none.
+    `ipv4_allowed` is how many addresses the plan allows; staff and administrators, whom it does not bind, see null
+    where there is no plan. `month` is the transfer of the month that runs. `error` says why `status` is failed."""
+
+    vm_id: UUID
+    nics: list[Nic]
+    groups: list[GroupName]
+    rate_mbps: int | None
+    effective_rate_mbps: int | None
+    isolated: bool
+    isolated_reason: str | None
+    ipv4_allowed: int | None
+    ipv4_count: int
+    month: TrafficMonth
+    status: NetworkStatus
+    error: str | None
+
+
+class AttachResult(Model):
+    address: MachineAddress
+    networking: MachineNetworking
+
+
+class NetworkingRequest(Request):
+    id: UUID
+
+
+class AttachRequest(Request):
+    """What is left out is chosen: IPv4, the first pool with a free address, the first card. `pool_id` and `ip` are for
+    staff and administrators."""
+
+    id: UUID
+    family: Literal[4, 6] | None = None
+    pool_id: UUID | None = None
+    ip: HeldAddress | None = None
+    nic_id: UUID | None = None
+
+
+class DetachRequest(Request):
+    id: UUID
+    ip: HeldAddress
+
+
+class RateRequest(Request):
+    id: UUID
+    rate_mbps: Annotated[int, Field(ge=0, le=1_000_000, description="Megabits a second each way; 0 is no cap.")]
+
+
+async def show_networking(context: Context[Controller], request: NetworkingRequest) -> MachineNetworking:
+    return await networking_of(context.services.database, context.principal, request.id)
+
+
+async def attach(context: Context[Controller], request: AttachRequest) -> AttachResult:
+    database, principal = context.services.database, context.principal
+    await visible_machine(database, principal, request.id)
+    if not principal.sees_everything and (request.pool_id is not None or request.ip is not None):
+        raise forbidden("Which pool and which address is for the provider to choose.", hint="Leave pool_id and ip out.")
+    wanted = NewAddress(
+        family=request.family,
+        pool_id=request.pool_id,
+        ip=request.ip,
+        nic_id=request.nic_id,
+        bounded=not principal.sees_everything,
+    )
+    text = await _machine(context, request.id).ask(Machine.attach_address, context.caller, wanted)
+    networking = await networking_of(database, principal, request.id)
+    attached = next((address for nic in networking.nics for address in nic.addresses if address.ip == text), None)
+    if attached is None:
+        raise conflict(f"{text} was attached, and detached again by somebody else.")
+    return AttachResult(address=attached, networking=networking)
+
+
+async def detach(context: Context[Controller], request: DetachRequest) -> MachineNetworking:
+    database, principal = context.services.database, context.principal
+    await visible_machine(database, principal, request.id)
+    await _machine(context, request.id).ask(Machine.detach_address, context.caller, request.ip)
+    return await networking_of(database, principal, request.id)
+
+
+async def set_rate(context: Context[Controller], request: RateRequest) -> MachineNetworking:
+    database, principal = context.services.database, context.principal
+    await visible_machine(database, principal, request.id)
+    await _machine(context, request.id).ask(Machine.set_rate, context.caller, request.rate_mbps or None)
+    return await networking_of(database, principal, request.id)
+
+
+async def networking_of(queryable: Queryable, principal: Principal, vm_id: UUID) -> MachineNetworking:
+    """Raises not_found for a machine that the caller may not see."""
+    vm = await visible_machine(queryable, principal, vm_id)
+    online = await queryable.fetchval("SELECT state = 'online' FROM nodes WHERE id = $1", vm["node_id"])
+    nics = await _nics(queryable, vm_id, pools=principal.sees_everything)
+    addresses = [address for nic in nics for address in nic.addresses if address.state is HeldState.ALLOCATED]
+    status = _status(vm, online=bool(online))
+    return MachineNetworking(
+        vm_id=vm_id,
+        nics=nics,
+        groups=[GroupName(id=group["id"], name=group["name"]) for group in await groups_of(queryable, vm_id)],
+        rate_mbps=vm["rate_mbps"],
+        effective_rate_mbps=effective_rate(vm["rate_mbps"], vm["throttle_mbps"]),
+        isolated=vm["traffic_isolated"],
+        isolated_reason=_EXCEEDED if vm["traffic_isolated"] else None,
+        ipv4_allowed=await _ipv4_allowed(queryable, principal, vm["plan_id"]),
+        ipv4_count=sum(address.family == 4 for address in addresses),
+        month=TrafficMonth.of(await month_of(queryable, vm_id, period_of(utc_now()))),
+        status=status,
+        error=_error(vm, status, principal),
+    )
+
+
+async def _ipv4_allowed(queryable: Queryable, principal: Principal, plan_id: UUID | None) -> int | None:
+    if plan_id is None and principal.sees_everything:
+        return None
+    return await ipv4_allowed(queryable, plan_id)
+
+
+def _status(vm: Record, *, online: bool) -> NetworkStatus:
+    if vm["net_applied"] >= vm["net_wanted"]:
+        return NetworkStatus.APPLIED
+    if not online or vm["built_at"] is None or vm["status"] == MachineStatus.FAILED:
+        return NetworkStatus.WAITING
+    return NetworkStatus.APPLYING if vm["net_error"] is None else NetworkStatus.FAILED
+
+
+def _error(vm: Record, status: NetworkStatus, principal: Principal) -> str | None:
+    """The host's own words name what is the provider's alone."""
+    if status is not NetworkStatus.FAILED:
+        return None
+    return str(vm["net_error"]) if principal.sees_everything else _REFUSED
+
+
+async def _nics(queryable: Queryable, vm_id: UUID, *, pools: bool) -> list[Nic]:
+    cards = await queryable.fetch(
+        """SELECT nics.id, nics.mac, nics.network_id, networks.name AS network_name, networks.mtu
+           FROM nics JOIN networks ON networks.id = nics.network_id WHERE nics.vm_id = $1 ORDER BY nics.position""",
+        vm_id,
+    )
+    held = await queryable.fetch(
+        """SELECT held.nic_id, held.ip, address_text(held.ip) AS text, held.state, held.is_primary, held.changed_at,
+                  pools.id AS pool_id, pools.name AS pool_name, pools.gateway, pools.guest_prefix_len, pools.topology
+           FROM allocations held JOIN pools ON pools.id = held.pool_id
+           WHERE held.vm_id = $1 ORDER BY held.is_primary DESC, held.ip""",
+        vm_id,
+    )
+    return [
+        Nic(
+            id=card["id"],
+            mac=str(card["mac"]).lower(),
+            network_id=card["network_id"],
+            network_name=card["network_name"],
+            mtu=card["mtu"],
+            addresses=_addresses([row for row in held if row["nic_id"] == card["id"]], pools=pools),
+        )
+        for card in cards
+    ]
+
+
+def _addresses(rows: Sequence[Record], *, pools: bool) -> list[MachineAddress]:
+    return [
+        MachineAddress(
+            ip=row["text"],
+            family=network.version,
+            interface=f"{guest_address(network)}/{row['guest_prefix_len']}",
+            network=str(network),
+            gateway=str(row["gateway"]),
+            topology=Topology(row["topology"]),
+            pool_id=row["pool_id"] if pools else None,
+            pool_name=row["pool_name"] if pools else None,
+            state=HeldState(row["state"]),
+            primary=row["is_primary"],
+            changed_at=row["changed_at"],
+        )
+        for row in rows
+        for network in [held_network(row["ip"])]
+    ]
+
+
+def _machine(context: Context[Controller], vm_id: UUID) -> Ref[Machine]:
+    return context.services.actors.ref(Machine, str(vm_id))
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="vm.networking",
+        summary="Show a machine's cards, addresses, groups, rate and transfer, and whether its host has them",
+        request=NetworkingRequest,
+        response=MachineNetworking,
+        handler=show_networking,
+        route=Route(Method.GET, "/vms/{id}/networking"),
+        command=Command(("vm", "networking"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="vm.attach-ip",
+        summary="Give a machine another address",
+        request=AttachRequest,
+        response=AttachResult,
+        handler=attach,
+        route=Route(Method.POST, "/vms/{id}/ips"),
+        command=Command(("vm", "attach-ip"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+    Operation(
+        name="vm.detach-ip",
+        summary="Take an address from a machine; its primary address stays",
+        request=DetachRequest,
+        response=MachineNetworking,
+        handler=detach,
+        route=Route(Method.POST, "/vms/{id}/ips/detach"),
+        command=Command(("vm", "detach-ip"), positional=("id", "ip")),
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+    Operation(
+        name="vm.rate",
+        summary="Cap a machine's traffic in megabits a second, each way; 0 removes the cap",
+        request=RateRequest,
+        response=MachineNetworking,
+        handler=set_rate,
+        route=Route(Method.PATCH, "/vms/{id}/network"),
+        command=Command(("vm", "rate"), positional=("id", "rate_mbps")),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+)

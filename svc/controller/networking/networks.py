@@ -1,0 +1,183 @@
+"""Networks: what pools belong to, and which of them new machines are on."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.networking.pool_models import PoolModel, PoolSpec, pool_of, pools_of
+from svc.controller.services import Controller
+from svc.identity.fields import Name
+from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.principal import Access, Scope
+from svc_actors.controller.networking.networks import create_network, create_pool, remove_network, update_network
+from svc_actors.store import Queryable, Record, Transaction, audit
+
+Mtu = Annotated[int, Field(ge=576, le=9216)]
+
+
+class Network(Model):
+    """`default`: the network that new machines are on."""
+
+    id: UUID
+    name: str
+    default: bool
+    mtu: int
+    pools: list[PoolModel]
+    created_at: datetime
+
+
+class NetworkCreateRequest(Request):
+    """`pool` makes its first pool along with it."""
+
+    name: Name
+    default: bool = False
+    mtu: Mtu = 1500
+    pool: PoolSpec | None = None
+
+
+class NetworkUpdateRequest(Request):
+    """A network becomes the default in place of another one; it does not cease to be without one."""
+
+    id: UUID
+    default: Annotated[bool, Field(description="Only true: name another network to take its place.")] | None = None
+    mtu: Mtu | None = None
+
+
+class NetworkRequest(Request):
+    id: UUID
+
+
+class PoolCreateRequest(PoolSpec):
+    id: UUID
+
+
+async def list_networks(context: Context[Controller], request: Empty) -> list[Network]:
+    rows = await context.services.database.fetch("SELECT * FROM networks ORDER BY name")
+    pools = await pools_of(context.services.database)
+    return [_network(row, pools) for row in rows]
+
+
+async def add_network(context: Context[Controller], request: NetworkCreateRequest) -> Network:
+    async with context.services.database.transaction() as tx:
+        row = await create_network(tx, request.name, default=request.default, mtu=request.mtu)
+        if request.pool is not None:
+            await create_pool(tx, row["id"], await request.pool.resolved(tx))
+        await _audit(tx, context, row)
+        return await _shown(tx, row)
+
+
+async def change_network(context: Context[Controller], request: NetworkUpdateRequest) -> Network:
+    async with context.services.database.transaction() as tx:
+        row = await update_network(tx, request.id, default=request.default, mtu=request.mtu)
+        await _audit(tx, context, row)
+        return await _shown(tx, row)
+
+
+async def delete_network(context: Context[Controller], request: NetworkRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        await _audit(tx, context, await remove_network(tx, request.id))
+
+
+async def add_pool(context: Context[Controller], request: PoolCreateRequest) -> PoolModel:
+    async with context.services.database.transaction() as tx:
+        row = await create_pool(tx, request.id, await request.resolved(tx))
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="pool",
+            target_id=str(row["id"]),
+            target_name=row["name"],
+            project_id=None,
+            details={"cidr": str(row["cidr"])},
+        )
+        return await pool_of(tx, row["id"])
+
+
+async def _shown(queryable: Queryable, row: Record) -> Network:
+    return _network(row, await pools_of(queryable))
+
+
+def _network(row: Record, pools: list[PoolModel]) -> Network:
+    return Network(**dict(row), pools=[pool for pool in pools if pool.network_id == row["id"]])
+
+
+async def _audit(tx: Transaction, context: Context[Controller], row: Record) -> None:
+    await audit.record(
+        tx,
+        context.caller,
+        target_kind="network",
+        target_id=str(row["id"]),
+        target_name=row["name"],
+        project_id=None,
+    )
+
+
+def _operation(
+    name: str, summary: str, request: Any, response: Any, handler: Any, route: Route, command: Command
+) -> Any:
+    mutates = route.method is not Method.GET
+    return Operation(
+        name=name,
+        summary=summary,
+        request=request,
+        response=response,
+        handler=handler,
+        route=route,
+        command=command,
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN if mutates else Scope.READ,
+        mutates=mutates,
+    )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    _operation(
+        "network.list",
+        "List networks with their pools",
+        Empty,
+        list[Network],
+        list_networks,
+        Route(Method.GET, "/networks"),
+        Command(("network", "list")),
+    ),
+    _operation(
+        "network.create",
+        "Add a network",
+        NetworkCreateRequest,
+        Network,
+        add_network,
+        Route(Method.POST, "/networks", status=201),
+        Command(("network", "create"), positional=("name",)),
+    ),
+    _operation(
+        "network.update",
+        "Make a network the default, or change its MTU",
+        NetworkUpdateRequest,
+        Network,
+        change_network,
+        Route(Method.PATCH, "/networks/{id}"),
+        Command(("network", "update"), positional=("id",)),
+    ),
+    _operation(
+        "network.delete",
+        "Remove a network of which no address is held",
+        NetworkRequest,
+        None,
+        delete_network,
+        Route(Method.DELETE, "/networks/{id}"),
+        Command(("network", "delete"), positional=("id",)),
+    ),
+    _operation(
+        "network.add-pool",
+        "Add a pool to a network",
+        PoolCreateRequest,
+        PoolModel,
+        add_pool,
+        Route(Method.POST, "/networks/{id}/pools", status=201),
+        Command(("network", "add-pool"), positional=("id",)),
+    ),
+)

@@ -1,0 +1,317 @@
+"""The addresses of a pool: who holds what, what is set aside and why, and freeing by force. For administrators."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from ipaddress import ip_network
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.networking.pool_models import Address, HeldAddress
+from svc.controller.services import Controller
+from svc.identity.fields import Reason
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
+from svc.registry.principal import Access, Scope
+from svc_actors.controller.networking.addresses import force_free
+from svc_actors.controller.networking.pool_arithmetic import Slots
+from svc_actors.controller.networking.reservations import block, reserve, unblock, unreserve
+from svc_actors.errors import not_found
+from svc_actors.store import Queryable, Record, Transaction, audit
+
+Kind = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z0-9][a-z0-9-]*$")]
+
+
+class AllocationState(StrEnum):
+    """Free is the absence of an allocation."""
+
+    ALLOCATED = "allocated"
+    RELEASING = "releasing"
+    RESERVED = "reserved"
+    BLOCKED = "blocked"
+
+
+class AllocationList(PageRequest):
+    id: UUID
+    state: AllocationState | None = None
+
+
+class Allocation(Model):
+    """One address, or IPv6 sub-prefix, that is not free. `kind` and `note` are its reservation's where it is reserved;
+    `arithmetic`: the pool itself, or one of its hosts, takes it."""
+
+    ip: str
+    state: AllocationState
+    vm_id: UUID | None
+    vm_name: str | None
+    primary: bool
+    arithmetic: bool
+    kind: str | None
+    reservation_id: UUID | None
+    note: str | None
+    changed_at: datetime
+
+
+class Reservation(Model):
+    """Addresses set aside, `range_end` included. `arithmetic`: by the pool itself, for the reason in `note`; not to be
+    deleted."""
+
+    id: UUID
+    ip: str
+    range_end: str | None
+    kind: str
+    note: str
+    arithmetic: bool
+    created_at: datetime
+
+
+class ReservationList(PageRequest):
+    """`q` is looked for in kind, note and every address that is set aside."""
+
+    id: UUID
+
+
+class ReservationCreateRequest(Request):
+    """`kind` is a word of the operator's own. All of the addresses are free, or none is reserved."""
+
+    id: UUID
+    ip: Address
+    range_end: Address | None = None
+    kind: Kind = "manual"
+    note: Reason
+
+
+class ReservationRequest(Request):
+    id: UUID
+    rid: UUID
+
+
+class AddressRequest(Request):
+    """`ip`: an IPv6 sub-prefix as it is listed, or any address in it."""
+
+    id: UUID
+    ip: HeldAddress
+
+
+class NotedAddressRequest(AddressRequest):
+    note: Reason
+
+
+_ALLOCATIONS = """
+SELECT address_text(held.ip) AS ip, held.state, held.vm_id, vms.name AS vm_name, held.is_primary AS primary,
+       coalesce(reservations.arithmetic, false) AS arithmetic, reservations.kind, held.reservation_id,
+       coalesce(held.note, reservations.note) AS note, held.changed_at
+FROM allocations held
+LEFT JOIN vms ON vms.id = held.vm_id
+LEFT JOIN reservations ON reservations.id = held.reservation_id"""
+
+
+async def list_allocations(context: Context[Controller], request: AllocationList) -> Page[Allocation]:
+    database = context.services.database
+    await _require_pool(database, request.id)
+    rows, total = await paginate(
+        database,
+        select=_ALLOCATIONS,
+        where=[
+            Condition("held.pool_id = $1", (request.id,)),
+            equals("held.state", request.state.value if request.state else None),
+            contains(request.q, "address_text(held.ip)", "vms.name", "coalesce(held.note, reservations.note)"),
+        ],
+        sortable={"ip": "held.slot", "state": "held.state", "changed_at": "held.changed_at"},
+        default_sort="ip",
+        request=request,
+        tie="held.slot",
+    )
+    return Page[Allocation].of([Allocation(**dict(row)) for row in rows], total, request)
+
+
+async def list_reservations(context: Context[Controller], request: ReservationList) -> Page[Reservation]:
+    database = context.services.database
+    pool = await _require_pool(database, request.id)
+    rows, total = await paginate(
+        database,
+        select="SELECT reservations.* FROM reservations",
+        where=[Condition("reservations.pool_id = $1", (request.id,)), _reserved_as(request.q, request.id)],
+        sortable={
+            "ip": "reservations.first_slot",
+            "kind": "reservations.kind",
+            "created_at": "reservations.created_at",
+        },
+        default_sort="ip",
+        request=request,
+        tie="reservations.id",
+    )
+    return Page[Reservation].of([_reservation(pool, row) for row in rows], total, request)
+
+
+async def add_reservation(context: Context[Controller], request: ReservationCreateRequest) -> Reservation:
+    async with context.services.database.transaction() as tx:
+        row = await reserve(tx, request.id, request.ip, request.range_end, kind=request.kind, note=request.note)
+        reservation = _reservation(await _require_pool(tx, request.id), row)
+        await _audit(tx, context, request.id, reservation.model_dump(mode="json", include={"ip", "range_end", "note"}))
+        return reservation
+
+
+async def delete_reservation(context: Context[Controller], request: ReservationRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        row = await unreserve(tx, request.id, request.rid)
+        reservation = _reservation(await _require_pool(tx, request.id), row)
+        await _audit(tx, context, request.id, reservation.model_dump(mode="json", include={"ip", "range_end", "note"}))
+
+
+async def block_address(context: Context[Controller], request: NotedAddressRequest) -> Allocation:
+    async with context.services.database.transaction() as tx:
+        ip = await block(tx, request.id, request.ip, request.note)
+        await _audit(tx, context, request.id, {"ip": ip, "note": request.note})
+        row = await tx.fetchrow(f"{_ALLOCATIONS} WHERE held.pool_id = $1 AND held.ip = $2", request.id, ip_network(ip))
+        return Allocation(**dict(row or {}))
+
+
+async def unblock_address(context: Context[Controller], request: AddressRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        await _audit(tx, context, request.id, {"ip": await unblock(tx, request.id, request.ip)})
+
+
+async def force_free_address(context: Context[Controller], request: NotedAddressRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        freed = await force_free(tx, request.id, request.ip)
+        details = {
+            "ip": freed["text"],
+            "note": request.note,
+            "vm_id": str(freed["vm_id"]),
+            "vm_name": freed["vm_name"],
+        }
+        await _audit(tx, context, request.id, details)
+
+
+def _reserved_as(q: str | None, pool_id: UUID) -> Condition:
+    """Kind and note contain the text, or any address of the reservation does, its ends or between."""
+    if not q:
+        return EVERYTHING
+    said, address = contains(q, "reservations.kind", "reservations.note"), contains(q, "address_text(held.ip)")
+    reserved = f"SELECT held.reservation_id FROM allocations held WHERE held.pool_id = $2 AND {address.sql}"
+    return Condition(f"{said.sql} OR reservations.id IN ({reserved})", (*said.args, pool_id))
+
+
+async def _require_pool(queryable: Queryable, pool_id: UUID) -> Slots:
+    row = await queryable.fetchrow("SELECT cidr, prefix_len FROM pools WHERE id = $1", pool_id)
+    if row is None:
+        raise not_found("There is no such pool.")
+    return Slots(ip_network(str(row["cidr"])), row["prefix_len"])
+
+
+def _reservation(pool: Slots, row: Record) -> Reservation:
+    alone = row["first_slot"] == row["last_slot"]
+    return Reservation(
+        id=row["id"],
+        ip=pool.text_at(row["first_slot"]),
+        range_end=None if alone else pool.text_at(row["last_slot"]),
+        kind=row["kind"],
+        note=row["note"],
+        arithmetic=row["arithmetic"],
+        created_at=row["created_at"],
+    )
+
+
+async def _audit(tx: Transaction, context: Context[Controller], pool_id: UUID, details: dict[str, Any]) -> None:
+    await audit.record(
+        tx,
+        context.caller,
+        target_kind="pool",
+        target_id=str(pool_id),
+        target_name=await tx.fetchval("SELECT name FROM pools WHERE id = $1", pool_id),
+        project_id=None,
+        details=details,
+    )
+
+
+def _operation(
+    name: str,
+    summary: str,
+    request: type[Request],
+    response: Any,
+    handler: Any,
+    route: Route,
+    positional: tuple[str, ...] = ("id",),
+) -> Operation[Controller, Any, Any]:
+    mutates = route.method is not Method.GET
+    return Operation(
+        name=name,
+        summary=summary,
+        request=request,
+        response=response,
+        handler=handler,
+        route=route,
+        command=Command(tuple(name.split(".")), positional),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN if mutates else Scope.READ,
+        mutates=mutates,
+    )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    _operation(
+        "pool.allocations",
+        "List a pool's allocations and reservations",
+        AllocationList,
+        Page[Allocation],
+        list_allocations,
+        Route(Method.GET, "/pools/{id}/allocations"),
+    ),
+    _operation(
+        "pool.reservations",
+        "List what is set aside in a pool, and why",
+        ReservationList,
+        Page[Reservation],
+        list_reservations,
+        Route(Method.GET, "/pools/{id}/reservations"),
+    ),
+    _operation(
+        "pool.reserve",
+        "Set addresses of a pool aside",
+        ReservationCreateRequest,
+        Reservation,
+        add_reservation,
+        Route(Method.POST, "/pools/{id}/reservations", status=201),
+        ("id", "ip"),
+    ),
+    _operation(
+        "pool.unreserve",
+        "Delete a reservation that the pool itself did not make",
+        ReservationRequest,
+        None,
+        delete_reservation,
+        Route(Method.DELETE, "/pools/{id}/reservations/{rid}"),
+        ("id", "rid"),
+    ),
+    _operation(
+        "pool.block",
+        "Keep a free address from being handed out",
+        NotedAddressRequest,
+        Allocation,
+        block_address,
+        Route(Method.POST, "/pools/{id}/block"),
+        ("id", "ip"),
+    ),
+    _operation(
+        "pool.unblock",
+        "Let a blocked address be handed out again",
+        AddressRequest,
+        None,
+        unblock_address,
+        Route(Method.POST, "/pools/{id}/unblock"),
+        ("id", "ip"),
+    ),
+    _operation(
+        "pool.force-free",
+        "Free an address that is being released, without its node's word",
+        NotedAddressRequest,
+        None,
+        force_free_address,
+        Route(Method.POST, "/pools/{id}/force-free"),
+        ("id", "ip"),
+    ),
+)

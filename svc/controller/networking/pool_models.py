@@ -1,0 +1,176 @@
+"""What the API shows of a pool, and what a pool is made of."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_interface
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import BeforeValidator, Field, PlainValidator
+
+from svc.identity.fields import Name
+from svc.registry.operation import Model, Request
+from svc_actors.controller.networking.networks import GatewayMode, NewPool, default_location
+from svc_actors.controller.networking.pool_watch import POOLS, PoolCounts
+from svc_actors.errors import not_found
+from svc_actors.store import Queryable, Record
+
+
+def _without_zone(given: object) -> object:
+    """A zone (`fe80::1%eth0`) is one of a single host, and numbers are nobody's way to write an address."""
+    if isinstance(given, int) or (isinstance(given, str) and "%" in given):
+        raise ValueError("must be an address such as 192.0.2.5 or 2001:db8::5, without a zone")
+    return given
+
+
+def _held_address(given: object) -> IPv4Address | IPv6Address:
+    """192.0.2.0/28 is sixteen addresses, so it is refused; 192.0.2.5/28 is one, as a machine's card has it."""
+    if isinstance(given, str) and "%" not in given:
+        try:
+            interface = ip_interface(given) if "/" in given else ip_interface(ip_address(given))
+        except ValueError:
+            pass
+        else:
+            network = interface.network
+            if network.version == 6 or network.prefixlen > 30 or interface.ip != network.network_address:
+                return interface.ip
+    raise ValueError("must be an address such as 192.0.2.5, or an IPv6 sub-prefix such as 2001:db8:0:5::/64")
+
+
+Address = Annotated[IPv4Address | IPv6Address, BeforeValidator(_without_zone)]
+HeldAddress = Annotated[IPv4Address | IPv6Address, PlainValidator(_held_address, json_schema_input_type=str)]
+"""An address, or an IPv6 sub-prefix as lists show it, which stands for its first."""
+Cidr = Annotated[IPv4Network | IPv6Network, BeforeValidator(_without_zone)]
+Vlan = Annotated[int, Field(ge=1, le=4094)]
+PrefixLength = Annotated[int, Field(ge=0, le=128)]
+
+
+class Topology(StrEnum):
+    NAT = "nat"
+    BRIDGED = "bridged"
+    ROUTED = "routed"
+
+
+class PoolModel(Model):
+    """`pressure` is the share of the range that is not free, 0 to 1. `total` is how many addresses the range has; of an
+    IPv6 pool, as every count, sub-prefixes of `prefix_len`. `node_ids` empty: every node of the location."""
+
+    id: UUID
+    network_id: UUID
+    network_name: str
+    location_id: UUID
+    name: str
+    family: int
+    cidr: str
+    prefix_len: int | None
+    range_start: str
+    range_end: str
+    gateway: str
+    gateway_mode: GatewayMode
+    guest_prefix_len: int
+    topology: Topology
+    vlan: int | None
+    nameservers: list[str]
+    node_ids: list[UUID]
+    enabled: bool
+    total: int
+    reserved_count: int
+    allocated_count: int
+    releasing_count: int
+    blocked_count: int
+    free_count: int
+    pressure: float
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: Record) -> PoolModel:
+        """From a row of `POOLS`."""
+        counts = PoolCounts.of(row)
+        return cls(
+            id=row["id"],
+            network_id=row["network_id"],
+            network_name=row["network_name"],
+            location_id=row["location_id"],
+            name=row["name"],
+            family=row["family"],
+            cidr=str(row["cidr"]),
+            prefix_len=row["prefix_len"] if row["family"] == 6 else None,
+            range_start=str(row["range_start"]),
+            range_end=str(row["range_end"]),
+            gateway=str(row["gateway"]),
+            gateway_mode=GatewayMode(row["gateway_mode"]),
+            guest_prefix_len=row["guest_prefix_len"],
+            topology=Topology(row["topology"]),
+            vlan=row["vlan"],
+            nameservers=[str(server) for server in row["nameservers"]],
+            node_ids=row["node_ids"],
+            enabled=row["enabled"],
+            total=counts.total,
+            reserved_count=row["reserved_count"],
+            allocated_count=row["allocated_count"],
+            releasing_count=row["releasing_count"],
+            blocked_count=row["blocked_count"],
+            free_count=counts.free,
+            pressure=round(counts.pressure, 4),
+            created_at=row["created_at"],
+        )
+
+
+class PoolSpec(Request):
+    """A pool to be made. Left out: the only (or the `default`) location; nat for IPv4, routed for IPv6; the first
+    address as gateway, fe80::1 for IPv6; every usable address, or every sub-prefix, as range. `prefix_len` is what each
+    machine receives of an IPv6 prefix; `vlan` is for a bridged pool."""
+
+    name: Name
+    cidr: Cidr
+    prefix_len: PrefixLength | None = None
+    location_id: UUID | None = None
+    topology: Topology | None = None
+    gateway: Address | None = None
+    gateway_mode: GatewayMode = GatewayMode.ONLINK
+    guest_prefix_len: PrefixLength | None = None
+    range_start: Address | None = None
+    range_end: Address | None = None
+    nameservers: Annotated[list[Address], Field(default_factory=list, max_length=8)]
+    node_ids: Annotated[list[UUID], Field(default_factory=list, max_length=1000)]
+    vlan: Vlan | None = None
+    enabled: bool = True
+
+    async def resolved(self, queryable: Queryable) -> NewPool:
+        return NewPool(
+            name=self.name,
+            location_id=self.location_id or await default_location(queryable),
+            cidr=self.cidr,
+            prefix_len=self.prefix_len,
+            topology=self.topology.value if self.topology else None,
+            gateway=self.gateway,
+            gateway_mode=self.gateway_mode,
+            guest_prefix_len=self.guest_prefix_len,
+            range_start=self.range_start,
+            range_end=self.range_end,
+            nameservers=self.nameservers,
+            node_ids=self.node_ids,
+            vlan=self.vlan,
+            enabled=self.enabled,
+        )
+
+
+class PoolRequest(Request):
+    id: UUID
+
+
+async def pools_of(queryable: Queryable, *, pool_id: UUID | None = None) -> list[PoolModel]:
+    rows = await queryable.fetch(
+        f"{POOLS} WHERE $1::uuid IS NULL OR pools.id = $1 ORDER BY networks.name, pools.name, pools.cidr", pool_id
+    )
+    return [PoolModel.of(row) for row in rows]
+
+
+async def pool_of(queryable: Queryable, pool_id: UUID) -> PoolModel:
+    """Raises not_found."""
+    pools = await pools_of(queryable, pool_id=pool_id)
+    if not pools:
+        raise not_found("There is no such pool.")
+    return pools[0]

@@ -1,0 +1,177 @@
+"""Pools of addresses: how full they are, changed, and removed. For administrators; what is in them is
+`pool_addresses`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.networking.pool_models import (
+    Address,
+    PoolModel,
+    PoolRequest,
+    PrefixLength,
+    Topology,
+    Vlan,
+    pool_of,
+)
+from svc.controller.services import Controller
+from svc.identity.fields import Name
+from svc.registry.operation import Command, Context, Method, Operation, Request, Route
+from svc.registry.paging import Page, PageRequest, contains, equals, paginate
+from svc.registry.principal import Access, Scope
+from svc_actors.controller.networking.networks import GatewayMode
+from svc_actors.controller.networking.pool_edits import remove_pool, update_pool
+from svc_actors.controller.networking.pool_watch import POOLS
+from svc_actors.store import audit
+
+_OPEN = ("gateway", "guest_prefix_len", "range_start", "range_end", "vlan")
+_TOTAL = "(pools.last_slot - pools.first_slot + 1)"
+_SORTABLE = {
+    "network": "ROW(networks.name, pools.name, pools.cidr)",
+    "name": "pools.name",
+    "cidr": "pools.cidr",
+    "free_count": f"{_TOTAL} - held.in_range",
+    "pressure": f"held.in_range::double precision / {_TOTAL}",
+    "created_at": "pools.created_at",
+}
+
+
+class PoolList(PageRequest):
+    """`network`: of that network alone. `q` is looked for in names, of pools and their networks, and in the CIDR."""
+
+    network: UUID | None = None
+
+
+class PoolUpdateRequest(Request):
+    """What is left out stays. `null` for gateway, range or guest prefix is what a new pool would have, and for `vlan`
+    none; `node_ids` empty is every node of the location. CIDR, family and prefix_len never change: another CIDR is
+    another pool."""
+
+    id: UUID
+    name: Name | None = None
+    location_id: UUID | None = None
+    topology: Topology | None = None
+    gateway: Address | None = None
+    gateway_mode: GatewayMode | None = None
+    guest_prefix_len: PrefixLength | None = None
+    range_start: Address | None = None
+    range_end: Address | None = None
+    nameservers: Annotated[list[Address], Field(max_length=8)] | None = None
+    node_ids: Annotated[list[UUID], Field(max_length=1000)] | None = None
+    vlan: Vlan | None = None
+    enabled: bool | None = None
+
+    def changes(self) -> dict[str, Any]:
+        named = {name: getattr(self, name) for name in self.model_fields_set - {"id"}}
+        return {name: value for name, value in named.items() if value is not None or name in _OPEN}
+
+
+async def list_pools(context: Context[Controller], request: PoolList) -> Page[PoolModel]:
+    rows, total = await paginate(
+        context.services.database,
+        select=POOLS,
+        where=[
+            equals("pools.network_id", request.network),
+            contains(request.q, "pools.name", "networks.name", "pools.cidr::text"),
+        ],
+        sortable=_SORTABLE,
+        default_sort="network",
+        request=request,
+        tie="pools.id",
+    )
+    return Page[PoolModel].of([PoolModel.of(row) for row in rows], total, request)
+
+
+async def show_pool(context: Context[Controller], request: PoolRequest) -> PoolModel:
+    return await pool_of(context.services.database, request.id)
+
+
+async def change_pool(context: Context[Controller], request: PoolUpdateRequest) -> PoolModel:
+    async with context.services.database.transaction() as tx:
+        row, changed = await update_pool(tx, request.id, request.changes())
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="pool",
+            target_id=str(request.id),
+            target_name=row["name"],
+            project_id=None,
+            details={"changed": {name: _plain(value) for name, value in changed.items()}},
+        )
+        return await pool_of(tx, request.id)
+
+
+async def delete_pool(context: Context[Controller], request: PoolRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        row = await remove_pool(tx, request.id)
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="pool",
+            target_id=str(request.id),
+            target_name=row["name"],
+            project_id=None,
+            details={"cidr": str(row["cidr"])},
+        )
+
+
+def _plain(value: object) -> object:
+    """As JSON has it."""
+    if isinstance(value, list):
+        return [str(each) for each in value]
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="pool.list",
+        summary="List pools with their counts by state and their pressure",
+        request=PoolList,
+        response=Page[PoolModel],
+        handler=list_pools,
+        route=Route(Method.GET, "/pools"),
+        command=Command(("pool", "list")),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="pool.show",
+        summary="Show a pool",
+        request=PoolRequest,
+        response=PoolModel,
+        handler=show_pool,
+        route=Route(Method.GET, "/pools/{id}"),
+        command=Command(("pool", "show"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="pool.update",
+        summary="Change a pool, without stranding an address in use",
+        request=PoolUpdateRequest,
+        response=PoolModel,
+        handler=change_pool,
+        route=Route(Method.PATCH, "/pools/{id}"),
+        command=Command(("pool", "update"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="pool.delete",
+        summary="Remove a pool of which nothing is held",
+        request=PoolRequest,
+        response=None,
+        handler=delete_pool,
+        route=Route(Method.DELETE, "/pools/{id}"),
+        command=Command(("pool", "delete"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+)

@@ -1,0 +1,163 @@
+"""What the API shows of security groups and takes for them; a rule that contradicts itself is refused by field."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field, PlainValidator
+
+from svc.identity.fields import Name, Text
+from svc.registry.operation import Model, Request
+from svc.registry.paging import PageRequest
+from svc_actors.controller.networking.security_groups import (
+    MAX_GROUPS_OF_A_MACHINE,
+    Action,
+    Direction,
+    FirewallRule,
+    TransportProtocol,
+)
+from svc_actors.errors import wrong_field
+
+
+def _network(given: object) -> IPv4Network | IPv6Network:
+    """A network, or one address for itself alone. One of a zone (`fe80::1%eth0`) is one of a single host."""
+    if not isinstance(given, str) or "%" in given:
+        raise ValueError("must be a network such as 192.0.2.0/24 or 2001:db8::/32, or an address")
+    try:
+        return ip_network(given)
+    except ValueError:
+        pass
+    try:
+        meant = ip_network(given, strict=False)
+    except ValueError:
+        raise ValueError("must be a network such as 192.0.2.0/24 or 2001:db8::/32, or an address") from None
+    raise ValueError(f"bits are set beyond the prefix; the network is {meant}")
+
+
+Cidr = Annotated[IPv4Network | IPv6Network, PlainValidator(_network, json_schema_input_type=str)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+IcmpType = Annotated[int, Field(ge=0, le=255)]
+
+
+class SecurityGroupRule(Model):
+    """`direction` as the guest sees it. Null: `family` is both, ports are all, `cidr` is anybody, `icmp_type` is every
+    type. `cidr` is the other side: where ingress comes from, where egress goes to."""
+
+    id: UUID
+    direction: Direction
+    action: Action
+    protocol: TransportProtocol
+    family: Literal[4, 6] | None
+    port_from: int | None
+    port_to: int | None
+    cidr: str | None
+    icmp_type: int | None
+    note: str
+    created_at: datetime
+
+
+class GroupMachine(Model):
+    id: UUID
+    name: str
+
+
+class SecurityGroup(Model):
+    """`project_id` null: offered by the provider to all projects. `machine_count` counts machines that the caller may
+    see; `machines` names the first 200 of them, and is null in a list."""
+
+    id: UUID
+    name: str
+    description: str
+    project_id: UUID | None
+    project_name: str | None
+    default_ingress: Action
+    default_egress: Action
+    machine_count: int
+    machines: list[GroupMachine] | None
+    rules: list[SecurityGroupRule]
+    created_at: datetime
+
+
+class SecurityGroupList(PageRequest):
+    project: UUID | None = None
+
+
+class SecurityGroupRequest(Request):
+    id: UUID
+
+
+class SecurityGroupCreateRequest(Request):
+    """`project_id` may be left out where the caller has exactly one; an administrator who leaves it out makes a group
+    for all projects."""
+
+    name: Name
+    description: Text = ""
+    project_id: UUID | None = None
+    default_ingress: Annotated[Action, Field(description="What happens to ingress that no rule matches.")] = Action.DROP
+    default_egress: Annotated[Action, Field(description="What happens to egress that no rule matches.")] = Action.ACCEPT
+
+
+class RuleCreateRequest(Request):
+    id: UUID
+    direction: Direction
+    action: Action = Action.ACCEPT
+    protocol: TransportProtocol
+    family: Annotated[Literal[4, 6] | None, Field(description="IPv4 or IPv6; both without it, and without a cidr.")] = (
+        None
+    )
+    port_from: Annotated[Port | None, Field(description="Destination port of tcp or udp; all without it.")] = None
+    port_to: Annotated[Port | None, Field(description="The last port, where it is a range.")] = None
+    cidr: Annotated[Cidr | None, Field(description="The other side's addresses; anybody's without it.")] = None
+    icmp_type: Annotated[IcmpType | None, Field(description="Only of icmp, with a family.")] = None
+    note: Text = ""
+
+    def rule(self) -> FirewallRule:
+        """The rule, whole. Raises `invalid`, naming the field, where the fields contradict each other."""
+        family = self.family
+        if self.cidr is not None:
+            if family is not None and family != self.cidr.version:
+                raise wrong_field(
+                    "cidr", f"this is an address of IPv{self.cidr.version}, and the rule is of IPv{family}"
+                )
+            family = self.cidr.version
+        if self.icmp_type is not None:
+            if self.protocol is not TransportProtocol.ICMP:
+                raise wrong_field("icmp_type", "only the protocol icmp has types")
+            if family is None:
+                raise wrong_field("family", "the types of ICMP differ by family: say 4 or 6")
+        return FirewallRule(
+            direction=self.direction,
+            action=self.action,
+            protocol=self.protocol,
+            family=family,
+            ports=self._ports(),
+            cidr=self.cidr,
+            icmp_type=self.icmp_type,
+        )
+
+    def _ports(self) -> tuple[int, int] | None:
+        if self.port_from is None:
+            if self.port_to is not None:
+                raise wrong_field("port_from", "say where the range up to port_to begins")
+            return None
+        if self.protocol not in (TransportProtocol.TCP, TransportProtocol.UDP):
+            raise wrong_field("port_from", "only the protocols tcp and udp have ports")
+        last = self.port_from if self.port_to is None else self.port_to
+        if last < self.port_from:
+            raise wrong_field("port_to", "the range ends before it begins")
+        return self.port_from, last
+
+
+class RuleRequest(Request):
+    id: UUID
+    rid: UUID
+
+
+class MachineGroupsRequest(Request):
+    """`group_ids` is the whole set; empty, the machine is not filtered."""
+
+    id: UUID
+    group_ids: Annotated[list[UUID], Field(max_length=MAX_GROUPS_OF_A_MACHINE)]

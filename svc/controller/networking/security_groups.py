@@ -1,0 +1,311 @@
+"""Security groups: rules about machines' own traffic, and which machines are in which groups.
+
+A customer has the groups of their own projects, and may use those that administrators offer to all projects. A change
+is answered as soon as it is recorded; the hosts of the machines in the group follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from svc.controller.access import visible_projects
+from svc.controller.machines.models import visible_machine
+from svc.controller.networking.machine_networking import MachineNetworking, networking_of
+from svc.controller.networking.security_group_models import (
+    GroupMachine,
+    MachineGroupsRequest,
+    RuleCreateRequest,
+    RuleRequest,
+    SecurityGroup,
+    SecurityGroupCreateRequest,
+    SecurityGroupList,
+    SecurityGroupRequest,
+    SecurityGroupRule,
+)
+from svc.controller.services import Controller
+from svc.registry.operation import Command, Context, Method, Operation, Route
+from svc.registry.paging import EVERYTHING, Condition, Page, contains, equals, joined, paginate
+from svc.registry.principal import Access, Principal, Role, Scope
+from svc_actors.controller.machines.records import announce_machine
+from svc_actors.controller.networking.security_groups import (
+    add_rule,
+    create_group,
+    remove_group,
+    remove_rule,
+    set_groups,
+)
+from svc_actors.errors import forbidden, not_found, wrong_field
+from svc_actors.store import Queryable, Record, Transaction, audit
+
+_SELECT = """
+SELECT g.*, p.name AS project_name
+FROM security_groups AS g LEFT JOIN projects AS p ON p.id = g.project_id"""
+
+_MACHINES = "security_group_machines AS m JOIN vms AS v ON v.id = m.vm_id"
+_MACHINES_NAMED = 200
+
+
+async def list_groups(context: Context[Controller], request: SecurityGroupList) -> Page[SecurityGroup]:
+    database, principal = context.services.database, context.principal
+    rows, total = await paginate(
+        database,
+        select=_SELECT,
+        where=[
+            _visible(principal),
+            equals("g.project_id", request.project),
+            contains(request.q, "g.name", "g.description"),
+        ],
+        sortable={"name": "g.name", "created_at": "g.created_at", "project": "p.name"},
+        default_sort="name",
+        request=request,
+        tie="g.id",
+    )
+    return Page[SecurityGroup].of(await _shown(database, principal, rows), total, request)
+
+
+async def show_group(context: Context[Controller], request: SecurityGroupRequest) -> SecurityGroup:
+    return await _show(context.services.database, context.principal, request.id)
+
+
+async def create(context: Context[Controller], request: SecurityGroupCreateRequest) -> SecurityGroup:
+    principal = context.principal
+    async with context.services.database.transaction() as tx:
+        group = await create_group(
+            tx,
+            name=request.name,
+            description=request.description,
+            project_id=await _project(tx, principal, request.project_id),
+            default_ingress=request.default_ingress,
+            default_egress=request.default_egress,
+        )
+        await _record(
+            tx,
+            context,
+            group,
+            default_ingress=request.default_ingress.value,
+            default_egress=request.default_egress.value,
+        )
+        return await _show(tx, principal, group["id"])
+
+
+async def delete(context: Context[Controller], request: SecurityGroupRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        await _changeable(tx, context.principal, request.id)
+        await _record(tx, context, await remove_group(tx, request.id))
+
+
+async def create_rule(context: Context[Controller], request: RuleCreateRequest) -> SecurityGroupRule:
+    async with context.services.database.transaction() as tx:
+        group = await _changeable(tx, context.principal, request.id)
+        rule = _rule(await add_rule(tx, request.id, request.rule(), note=request.note))
+        await _record(tx, context, group, rule=_told(rule))
+        return rule
+
+
+async def delete_rule(context: Context[Controller], request: RuleRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        group = await _changeable(tx, context.principal, request.id)
+        rule = _rule(await remove_rule(tx, request.id, request.rid))
+        await _record(tx, context, group, rule=_told(rule))
+
+
+async def set_machine_groups(context: Context[Controller], request: MachineGroupsRequest) -> MachineNetworking:
+    async with context.services.database.transaction() as tx:
+        machine = await visible_machine(tx, context.principal, request.id)
+        groups = await set_groups(tx, request.id, request.group_ids)
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="vm",
+            target_id=str(request.id),
+            target_name=machine["name"],
+            project_id=machine["project_id"],
+            details={"groups": sorted(group["name"] for group in groups)},
+        )
+        await announce_machine(tx, request.id)
+        return await networking_of(tx, context.principal, request.id)
+
+
+def _visible(principal: Principal) -> Condition:
+    own = visible_projects(principal, "g.project_id")
+    return own if own is EVERYTHING else Condition(f"g.project_id IS NULL OR {own.sql}", own.args)
+
+
+async def _visible_group(queryable: Queryable, principal: Principal, group_id: UUID) -> Record:
+    condition = joined([Condition("g.id = $1", (group_id,)), _visible(principal)])
+    row = await queryable.fetchrow(f"{_SELECT} WHERE {condition.sql}", *condition.args)
+    if row is None:
+        raise not_found("There is no such security group.")
+    return row
+
+
+async def _changeable(queryable: Queryable, principal: Principal, group_id: UUID) -> Record:
+    row = await _visible_group(queryable, principal, group_id)
+    if row["project_id"] is None and principal.role is not Role.ADMINISTRATOR:
+        raise forbidden(
+            "This security group is offered to all projects; only administrators change it.",
+            hint="Make a group of your own: a machine may be in several.",
+        )
+    return row
+
+
+async def _project(queryable: Queryable, principal: Principal, project_id: UUID | None) -> UUID | None:
+    if project_id is None and principal.role is Role.ADMINISTRATOR:
+        return None
+    own = visible_projects(principal, "projects.id")
+    condition = joined([own, equals("projects.id", project_id)])
+    rows = await queryable.fetch(f"SELECT id FROM projects WHERE {condition.sql} LIMIT 2", *condition.args)
+    if not rows and project_id is not None:
+        raise not_found("There is no such project.")
+    if len(rows) != 1:
+        raise wrong_field("project_id", "say which project the security group belongs to")
+    only: UUID = rows[0]["id"]
+    return only
+
+
+async def _show(queryable: Queryable, principal: Principal, group_id: UUID) -> SecurityGroup:
+    [group] = await _shown(queryable, principal, [await _visible_group(queryable, principal, group_id)])
+    condition = _machines_in([group_id], principal)
+    rows = await queryable.fetch(
+        f"SELECT v.id, v.name FROM {_MACHINES} WHERE {condition.sql} ORDER BY v.name, v.id LIMIT {_MACHINES_NAMED}",
+        *condition.args,
+    )
+    return group.model_copy(update={"machines": [GroupMachine(**dict(row)) for row in rows]})
+
+
+async def _shown(queryable: Queryable, principal: Principal, rows: Sequence[Record]) -> list[SecurityGroup]:
+    """The groups with their rules, oldest first, and with how many machines the caller sees in each."""
+    ids = [row["id"] for row in rows]
+    rules: dict[UUID, list[SecurityGroupRule]] = {group_id: [] for group_id in ids}
+    for row in await queryable.fetch(
+        "SELECT * FROM security_group_rules WHERE group_id = ANY($1::uuid[]) ORDER BY created_at, id", ids
+    ):
+        rules[row["group_id"]].append(_rule(row))
+    condition = _machines_in(ids, principal)
+    counted = await queryable.fetch(
+        f"SELECT m.group_id, count(*) AS machines FROM {_MACHINES} WHERE {condition.sql} GROUP BY m.group_id",
+        *condition.args,
+    )
+    count = {row["group_id"]: row["machines"] for row in counted}
+    return [
+        SecurityGroup(**dict(row), rules=rules[row["id"]], machine_count=count.get(row["id"], 0), machines=None)
+        for row in rows
+    ]
+
+
+def _machines_in(group_ids: Sequence[UUID], principal: Principal) -> Condition:
+    return joined(
+        [
+            Condition("m.group_id = ANY($1::uuid[]) AND v.deleted_at IS NULL", (group_ids,)),
+            visible_projects(principal, "v.project_id"),
+        ]
+    )
+
+
+def _rule(row: Record) -> SecurityGroupRule:
+    values = {name: value for name, value in row.items() if name != "group_id"}
+    return SecurityGroupRule(**values | {"cidr": None if row["cidr"] is None else str(row["cidr"])})
+
+
+def _told(rule: SecurityGroupRule) -> dict[str, Any]:
+    """The rule as the audit has it: what was said of it, without what was left out."""
+    return rule.model_dump(mode="json", exclude={"created_at"}, exclude_none=True)
+
+
+async def _record(tx: Transaction, context: Context[Controller], group: Record, **details: Any) -> None:
+    await audit.record(
+        tx,
+        context.caller,
+        target_kind="security_group",
+        target_id=str(group["id"]),
+        target_name=group["name"],
+        project_id=group["project_id"],
+        details=details or None,
+    )
+
+
+def _operation(
+    name: str, summary: str, request: Any, response: Any, handler: Any, route: Route, command: Command
+) -> Operation[Controller, Any, Any]:
+    mutates = route.method is not Method.GET
+    return Operation(
+        name=name,
+        summary=summary,
+        request=request,
+        response=response,
+        handler=handler,
+        route=route,
+        command=command,
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE if mutates else Scope.READ,
+        mutates=mutates,
+    )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    _operation(
+        "security_group.list",
+        "List security groups with their rules",
+        SecurityGroupList,
+        Page[SecurityGroup],
+        list_groups,
+        Route(Method.GET, "/security-groups"),
+        Command(("security-group", "list")),
+    ),
+    _operation(
+        "security_group.create",
+        "Make a security group",
+        SecurityGroupCreateRequest,
+        SecurityGroup,
+        create,
+        Route(Method.POST, "/security-groups", status=201),
+        Command(("security-group", "create"), positional=("name",)),
+    ),
+    _operation(
+        "security_group.show",
+        "Show a security group with its rules",
+        SecurityGroupRequest,
+        SecurityGroup,
+        show_group,
+        Route(Method.GET, "/security-groups/{id}"),
+        Command(("security-group", "show"), positional=("id",)),
+    ),
+    _operation(
+        "security_group.delete",
+        "Delete a security group that no machine uses",
+        SecurityGroupRequest,
+        None,
+        delete,
+        Route(Method.DELETE, "/security-groups/{id}"),
+        Command(("security-group", "delete"), positional=("id",)),
+    ),
+    _operation(
+        "security_group.add_rule",
+        "Add a rule to a security group, for every machine in it",
+        RuleCreateRequest,
+        SecurityGroupRule,
+        create_rule,
+        Route(Method.POST, "/security-groups/{id}/rules", status=201),
+        Command(("security-group", "add-rule"), positional=("id", "direction", "protocol")),
+    ),
+    _operation(
+        "security_group.remove_rule",
+        "Remove a rule from a security group, for every machine in it",
+        RuleRequest,
+        None,
+        delete_rule,
+        Route(Method.DELETE, "/security-groups/{id}/rules/{rid}"),
+        Command(("security-group", "remove-rule"), positional=("id", "rid")),
+    ),
+    _operation(
+        "vm.security-groups",
+        "Put a machine into these security groups and no others",
+        MachineGroupsRequest,
+        MachineNetworking,
+        set_machine_groups,
+        Route(Method.PUT, "/vms/{id}/security-groups"),
+        Command(("vm", "security-groups"), positional=("id",)),
+    ),
+)

@@ -1,0 +1,246 @@
+"""How a node joins: a one-time token, the script that a new host runs, and the exchange that makes it a node.
+
+The host trusts nothing but what came with the token: the command pins the key of the server that the script is read
+from, and the script takes the controller's authority only if its SHA-256 is the fingerprint it was given.
+"""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+from importlib import resources
+from typing import Annotated, Any
+from uuid import UUID
+
+import trio
+from pydantic import Field
+
+from svc.controller.nodes.package import agent_package
+from svc.controller.services import Controller
+from svc.registry.operation import (
+    Command,
+    Context,
+    Empty,
+    Method,
+    Model,
+    Operation,
+    Presentation,
+    Request,
+    Route,
+)
+from svc.registry.principal import Access, Scope
+from svc_actors.controller.nodes.enrolment import (
+    create_bootstrap,
+    delete_bootstrap,
+    enrol,
+    pending_bootstraps,
+)
+from svc_actors.controller.nodes.records import NodeMode
+
+NodeName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
+
+
+class NodeBootstrapModel(Model):
+    """A node that may join until `expires_at`."""
+
+    id: UUID
+    name: str
+    location_id: UUID
+    mode: NodeMode
+    created_at: datetime
+    expires_at: datetime
+
+
+class NodeBootstrapCreated(NodeBootstrapModel):
+    """`token` and `command` are shown this once. `command` is run as root on the new host; `fingerprint` is the SHA-256
+    of the controller's authority."""
+
+    token: str
+    fingerprint: str
+    command: str
+
+
+class NodeBootstrapRequest(Request):
+    """Without `location_id`: the location named `default`. An observed node is looked at, and never changed."""
+
+    name: NodeName
+    location_id: UUID | None = None
+    mode: NodeMode = NodeMode.MANAGED
+
+
+class BootstrapRequest(Request):
+    id: UUID
+
+
+class NodeEnrolRequest(Request):
+    """Sent by the agent. `csr` is a PEM request signed with the P-256 key that stays on the host."""
+
+    token: Annotated[str, Field(max_length=200, repr=False)]
+    csr: Annotated[str, Field(max_length=8_000)]
+    hostname: Annotated[str, Field(min_length=1, max_length=253)]
+    host_uuid: UUID
+
+
+class NodeEnrolled(Model):
+    """The node's certificate and the controller's authority, PEM, and where the gateway is."""
+
+    node_id: UUID
+    certificate: str
+    authority: str
+    gateway_host: str
+    gateway_port: int
+
+
+async def bootstrap_node(context: Context[Controller], request: NodeBootstrapRequest) -> NodeBootstrapCreated:
+    services = context.services
+    async with services.database.transaction() as tx:
+        bootstrap, token = await create_bootstrap(
+            tx, context.caller, name=request.name, location_id=request.location_id, mode=request.mode
+        )
+    fingerprint = services.authority.fingerprint
+    return NodeBootstrapCreated(
+        **vars(bootstrap), token=token, fingerprint=fingerprint, command=_command(services, token, fingerprint)
+    )
+
+
+async def list_bootstraps(context: Context[Controller], request: Empty) -> list[NodeBootstrapModel]:
+    return [NodeBootstrapModel(**vars(bootstrap)) for bootstrap in await pending_bootstraps(context.services.database)]
+
+
+async def withdraw_bootstrap(context: Context[Controller], request: BootstrapRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        await delete_bootstrap(tx, context.caller, request.id)
+
+
+async def enrol_node(context: Context[Controller], request: NodeEnrolRequest) -> NodeEnrolled:
+    services = context.services
+    enrolled = await enrol(
+        services.database,
+        services.authority,
+        token=request.token,
+        csr=request.csr,
+        hostname=request.hostname,
+        host_uuid=request.host_uuid,
+        address=context.caller.address,
+    )
+    return NodeEnrolled(
+        node_id=enrolled.node_id,
+        certificate=enrolled.certificate.pem,
+        authority=services.authority.certificate_pem,
+        gateway_host=services.config.public_host,
+        gateway_port=services.gateway.port,
+    )
+
+
+async def node_script(context: Context[Controller], request: Empty) -> str:
+    await trio.lowlevel.checkpoint()
+    return resources.files("svc.controller").joinpath("get-node.sh").read_text()
+
+
+async def node_authority(context: Context[Controller], request: Empty) -> bytes:
+    await trio.lowlevel.checkpoint()
+    return context.services.authority.certificate_pem.encode()
+
+
+async def node_package(context: Context[Controller], request: Empty) -> bytes:
+    return await trio.to_thread.run_sync(agent_package)
+
+
+def _command(services: Controller, token: str, fingerprint: str) -> str:
+    """curl checks the pinned key also with -k, which is there because nothing vouches for the certificate yet."""
+    url = services.config.public_url
+    pin = services.authority.server_certificate(services.config.data_dir, services.config.public_host).pin
+    environment = {"SVC_CONTROLLER": url, "SVC_TOKEN": token, "SVC_FINGERPRINT": fingerprint}
+    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    return f"curl -fsSk --pinnedpubkey {shlex.quote(f'sha256//{pin}')} {url}/api/v1/get-node.sh | {settings} sh"
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="node.bootstrap",
+        summary="Make a one-time token with which a new node joins",
+        request=NodeBootstrapRequest,
+        response=NodeBootstrapCreated,
+        handler=bootstrap_node,
+        route=Route(Method.POST, "/nodes/bootstrap", status=201),
+        command=Command(("node", "add"), positional=("name",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="node.bootstraps",
+        summary="List the tokens that are still waiting for their node",
+        request=Empty,
+        response=list[NodeBootstrapModel],
+        handler=list_bootstraps,
+        route=Route(Method.GET, "/nodes/bootstrap"),
+        command=Command(("node", "pending")),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="node.withdraw",
+        summary="Withdraw a token that was not used",
+        request=BootstrapRequest,
+        response=None,
+        handler=withdraw_bootstrap,
+        route=Route(Method.DELETE, "/nodes/bootstrap/{id}", status=204),
+        command=Command(("node", "withdraw"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="node.enrol",
+        summary="Exchange a bootstrap token and a signing request for a node's certificate (for agents)",
+        request=NodeEnrolRequest,
+        response=NodeEnrolled,
+        handler=enrol_node,
+        route=Route(Method.POST, "/nodes/enrol"),
+        command=Command(("node", "enrol")),
+        access=Access.PUBLIC,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+    Operation(
+        name="node.script",
+        summary="The script that turns a host into a node",
+        request=Empty,
+        response=None,
+        handler=node_script,
+        route=Route(Method.GET, "/get-node.sh"),
+        command=Command(("node", "script")),
+        access=Access.PUBLIC,
+        scope=Scope.READ,
+        mutates=False,
+        presentation=Presentation.SHELL_SCRIPT,
+    ),
+    Operation(
+        name="node.authority",
+        summary="The controller's certificate authority, to be compared with the fingerprint",
+        request=Empty,
+        response=None,
+        handler=node_authority,
+        route=Route(Method.GET, "/nodes/authority"),
+        command=Command(("node", "authority")),
+        access=Access.PUBLIC,
+        scope=Scope.READ,
+        mutates=False,
+        presentation=Presentation.FILE,
+    ),
+    Operation(
+        name="node.package",
+        summary="The node agent as a Python wheel",
+        request=Empty,
+        response=None,
+        handler=node_package,
+        route=Route(Method.GET, "/nodes/agent.whl"),
+        command=Command(("node", "package")),
+        access=Access.PUBLIC,
+        scope=Scope.READ,
+        mutates=False,
+        presentation=Presentation.FILE,
+    ),
+)

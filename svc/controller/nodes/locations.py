@@ -1,0 +1,87 @@
+"""Locations: where nodes and pools are."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from svc.controller.services import Controller
+from svc.identity.fields import Name
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import Page, PageRequest, contains, paginate
+from svc.registry.principal import Access, Scope
+from svc_actors.errors import conflict
+from svc_actors.rows import sole
+from svc_actors.store import UniqueViolationError, audit
+
+
+class Location(Model):
+    id: UUID
+    name: str
+    created_at: datetime
+
+
+class LocationCreateRequest(Request):
+    name: Name
+
+
+async def list_locations(context: Context[Controller], request: PageRequest) -> Page[Location]:
+    rows, total = await paginate(
+        context.services.database,
+        select="SELECT id, name, created_at FROM locations",
+        where=[contains(request.q, "name")],
+        sortable={"name": "name", "created_at": "created_at"},
+        default_sort="name",
+        request=request,
+    )
+    return Page[Location].of([Location(**dict(row)) for row in rows], total, request)
+
+
+async def create_location(context: Context[Controller], request: LocationCreateRequest) -> Location:
+    try:
+        async with context.services.database.transaction() as tx:
+            row = sole(
+                await tx.fetchrow(
+                    "INSERT INTO locations (name) VALUES ($1) RETURNING id, name, created_at", request.name
+                )
+            )
+            await audit.record(
+                tx,
+                context.caller,
+                target_kind="location",
+                target_id=str(row["id"]),
+                target_name=request.name,
+                project_id=None,
+            )
+    except UniqueViolationError:
+        raise conflict(f"There is a location named {request.name} already.") from None
+    return Location(**dict(row))
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="location.list",
+        summary="List locations",
+        request=PageRequest,
+        response=Page[Location],
+        handler=list_locations,
+        route=Route(Method.GET, "/locations"),
+        command=Command(("location", "list")),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="location.create",
+        summary="Add a location",
+        request=LocationCreateRequest,
+        response=Location,
+        handler=create_location,
+        route=Route(Method.POST, "/locations", status=201),
+        command=Command(("location", "create"), positional=("name",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+)

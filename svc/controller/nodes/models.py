@@ -1,0 +1,136 @@
+"""Nodes as the API shows them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.registry.operation import Model
+from svc_actors.controller.nodes.records import NodeMode, NodeState
+
+
+class LocationName(Model):
+    id: UUID
+    name: str
+
+
+class NodeCapacity(Model):
+    """What the host has, and what is free on it now. Sizes in MiB and GiB; `load_1m` is the load average."""
+
+    cpus: int
+    memory_mib: int
+    memory_free_mib: int
+    disk_gib: float
+    disk_free_gib: float
+    load_1m: float
+
+
+class Allocated(Model):
+    """What the machines placed on the node may use, running or not."""
+
+    machines: int
+    vcpus: int
+    memory_mib: int
+    disk_gib: int
+
+
+class NodeModel(Model):
+    """`capacity` is null until the node was first seen. `seen_at` is when it was last heard of."""
+
+    id: UUID
+    name: str
+    location: LocationName
+    state: NodeState
+    mode: NodeMode
+    maintenance: bool
+    cpu_overcommit: float
+    memory_overcommit: float
+    disk_overcommit: float
+    capacity: NodeCapacity | None
+    allocated: Allocated
+    connected_at: datetime | None
+    seen_at: datetime | None
+    created_at: datetime
+
+
+class NodeFactsModel(Model):
+    """What the host is, by its last inventory. `accelerator`: kvm, tcg (slow: no hardware help) or simulated.
+    `network_lacks` says of each kind of network that it cannot carry why not."""
+
+    hostname: str
+    host_uuid: UUID
+    agent_version: str
+    os: str
+    kernel: str
+    libvirt: str
+    hypervisor: str
+    cpu_model: str
+    accelerator: str
+    machine_types: list[str]
+    network_features: list[str]
+    network_lacks: dict[str, str] = Field(default_factory=dict)
+    host_addresses: list[str] = Field(default_factory=list)
+
+
+class HealthStatus(StrEnum):
+    """The worst of the last preflight's checks; `unknown` when none was run, or the node is not online."""
+
+    PASSED = "passed"
+    WARNING = "warning"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class HealthCheck(Model):
+    name: str
+    status: HealthStatus
+    message: str
+
+
+class NodeHealth(Model):
+    status: HealthStatus
+    checks: list[HealthCheck]
+    checked_at: datetime | None
+    inventory_at: datetime | None
+    certificate_expires_at: datetime | None
+
+
+class NodeDetail(NodeModel):
+    facts: NodeFactsModel | None
+    health: NodeHealth
+
+
+class ObservedDomainModel(Model):
+    """A domain of the node's hypervisor. `vm_id` is null for one that is not ours; `managed` says whether the machine
+    it names is placed on this node."""
+
+    uuid: UUID
+    name: str
+    vm_id: UUID | None
+    managed: bool
+    state: str
+    vcpus: int
+    memory_mib: int
+    seen_at: datetime
+
+
+class NodeImageModel(Model):
+    image_id: UUID
+    name: str
+    slug: str
+    digest: str
+    size_bytes: int
+    pulled_at: datetime
+
+
+class NodeSample(Model):
+    """The mean of an hour, from one sample a minute while the node was connected."""
+
+    hour: datetime
+    samples: int
+    load_1m: float
+    memory_free_mib: float
+    disk_free_gib: float

@@ -1,0 +1,93 @@
+"""What a node was last seen to carry of machines' networks, and in what it is other than the records."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from svc.controller.services import Controller
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.principal import Access, Scope
+from svc_actors.controller.nodes.records import get_node
+from svc_actors.rows import sole
+
+
+class NodeNetworkRequest(Request):
+    id: UUID
+
+
+class NodeDifference(Model):
+    """`vm_id` is null for what is about no machine, `vm_name` also for a machine that no record has."""
+
+    vm_id: UUID | None
+    vm_name: str | None
+    problem: str
+
+
+class NodeTap(Model):
+    """A tap of ours. `rate_mbps` null: no cap. `dropped`: frames of the guest that were refused since the tap was made,
+    by reason (mac, ipv4, ipv6, arp, neighbour, router, dhcp, protocol)."""
+
+    device: str
+    vm_id: UUID | None
+    vm_name: str | None
+    up: bool
+    rate_mbps: int | None
+    dropped: dict[str, int]
+
+
+class NodeNetwork(Model):
+    """`agrees` is null until the node was first asked. A managed node is mended by itself; an observed one only
+    shown."""
+
+    probed_at: datetime | None
+    agrees: bool | None
+    differences: list[NodeDifference]
+    taps: list[NodeTap]
+
+
+async def show_network(context: Context[Controller], request: NodeNetworkRequest) -> NodeNetwork:
+    database = context.services.database
+    await get_node(database, request.id)
+    row = sole(await database.fetchrow("SELECT network_probe, network_probed_at FROM nodes WHERE id = $1", request.id))
+    probe: dict[str, list[dict[str, Any]]] | None = row["network_probe"]
+    if probe is None:
+        return NodeNetwork(probed_at=None, agrees=None, differences=[], taps=[])
+    named = {UUID(each["vm_id"]) for each in (*probe["differences"], *probe["taps"]) if each["vm_id"]}
+    names = {
+        str(vm["id"]): vm["name"]
+        for vm in await database.fetch("SELECT id, name FROM vms WHERE id = ANY($1::uuid[])", list(named))
+    }
+    return NodeNetwork(
+        probed_at=row["network_probed_at"],
+        agrees=not probe["differences"],
+        differences=[NodeDifference(**each, vm_name=names.get(each["vm_id"])) for each in probe["differences"]],
+        taps=[
+            NodeTap(
+                device=tap["device"],
+                vm_id=tap["vm_id"],
+                vm_name=names.get(tap["vm_id"]),
+                up=tap["up"],
+                rate_mbps=tap["rate_mbps"],
+                dropped=tap["dropped"],
+            )
+            for tap in probe["taps"]
+        ],
+    )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="node.network",
+        summary="Show what a node carries of machines' networks, and in what it differs from the records",
+        request=NodeNetworkRequest,
+        response=NodeNetwork,
+        handler=show_network,
+        route=Route(Method.GET, "/nodes/{id}/network"),
+        command=Command(("node", "network"), positional=("id",)),
+        access=Access.STAFF,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+)

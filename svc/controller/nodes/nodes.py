@@ -1,0 +1,402 @@
+"""Nodes as an administrator sees and changes them. How a node joins is in `nodes_joining`.
+
+Capacity and health are what the node last said: the last heartbeat of a connected node, the last kept figures of any
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.nodes import joining as nodes_joining
+from svc.controller.nodes import network as nodes_network
+from svc.controller.nodes.models import (
+    Allocated,
+    HealthCheck,
+    HealthStatus,
+    LocationName,
+    NodeCapacity,
+    NodeDetail,
+    NodeFactsModel,
+    NodeHealth,
+    NodeImageModel,
+    NodeModel,
+    NodeSample,
+    ObservedDomainModel,
+)
+from svc.controller.services import Controller
+from svc.controller.tasks import TaskModel, page_of_tasks
+from svc.registry.operation import Command, Context, Method, Operation, Request, Route
+from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
+from svc.registry.principal import Access, Scope
+from svc_actors.controller.nodes.node import Node, NodeChange
+from svc_actors.controller.nodes.records import SELECT, SHOWN_STATE, NodeMode, NodeRecord, NodeState, as_node, get_node
+from svc_actors.controller.tasks.runner import ResourceKind, create_task
+from svc_actors.errors import unavailable
+from svc_actors.store import Queryable, audit
+
+NodeName = nodes_joining.NodeName
+Overcommit = Annotated[float, Field(gt=0, le=100)]
+_SORTABLE = {
+    "name": "nodes.name",
+    "state": SHOWN_STATE,
+    "created_at": "nodes.created_at",
+    "seen_at": "nodes.seen_at",
+    "location": "locations.name",
+}
+_INVENTORY_DEADLINE = 120.0
+_PREFLIGHT_DEADLINE = 300.0
+
+
+class NodeList(PageRequest):
+    state: NodeState | None = None
+    mode: NodeMode | None = None
+    location: UUID | None = None
+
+
+class NodeRequest(Request):
+    id: UUID
+
+
+class NodeUpdate(Request):
+    """What is left out stays. `mode` goes from observe to managed only."""
+
+    id: UUID
+    name: NodeName | None = None
+    mode: NodeMode | None = None
+    maintenance: bool | None = None
+    cpu_overcommit: Overcommit | None = None
+    memory_overcommit: Overcommit | None = None
+    disk_overcommit: Overcommit | None = None
+
+
+class NodeTaskList(PageRequest):
+    id: UUID
+
+
+class NodeSamplesRequest(Request):
+    id: UUID
+    hours: Annotated[int, Field(ge=1, le=24 * 365)] = 24
+
+
+async def list_nodes(context: Context[Controller], request: NodeList) -> Page[NodeModel]:
+    database = context.services.database
+    rows, total = await paginate(
+        database,
+        select=SELECT,
+        where=[
+            Condition("nodes.deleted_at IS NULL"),
+            equals(SHOWN_STATE, request.state.value if request.state else None),
+            equals("nodes.mode", request.mode.value if request.mode else None),
+            equals("nodes.location_id", request.location),
+            contains(request.q, "nodes.name", "locations.name"),
+        ],
+        sortable=_SORTABLE,
+        default_sort="name",
+        request=request,
+        tie="nodes.id",
+    )
+    nodes = [as_node(row) for row in rows]
+    allocated = await _allocated(database, [node.id for node in nodes])
+    items = [NodeModel(**_shown(context.services, node, allocated)) for node in nodes]
+    return Page[NodeModel].of(items, total, request)
+
+
+async def show_node(context: Context[Controller], request: NodeRequest) -> NodeDetail:
+    return await _detail(context.services, request.id)
+
+
+async def update_node(context: Context[Controller], request: NodeUpdate) -> NodeDetail:
+    change = NodeChange(
+        name=request.name,
+        mode=request.mode,
+        maintenance=request.maintenance,
+        cpu_overcommit=request.cpu_overcommit,
+        memory_overcommit=request.memory_overcommit,
+        disk_overcommit=request.disk_overcommit,
+    )
+    await context.services.actors.ref(Node, str(request.id)).ask(Node.update, context.caller, change)
+    return await _detail(context.services, request.id)
+
+
+async def delete_node(context: Context[Controller], request: NodeRequest) -> None:
+    await context.services.actors.ref(Node, str(request.id)).ask(Node.delete, context.caller)
+
+
+async def node_domains(context: Context[Controller], request: NodeRequest) -> list[ObservedDomainModel]:
+    await get_node(context.services.database, request.id)
+    rows = await context.services.database.fetch(
+        """
+        SELECT d.uuid, d.name, d.vm_id, d.state, d.vcpus, d.memory_mib, d.seen_at, vms.id IS NOT NULL AS managed
+          FROM observed_domains AS d
+          LEFT JOIN vms ON vms.id = d.vm_id AND vms.node_id = d.node_id AND vms.deleted_at IS NULL
+         WHERE d.node_id = $1 ORDER BY d.name, d.uuid
+        """,
+        request.id,
+    )
+    return [ObservedDomainModel(**row) for row in rows]
+
+
+async def node_images(context: Context[Controller], request: NodeRequest) -> list[NodeImageModel]:
+    await get_node(context.services.database, request.id)
+    rows = await context.services.database.fetch(
+        """
+        SELECT n.image_id, images.name, images.slug, n.digest, n.size_bytes, n.pulled_at
+          FROM node_images AS n JOIN images ON images.id = n.image_id
+         WHERE n.node_id = $1 ORDER BY images.name, n.image_id
+        """,
+        request.id,
+    )
+    return [NodeImageModel(**row) for row in rows]
+
+
+async def take_inventory(context: Context[Controller], request: NodeRequest) -> TaskModel:
+    return await _task(context, request.id, "node.inventory", _INVENTORY_DEADLINE)
+
+
+async def run_preflight(context: Context[Controller], request: NodeRequest) -> TaskModel:
+    return await _task(context, request.id, "node.preflight", _PREFLIGHT_DEADLINE)
+
+
+async def node_tasks(context: Context[Controller], request: NodeTaskList) -> Page[TaskModel]:
+    await get_node(context.services.database, request.id)
+    return await page_of_tasks(
+        context.services.database, context.principal, request, Condition("node_id = $1", (request.id,))
+    )
+
+
+async def node_samples(context: Context[Controller], request: NodeSamplesRequest) -> list[NodeSample]:
+    await get_node(context.services.database, request.id)
+    rows = await context.services.database.fetch(
+        "SELECT hour, samples, load_1m, memory_free_mib, disk_free_gib FROM node_samples"
+        " WHERE node_id = $1 AND hour > now() - make_interval(hours => $2) ORDER BY hour",
+        request.id,
+        request.hours,
+    )
+    return [NodeSample(**row) for row in rows]
+
+
+async def _task(context: Context[Controller], node_id: UUID, op: str, timeout: float) -> TaskModel:
+    services = context.services
+    async with services.database.transaction() as tx:
+        node = await get_node(tx, node_id)
+        if not services.gateway.is_online(node_id):
+            raise unavailable(f"Node {node.name} is offline.", hint="Try again once it is back.")
+        task = await create_task(
+            tx,
+            context.caller,
+            op=op,
+            resource_kind=ResourceKind.NODE,
+            resource_id=node_id,
+            resource_name=node.name,
+            node_id=node_id,
+            project_id=None,
+            parameters={},
+            timeout=timeout,
+        )
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="node",
+            target_id=str(node_id),
+            target_name=node.name,
+            project_id=None,
+            details={"task_id": str(task.id)},
+        )
+    services.tasks.begin(task)
+    return TaskModel.of(task, context.principal)
+
+
+async def _detail(services: Controller, node_id: UUID) -> NodeDetail:
+    node = await get_node(services.database, node_id)
+    allocated = await _allocated(services.database, [node_id])
+    expires_at = await services.database.fetchval(
+        "SELECT max(expires_at) FROM node_certificates WHERE node_id = $1 AND revoked_at IS NULL", node_id
+    )
+    return NodeDetail(
+        **_shown(services, node, allocated),
+        facts=NodeFactsModel.model_validate(node.facts) if node.facts else None,
+        health=_health(node, expires_at),
+    )
+
+
+def _shown(services: Controller, node: NodeRecord, allocated: Mapping[UUID, Allocated]) -> dict[str, Any]:
+    heartbeat = services.gateway.heartbeat(node.id)
+    if heartbeat is not None:
+        capacity: NodeCapacity | None = NodeCapacity(**heartbeat.capacity.model_dump())
+    else:
+        capacity = NodeCapacity.model_validate(node.capacity) if node.capacity else None
+    return {
+        "id": node.id,
+        "name": node.name,
+        "location": LocationName(id=node.location_id, name=node.location_name),
+        "state": node.state,
+        "mode": node.mode,
+        "maintenance": node.maintenance,
+        "cpu_overcommit": node.cpu_overcommit,
+        "memory_overcommit": node.memory_overcommit,
+        "disk_overcommit": node.disk_overcommit,
+        "capacity": capacity,
+        "allocated": allocated.get(node.id, _NOTHING),
+        "connected_at": node.connected_at,
+        "seen_at": heartbeat.at if heartbeat is not None else node.seen_at,
+        "created_at": node.created_at,
+    }
+
+
+def _health(node: NodeRecord, certificate_expires_at: datetime | None) -> NodeHealth:
+    checks = [HealthCheck(**check) for check in node.preflight or []]
+    found = {check.status for check in checks}
+    status = HealthStatus.UNKNOWN
+    if checks and node.connection is NodeState.ONLINE:
+        worst_first = (HealthStatus.FAILED, HealthStatus.WARNING, HealthStatus.PASSED)
+        status = next(each for each in worst_first if each in found)
+    return NodeHealth(
+        status=status,
+        checks=checks,
+        checked_at=node.preflight_at,
+        inventory_at=node.inventory_at,
+        certificate_expires_at=certificate_expires_at,
+    )
+
+
+async def _allocated(queryable: Queryable, node_ids: list[UUID]) -> dict[UUID, Allocated]:
+    rows = await queryable.fetch(
+        """
+        SELECT node_id, count(*) AS machines, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib,
+               sum(disk_gib) AS disk_gib
+          FROM vms WHERE node_id = ANY($1::uuid[]) AND deleted_at IS NULL GROUP BY node_id
+        """,
+        node_ids,
+    )
+    return {
+        row["node_id"]: Allocated(
+            machines=row["machines"], vcpus=row["vcpus"], memory_mib=row["memory_mib"], disk_gib=row["disk_gib"]
+        )
+        for row in rows
+    }
+
+
+_NOTHING = Allocated(machines=0, vcpus=0, memory_mib=0, disk_gib=0)
+
+
+def _operation(
+    name: str,
+    summary: str,
+    request: type[Request],
+    response: Any,
+    handler: Any,
+    route: Route,
+    *,
+    command: Command | None = None,
+    mutates: bool = False,
+) -> Operation[Controller, Any, Any]:
+    """The nodes are the administrators' alone: reading too."""
+    return Operation(
+        name=f"node.{name}",
+        summary=summary,
+        request=request,
+        response=response,
+        handler=handler,
+        route=route,
+        command=command or Command(("node", name), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN if mutates else Scope.READ,
+        mutates=mutates,
+    )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    _operation(
+        "list",
+        "List nodes",
+        NodeList,
+        Page[NodeModel],
+        list_nodes,
+        Route(Method.GET, "/nodes"),
+        command=Command(("node", "list")),
+    ),
+    _operation(
+        "show",
+        "Show a node with its facts, capacity and health",
+        NodeRequest,
+        NodeDetail,
+        show_node,
+        Route(Method.GET, "/nodes/{id}"),
+    ),
+    _operation(
+        "update",
+        "Change a node's name, mode, maintenance or overcommit",
+        NodeUpdate,
+        NodeDetail,
+        update_node,
+        Route(Method.PATCH, "/nodes/{id}"),
+        mutates=True,
+    ),
+    _operation(
+        "delete",
+        "Take a node out and revoke its certificate; refused while machines are placed on it",
+        NodeRequest,
+        None,
+        delete_node,
+        Route(Method.DELETE, "/nodes/{id}", status=204),
+        mutates=True,
+    ),
+    _operation(
+        "domains",
+        "List the hypervisor's domains on a node, as last seen",
+        NodeRequest,
+        list[ObservedDomainModel],
+        node_domains,
+        Route(Method.GET, "/nodes/{id}/domains"),
+    ),
+    _operation(
+        "images",
+        "List the images in a node's cache",
+        NodeRequest,
+        list[NodeImageModel],
+        node_images,
+        Route(Method.GET, "/nodes/{id}/images"),
+    ),
+    _operation(
+        "inventory",
+        "Have a node say anew what it has",
+        NodeRequest,
+        TaskModel,
+        take_inventory,
+        Route(Method.POST, "/nodes/{id}/inventory"),
+        mutates=True,
+    ),
+    _operation(
+        "preflight",
+        "Run a node's readiness checks again",
+        NodeRequest,
+        TaskModel,
+        run_preflight,
+        Route(Method.POST, "/nodes/{id}/preflight"),
+        mutates=True,
+    ),
+    _operation(
+        "tasks",
+        "List a node's tasks, newest first",
+        NodeTaskList,
+        Page[TaskModel],
+        node_tasks,
+        Route(Method.GET, "/nodes/{id}/tasks"),
+    ),
+    _operation(
+        "samples",
+        "Show a node's hourly capacity",
+        NodeSamplesRequest,
+        list[NodeSample],
+        node_samples,
+        Route(Method.GET, "/nodes/{id}/samples"),
+    ),
+    *nodes_network.OPERATIONS,
+    *nodes_joining.OPERATIONS,
+)

@@ -1,0 +1,89 @@
+"""The traffic policy of a plan: what loosens counts at once, what tightens from the next month on."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.machines.plans import Plan, shown_plan
+from svc.controller.services import Controller
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.principal import Access, Scope
+from svc_actors.controller.traffic.enforcement import enforce_plan
+from svc_actors.controller.traffic.periods import utc_now
+from svc_actors.controller.traffic.policies import set_policy
+from svc_actors.controller.traffic.policy import Policy, TrafficAction, TrafficDirection
+from svc_actors.errors import wrong_field
+
+Gib = Annotated[int, Field(ge=1, le=100_000_000)]
+Mbps = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class PlanTrafficRequest(Request):
+    """The whole policy: what is left out is its default, not what was there. `traffic_gib` null is no limit.
+    `throttle` needs `traffic_throttle_mbps`."""
+
+    id: UUID
+    traffic_gib: Annotated[Gib | None, Field(description="Allowance a month in GiB; null is no limit.")]
+    traffic_direction: Annotated[
+        TrafficDirection, Field(description="What counts: what guests send, or both ways.")
+    ] = TrafficDirection.OUTBOUND
+    traffic_action: Annotated[TrafficAction, Field(description="What is done about a machine beyond it.")] = (
+        TrafficAction.REPORT
+    )
+    traffic_throttle_mbps: Annotated[Mbps | None, Field(description="Rate of a throttle in Mbit/s.")] = None
+
+
+class PlanTrafficResult(Model):
+    """`effective_from`: when all of the policy is in force. `deferred`: that is not at once. `machines`: how many have
+    the plan. `note`: what happens when, in words."""
+
+    plan: Plan
+    effective_from: datetime
+    machines: int
+    deferred: bool
+    note: str
+
+
+async def set_plan_traffic(context: Context[Controller], request: PlanTrafficRequest) -> PlanTrafficResult:
+    if request.traffic_action is TrafficAction.THROTTLE and request.traffic_throttle_mbps is None:
+        raise wrong_field("traffic_throttle_mbps", "a throttle needs a rate in Mbit/s")
+    wanted = Policy(
+        allowance_gib=request.traffic_gib,
+        direction=request.traffic_direction,
+        action=request.traffic_action,
+        throttle_mbps=request.traffic_throttle_mbps,
+    )
+    now = utc_now()
+    async with context.services.database.transaction() as tx:
+        done = await set_policy(tx, context.caller, request.id, wanted, now=now)
+        enforced = await enforce_plan(tx, request.id, now)
+        plan = await shown_plan(tx, request.id)
+    lifted = enforced.lifted
+    let_go = f" {lifted} machine{' is' if lifted == 1 else 's are'} within the allowance again." if lifted else ""
+    return PlanTrafficResult(
+        plan=plan,
+        effective_from=done.effective_from,
+        machines=done.machines,
+        deferred=done.change.later is not None,
+        note=done.note + let_go,
+    )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="plan.traffic",
+        summary="Set what a plan allows of traffic; what tightens begins with the next month",
+        request=PlanTrafficRequest,
+        response=PlanTrafficResult,
+        handler=set_plan_traffic,
+        route=Route(Method.PUT, "/plans/{id}/traffic"),
+        command=Command(("plan", "traffic"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+)

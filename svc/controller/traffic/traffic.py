@@ -1,0 +1,229 @@
+"""Traffic: what machines have transferred, what their plans allow, and what was done about those beyond it.
+
+A customer sees their own machines and the totals of these alone. Deleted machines stay in the months in which they have
+transferred something: what they owe is still to be billed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from svc.controller.access import visible_projects
+from svc.controller.machines.models import visible_machine
+from svc.controller.services import Controller
+from svc.controller.traffic.models import (
+    AskedPeriod,
+    TrafficDecision,
+    TrafficMonth,
+    TrafficPage,
+    TrafficPosition,
+    TrafficUse,
+    VMTraffic,
+    asked_period,
+    percent_of,
+    state_of,
+)
+from svc.registry.operation import Command, Context, Method, Operation, Request, Route
+from svc.registry.paging import Condition, Page, PageRequest, contains, equals, joined, paginate
+from svc.registry.principal import Access, Principal, Scope
+from svc_actors.controller.traffic.periods import Period, period_of, until, utc_now
+from svc_actors.controller.traffic.policies import as_policy, policies, policy_of
+from svc_actors.controller.traffic.readings import month_of, months_of
+from svc_actors.rows import sole
+from svc_actors.store import Queryable, Record
+
+LAST_DECISIONS: Final = 20
+
+_COUNTED: Final = (
+    """coalesce(used.sent, 0) + CASE policy.direction WHEN 'both' THEN coalesce(used.received, 0) ELSE 0 END"""
+)
+
+# $1 is the period, which the first of the list's conditions brings.
+_USE: Final = f"""
+SELECT vms.id, vms.name, vms.project_id, vms.node_id, vms.deleted_at, plans.name AS plan_name,
+       policy.allowance_gib, policy.direction, policy.action, policy.throttle_mbps,
+       coalesce(used.received, 0) AS received, coalesce(used.sent, 0) AS sent,
+       {_COUNTED} AS counted,
+       coalesce(used.resets, 0) AS resets, coalesce(used.samples, 0) AS samples, used.first_at
+FROM vms
+LEFT JOIN plans ON plans.id = vms.plan_id
+LEFT JOIN {policies("$1")} policy ON policy.plan_id = vms.plan_id
+LEFT JOIN (SELECT vm_id, sum(received) AS received, sum(sent) AS sent, sum(samples) AS samples,
+                  sum(resets) + count(*) - 1 AS resets, min(first_at) AS first_at
+           FROM traffic_readings WHERE period = $1 GROUP BY vm_id) used ON used.vm_id = vms.id"""
+
+_SORTABLE: Final = {
+    "vm_name": "vms.name",
+    "received_bytes": "received",
+    "sent_bytes": "sent",
+    "counted_bytes": "counted",
+    "allowance_bytes": "policy.allowance_gib",
+    "percent": f"({_COUNTED}) / policy.allowance_gib",
+    "plan": "plan_name",
+}
+
+_DECISIONS: Final = """SELECT traffic_decisions.*, vms.name AS vm_name
+    FROM traffic_decisions JOIN vms ON vms.id = traffic_decisions.vm_id"""
+
+
+class TrafficList(PageRequest):
+    period: AskedPeriod = None
+    project: UUID | None = None
+
+
+class VMTrafficRequest(Request):
+    id: UUID
+    period: AskedPeriod = None
+
+
+class VMBandwidthRequest(Request):
+    id: UUID
+
+
+async def list_traffic(context: Context[Controller], request: TrafficList) -> TrafficPage:
+    database, principal = context.services.database, context.principal
+    period = asked_period(request.period)
+    own = [visible_projects(principal, "vms.project_id"), equals("vms.project_id", request.project)]
+    rows, total = await paginate(
+        database,
+        select=_USE,
+        where=[_in_period(period), *own, contains(request.q, "vms.name")],
+        sortable=_SORTABLE,
+        default_sort="-counted_bytes",
+        request=request,
+        tie="vms.id",
+    )
+    received, sent = await _totals(database, period, own)
+    decided = joined(own, first=2)
+    decisions = await database.fetch(
+        f"{_DECISIONS} WHERE {decided.sql} ORDER BY traffic_decisions.id DESC LIMIT $1", LAST_DECISIONS, *decided.args
+    )
+    page = Page[TrafficUse].of([_use(row, principal) for row in rows], total, request)
+    return TrafficPage(
+        **dict(page),
+        period=period,
+        periods=await _periods(database, own),
+        received_bytes=received,
+        sent_bytes=sent,
+        decisions=[TrafficDecision.of(row) for row in decisions],
+    )
+
+
+async def show_traffic(context: Context[Controller], request: VMTrafficRequest) -> VMTraffic:
+    database = context.services.database
+    machine = await visible_machine(database, context.principal, request.id)
+    period = asked_period(request.period)
+    policy = await policy_of(database, machine["plan_id"], period)
+    history = await database.fetch(
+        f"{_DECISIONS} WHERE traffic_decisions.vm_id = $1 ORDER BY traffic_decisions.id DESC", request.id
+    )
+    return VMTraffic(
+        vm_id=request.id,
+        period=period,
+        position=TrafficPosition.of(policy, await month_of(database, request.id, period)),
+        history=[TrafficDecision.of(row) for row in history],
+        months=await _last_months(database, request.id),
+    )
+
+
+async def show_bandwidth(context: Context[Controller], request: VMBandwidthRequest) -> list[TrafficMonth]:
+    await visible_machine(context.services.database, context.principal, request.id)
+    return await _last_months(context.services.database, request.id)
+
+
+async def _last_months(queryable: Queryable, vm_id: UUID) -> list[TrafficMonth]:
+    return [TrafficMonth.of(month) for month in await months_of(queryable, vm_id, period_of(utc_now()))]
+
+
+def _in_period(period: Period) -> Condition:
+    """Machines that there were in the month, as far as is known, and any that was counted in it."""
+    made = "to_char(vms.created_at AT TIME ZONE 'UTC', 'YYYY-MM')"
+    return Condition(f"used.vm_id IS NOT NULL OR (vms.deleted_at IS NULL AND {made} <= $1)", (period,))
+
+
+async def _totals(queryable: Queryable, period: Period, own: list[Condition]) -> tuple[int, int]:
+    condition = joined([Condition("readings.period = $1", (period,)), *own])
+    row = sole(
+        await queryable.fetchrow(
+            f"""SELECT coalesce(sum(received), 0) AS received, coalesce(sum(sent), 0) AS sent
+                FROM traffic_readings readings JOIN vms ON vms.id = readings.vm_id WHERE {condition.sql}""",
+            *condition.args,
+        )
+    )
+    return int(row["received"]), int(row["sent"])
+
+
+async def _periods(queryable: Queryable, own: list[Condition]) -> list[str]:
+    """Every month from the first reading to the present, without a look at each reading."""
+    present = period_of(utc_now())
+    condition = joined(own)
+    if condition.args:
+        source = f"FROM traffic_readings readings JOIN vms ON vms.id = readings.vm_id WHERE {condition.sql}"
+    else:
+        source = "FROM traffic_readings"
+    first = await queryable.fetchval(f"SELECT min(period) {source}", *condition.args)
+    return list(until(min(Period(first or present), present), present))
+
+
+def _use(row: Record, principal: Principal) -> TrafficUse:
+    policy, counted = as_policy(row), int(row["counted"])
+    return TrafficUse(
+        vm_id=row["id"],
+        vm_name=row["name"],
+        project_id=row["project_id"],
+        node_id=row["node_id"] if principal.sees_everything else None,
+        plan=row["plan_name"],
+        deleted_at=row["deleted_at"],
+        received_bytes=int(row["received"]),
+        sent_bytes=int(row["sent"]),
+        counted_bytes=counted,
+        allowance_bytes=policy.allowance_bytes,
+        percent=percent_of(policy, counted),
+        direction=policy.direction,
+        action=policy.action,
+        state=state_of(policy, counted),
+        resets=int(row["resets"]),
+        samples=int(row["samples"]),
+        first_at=row["first_at"],
+    )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="traffic.list",
+        summary="List what machines have transferred in a month beside what their plans allow",
+        request=TrafficList,
+        response=TrafficPage,
+        handler=list_traffic,
+        route=Route(Method.GET, "/traffic"),
+        command=Command(("traffic",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="vm.traffic",
+        summary="Show a machine's traffic, where it stands, and what was done about it",
+        request=VMTrafficRequest,
+        response=VMTraffic,
+        handler=show_traffic,
+        route=Route(Method.GET, "/vms/{id}/traffic"),
+        command=Command(("vm", "traffic"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="vm.bandwidth",
+        summary="Show what a machine transferred in the last twelve months, newest first",
+        request=VMBandwidthRequest,
+        response=list[TrafficMonth],
+        handler=show_bandwidth,
+        route=Route(Method.GET, "/vms/{id}/bandwidth"),
+        command=Command(("vm", "bandwidth"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+)

@@ -1,0 +1,116 @@
+"""Alerts: what an operator must look at. Seen is not over: an alert closes when what it is about has ended."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from svc.controller.services import Controller
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
+from svc.registry.principal import Access, Scope
+from svc_actors.alerts import Severity, announce_alert
+from svc_actors.errors import not_found
+from svc_actors.store import Record, audit
+
+
+class Alert(Model):
+    """`key` names what the alert is about; of one key at most one is open."""
+
+    id: UUID
+    key: str
+    severity: Severity
+    message: str
+    resource_kind: str | None
+    resource_id: str | None
+    opened_at: datetime
+    acknowledged_at: datetime | None
+    acknowledged_by: UUID | None
+    closed_at: datetime | None
+
+    @classmethod
+    def of(cls, row: Record) -> Alert:
+        return cls(**{name: row[name] for name in cls.model_fields})
+
+
+class AlertList(PageRequest):
+    """Sorted by severity, alerts of one severity are in the order in which they were opened."""
+
+    severity: Severity | None = None
+
+
+class AlertRequest(Request):
+    id: UUID
+
+
+async def list_alerts(context: Context[Controller], request: AlertList) -> Page[Alert]:
+    rows, total = await paginate(
+        context.services.database,
+        select="SELECT alerts.* FROM alerts",
+        where=[
+            Condition("alerts.closed_at IS NULL"),
+            equals("alerts.severity", request.severity),
+            contains(request.q, "alerts.message", "alerts.key"),
+        ],
+        sortable={
+            "severity": "ROW(alerts.severity = 'critical', alerts.opened_at)",
+            "opened_at": "alerts.opened_at",
+        },
+        default_sort="-severity",
+        request=request,
+        tie="alerts.id",
+    )
+    return Page[Alert].of([Alert.of(row) for row in rows], total, request)
+
+
+async def acknowledge(context: Context[Controller], request: AlertRequest) -> Alert:
+    """Somebody has seen it. The first one stays the one who did."""
+    async with context.services.database.transaction() as tx:
+        row = await tx.fetchrow(
+            """UPDATE alerts SET acknowledged_at = coalesce(acknowledged_at, now()),
+                                 acknowledged_by = coalesce(acknowledged_by, $2)
+               WHERE id = $1 AND closed_at IS NULL RETURNING *""",
+            request.id,
+            context.principal.user_id,
+        )
+        if row is None:
+            raise not_found("There is no such open alert.")
+        await announce_alert(tx, row)
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="alert",
+            target_id=str(request.id),
+            target_name=row["key"],
+            project_id=None,
+        )
+    return Alert.of(row)
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="alert.list",
+        summary="List open alerts, the gravest and newest first",
+        request=AlertList,
+        response=Page[Alert],
+        handler=list_alerts,
+        route=Route(Method.GET, "/alerts"),
+        command=Command(("alert", "list")),
+        access=Access.STAFF,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="alert.ack",
+        summary="Say that an alert was seen",
+        request=AlertRequest,
+        response=Alert,
+        handler=acknowledge,
+        route=Route(Method.POST, "/alerts/{id}/ack"),
+        command=Command(("alert", "ack"), positional=("id",)),
+        access=Access.STAFF,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+)

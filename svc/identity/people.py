@@ -1,0 +1,267 @@
+"""/admin/users: people as an administrator sees and changes them (specification, Administering people).
+
+Invariants: a password is never logged, audited or shown; suspension, sign-out and a new password end every browser
+session of the person at once, and only suspension stops their API tokens.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.services import Controller
+from svc.identity import person_records, sessions
+from svc.identity.fields import Email, Name, NewPassword, Reason, Text
+from svc.identity.passwords import check_password
+from svc.identity.person_records import PERSON_SELECT, Person, PersonStatus
+from svc.identity.users import update_person
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
+from svc.registry.principal import Access, Role, Scope
+from svc_actors.errors import conflict
+from svc_actors.rows import sole
+
+
+class PersonListRequest(PageRequest):
+    role: Role | None = None
+    status: PersonStatus | None = None
+
+
+class PersonRequest(Request):
+    id: UUID
+
+
+class PersonUpdateRequest(Request):
+    """Fields left out stay as they are."""
+
+    id: UUID
+    name: Name | None = None
+    email: Email | None = None
+    role: Role | None = None
+    phone: Annotated[str, Field(max_length=50)] | None = None
+    company: Annotated[str, Field(max_length=200)] | None = None
+    note: Text | None = None
+
+
+class SuspendRequest(Request):
+    """The person is shown `reason` at sign-in."""
+
+    id: UUID
+    reason: Reason
+
+
+class PasswordRequest(Request):
+    id: UUID
+    password: NewPassword
+
+
+class OwnedProject(Model):
+    id: UUID
+    name: str
+    vm_count: int
+
+
+class PersonDetail(Person):
+    """A person with what they own."""
+
+    projects: list[OwnedProject]
+    vm_count: int
+    token_count: int
+    ssh_key_count: int
+    session_count: int
+    last_seen_at: datetime | None
+
+
+class SignedOut(Model):
+    """How many browser sessions were ended."""
+
+    sessions: int
+
+
+async def list_people(context: Context[Controller], request: PersonListRequest) -> Page[Person]:
+    status = {
+        None: EVERYTHING,
+        PersonStatus.ACTIVE: Condition("u.suspended_at IS NULL"),
+        PersonStatus.SUSPENDED: Condition("u.suspended_at IS NOT NULL"),
+    }[request.status]
+    rows, total = await paginate(
+        context.services.database,
+        select=PERSON_SELECT,
+        where=[
+            status,
+            equals("u.role", request.role),
+            contains(request.q, "u.email", "u.name", "u.company", "u.phone"),
+        ],
+        sortable={"email": "u.email", "name": "u.name", "created_at": "u.created_at", "company": "u.company"},
+        default_sort="email",
+        request=request,
+        tie="u.id",
+    )
+    return Page[Person].of([Person(**dict(row)) for row in rows], total, request)
+
+
+async def show_person(context: Context[Controller], request: PersonRequest) -> PersonDetail:
+    database = context.services.database
+    whole = await person_records.person(database, request.id)
+    projects = await database.fetch(
+        """
+        SELECT p.id, p.name, count(v.id) AS vm_count
+        FROM project_members AS m JOIN projects AS p ON p.id = m.project_id
+        LEFT JOIN vms AS v ON v.project_id = p.id AND v.deleted_at IS NULL
+        WHERE m.user_id = $1 GROUP BY p.id ORDER BY p.name
+        """,
+        request.id,
+    )
+    counts = await database.fetchrow(
+        """
+        SELECT (SELECT count(*) FROM api_tokens WHERE user_id = $1) AS token_count,
+               (SELECT count(*) FROM ssh_keys WHERE user_id = $1) AS ssh_key_count,
+               (SELECT count(*) FROM sessions WHERE user_id = $1) AS session_count,
+               (SELECT max(seen_at) FROM sessions WHERE user_id = $1) AS last_seen_at
+        """,
+        request.id,
+    )
+    owned = [OwnedProject(**dict(row)) for row in projects]
+    return PersonDetail(
+        **whole.model_dump(), projects=owned, vm_count=sum(project.vm_count for project in owned), **dict(sole(counts))
+    )
+
+
+async def update(context: Context[Controller], request: PersonUpdateRequest) -> Person:
+    async with context.services.database.transaction() as tx:
+        return await update_person(context, tx, request.id, request)
+
+
+async def suspend(context: Context[Controller], request: SuspendRequest) -> Person:
+    async with context.services.database.transaction() as tx:
+        target = await person_records.locked(tx, request.id)
+        if target.id == context.principal.user_id:
+            raise conflict("Nobody suspends themselves.")
+        await person_records.keep_an_administrator(tx, context, target)
+        await tx.execute(
+            "UPDATE users SET suspended_at = coalesce(suspended_at, now()), suspension_reason = $2 WHERE id = $1",
+            target.id,
+            request.reason,
+        )
+        await sessions.end_all(tx, target.id)
+        await person_records.record(context, tx, target, {"reason": request.reason})
+        return await person_records.person(tx, target.id)
+
+
+async def restore(context: Context[Controller], request: PersonRequest) -> Person:
+    async with context.services.database.transaction() as tx:
+        target = await person_records.locked(tx, request.id)
+        restored = await person_records.change(tx, target.id, {"suspended_at": None, "suspension_reason": None})
+        await person_records.record(context, tx, restored)
+    return restored
+
+
+async def sign_out(context: Context[Controller], request: PersonRequest) -> SignedOut:
+    async with context.services.database.transaction() as tx:
+        target = await person_records.locked(tx, request.id)
+        ended = await sessions.end_all(tx, target.id)
+        await person_records.record(context, tx, target, {"sessions": ended})
+    return SignedOut(sessions=ended)
+
+
+async def set_password(context: Context[Controller], request: PasswordRequest) -> None:
+    target = await person_records.person(context.services.database, request.id)
+    check_password(request.password, [target.email.partition("@")[0]])
+    password_hash = await context.services.passwords.hash(request.password)
+    async with context.services.database.transaction() as tx:
+        await person_records.change(tx, target.id, {"password_hash": password_hash})
+        ended = await sessions.end_all(tx, target.id)
+        await person_records.record(context, tx, target, {"sessions": ended})
+    if target.id == context.principal.user_id:
+        context.effects.clear_session = True
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="person.list",
+        summary="Everybody, in full",
+        request=PersonListRequest,
+        response=Page[Person],
+        handler=list_people,
+        route=Route(Method.GET, "/admin/users"),
+        command=Command(("person", "list")),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="person.show",
+        summary="One person with what they own",
+        request=PersonRequest,
+        response=PersonDetail,
+        handler=show_person,
+        route=Route(Method.GET, "/admin/users/{id}"),
+        command=Command(("person", "show"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="person.update",
+        summary="Change what is kept of a person",
+        request=PersonUpdateRequest,
+        response=Person,
+        handler=update,
+        route=Route(Method.PATCH, "/admin/users/{id}"),
+        command=Command(("person", "update"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="person.suspend",
+        summary="Suspend a person: sessions end, tokens are refused",
+        request=SuspendRequest,
+        response=Person,
+        handler=suspend,
+        route=Route(Method.POST, "/admin/users/{id}/suspend"),
+        command=Command(("person", "suspend"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="person.restore",
+        summary="Lift a suspension",
+        request=PersonRequest,
+        response=Person,
+        handler=restore,
+        route=Route(Method.POST, "/admin/users/{id}/restore"),
+        command=Command(("person", "restore"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="person.sign_out",
+        summary="End every browser session of a person",
+        request=PersonRequest,
+        response=SignedOut,
+        handler=sign_out,
+        route=Route(Method.POST, "/admin/users/{id}/sign-out"),
+        command=Command(("person", "sign-out"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="person.set_password",
+        summary="Set a person's password; every session of theirs ends",
+        request=PasswordRequest,
+        response=None,
+        handler=set_password,
+        route=Route(Method.POST, "/admin/users/{id}/password"),
+        command=Command(("person", "set-password"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+)

@@ -1,0 +1,89 @@
+"""GET and PATCH /settings: what administrators decide for the whole service. One not stored has its default."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from svc.controller.services import Controller
+from svc.identity.fields import Name
+from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.principal import Access, Scope
+from svc_actors.store import Queryable, audit
+
+
+class Settings(Model):
+    """`service_name` heads the pages; `support_contact` is told to whom the service turns away."""
+
+    service_name: str = "Virtual machines"
+    support_contact: str = ""
+
+
+class SettingsUpdate(Request):
+    """Fields left out stay as they are."""
+
+    service_name: Name | None = None
+    support_contact: Annotated[str, Field(max_length=200)] | None = None
+
+
+async def read_settings(queryable: Queryable) -> Settings:
+    rows = await queryable.fetch("SELECT name, value FROM settings")
+    known = Settings.model_fields
+    return Settings.model_validate({row["name"]: row["value"] for row in rows if row["name"] in known})
+
+
+async def show(context: Context[Controller], request: Empty) -> Settings:
+    return await read_settings(context.services.database)
+
+
+async def update(context: Context[Controller], request: SettingsUpdate) -> Settings:
+    changes = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    async with context.services.database.transaction() as tx:
+        for name, value in changes.items():
+            await tx.execute(
+                """
+                INSERT INTO settings (name, value) VALUES ($1, $2)
+                ON CONFLICT (name) DO UPDATE SET value = excluded.value, updated_at = now()
+                """,
+                name,
+                value,
+            )
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="settings",
+            target_id=None,
+            target_name=None,
+            project_id=None,
+            details={"changed": changes},
+        )
+        return await read_settings(tx)
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="settings.show",
+        summary="The settings of the service",
+        request=Empty,
+        response=Settings,
+        handler=show,
+        route=Route(Method.GET, "/settings"),
+        command=Command(("settings", "show")),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="settings.update",
+        summary="Change settings of the service",
+        request=SettingsUpdate,
+        response=Settings,
+        handler=update,
+        route=Route(Method.PATCH, "/settings"),
+        command=Command(("settings", "update")),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+)

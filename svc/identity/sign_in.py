@@ -1,0 +1,318 @@
+"""Setup, sign-in, sign-out and /me.
+
+Invariants: the first administrator is made once, with the token that was minted for it; whoever is unknown, has no
+password or typed a wrong one gets the same answer at the same cost; only who proved the password is told of a
+suspension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.services import Controller
+from svc.identity import sessions
+from svc.identity.fields import Email, Name, NewPassword
+from svc.identity.passwords import check_password
+from svc.identity.settings import read_settings
+from svc.identity.throttle import SignInAttempt
+from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.principal import Access, Role, Scope
+from svc_actors.errors import conflict, forbidden, invalid, unauthenticated
+from svc_actors.secrets import SETUP_TOKEN_PREFIX, fingerprint, new_secret
+from svc_actors.store import Database, Queryable, Transaction, Via, audit
+
+DEFAULT_PROJECT = "default"
+_SETUP_LOCK = 0x5356_5355
+
+
+class SetupStatus(Model):
+    """`required`: there is no administrator yet."""
+
+    required: bool
+    service_name: str
+
+
+class SetupRequest(Request):
+    token: Annotated[str, Field(min_length=1, max_length=200)]
+    email: Email
+    name: Name
+    password: NewPassword
+
+
+class LoginRequest(Request):
+    email: Annotated[str, Field(max_length=254)]
+    password: Annotated[str, Field(max_length=1024)]
+
+
+class SignedIn(Model):
+    id: UUID
+    email: str
+    name: str
+    role: Role
+
+
+class LoginResult(Model):
+    """The session itself is in the cookie; it ends at `expires_at` at the latest."""
+
+    user: SignedIn
+    expires_at: datetime
+
+
+class Impersonation(Model):
+    """The support session that this cookie is: who is really there, why, and until when."""
+
+    id: UUID
+    operator: str
+    reason: str
+    started_at: datetime
+    expires_at: datetime
+
+
+class Me(Model):
+    id: UUID
+    email: str
+    name: str
+    role: Role
+    phone: str
+    company: str
+    scopes: list[Scope]
+    created_at: datetime
+    last_sign_in_at: datetime | None
+    impersonation: Impersonation | None = None
+
+
+async def ensure_setup_token(database: Database) -> str | None:
+    """A fresh token for POST /setup, which ends any earlier one; None once there is an administrator."""
+    async with database.transaction() as tx:
+        await tx.execute("SELECT pg_advisory_xact_lock($1)", _SETUP_LOCK)
+        if await _administrator_exists(tx):
+            return None
+        token = new_secret(SETUP_TOKEN_PREFIX)
+        await tx.execute("DELETE FROM setup_tokens WHERE used_at IS NULL")
+        await tx.execute("INSERT INTO setup_tokens (token_hash) VALUES ($1)", fingerprint(token))
+    return token
+
+
+async def setup_status(context: Context[Controller], request: Empty) -> SetupStatus:
+    database = context.services.database
+    settings = await read_settings(database)
+    return SetupStatus(required=not await _administrator_exists(database), service_name=settings.service_name)
+
+
+async def setup(context: Context[Controller], request: SetupRequest) -> LoginResult:
+    if await _administrator_exists(context.services.database):
+        raise conflict("This service is set up already.", hint="Sign in.")
+    check_password(request.password, [request.email.partition("@")[0]])
+    password_hash = await context.services.passwords.hash(request.password)
+    async with context.services.database.transaction() as tx:
+        await tx.execute("SELECT pg_advisory_xact_lock($1)", _SETUP_LOCK)
+        if await _administrator_exists(tx):
+            raise conflict("This service is set up already.", hint="Sign in.")
+        if not await tx.fetchval(
+            "UPDATE setup_tokens SET used_at = now() WHERE token_hash = $1 AND used_at IS NULL RETURNING true",
+            fingerprint(request.token),
+        ):
+            raise forbidden(
+                "This is not the setup token.",
+                hint="The service prints it when it starts, and a restart makes a new one.",
+            )
+        user_id: UUID = await tx.fetchval(
+            """
+            INSERT INTO users (email, name, role, password_hash, last_sign_in_at)
+            VALUES ($1, $2, 'administrator', $3, now()) RETURNING id
+            """,
+            request.email,
+            request.name,
+            password_hash,
+        )
+        await tx.execute(
+            """
+            WITH found AS (SELECT id FROM projects WHERE name = $1 ORDER BY created_at, id LIMIT 1),
+                 made AS (INSERT INTO projects (name) SELECT $1 WHERE NOT EXISTS (SELECT FROM found) RETURNING id)
+            INSERT INTO project_members (project_id, user_id)
+            SELECT id, $2::uuid FROM found UNION ALL SELECT id, $2::uuid FROM made
+            """,
+            DEFAULT_PROJECT,
+            user_id,
+        )
+        user = SignedIn(id=user_id, email=request.email, name=request.name, role=Role.ADMINISTRATOR)
+        return await _signed_in(context, tx, user, via=Via.SETUP)
+
+
+async def login(context: Context[Controller], request: LoginRequest) -> LoginResult:
+    database, passwords = context.services.database, context.services.passwords
+    email = request.email.strip().lower()
+    attempt = SignInAttempt(email, context.caller.address)
+    await attempt.admit(database)
+    async with passwords.turn():
+        # Asked again in turn: failures of those who were before this one count.
+        await attempt.admit(database)
+        row = await database.fetchrow(
+            "SELECT id, email, name, role, password_hash, suspension_reason FROM users WHERE email = $1", email
+        )
+        if not await passwords.verify(row["password_hash"] if row else None, request.password) or row is None:
+            await attempt.failed(database)
+            raise unauthenticated("The email address or the password is wrong.")
+    if row["suspension_reason"] is not None:
+        contact = (await read_settings(database)).support_contact
+        raise forbidden(
+            f"This account is suspended: {row['suspension_reason']}",
+            hint=f"Write to {contact}." if contact else None,
+            details={"suspension_reason": row["suspension_reason"]},
+        )
+    async with database.transaction() as tx:
+        await attempt.succeeded(tx)
+        # A password that was changed, or a suspension, while the hash was computed counts.
+        still = await tx.fetchval(
+            """
+            UPDATE users SET last_sign_in_at = now()
+            WHERE id = $1 AND suspended_at IS NULL AND password_hash = $2 RETURNING true
+            """,
+            row["id"],
+            row["password_hash"],
+        )
+        if not still:
+            raise unauthenticated("The email address or the password is wrong.")
+        user = SignedIn(id=row["id"], email=row["email"], name=row["name"], role=Role(row["role"]))
+        return await _signed_in(context, tx, user, via=Via.SESSION)
+
+
+async def logout(context: Context[Controller], request: Empty) -> None:
+    principal = context.principal
+    if principal.session_id is None:
+        raise invalid("A token is not signed in or out.", hint="DELETE /tokens/{id} revokes it.")
+    async with context.services.database.transaction() as tx:
+        await sessions.end(tx, principal.session_id)
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="user",
+            target_id=str(principal.user_id),
+            target_name=principal.email,
+            project_id=None,
+        )
+    context.effects.clear_session = True
+
+
+async def me(context: Context[Controller], request: Empty) -> Me:
+    row = await context.services.database.fetchrow(
+        """
+        SELECT u.id, u.email, u.name, u.role, u.phone, u.company, u.created_at, u.last_sign_in_at,
+               i.id AS impersonation_id, i.reason, i.started_at, i.expires_at
+        FROM users AS u LEFT JOIN impersonations AS i ON i.id = $2
+        WHERE u.id = $1
+        """,
+        context.principal.user_id,
+        context.principal.impersonation_id,
+    )
+    if row is None:
+        raise unauthenticated("This person is no longer there.")
+    impersonation = None
+    if row["impersonation_id"] is not None:
+        impersonation = Impersonation(
+            id=row["impersonation_id"],
+            operator=context.principal.impersonator_email or "",
+            reason=row["reason"],
+            started_at=row["started_at"],
+            expires_at=row["expires_at"],
+        )
+    return Me(
+        id=row["id"],
+        email=row["email"],
+        name=row["name"],
+        role=Role(row["role"]),
+        phone=row["phone"],
+        company=row["company"],
+        scopes=sorted(context.principal.scopes),
+        created_at=row["created_at"],
+        last_sign_in_at=row["last_sign_in_at"],
+        impersonation=impersonation,
+    )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="setup.status",
+        summary="Whether the first administrator is still to be made",
+        request=Empty,
+        response=SetupStatus,
+        handler=setup_status,
+        route=Route(Method.GET, "/setup/status"),
+        command=Command(("setup", "status")),
+        access=Access.PUBLIC,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="setup.run",
+        summary="Make the first administrator, with the token that the service printed",
+        request=SetupRequest,
+        response=LoginResult,
+        handler=setup,
+        route=Route(Method.POST, "/setup"),
+        command=Command(("setup", "run"), positional=("token",)),
+        access=Access.PUBLIC,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+    Operation(
+        name="session.login",
+        summary="Sign in with an email address and a password",
+        request=LoginRequest,
+        response=LoginResult,
+        handler=login,
+        route=Route(Method.POST, "/auth/login"),
+        command=Command(("session", "login"), positional=("email",)),
+        access=Access.PUBLIC,
+        scope=Scope.WRITE,
+        mutates=True,
+    ),
+    Operation(
+        name="session.logout",
+        summary="End this browser session",
+        request=Empty,
+        response=None,
+        handler=logout,
+        route=Route(Method.POST, "/auth/logout"),
+        command=Command(("session", "logout")),
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE,
+        mutates=True,
+        in_support_session=True,
+    ),
+    Operation(
+        name="user.me",
+        summary="Who the caller is",
+        request=Empty,
+        response=Me,
+        handler=me,
+        route=Route(Method.GET, "/me"),
+        command=Command(("me",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+)
+
+
+async def _administrator_exists(queryable: Queryable) -> bool:
+    return bool(await queryable.fetchval("SELECT EXISTS (SELECT FROM users WHERE role = 'administrator')"))
+
+
+async def _signed_in(context: Context[Controller], tx: Transaction, user: SignedIn, *, via: Via) -> LoginResult:
+    begun = await sessions.begin(
+        tx,
+        user.id,
+        address=context.caller.address,
+        user_agent=context.user_agent,
+        replaces=context.principal.session_id,
+    )
+    caller = replace(context.caller, actor_id=user.id, actor=user.email, role=user.role.value, via=via, token_id=None)
+    await audit.record(tx, caller, target_kind="user", target_id=str(user.id), target_name=user.email, project_id=None)
+    context.effects.set_session = begun.cookie
+    return LoginResult(user=user, expires_at=begun.expires_at)

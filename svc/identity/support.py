@@ -1,0 +1,182 @@
+"""Support sessions: an administrator inside a customer's account, for 30 minutes, to look (specification,
+Authentication).
+
+Invariants: one begins only from an administrator's own browser session, never from a token, never in another support
+session, and only in a customer's account; the cookie is made anew at its start and its end, and the operator's own
+session, which ended when it began, is begun anew for no longer than it would have lasted.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from svc.controller.services import Controller
+from svc.identity import person_records, sessions
+from svc.identity.fields import Reason
+from svc.identity.people import PersonRequest
+from svc.identity.sign_in import LoginResult, SignedIn
+from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.principal import Access, Role, Scope
+from svc_actors.errors import conflict, forbidden
+
+
+class ImpersonateRequest(Request):
+    """`reason` is kept, and the customer can read of the session in their activity."""
+
+    id: UUID
+    reason: Reason
+
+
+class SupportSession(Model):
+    """The cookie is now the customer's, until `expires_at` or POST /impersonation/end."""
+
+    id: UUID
+    operator: str
+    customer: SignedIn
+    reason: str
+    started_at: datetime
+    expires_at: datetime
+
+
+class ImpersonationRecord(Model):
+    """Who was inside an account, why and how long. `ended_at` is None while it lasts, and stays so for one that ran
+    out unnoticed after `expires_at`."""
+
+    id: UUID
+    operator_id: UUID
+    operator: str
+    customer_id: UUID
+    customer: str
+    reason: str
+    started_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+
+
+async def impersonate(context: Context[Controller], request: ImpersonateRequest) -> SupportSession:
+    principal = context.principal
+    if principal.session_id is None:
+        raise forbidden("A support session begins from a browser session, never from a token.")
+    async with context.services.database.transaction() as tx:
+        customer = await person_records.locked(tx, request.id)
+        if customer.id == principal.user_id:
+            raise forbidden("Nobody needs a support session in their own account.")
+        if customer.role is not Role.CUSTOMER:
+            raise forbidden("A support session is never in the account of an administrator or a staff member.")
+        row = await tx.fetchrow(
+            """
+            INSERT INTO impersonations (operator_id, customer_id, reason, expires_at, return_until)
+            SELECT $1, $2, $3, now() + $4::interval, s.expires_at FROM sessions AS s WHERE s.id = $5
+            RETURNING id, started_at, expires_at
+            """,
+            principal.user_id,
+            customer.id,
+            request.reason,
+            sessions.SUPPORT,
+            principal.session_id,
+        )
+        if row is None:
+            raise forbidden("This session has just ended: sign in again.")
+        begun = await sessions.begin(
+            tx,
+            customer.id,
+            address=context.caller.address,
+            user_agent=context.user_agent,
+            replaces=principal.session_id,
+            lasts=sessions.SUPPORT,
+            impersonation_id=row["id"],
+        )
+        await person_records.record(
+            context, tx, customer, {"impersonation_id": str(row["id"]), "reason": request.reason}
+        )
+    context.effects.set_session = begun.cookie
+    return SupportSession(
+        id=row["id"],
+        operator=principal.email or "",
+        customer=SignedIn(id=customer.id, email=customer.email, name=customer.name, role=customer.role),
+        reason=request.reason,
+        started_at=row["started_at"],
+        expires_at=row["expires_at"],
+    )
+
+
+async def end_impersonation(context: Context[Controller], request: Empty) -> LoginResult:
+    principal = context.principal
+    if principal.impersonation_id is None or principal.session_id is None or principal.impersonator_id is None:
+        raise conflict("This is not a support session.")
+    async with context.services.database.transaction() as tx:
+        return_until: datetime = await tx.fetchval(
+            "SELECT return_until FROM impersonations WHERE id = $1", principal.impersonation_id
+        )
+        operator = await person_records.locked(tx, principal.impersonator_id)
+        customer = await person_records.person(tx, context.principal.user_id or operator.id)
+        begun = await sessions.begin(
+            tx,
+            operator.id,
+            address=context.caller.address,
+            user_agent=context.user_agent,
+            replaces=principal.session_id,
+            not_after=return_until,
+        )
+        await person_records.record(context, tx, customer, {"impersonation_id": str(principal.impersonation_id)})
+    context.effects.set_session = begun.cookie
+    user = SignedIn(id=operator.id, email=operator.email, name=operator.name, role=operator.role)
+    return LoginResult(user=user, expires_at=begun.expires_at)
+
+
+async def list_impersonations(context: Context[Controller], request: PersonRequest) -> list[ImpersonationRecord]:
+    database = context.services.database
+    await person_records.person(database, request.id)
+    rows = await database.fetch(
+        """
+        SELECT i.id, i.operator_id, o.email AS operator, i.customer_id, c.email AS customer, i.reason, i.started_at,
+               i.expires_at, i.ended_at
+        FROM impersonations AS i JOIN users AS o ON o.id = i.operator_id JOIN users AS c ON c.id = i.customer_id
+        WHERE i.customer_id = $1 ORDER BY i.started_at DESC LIMIT 1000
+        """,
+        request.id,
+    )
+    return [ImpersonationRecord(**dict(row)) for row in rows]
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="person.impersonate",
+        summary="Begin a support session in a customer's account",
+        request=ImpersonateRequest,
+        response=SupportSession,
+        handler=impersonate,
+        route=Route(Method.POST, "/admin/users/{id}/impersonate"),
+        command=Command(("person", "impersonate"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="person.impersonations",
+        summary="Who has been inside this account",
+        request=PersonRequest,
+        response=list[ImpersonationRecord],
+        handler=list_impersonations,
+        route=Route(Method.GET, "/admin/users/{id}/impersonations"),
+        command=Command(("person", "impersonations"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="impersonation.end",
+        summary="End the support session and return to one's own",
+        request=Empty,
+        response=LoginResult,
+        handler=end_impersonation,
+        route=Route(Method.POST, "/impersonation/end"),
+        command=Command(("impersonation", "end")),
+        access=Access.SIGNED_IN,
+        scope=Scope.WRITE,
+        mutates=True,
+        in_support_session=True,
+    ),
+)

@@ -1,0 +1,157 @@
+"""API tokens of the caller's own: listed, made (the token is shown once), revoked.
+
+Invariants: a token is made in a session or with the scope admin, may not do more than what made it, and does not
+outlive it; its owner's role bounds it whatever its scopes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.services import Controller
+from svc.identity.fields import Name
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import Page, PageRequest, contains, equals, paginate
+from svc.registry.principal import Access, Scope, with_contained
+from svc_actors.errors import forbidden, not_found
+from svc_actors.rows import sole
+from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
+from svc_actors.store import audit
+
+_COLUMNS = "id, name, scopes, last_four, created_at, expires_at, last_used_at"
+
+
+class ApiToken(Model):
+    id: UUID
+    name: str
+    scopes: list[Scope]
+    last_four: str
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+
+
+class ApiTokenCreated(ApiToken):
+    """`token` is shown this once."""
+
+    token: str
+
+
+class ApiTokenCreateRequest(Request):
+    """`days` until it expires; 0: never."""
+
+    name: Name
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(Scope))]
+    days: Annotated[int, Field(ge=0, le=3650)] = 365
+
+
+class TokenRequest(Request):
+    id: UUID
+
+
+async def list_tokens(context: Context[Controller], request: PageRequest) -> Page[ApiToken]:
+    rows, total = await paginate(
+        context.services.database,
+        select=f"SELECT {_COLUMNS} FROM api_tokens",
+        where=[equals("user_id", context.principal.user_id), contains(request.q, "name")],
+        sortable={"created_at": "created_at", "name": "name", "last_used_at": "last_used_at"},
+        default_sort="-created_at",
+        request=request,
+    )
+    return Page[ApiToken].of([ApiToken(**dict(row)) for row in rows], total, request)
+
+
+async def create_token(context: Context[Controller], request: ApiTokenCreateRequest) -> ApiTokenCreated:
+    excess = with_contained(request.scopes) - context.principal.scopes
+    if excess:
+        names = ", ".join(sorted(excess))
+        raise forbidden(f"A token cannot be given more than what makes it has: {names}.")
+    token = new_secret(API_TOKEN_PREFIX)
+    async with context.services.database.transaction() as tx:
+        row = await tx.fetchrow(
+            f"""
+            INSERT INTO api_tokens (token_hash, last_four, user_id, name, scopes, expires_at)
+            VALUES ($1, $2, $3, $4, $5, least(
+                CASE WHEN $6 > 0 THEN now() + make_interval(days => $6) END,
+                (SELECT expires_at FROM api_tokens WHERE id = $7)
+            ))
+            RETURNING {_COLUMNS}
+            """,
+            fingerprint(token),
+            token[-4:],
+            context.principal.user_id,
+            request.name,
+            sorted(set(request.scopes)),
+            request.days,
+            context.principal.token_id,
+        )
+        created = ApiTokenCreated(**dict(sole(row)), token=token)
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind="token",
+            target_id=str(created.id),
+            target_name=created.name,
+            project_id=None,
+            details={"scopes": created.scopes},
+        )
+    return created
+
+
+async def revoke_token(context: Context[Controller], request: TokenRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        name = await tx.fetchval(
+            "DELETE FROM api_tokens WHERE id = $1 AND user_id = $2 RETURNING name",
+            request.id,
+            context.principal.user_id,
+        )
+        if name is None:
+            raise not_found("There is no such token.")
+        await audit.record(
+            tx, context.caller, target_kind="token", target_id=str(request.id), target_name=name, project_id=None
+        )
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="token.list",
+        summary="The caller's own API tokens",
+        request=PageRequest,
+        response=Page[ApiToken],
+        handler=list_tokens,
+        route=Route(Method.GET, "/tokens"),
+        command=Command(("token", "list")),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="token.create",
+        summary="Make an API token; it is shown once",
+        request=ApiTokenCreateRequest,
+        response=ApiTokenCreated,
+        handler=create_token,
+        route=Route(Method.POST, "/tokens", status=201),
+        command=Command(("token", "create"), positional=("name",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.ADMIN,
+        mutates=True,
+        secret=True,
+    ),
+    Operation(
+        name="token.delete",
+        summary="Revoke an API token",
+        request=TokenRequest,
+        response=None,
+        handler=revoke_token,
+        route=Route(Method.DELETE, "/tokens/{id}"),
+        command=Command(("token", "delete"), positional=("id",)),
+        access=Access.SIGNED_IN,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+)

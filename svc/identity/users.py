@@ -1,0 +1,150 @@
+"""/users: names to pick from, for putting people into projects. It shows no phone and no suspension reason; the
+whole person is at /admin/users."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.services import Controller
+from svc.identity import person_records
+from svc.identity.fields import Email, Name, NewPassword
+from svc.identity.passwords import check_password
+from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.paging import Page, PageRequest, contains, equals, paginate
+from svc.registry.principal import Access, Role, Scope
+from svc_actors.errors import conflict
+from svc_actors.store import Transaction, UniqueViolationError
+
+
+class User(Model):
+    id: UUID
+    email: str
+    name: str
+    role: Role
+
+
+class UserListRequest(PageRequest):
+    role: Role | None = None
+
+
+class UserCreateRequest(Request):
+    """Without `password` the person cannot sign in until an administrator sets one."""
+
+    email: Email
+    name: Name
+    role: Role = Role.CUSTOMER
+    password: NewPassword | None = None
+    phone: Annotated[str, Field(max_length=50)] = ""
+    company: Annotated[str, Field(max_length=200)] = ""
+
+
+class UserUpdateRequest(Request):
+    """Fields left out stay as they are."""
+
+    id: UUID
+    email: Email | None = None
+    name: Name | None = None
+    role: Role | None = None
+
+
+async def list_users(context: Context[Controller], request: UserListRequest) -> Page[User]:
+    rows, total = await paginate(
+        context.services.database,
+        select="SELECT id, email, name, role FROM users",
+        where=[equals("role", request.role), contains(request.q, "email", "name")],
+        sortable={"email": "email", "name": "name", "created_at": "created_at"},
+        default_sort="email",
+        request=request,
+    )
+    return Page[User].of([User(**dict(row)) for row in rows], total, request)
+
+
+async def create_user(context: Context[Controller], request: UserCreateRequest) -> User:
+    password_hash = None
+    if request.password is not None:
+        check_password(request.password, [request.email.partition("@")[0]])
+        password_hash = await context.services.passwords.hash(request.password)
+    async with context.services.database.transaction() as tx:
+        try:
+            user_id: UUID = await tx.fetchval(
+                """
+                INSERT INTO users (email, name, role, password_hash, phone, company)
+                VALUES ($1, $2, $3, $4, $5, $6) RETURNING id
+                """,
+                request.email,
+                request.name,
+                request.role,
+                password_hash,
+                request.phone,
+                request.company,
+            )
+        except UniqueViolationError:
+            raise conflict("This email address belongs to somebody already.") from None
+        made = await person_records.person(tx, user_id)
+        await person_records.record(context, tx, made, {"role": made.role.value})
+    return _user(made)
+
+
+async def update_user(context: Context[Controller], request: UserUpdateRequest) -> User:
+    async with context.services.database.transaction() as tx:
+        return _user(await update_person(context, tx, request.id, request))
+
+
+async def update_person(
+    context: Context[Controller], tx: Transaction, user_id: UUID, request: Request
+) -> person_records.Person:
+    """Apply the fields that `request` carries beside `id`, and record which they were."""
+    changes = request.model_dump(exclude={"id"}, exclude_unset=True, exclude_none=True)
+    target = await person_records.locked(tx, user_id)
+    if "role" in changes and changes["role"] is not Role.ADMINISTRATOR:
+        await person_records.keep_an_administrator(tx, context, target)
+    changed = await person_records.change(tx, user_id, changes)
+    await person_records.record(context, tx, changed, {"changed": sorted(changes)})
+    return changed
+
+
+OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+    Operation(
+        name="user.list",
+        summary="People to pick from, by name",
+        request=UserListRequest,
+        response=Page[User],
+        handler=list_users,
+        route=Route(Method.GET, "/users"),
+        command=Command(("user", "list")),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.READ,
+        mutates=False,
+    ),
+    Operation(
+        name="user.create",
+        summary="Add a person",
+        request=UserCreateRequest,
+        response=User,
+        handler=create_user,
+        route=Route(Method.POST, "/users", status=201),
+        command=Command(("user", "create"), positional=("email",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+    Operation(
+        name="user.update",
+        summary="Change a person's name, email address or role",
+        request=UserUpdateRequest,
+        response=User,
+        handler=update_user,
+        route=Route(Method.PATCH, "/users/{id}"),
+        command=Command(("user", "update"), positional=("id",)),
+        access=Access.ADMINISTRATOR,
+        scope=Scope.ADMIN,
+        mutates=True,
+    ),
+)
+
+
+def _user(whole: person_records.Person) -> User:
+    return User(id=whole.id, email=whole.email, name=whole.name, role=whole.role)
