@@ -1,1 +1,1 @@
-"""Who may ask (people, sessions, tokens, support), and what all of them are told (settings, activity, events, alerts)."""
+"""Who may ask (people, sessions, tokens, support), and what everybody is told (settings, activity, events, alerts)."""

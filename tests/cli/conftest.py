@@ -27,7 +27,7 @@ from svc.cli.profiles import Profile, ProfileFile
 from svc.controller.config import ControllerConfig
 from svc_nodeagent.simulated import Behaviour
 from svc_nodeagent.simulated_fleet import Fleet
-from tests.system.stack import free_port
+from tests.support.stack import free_port
 
 EMAIL, PASSWORD = "ada@example.test", "Correct-Horse-42"
 IMAGE = b"a disk" * 1000

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from svc_actors.store import Database
-from tests.console.house import House, open_house
+from tests.support.console import House, open_house
 
 
 @pytest.fixture

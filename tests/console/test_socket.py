@@ -9,7 +9,7 @@ import trio
 from trio_websocket import ConnectionClosed, ConnectionRejected, WebSocketConnection
 
 from svc_actors.controller.machines.consoles import ConsoleKind
-from tests.console.house import House
+from tests.support.console import House
 
 
 async def read_for_ever(socket: WebSocketConnection) -> None:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from svc_actors.controller.machines.consoles import ConsoleKind, Grant, redeem
-from tests.console.house import House
+from tests.support.console import House
 
 
 async def test_of_fifty_redeems_of_one_ticket_one_succeeds(house: House) -> None:

@@ -6,8 +6,8 @@ import httpx
 import pytest
 import trio
 
-from tests.faults.clock import Clock, clock_and_postgresql
-from tests.faults.house import GUARD, Api, House, Told, open_house
+from tests.support.deployment import GUARD, Api, House, Told, open_house
+from tests.support.faketime import Clock, clock_and_postgresql
 
 pytestmark = pytest.mark.system
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from svc_actors.store import Database
-from tests.faults.house import ENDED, Api, House, Refused, Unavailable, open_house
+from tests.support.deployment import ENDED, Api, House, Refused, Unavailable, open_house
 
 pytestmark = pytest.mark.system
 

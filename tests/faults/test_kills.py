@@ -8,7 +8,7 @@ from enum import StrEnum
 import pytest
 import trio
 
-from tests.faults.house import House, open_house
+from tests.support.deployment import House, open_house
 
 pytestmark = pytest.mark.system
 

@@ -10,9 +10,9 @@ import trio
 
 from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
-from tests.faults.house import ENDED, seeded
-from tests.system import host
-from tests.system.stack import Program, Stack, open_stack
+from tests.support import host
+from tests.support.deployment import ENDED, seeded
+from tests.support.stack import Program, Stack, open_stack
 
 pytestmark = pytest.mark.system
 

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from tests.faults.house import Api, House, open_house
-from tests.gateway.proxy import Proxy, proxy_to
+from tests.support.deployment import Api, House, open_house
+from tests.support.tcp_proxy import Proxy, proxy_to
 
 pytestmark = pytest.mark.system
 

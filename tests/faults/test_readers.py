@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from tests.faults.crowd import disturbed_crowd, ended
+from tests.support.load import disturbed_crowd, ended
 
 pytestmark = pytest.mark.system
 

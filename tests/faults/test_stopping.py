@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed
 
-from tests.faults.house import Told, open_house
+from tests.support.deployment import Told, open_house
 
 pytestmark = pytest.mark.system
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.faults.house import ENDED, Api, House, Told, open_house
+from tests.support.deployment import ENDED, Api, House, Told, open_house
 
 pytestmark = pytest.mark.system
 

@@ -11,7 +11,7 @@ import pytest
 
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
-from tests.http.toys import Served, Toys, served, toy_app
+from tests.support.example_service import Served, Toys, served, toy_app
 
 
 @pytest.fixture

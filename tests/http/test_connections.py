@@ -17,7 +17,7 @@ from hypercorn.trio import serve
 from quart_trio import QuartTrio
 
 from svc_http import connections
-from tests.http.toys import Served
+from tests.support.example_service import Served
 
 
 @dataclass

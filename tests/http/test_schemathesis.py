@@ -36,10 +36,10 @@ from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import Database
 from svc_http.app import create_app
 from svc_http.server import serve_https
-from tests.addresses.ground import make_cards, make_pool, take
-from tests.certificates import self_signed
 from tests.conftest import Cluster
-from tests.controller.machines.service import World, make_node
+from tests.support.addresses import make_cards, make_pool, take
+from tests.support.certificates import self_signed
+from tests.support.machine_service import World, make_node
 
 EXAMPLES = 12
 REGISTRY = controller_registry()

@@ -15,7 +15,7 @@ from svc_actors.store import Database
 from svc_http.metrics import Metrics
 from svc_http.operations import database_check, operations_app
 from svc_http.server import serve_loopback
-from tests.http.toys import Served
+from tests.support.example_service import Served
 
 WRITER = {"Authorization": "Bearer customer,write"}
 

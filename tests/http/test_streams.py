@@ -15,8 +15,8 @@ import svc_http.exchange
 import svc_http.server
 import svc_http.streaming
 from svc_actors.store import Database, EventKind, NewEvent, append
-from tests.http.streams import reading
-from tests.http.toys import Served, served
+from tests.support.example_service import Served, served
+from tests.support.sse import reading
 
 VERSIONS = ("http/1.1", "h2")
 

@@ -17,7 +17,7 @@ from svc.registry.principal import EVERY_SCOPE, Principal, Role
 from svc_actors.errors import ErrorCode, ServiceError, capacity
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, EventLog, Via
-from tests.http.toys import Toy, ToyMakeRequest, Toys
+from tests.support.example_service import Toy, ToyMakeRequest, Toys
 
 ORDER = ToyMakeRequest(id="ball", size=1, idempotency_key="k")
 

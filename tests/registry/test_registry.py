@@ -23,8 +23,8 @@ from svc.registry.registry import InconsistentRegistryError, Registry
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import ActorUnavailable, Draining, MailboxFull
 from svc_actors.store import Database
-from tests.http.toys import Toy, ToyMakeRequest, operation
 from tests.registry.test_idempotency import context
+from tests.support.example_service import Toy, ToyMakeRequest, operation
 
 REGISTRY = controller_registry()
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from svc_actors.store import Caller, Database, EventKind, EventLog, Outcome, Via, record
-from tests.store.server import PATIENCE
+from tests.support.postgres_server import PATIENCE
 
 OPERATOR = Caller(
     actor_id=uuid4(),

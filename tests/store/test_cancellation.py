@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from svc_actors.store import Database
-from tests.store.server import until
+from tests.support.postgres_server import until
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -17,8 +17,8 @@ from svc_actors.store import Database, UniqueViolationError
 from svc_actors.store import database as pool_module
 from svc_actors.store import transactions as transactions_module
 from svc_actors.store import transport as transport_module
-from tests.store.proxy import proxy_to
-from tests.store.server import until
+from tests.support.postgres_proxy import proxy_to
+from tests.support.postgres_server import until
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import trio
 
 from svc_actors.store import Database, DatabaseInUseError, DatabaseStartError, database_url, embedded
 from svc_actors.store.reach import server_account
-from tests.store.server import PATIENCE, answered, kill_server, postmaster, server_folder, until
+from tests.support.postgres_server import PATIENCE, answered, kill_server, postmaster, server_folder, until
 
 _SERVE = """
 import pathlib, sys, trio

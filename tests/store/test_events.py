@@ -31,7 +31,7 @@ from svc_actors.store import (
 )
 from svc_actors.store import events as events_module
 from svc_actors.store.sequencing import prune
-from tests.store.server import PATIENCE, kill_server, own_server, until
+from tests.support.postgres_server import PATIENCE, kill_server, own_server, until
 
 
 def numbered(number: int, writer: int = 0) -> NewEvent:

@@ -15,9 +15,9 @@ import trio
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_actors.store import database as pool_module
-from tests.certificates import self_signed
-from tests.store.proxy import Proxy, tls_proxy_to
-from tests.store.server import own_server, until
+from tests.support.certificates import self_signed
+from tests.support.postgres_proxy import Proxy, tls_proxy_to
+from tests.support.postgres_server import own_server, until
 
 
 @dataclass(frozen=True)

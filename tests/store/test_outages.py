@@ -10,7 +10,7 @@ import trio
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, NotificationKind
 from svc_actors.store import database as pool_module
-from tests.store.server import PATIENCE, answered, kill_server, own_server, until
+from tests.support.postgres_server import PATIENCE, answered, kill_server, own_server, until
 
 
 async def terminate_all_others(database: Database) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from tests.images.places import IMAGES, TOOLS
-from tests.system.stack import open_stack
-from tests.system.terminal import serial_console
+from tests.support.image_paths import IMAGES, TOOLS
+from tests.support.stack import open_stack
+from tests.support.terminal import serial_console
 
 pytestmark = pytest.mark.system
 

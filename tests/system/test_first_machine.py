@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from svc.cli.client import Client
-from tests.system import host
-from tests.system.stack import BIN, Stack, open_stack
-from tests.system.terminal import serial_console
+from tests.support import host
+from tests.support.stack import BIN, Stack, open_stack
+from tests.support.terminal import serial_console
 
 pytestmark = pytest.mark.system
 

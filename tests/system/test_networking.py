@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from svc.cli.client import Client
-from tests.system import host
-from tests.system.stack import Stack, open_stack
-from tests.system.terminal import Terminal, serial_console
+from tests.support import host
+from tests.support.stack import Stack, open_stack
+from tests.support.terminal import Terminal, serial_console
 
 pytestmark = pytest.mark.system
 

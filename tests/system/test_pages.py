@@ -15,8 +15,8 @@ from uuid import UUID
 import pytest
 import trio
 
-from tests.system.browser import Browser, Page, open_browser
-from tests.system.stack import BIN, ROOT, Program, Stack
+from tests.support.browser import Browser, Page, open_browser
+from tests.support.stack import BIN, ROOT, Program, Stack
 
 pytestmark = pytest.mark.system
 

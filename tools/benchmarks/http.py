@@ -39,7 +39,7 @@ from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import Database, Event, EventKind, EventLog, NewEvent, append, embedded, migrate
 from svc_http.app import App, create_app
 from svc_http.server import TlsFiles, serve_https
-from tests.certificates import self_signed
+from tests.support.certificates import self_signed
 from tools.benchmarks import Ratio
 
 ROUNDS = 5

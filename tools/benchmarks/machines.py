@@ -24,7 +24,7 @@ import trio
 
 from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
-from tests.system.stack import open_stack
+from tests.support.stack import open_stack
 from tools.benchmarks import Ratio
 
 ROUNDS = 7

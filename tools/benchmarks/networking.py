@@ -40,7 +40,7 @@ from svc_nodeagent.host import Host, OpenStream
 from svc_nodeagent.journal import Journal
 from svc_nodeagent.protocol import DomainState, NetworkResult, OperationId, VmNetApply
 from svc_nodeagent.simulated import SimulatedHost, SimulatedMachine
-from tests.gateway.site import Site
+from tests.support.node_api import Site
 from tools.benchmarks import Ratio
 
 SIZES = (10, 100, 1000)

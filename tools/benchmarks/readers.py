@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from tests.faults.crowd import disturbed_crowd
+from tests.support.load import disturbed_crowd
 from tools.benchmarks import Ratio
 
 

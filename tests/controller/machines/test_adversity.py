@@ -21,9 +21,9 @@ from svc_actors.controller.tasks.runner import Ending, Task, TaskRun, TaskRunner
 from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationId, OperationResult
-from tests.controller.machines.service import ADMINISTRATOR, SEALER, FakeGateway, make_world, open_service
-from tests.controller.machines.stage import stage
 from tests.controller.machines.test_machine_life import order, refuse, running_machine
+from tests.support.machine_service import ADMINISTRATOR, SEALER, FakeGateway, make_world, open_service
+from tests.support.machines import stage
 
 
 async def test_a_rename_that_fails_ends_although_the_old_name_was_taken_meanwhile(database: Database) -> None:

@@ -13,9 +13,9 @@ from svc_actors.alerts import KEPT_DAYS, Severity, close_alert, forget_closed_al
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
-from tests.controller.machines.api import REGISTRY, Api, person
-from tests.controller.machines.service import FakeGateway, Service, World, make_world, open_service
 from tests.controller.machines.test_machine_life import order
+from tests.support.machine_api import REGISTRY, Api, person
+from tests.support.machine_service import FakeGateway, Service, World, make_world, open_service
 
 
 @asynccontextmanager

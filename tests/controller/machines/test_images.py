@@ -23,8 +23,8 @@ from svc_actors.controller.tasks.runner import TaskRunner, TaskStatus
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent.protocol import ControllerSource, ImagePull
-from tests.controller.machines.api import Api, person
-from tests.controller.machines.service import (
+from tests.support.machine_api import Api, person
+from tests.support.machine_service import (
     ADMINISTRATOR,
     DIGEST,
     FakeGateway,

@@ -15,8 +15,8 @@ from svc_actors.controller.networking.security_groups import create_group
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from svc_nodeagent.protocol import Action, VmCreate
-from tests.controller.machines.api import Api
-from tests.controller.machines.stage import KEY, PASSWORD, refusal, stage
+from tests.support.machine_api import Api
+from tests.support.machines import KEY, PASSWORD, refusal, stage
 
 
 async def test_a_customer_orders_a_machine_and_sees_it_run(database: Database) -> None:

@@ -18,7 +18,7 @@ from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime.actor import Ref
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DeleteResult, DomainState, FailureCode, OperationResult, VmCreate
-from tests.controller.machines.service import ADMINISTRATOR, FakeGateway, Service, World, make_world, open_service
+from tests.support.machine_service import ADMINISTRATOR, FakeGateway, Service, World, make_world, open_service
 
 Order = Callable[[Ref[Machine]], Awaitable[Task]]
 

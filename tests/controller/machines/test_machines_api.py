@@ -13,8 +13,8 @@ from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from svc_nodeagent.protocol import FailureCode, VmSetPassword
-from tests.controller.machines.api import REGISTRY
-from tests.controller.machines.stage import PASSWORD, refusal, stage
+from tests.support.machine_api import REGISTRY
+from tests.support.machines import PASSWORD, refusal, stage
 
 BY_ID = [
     ("vm.show", {}),

@@ -12,8 +12,8 @@ from svc_actors.controller.machines.creation import create_machine
 from svc_actors.controller.tasks.runner import Ending, Task, TaskRunner, TaskStatus
 from svc_actors.store import Database
 from svc_nodeagent.protocol import NodeOperation, OperationId, OperationResult
-from tests.controller.machines.service import ADMINISTRATOR, SEALER, FakeGateway, make_world, open_service
 from tests.controller.machines.test_machine_life import order
+from tests.support.machine_service import ADMINISTRATOR, SEALER, FakeGateway, make_world, open_service
 
 
 @pytest.mark.parametrize("point", ["before the work", "image.pull", "vm.create", "after the outcome"])

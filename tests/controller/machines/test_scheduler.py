@@ -8,7 +8,7 @@ import trio
 from svc_actors.controller.machines.creation import create_machine
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
-from tests.controller.machines.service import ADMINISTRATOR, SEALER, make_node, make_world
+from tests.support.machine_service import ADMINISTRATOR, SEALER, make_node, make_world
 
 
 async def test_parallel_creations_never_promise_more_memory_than_there_is(database: Database) -> None:

@@ -12,9 +12,9 @@ from svc.registry.principal import Role
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
-from tests.controller.machines.api import Api
-from tests.controller.machines.service import ADMINISTRATOR
-from tests.controller.networking.stage import Held, Stage, another_node, failing, open_stage
+from tests.support.machine_api import Api
+from tests.support.machine_service import ADMINISTRATOR
+from tests.support.networking import Held, Stage, another_node, failing, open_stage
 
 CODES = ErrorCode
 

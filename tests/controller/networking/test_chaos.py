@@ -20,8 +20,8 @@ from svc_actors.errors import ServiceError
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database
 from svc_nodeagent.protocol import FailureCode, NetworkSpec, NodeOperation
-from tests.controller.machines.service import ADMINISTRATOR, World
-from tests.controller.networking.stage import Hosts, Stage, open_stage
+from tests.support.machine_service import ADMINISTRATOR, World
+from tests.support.networking import Hosts, Stage, open_stage
 
 LIVES = 4
 ACTIONS = 12

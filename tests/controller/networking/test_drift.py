@@ -27,7 +27,7 @@ from svc_nodeagent.protocol import (
     VmNetApply,
     VmNetRelease,
 )
-from tests.controller.networking.stage import Held, Stage, open_stage
+from tests.support.networking import Held, Stage, open_stage
 
 VM = UUID(int=1)
 

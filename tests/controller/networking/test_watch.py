@@ -18,9 +18,9 @@ from svc_actors.controller.tasks.runner import TaskStatus
 from svc_actors.store import Database, Queryable
 from svc_nodeagent.host import Report
 from svc_nodeagent.protocol import FailureCode, NetworkResult, NodeOperation, OperationResult, VmNetApply, VmNetRelease
-from tests.controller.machines.service import ADMINISTRATOR
-from tests.controller.networking.records import Records
-from tests.controller.networking.stage import BRISK, Held, Hosts, Stage, another_node, failing, open_stage, unheard
+from tests.support.machine_service import ADMINISTRATOR
+from tests.support.network_records import Records
+from tests.support.networking import BRISK, Held, Hosts, Stage, another_node, failing, open_stage, unheard
 
 
 async def changed(stage: Stage, *vm_ids: UUID) -> None:

@@ -12,9 +12,9 @@ from svc.controller.nodes import nodes
 from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.nodes.records import NodeState
 from svc_actors.store import Database
-from tests.controller.networking.records import Records
-from tests.gateway.rig import NodeOnDisk
-from tests.gateway.site import Site, open_site
+from tests.support.gateway import NodeOnDisk
+from tests.support.network_records import Records
+from tests.support.node_api import Site, open_site
 
 PATIENCE = 20.0
 

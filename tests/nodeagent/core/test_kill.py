@@ -14,7 +14,7 @@ import trio
 import svc_nodeagent
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DeleteResult, OperationId, VmCreate, VmDelete
-from tests.gateway.rig import NodeOnDisk, Rig, create, open_rig
+from tests.support.gateway import NodeOnDisk, Rig, create, open_rig
 
 CORE = ("agent.py", "dispatch.py", "journal.py", "simulated.py")
 _POINT = re.compile(r'fault_point\("([a-z._]+)"\)')

@@ -15,8 +15,8 @@ import trio
 from svc_nodeagent.hypervisor import LibvirtHost, Naming
 from svc_nodeagent.hypervisor.connection import start_daemons
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
-from tests.images.places import IMAGES, TOOLS
 from tests.nodeagent.hypervisor.builders import FileStream
+from tests.support.image_paths import IMAGES, TOOLS
 
 
 @pytest.fixture(scope="session")

@@ -29,9 +29,9 @@ from svc_nodeagent.protocol import (
     VmNetRelease,
     VmReboot,
 )
-from tests.images.guest import sha512_crypt
 from tests.nodeagent.hypervisor.builders import ADDRESS, GATEWAY, OTHER, image, machine, seed, silent
 from tests.nodeagent.hypervisor.console_reader import ConsoleReader
+from tests.support.guest import sha512_crypt
 
 pytestmark = pytest.mark.system
 

@@ -41,9 +41,9 @@ from svc_nodeagent.protocol import (
     VmStart,
     VmUpdate,
 )
-from tests.images.guest import sha512_crypt
 from tests.nodeagent.hypervisor.builders import ADDRESS, GATEWAY, image, machine, network, seed, silent
 from tests.nodeagent.hypervisor.console_reader import ConsoleReader
+from tests.support.guest import sha512_crypt
 
 pytestmark = pytest.mark.system
 

@@ -11,9 +11,9 @@ import trio
 
 from svc_nodeagent.hypervisor.seeds import write_seed
 from svc_nodeagent.protocol import GuestAddress, NetworkSpec, NicSpec, Topology
-from tests.images.guest import MAC, Console, Guest, sha512_crypt
-from tests.images.places import IMAGES, TOOLS
 from tests.nodeagent.hypervisor.builders import machine, record, seed
+from tests.support.guest import MAC, Console, Guest, sha512_crypt
+from tests.support.image_paths import IMAGES, TOOLS
 
 pytestmark = pytest.mark.system
 

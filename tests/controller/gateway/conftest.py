@@ -1,0 +1,24 @@
+"""A rig for every test that asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from svc_actors.store import Database
+from tests.support.gateway import Rig, open_rig
+from tests.support.node_api import Site, open_site
+
+
+@pytest.fixture
+async def rig(database: Database, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with open_rig(database, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def site(database: Database, tmp_path: Path) -> AsyncIterator[Site]:
+    async with open_site(database, tmp_path) as opened:
+        yield opened

@@ -1,0 +1,63 @@
+"""What a new host runs: the script and the package, and whom they trust."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import trio
+
+from svc.controller.nodes import joining as nodes_joining
+from svc.controller.nodes import package as nodes_package
+from svc.registry.operation import Empty
+from tests.support.node_api import Site
+
+
+async def test_the_wheel_that_a_host_installs_is_whole_and_the_same_each_time() -> None:
+    wheel = nodes_package.agent_package()
+    nodes_package.agent_package.cache_clear()
+    assert nodes_package.agent_package() == wheel
+    archive = zipfile.ZipFile(io.BytesIO(wheel))
+    assert archive.testzip() is None
+    (record,) = (name for name in archive.namelist() if name.endswith("/RECORD"))
+    listed = {line.split(",")[0] for line in archive.read(record).decode().splitlines()}
+    assert listed == set(archive.namelist())
+    assert {"svc_nodeagent/cli.py", "svc_nodeagent/protocol/operations.py"} <= listed
+    (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+    assert "Requires-Dist: libvirt-python" in archive.read(metadata).decode()
+    assert "Requires-Dist: quart" not in archive.read(metadata).decode()
+
+
+async def test_the_script_is_one_that_a_shell_reads_and_holds_no_secret(site: Site) -> None:
+    token = await site.bootstrap()
+    script = await site.call(nodes_joining.node_script, Empty())
+    assert token not in script
+    await trio.run_process(["sh", "-n"], stdin=script.encode())
+
+
+async def test_the_script_takes_no_authority_but_the_one_of_the_fingerprint(site: Site, tmp_path: Path) -> None:
+    """Run with an apt-get and a curl that only say that they were called: nothing is installed before trust."""
+    script = await site.call(nodes_joining.node_script, Empty())
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    authority = (await site.call(nodes_joining.node_authority, Empty())).decode()
+    (tools / "authority").write_text(authority)
+    _program(tools / "apt-get", 'echo "installed" >>"$0.calls"; exit 1')
+    _program(tools / "id", "echo 0")
+    _program(tools / "curl", f'while [ "$1" != -o ]; do shift; done; cat {tools}/authority >"$2"')
+    environment = {
+        "PATH": f"{tools}:/usr/sbin:/usr/bin:/sbin:/bin",
+        "SVC_CONTROLLER": "https://controller.example:8443",
+        "SVC_TOKEN": "svcnode_x",
+        "SVC_FINGERPRINT": "0" * 64,
+    }
+    refused = await trio.run_process(["sh"], stdin=script.encode(), env=environment, check=False, capture_stderr=True)
+    assert refused.returncode == 1
+    assert b"not the controller that the fingerprint names" in refused.stderr
+    assert not (tools / "apt-get.calls").exists()
+
+
+def _program(path: Path, body: str) -> None:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)

@@ -1,0 +1,96 @@
+"""Every operation that changes something leaves exactly one row in the audit, whatever became of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import trio
+
+from svc.cli.compose import open_services
+from svc.controller.catalogue import controller_registry
+from svc.controller.config import ControllerConfig
+from svc.registry.operation import Operation
+from svc.registry.principal import Access
+from svc_actors.store import Database
+from tests.support.identity import PASSWORD, Client, World, open_world
+
+REGISTRY = controller_registry()
+MUTATING = [operation for operation in REGISTRY if operation.mutates or operation.secret]
+SIGNED_IN = [operation for operation in MUTATING if operation.access is not Access.PUBLIC]
+NOBODY = str(UUID(int=1))
+BODIES: dict[str, dict[str, Any]] = {
+    "token.create": {"name": "t", "scopes": ["read"]},
+    "project.create": {"name": "p"},
+    "user.create": {"email": "new@example.org", "name": "New"},
+    "session.login": {"email": "root@example.org", "password": PASSWORD},
+    "location.create": {"name": "somewhere"},
+    "network.create": {"name": "a network"},
+    "node.bootstrap": {"name": "n1"},
+}
+"""Bodies with which an operation succeeds in an empty house; the others are refused, which leaves a row as well."""
+
+
+@pytest.fixture
+async def house(database: Database, tmp_path: Path) -> AsyncIterator[World]:
+    """The whole controller, with an administrator in it."""
+    config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
+    async with open_services(config, database) as services, open_world(database, services=services) as world:
+        yield world
+
+
+async def ask(client: Client, operation: Operation[Any, Any, Any]) -> str:
+    """Its answer's request id."""
+    path = operation.route.path
+    for name in ("id", "user_id", "rid"):
+        path = path.replace("{" + name + "}", NOBODY)
+    answer = await client.call(operation.route.method.value, path, BODIES.get(operation.name, {}))
+    assert answer.status_code < 500, answer.text
+    return answer.headers["X-Request-Id"]
+
+
+async def test_every_change_and_every_attempt_at_one_leaves_exactly_one_row(house: World) -> None:
+    root = await house.person("root@example.org", "administrator", password=PASSWORD)
+    asked: dict[str, str] = {}
+    for operation in MUTATING:
+        asked[operation.name] = await ask(house.program(await house.token(root)), operation)
+    rows: dict[str, list[str]] = {}
+    for row in await house.audit():
+        rows.setdefault(row["request_id"], []).append(row["operation"])
+    assert {name: rows.get(request_id) for name, request_id in asked.items()} == {name: [name] for name in asked}
+
+
+async def test_what_scope_or_role_forbids_is_recorded_as_denied(house: World) -> None:
+    root, customer = await house.person("root@example.org", "administrator"), await house.person("ada@example.org")
+    reader = house.program(await house.token(root, ["read"]))
+    for operation in SIGNED_IN:
+        request_id = await ask(reader, operation)
+        [row] = [row for row in await house.audit() if row["request_id"] == request_id]
+        assert (row["outcome"], row["error_code"], row["actor_id"]) == ("denied", "forbidden", root), operation.name
+    program = house.program(await house.token(customer))
+    for operation in SIGNED_IN:
+        if operation.access in (Access.ADMINISTRATOR, Access.STAFF):
+            request_id = await ask(program, operation)
+            [row] = [row for row in await house.audit() if row["request_id"] == request_id]
+            assert (row["outcome"], row["actor_id"]) == ("denied", customer), operation.name
+
+
+async def test_nobody_changes_anything_without_signing_in_and_leaves_no_row_behind(house: World) -> None:
+    stranger = house.browser()
+    for operation in SIGNED_IN:
+        path = operation.route.path.replace("{id}", NOBODY).replace("{user_id}", NOBODY)
+        answer = await stranger.call(operation.route.method.value, path, BODIES.get(operation.name, {}))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthenticated"), operation.name
+    assert await house.audit() == []
+
+
+async def test_strangers_cannot_fill_the_audit(house: World) -> None:
+    began = trio.current_time()
+    for number in range(300):
+        browser = house.browser(f"198.51.{number // 250}.{number % 250}")
+        await browser.post("/auth/login", {"email": f"nobody{number}@example.org", "password": "guess"})
+    minutes = (trio.current_time() - began) / 60
+    assert 100 <= len(await house.audit()) <= 120 * (1 + minutes) + 1

@@ -1,0 +1,176 @@
+"""Support sessions, rule by rule (specification, Authentication, 6)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from svc.controller.catalogue import controller_registry
+from svc.registry.operation import Method, Presentation
+from tests.support.identity import Client, World
+
+REFUSAL = "a support session can look, not act"
+ALLOWED = {("POST", "/auth/logout"), ("POST", "/impersonation/end"), ("POST", "/vms/{id}/start")}
+SOMETHING = str(UUID(int=1))
+
+
+async def inside(world: World) -> tuple[Client, UUID, UUID]:
+    """An administrator's browser inside a customer's account, and both people's ids."""
+    operator = await world.person("root@example.org", "administrator")
+    customer = await world.person("ada@example.org")
+    browser = await world.signed_in("root@example.org")
+    answer = await browser.post(f"/admin/users/{customer}/impersonate", {"reason": "ticket 12"})
+    assert answer.status_code == 200, answer.text
+    return browser, operator, customer
+
+
+async def test_the_cookie_becomes_the_customers_and_says_who_is_behind_it(world: World) -> None:
+    browser, _, customer = await inside(world)
+    me = (await browser.get("/me")).json()
+    assert (me["id"], me["role"]) == (str(customer), "customer")
+    assert (me["impersonation"]["operator"], me["impersonation"]["reason"]) == ("root@example.org", "ticket 12")
+    assert (await browser.get("/admin/users")).status_code == 403
+
+
+async def test_every_route_is_read_only_but_three(world: World) -> None:
+    browser, _, _ = await inside(world)
+    for operation in world.registry:
+        method, path = operation.route.method, operation.route.path
+        if operation.presentation is Presentation.EVENT_STREAM or (method.value, path) in ALLOWED:
+            continue
+        answer = await browser.call(method.value, path.replace("{id}", SOMETHING).replace("{user_id}", SOMETHING))
+        if method is Method.GET and not operation.mutates:
+            assert REFUSAL not in answer.text, path
+        else:
+            assert answer.status_code == 403, path
+            assert answer.json()["error"] == {"code": "forbidden", "message": REFUSAL}, path
+
+
+def test_exactly_the_three_routes_of_the_specification_are_open_to_it() -> None:
+    allowed = {
+        (operation.route.method.value, operation.route.path)
+        for operation in controller_registry()
+        if operation.in_support_session
+    }
+    assert allowed == ALLOWED
+
+
+async def test_ending_it_returns_the_operator_to_their_own_session_with_new_cookies_each_time(world: World) -> None:
+    await world.person("root@example.org", "administrator")
+    customer = await world.person("ada@example.org")
+    browser = await world.signed_in("root@example.org")
+    cookies = [browser.cookie]
+    await browser.post(f"/admin/users/{customer}/impersonate", {"reason": "r"})
+    cookies.append(browser.cookie)
+    ended = await browser.post("/impersonation/end")
+    cookies.append(browser.cookie)
+    assert ended.status_code == 200
+    assert (await browser.get("/me")).json()["email"] == "root@example.org"
+    assert len(set(cookies)) == 3
+    for old in cookies[:2]:
+        again = await world.browser().call("GET", "/me", headers={"Cookie": f"svcvm_session={old}"})
+        assert again.status_code == 401
+    assert (await browser.post("/impersonation/end")).json()["error"]["code"] == "conflict"
+
+
+async def test_the_operators_session_ends_no_later_for_the_visit(world: World) -> None:
+    await world.person("root@example.org", "administrator")
+    customer = await world.person("ada@example.org")
+    browser = await world.signed_in("root@example.org")
+    await world.database.execute("UPDATE sessions SET expires_at = now() + interval '2 hours'")
+    was = await world.database.fetchval("SELECT expires_at FROM sessions")
+    await browser.post(f"/admin/users/{customer}/impersonate", {"reason": "r"})
+    await browser.post("/impersonation/end")
+    assert await world.database.fetchval("SELECT expires_at FROM sessions") == was
+
+
+async def test_it_is_over_after_thirty_minutes_on_the_request_that_finds_out(world: World) -> None:
+    browser, _, _ = await inside(world)
+    cookie = browser.cookie
+    lasts = await world.database.fetchval("SELECT expires_at - started_at FROM impersonations")
+    assert lasts.total_seconds() == 1800
+    move = "UPDATE {} SET expires_at = expires_at - interval '{}'"
+    await world.database.execute(move.format("impersonations", "29 minutes 50 seconds"))
+    assert (await browser.get("/me")).status_code == 200
+    await world.database.execute(move.format("impersonations", "11 seconds"))
+    assert (await browser.get("/me")).status_code == 401
+    assert await world.database.fetchval("SELECT ended_at IS NOT NULL FROM impersonations")
+    late = await world.browser().call("POST", "/impersonation/end", {}, headers={"Cookie": f"svcvm_session={cookie}"})
+    assert late.status_code == 401
+
+
+@pytest.mark.parametrize("role", ["administrator", "staff"])
+async def test_never_in_the_account_of_an_administrator_or_a_staff_member(world: World, role: str) -> None:
+    await world.person("root@example.org", "administrator")
+    other = await world.person("other@example.org", role)
+    browser = await world.signed_in("root@example.org")
+    answer = await browser.post(f"/admin/users/{other}/impersonate", {"reason": "r"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
+
+
+async def test_never_of_oneself_nested_from_a_token_or_by_somebody_else(world: World) -> None:
+    root = await world.person("root@example.org", "administrator")
+    await world.person("staff@example.org", "staff")
+    customer = await world.person("ada@example.org")
+    path, reason = f"/admin/users/{customer}/impersonate", {"reason": "r"}
+    browser = await world.signed_in("root@example.org")
+    assert (await browser.post(f"/admin/users/{root}/impersonate", reason)).status_code == 403
+    assert (await world.program(await world.token(root)).post(path, reason)).status_code == 403
+    assert (await (await world.signed_in("staff@example.org")).post(path, reason)).status_code == 403
+    assert (await browser.post(path, {"reason": " "})).status_code == 400
+    assert (await browser.post(path, reason)).status_code == 200
+    nested = await browser.post(path, reason)
+    assert nested.json()["error"]["message"] == REFUSAL
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "UPDATE users SET suspended_at = now(), suspension_reason = 'r' WHERE email = 'root@example.org'",
+        "UPDATE users SET role = 'staff' WHERE email = 'root@example.org'",
+        "UPDATE users SET role = 'staff' WHERE email = 'ada@example.org'",
+    ],
+)
+async def test_it_ends_when_either_side_is_no_longer_what_it_was(world: World, ending: str) -> None:
+    browser, _, _ = await inside(world)
+    await world.database.execute(ending)
+    assert (await browser.get("/me")).status_code == 401
+
+
+@pytest.mark.parametrize("whose", ["operator", "customer"])
+async def test_signing_either_person_out_ends_it(world: World, whose: str) -> None:
+    browser, operator, customer = await inside(world)
+    await world.person("second@example.org", "administrator")
+    second = await world.signed_in("second@example.org")
+    target = operator if whose == "operator" else customer
+    assert (await second.post(f"/admin/users/{target}/sign-out")).json() == {"sessions": 1}
+    assert (await browser.get("/me")).status_code == 401
+
+
+async def test_the_audit_names_both_parties_and_the_customer_sees_it(world: World) -> None:
+    browser, operator, customer = await inside(world)
+    await browser.post("/tokens", {"name": "t", "scopes": ["read"]})
+    await browser.post("/auth/logout")
+    rows = [row for row in await world.audit() if row["via"] == "impersonation"]
+    assert [row["operation"] for row in rows] == ["token.create", "session.logout"]
+    for row in rows:
+        assert row["actor"] == "root@example.org as ada@example.org"
+        assert (row["actor_id"], row["impersonator_id"]) == (customer, operator)
+        record = await world.database.fetchrow("SELECT * FROM impersonations WHERE id = $1", row["impersonation_id"])
+        assert record is not None
+        assert (record["operator_id"], record["customer_id"]) == (operator, customer)
+    seen = (await (await world.signed_in("ada@example.org")).get("/activity")).json()["items"]
+    assert {"root@example.org as ada@example.org"} <= {entry["actor"] for entry in seen}
+
+
+async def test_an_administrator_reads_who_has_been_inside(world: World) -> None:
+    browser, operator, customer = await inside(world)
+    await browser.post("/impersonation/end")
+    [record] = (await browser.get(f"/admin/users/{customer}/impersonations")).json()
+    assert (record["operator"], record["operator_id"], record["reason"]) == (
+        "root@example.org",
+        str(operator),
+        "ticket 12",
+    )
+    assert record["ended_at"] is not None
