@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from svc.controller.services import Controller
+from svc.identity.services import IdentityServices
 from svc.registry.operation import Command, Context, Method, Model, Operation, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role, Scope
@@ -60,13 +60,13 @@ def audit_of(kind: str, target_id: UUID) -> Condition:
     return Condition("target_kind = $1 AND target_id = $2", (kind, str(target_id)))
 
 
-async def activity(context: Context[Controller], request: PageRequest) -> Page[AuditEntry]:
+async def activity(context: Context[IdentityServices], request: PageRequest) -> Page[AuditEntry]:
     everything = context.principal.role is Role.ADMINISTRATOR
     own = EVERYTHING if everything else equals("actor_id", context.principal.user_id)
     return await audit_page(context.services.database, request, [own])
 
 
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
     Operation(
         name="activity.list",
         summary="Who did what: an administrator sees all of it, everybody else their own",

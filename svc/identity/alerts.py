@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from svc.controller.services import Controller
+from svc.identity.services import IdentityServices
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Scope
@@ -44,7 +44,7 @@ class AlertRequest(Request):
     id: UUID
 
 
-async def list_alerts(context: Context[Controller], request: AlertList) -> Page[Alert]:
+async def list_alerts(context: Context[IdentityServices], request: AlertList) -> Page[Alert]:
     rows, total = await paginate(
         context.services.database,
         select="SELECT alerts.* FROM alerts",
@@ -64,7 +64,7 @@ async def list_alerts(context: Context[Controller], request: AlertList) -> Page[
     return Page[Alert].of([Alert.of(row) for row in rows], total, request)
 
 
-async def acknowledge(context: Context[Controller], request: AlertRequest) -> Alert:
+async def acknowledge(context: Context[IdentityServices], request: AlertRequest) -> Alert:
     """Somebody has seen it. The first one stays the one who did."""
     async with context.services.database.transaction() as tx:
         row = await tx.fetchrow(
@@ -88,7 +88,7 @@ async def acknowledge(context: Context[Controller], request: AlertRequest) -> Al
     return Alert.of(row)
 
 
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
     Operation(
         name="alert.list",
         summary="List open alerts, the gravest and newest first",

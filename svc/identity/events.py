@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.controller.services import Controller
+from svc.identity.services import IdentityServices
 from svc.registry.operation import Command, Context, Method, Operation, Presentation, Request, Route
 from svc.registry.principal import Access, Principal, Role, Scope
 from svc.registry.streaming import EventStream, Visibility
@@ -42,7 +42,7 @@ class EventsRequest(Request):
     after: Annotated[int, Field(ge=0, le=2**62)] | None = None
 
 
-async def events(context: Context[Controller], request: EventsRequest) -> EventStream:
+async def events(context: Context[IdentityServices], request: EventsRequest) -> EventStream:
     database, principal = context.services.database, context.principal
 
     async def visibility() -> Visibility:
@@ -80,7 +80,7 @@ def _filter(role: Role, projects: frozenset[UUID]) -> Visibility:
     return {Role.ADMINISTRATOR: everything, Role.STAFF: of_staff, Role.CUSTOMER: of_customer}[role]
 
 
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
     Operation(
         name="event.stream",
         summary="Server-sent events of kinds node, vm, task, task_log, image, alert, activity and system",

@@ -12,11 +12,11 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.controller.services import Controller
 from svc.identity import person_records, sessions
 from svc.identity.fields import Email, Name, NewPassword, Reason, Text
 from svc.identity.passwords import check_password
 from svc.identity.person_records import PERSON_SELECT, Person, PersonStatus
+from svc.identity.services import IdentityServices
 from svc.identity.users import update_person
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
@@ -81,7 +81,7 @@ class SignedOut(Model):
     sessions: int
 
 
-async def list_people(context: Context[Controller], request: PersonListRequest) -> Page[Person]:
+async def list_people(context: Context[IdentityServices], request: PersonListRequest) -> Page[Person]:
     status = {
         None: EVERYTHING,
         PersonStatus.ACTIVE: Condition("u.suspended_at IS NULL"),
@@ -103,7 +103,7 @@ async def list_people(context: Context[Controller], request: PersonListRequest) 
     return Page[Person].of([Person(**dict(row)) for row in rows], total, request)
 
 
-async def show_person(context: Context[Controller], request: PersonRequest) -> PersonDetail:
+async def show_person(context: Context[IdentityServices], request: PersonRequest) -> PersonDetail:
     database = context.services.database
     whole = await person_records.person(database, request.id)
     projects = await database.fetch(
@@ -130,12 +130,12 @@ async def show_person(context: Context[Controller], request: PersonRequest) -> P
     )
 
 
-async def update(context: Context[Controller], request: PersonUpdateRequest) -> Person:
+async def update(context: Context[IdentityServices], request: PersonUpdateRequest) -> Person:
     async with context.services.database.transaction() as tx:
         return await update_person(context, tx, request.id, request)
 
 
-async def suspend(context: Context[Controller], request: SuspendRequest) -> Person:
+async def suspend(context: Context[IdentityServices], request: SuspendRequest) -> Person:
     async with context.services.database.transaction() as tx:
         target = await person_records.locked(tx, request.id)
         if target.id == context.principal.user_id:
@@ -151,7 +151,7 @@ async def suspend(context: Context[Controller], request: SuspendRequest) -> Pers
         return await person_records.person(tx, target.id)
 
 
-async def restore(context: Context[Controller], request: PersonRequest) -> Person:
+async def restore(context: Context[IdentityServices], request: PersonRequest) -> Person:
     async with context.services.database.transaction() as tx:
         target = await person_records.locked(tx, request.id)
         restored = await person_records.change(tx, target.id, {"suspended_at": None, "suspension_reason": None})
@@ -159,7 +159,7 @@ async def restore(context: Context[Controller], request: PersonRequest) -> Perso
     return restored
 
 
-async def sign_out(context: Context[Controller], request: PersonRequest) -> SignedOut:
+async def sign_out(context: Context[IdentityServices], request: PersonRequest) -> SignedOut:
     async with context.services.database.transaction() as tx:
         target = await person_records.locked(tx, request.id)
         ended = await sessions.end_all(tx, target.id)
@@ -167,7 +167,7 @@ async def sign_out(context: Context[Controller], request: PersonRequest) -> Sign
     return SignedOut(sessions=ended)
 
 
-async def set_password(context: Context[Controller], request: PasswordRequest) -> None:
+async def set_password(context: Context[IdentityServices], request: PasswordRequest) -> None:
     target = await person_records.person(context.services.database, request.id)
     check_password(request.password, [target.email.partition("@")[0]])
     password_hash = await context.services.passwords.hash(request.password)
@@ -179,7 +179,7 @@ async def set_password(context: Context[Controller], request: PasswordRequest) -
         context.effects.clear_session = True
 
 
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
     Operation(
         name="person.list",
         summary="Everybody, in full",

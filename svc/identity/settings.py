@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from svc.controller.services import Controller
 from svc.identity.fields import Name
+from svc.identity.services import IdentityServices
 from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
 from svc.registry.principal import Access, Scope
 from svc_actors.store import Queryable, audit
@@ -33,11 +33,11 @@ async def read_settings(queryable: Queryable) -> Settings:
     return Settings.model_validate({row["name"]: row["value"] for row in rows if row["name"] in known})
 
 
-async def show(context: Context[Controller], request: Empty) -> Settings:
+async def show(context: Context[IdentityServices], request: Empty) -> Settings:
     return await read_settings(context.services.database)
 
 
-async def update(context: Context[Controller], request: SettingsUpdate) -> Settings:
+async def update(context: Context[IdentityServices], request: SettingsUpdate) -> Settings:
     changes = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     async with context.services.database.transaction() as tx:
         for name, value in changes.items():
@@ -61,7 +61,7 @@ async def update(context: Context[Controller], request: SettingsUpdate) -> Setti
         return await read_settings(tx)
 
 
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
     Operation(
         name="settings.show",
         summary="The settings of the service",

@@ -14,10 +14,10 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.controller.services import Controller
 from svc.identity import sessions
 from svc.identity.fields import Email, Name, NewPassword
 from svc.identity.passwords import check_password
+from svc.identity.services import IdentityServices
 from svc.identity.settings import read_settings
 from svc.identity.throttle import SignInAttempt
 from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
@@ -98,13 +98,13 @@ async def ensure_setup_token(database: Database) -> str | None:
     return token
 
 
-async def setup_status(context: Context[Controller], request: Empty) -> SetupStatus:
+async def setup_status(context: Context[IdentityServices], request: Empty) -> SetupStatus:
     database = context.services.database
     settings = await read_settings(database)
     return SetupStatus(required=not await _administrator_exists(database), service_name=settings.service_name)
 
 
-async def setup(context: Context[Controller], request: SetupRequest) -> LoginResult:
+async def setup(context: Context[IdentityServices], request: SetupRequest) -> LoginResult:
     if await _administrator_exists(context.services.database):
         raise conflict("This service is set up already.", hint="Sign in.")
     check_password(request.password, [request.email.partition("@")[0]])
@@ -144,7 +144,7 @@ async def setup(context: Context[Controller], request: SetupRequest) -> LoginRes
         return await _signed_in(context, tx, user, via=Via.SETUP)
 
 
-async def login(context: Context[Controller], request: LoginRequest) -> LoginResult:
+async def login(context: Context[IdentityServices], request: LoginRequest) -> LoginResult:
     database, passwords = context.services.database, context.services.passwords
     email = request.email.strip().lower()
     attempt = SignInAttempt(email, context.caller.address)
@@ -182,7 +182,7 @@ async def login(context: Context[Controller], request: LoginRequest) -> LoginRes
         return await _signed_in(context, tx, user, via=Via.SESSION)
 
 
-async def logout(context: Context[Controller], request: Empty) -> None:
+async def logout(context: Context[IdentityServices], request: Empty) -> None:
     principal = context.principal
     if principal.session_id is None:
         raise invalid("A token is not signed in or out.", hint="DELETE /tokens/{id} revokes it.")
@@ -199,7 +199,7 @@ async def logout(context: Context[Controller], request: Empty) -> None:
     context.effects.clear_session = True
 
 
-async def me(context: Context[Controller], request: Empty) -> Me:
+async def me(context: Context[IdentityServices], request: Empty) -> Me:
     row = await context.services.database.fetchrow(
         """
         SELECT u.id, u.email, u.name, u.role, u.phone, u.company, u.created_at, u.last_sign_in_at,
@@ -235,7 +235,7 @@ async def me(context: Context[Controller], request: Empty) -> Me:
     )
 
 
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
     Operation(
         name="setup.status",
         summary="Whether the first administrator is still to be made",
@@ -304,7 +304,7 @@ async def _administrator_exists(queryable: Queryable) -> bool:
     return bool(await queryable.fetchval("SELECT EXISTS (SELECT FROM users WHERE role = 'administrator')"))
 
 
-async def _signed_in(context: Context[Controller], tx: Transaction, user: SignedIn, *, via: Via) -> LoginResult:
+async def _signed_in(context: Context[IdentityServices], tx: Transaction, user: SignedIn, *, via: Via) -> LoginResult:
     begun = await sessions.begin(
         tx,
         user.id,

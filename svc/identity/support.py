@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from svc.controller.services import Controller
 from svc.identity import person_records, sessions
 from svc.identity.fields import Reason
 from svc.identity.people import PersonRequest
+from svc.identity.services import IdentityServices
 from svc.identity.sign_in import LoginResult, SignedIn
 from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
 from svc.registry.principal import Access, Role, Scope
@@ -55,7 +55,7 @@ class ImpersonationRecord(Model):
     ended_at: datetime | None
 
 
-async def impersonate(context: Context[Controller], request: ImpersonateRequest) -> SupportSession:
+async def impersonate(context: Context[IdentityServices], request: ImpersonateRequest) -> SupportSession:
     principal = context.principal
     if principal.session_id is None:
         raise forbidden("A support session begins from a browser session, never from a token.")
@@ -102,7 +102,7 @@ async def impersonate(context: Context[Controller], request: ImpersonateRequest)
     )
 
 
-async def end_impersonation(context: Context[Controller], request: Empty) -> LoginResult:
+async def end_impersonation(context: Context[IdentityServices], request: Empty) -> LoginResult:
     principal = context.principal
     if principal.impersonation_id is None or principal.session_id is None or principal.impersonator_id is None:
         raise conflict("This is not a support session.")
@@ -126,7 +126,7 @@ async def end_impersonation(context: Context[Controller], request: Empty) -> Log
     return LoginResult(user=user, expires_at=begun.expires_at)
 
 
-async def list_impersonations(context: Context[Controller], request: PersonRequest) -> list[ImpersonationRecord]:
+async def list_impersonations(context: Context[IdentityServices], request: PersonRequest) -> list[ImpersonationRecord]:
     database = context.services.database
     await person_records.person(database, request.id)
     rows = await database.fetch(
@@ -141,7 +141,7 @@ async def list_impersonations(context: Context[Controller], request: PersonReque
     return [ImpersonationRecord(**dict(row)) for row in rows]
 
 
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
     Operation(
         name="person.impersonate",
         summary="Begin a support session in a customer's account",

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.controller.services import Controller
 from svc.identity.fields import Name
+from svc.identity.services import IdentityServices
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Scope, with_contained
@@ -53,7 +53,7 @@ class TokenRequest(Request):
     id: UUID
 
 
-async def list_tokens(context: Context[Controller], request: PageRequest) -> Page[ApiToken]:
+async def list_tokens(context: Context[IdentityServices], request: PageRequest) -> Page[ApiToken]:
     rows, total = await paginate(
         context.services.database,
         select=f"SELECT {_COLUMNS} FROM api_tokens",
@@ -65,7 +65,7 @@ async def list_tokens(context: Context[Controller], request: PageRequest) -> Pag
     return Page[ApiToken].of([ApiToken(**dict(row)) for row in rows], total, request)
 
 
-async def create_token(context: Context[Controller], request: ApiTokenCreateRequest) -> ApiTokenCreated:
+async def create_token(context: Context[IdentityServices], request: ApiTokenCreateRequest) -> ApiTokenCreated:
     excess = with_contained(request.scopes) - context.principal.scopes
     if excess:
         names = ", ".join(sorted(excess))
@@ -102,7 +102,7 @@ async def create_token(context: Context[Controller], request: ApiTokenCreateRequ
     return created
 
 
-async def revoke_token(context: Context[Controller], request: TokenRequest) -> None:
+async def revoke_token(context: Context[IdentityServices], request: TokenRequest) -> None:
     async with context.services.database.transaction() as tx:
         name = await tx.fetchval(
             "DELETE FROM api_tokens WHERE id = $1 AND user_id = $2 RETURNING name",
@@ -116,7 +116,7 @@ async def revoke_token(context: Context[Controller], request: TokenRequest) -> N
         )
 
 
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
     Operation(
         name="token.list",
         summary="The caller's own API tokens",

@@ -8,10 +8,10 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.controller.services import Controller
 from svc.identity import person_records
 from svc.identity.fields import Email, Name, NewPassword
 from svc.identity.passwords import check_password
+from svc.identity.services import IdentityServices
 from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role, Scope
@@ -50,7 +50,7 @@ class UserUpdateRequest(Request):
     role: Role | None = None
 
 
-async def list_users(context: Context[Controller], request: UserListRequest) -> Page[User]:
+async def list_users(context: Context[IdentityServices], request: UserListRequest) -> Page[User]:
     rows, total = await paginate(
         context.services.database,
         select="SELECT id, email, name, role FROM users",
@@ -62,7 +62,7 @@ async def list_users(context: Context[Controller], request: UserListRequest) -> 
     return Page[User].of([User(**dict(row)) for row in rows], total, request)
 
 
-async def create_user(context: Context[Controller], request: UserCreateRequest) -> User:
+async def create_user(context: Context[IdentityServices], request: UserCreateRequest) -> User:
     password_hash = None
     if request.password is not None:
         check_password(request.password, [request.email.partition("@")[0]])
@@ -88,13 +88,13 @@ async def create_user(context: Context[Controller], request: UserCreateRequest) 
     return _user(made)
 
 
-async def update_user(context: Context[Controller], request: UserUpdateRequest) -> User:
+async def update_user(context: Context[IdentityServices], request: UserUpdateRequest) -> User:
     async with context.services.database.transaction() as tx:
         return _user(await update_person(context, tx, request.id, request))
 
 
 async def update_person(
-    context: Context[Controller], tx: Transaction, user_id: UUID, request: Request
+    context: Context[IdentityServices], tx: Transaction, user_id: UUID, request: Request
 ) -> person_records.Person:
     """Apply the fields that `request` carries beside `id`, and record which they were."""
     changes = request.model_dump(exclude={"id"}, exclude_unset=True, exclude_none=True)
@@ -106,7 +106,7 @@ async def update_person(
     return changed
 
 
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
+OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
     Operation(
         name="user.list",
         summary="People to pick from, by name",

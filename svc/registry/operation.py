@@ -37,6 +37,10 @@ class Services(Protocol):
 RequestT = TypeVar("RequestT", bound="Request")
 ResponseT = TypeVar("ResponseT")
 ServicesT = TypeVar("ServicesT", bound=Services)
+ServicesT_co = TypeVar("ServicesT_co", bound=Services, covariant=True)
+ServicesT_contra = TypeVar("ServicesT_contra", bound=Services, contravariant=True)
+"""A handler that is content with fewer services serves where there are more: identity's operations stand in every
+service's registry."""
 
 
 class Model(BaseModel):
@@ -104,7 +108,7 @@ class Effects:
 
 
 @dataclass(frozen=True)
-class Context(Generic[ServicesT]):
+class Context(Generic[ServicesT_co]):
     """What a handler gets: who asks, how it is written in the audit, and the services it works with.
 
     `response` is the operation's declared response, by which an idempotent answer is read back; `upload` the chunks of
@@ -112,7 +116,7 @@ class Context(Generic[ServicesT]):
 
     principal: Principal
     caller: Caller
-    services: ServicesT
+    services: ServicesT_co
     effects: Effects = field(default_factory=Effects)
     response: Any = None
     user_agent: str | None = None
@@ -120,7 +124,7 @@ class Context(Generic[ServicesT]):
 
 
 @dataclass(frozen=True)
-class Operation(Generic[ServicesT, RequestT, ResponseT]):
+class Operation(Generic[ServicesT_contra, RequestT, ResponseT]):
     """One thing the service can do.
 
     `response` is a model, a `list[Model]`, a `Page[Model]` or None. `secret`: the result reveals a secret, so the
@@ -133,7 +137,7 @@ class Operation(Generic[ServicesT, RequestT, ResponseT]):
     summary: str
     request: type[RequestT]
     response: Any
-    handler: Callable[[Context[ServicesT], RequestT], Awaitable[ResponseT]]
+    handler: Callable[[Context[ServicesT_contra], RequestT], Awaitable[ResponseT]]
     route: Route
     command: Command
     access: Access
