@@ -134,7 +134,7 @@ async def enrol_node(context: Context[Controller], request: NodeEnrolRequest) ->
 
 async def node_script(context: Context[Controller], request: Empty) -> str:
     await trio.lowlevel.checkpoint()
-    return resources.files("svc.controller").joinpath("get-node.sh").read_text()
+    return resources.files("svc.controller.nodes").joinpath("get-node.sh").read_text()
 
 
 async def node_authority(context: Context[Controller], request: Empty) -> bytes:
