@@ -21,7 +21,7 @@ from svc.cli.session import Session, session_parameters
 
 _COMPLETION_SECONDS = 2.0
 
-_DANGEROUS = {"pool.force-free", "vm.detach-ip"}
+_DANGEROUS = {"pool.force_free", "vm.detach_ip"}
 """What is no deletion and has no field `confirm`, and still wants to be confirmed."""
 
 _HELP = {

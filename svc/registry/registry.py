@@ -36,7 +36,7 @@ SUPPORT_SESSION_REFUSAL = "a support session can look, not act"
 _AUDIT_DEADLINE = 5.0
 _MAX_TARGET = 200
 _ROWS_OF_STRANGERS = 120
-_NAME = re.compile(r"[a-z][a-z_]*(\.[a-z][a-z_-]*)+")
+_NAME = re.compile(r"[a-z][a-z_]*(\.[a-z][a-z_]*)+")
 _SEGMENT = re.compile(r"[a-z0-9.-]+|{\w+}")
 _NOT_BEGUN = (MailboxFull, ActorUnavailable, Draining)
 """What an actor that takes no messages now says: nothing was done, and the next try may find it ready."""

@@ -53,7 +53,7 @@ async def test_every_operation_has_a_command_that_takes_its_fields(operation: Op
 
 
 async def test_groups_are_named_and_families_are_numbers() -> None:
-    group_ids = described("vm.security-groups").parameter("group_ids")
+    group_ids = described("vm.security_groups").parameter("group_ids")
     assert group_ids is not None
     assert group_ids.names == "/security-groups"
     family = described("security_group.add_rule").parameter("family")
@@ -65,7 +65,7 @@ async def test_only_what_is_changed_can_be_taken_away() -> None:
     emptiable = {
         (operation.name, one.name) for operation in SERVICE.operations for one in operation.parameters if one.emptiable
     }
-    assert {("vm.security-groups", "group_ids"), ("plan.traffic", "traffic_gib")} <= emptiable
+    assert {("vm.security_groups", "group_ids"), ("plan.traffic", "traffic_gib")} <= emptiable
     assert not {name for name, _ in emptiable if name.endswith((".create", ".list"))}
 
 

@@ -16,8 +16,8 @@ from tests.support.identity import World, open_world
 CANARY = "canary-of-somebody-else"
 BODIES: dict[str, dict[str, object]] = {
     "vm.delete": {"confirm": CANARY, "destroy_disks": True},
-    "vm.detach-ip": {"ip": "192.0.2.1"},
-    "vm.security-groups": {"group_ids": []},
+    "vm.detach_ip": {"ip": "192.0.2.1"},
+    "vm.security_groups": {"group_ids": []},
     "security_group.add_rule": {"direction": "ingress", "protocol": "any"},
 }
 """Of operations that would refuse an empty body before they look for the thing."""

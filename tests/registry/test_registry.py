@@ -63,6 +63,7 @@ def test_a_second_declaration_of_the_same_is_refused(second: dict[str, Any], why
     [
         {"name": "show"},
         {"name": "Toy.Show"},
+        {"name": "toy.show-all"},
         {"summary": ""},
         {"route": Route(Method.GET, "toys/{id}")},
         {"route": Route(Method.GET, "/toys/{id}/{id}")},

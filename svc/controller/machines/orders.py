@@ -159,7 +159,7 @@ def _different(wanted: T | None, now: T) -> T | None:
 
 def _power(name: str, summary: str, handler: Any, *, confirmed: bool, in_support_session: bool = False) -> Any:
     return Operation(
-        name=f"vm.{name}",
+        name=f"vm.{name.replace('-', '_')}",
         summary=summary,
         request=VMPowerRequest if confirmed else VMRequest,
         response=TaskModel,
@@ -204,7 +204,7 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
         mutates=True,
     ),
     Operation(
-        name="vm.reset-password",
+        name="vm.reset_password",
         summary="Set the password of a running machine's account through its guest agent",
         request=ResetPasswordRequest,
         response=ResetPasswordResult,

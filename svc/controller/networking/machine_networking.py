@@ -279,7 +279,7 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
         mutates=False,
     ),
     Operation(
-        name="vm.attach-ip",
+        name="vm.attach_ip",
         summary="Give a machine another address",
         request=AttachRequest,
         response=AttachResult,
@@ -291,7 +291,7 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
         mutates=True,
     ),
     Operation(
-        name="vm.detach-ip",
+        name="vm.detach_ip",
         summary="Take an address from a machine; its primary address stays",
         request=DetachRequest,
         response=MachineNetworking,

@@ -172,7 +172,7 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
         Command(("network", "delete"), positional=("id",)),
     ),
     _operation(
-        "network.add-pool",
+        "network.add_pool",
         "Add a pool to a network",
         PoolCreateRequest,
         PoolModel,

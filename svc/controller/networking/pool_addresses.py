@@ -245,7 +245,7 @@ def _operation(
         response=response,
         handler=handler,
         route=route,
-        command=Command(tuple(name.split(".")), positional),
+        command=Command(tuple(name.replace("_", "-").split(".")), positional),
         access=Access.ADMINISTRATOR,
         scope=Scope.ADMIN if mutates else Scope.READ,
         mutates=mutates,
@@ -306,7 +306,7 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
         ("id", "ip"),
     ),
     _operation(
-        "pool.force-free",
+        "pool.force_free",
         "Free an address that is being released, without its node's word",
         NotedAddressRequest,
         None,

@@ -300,7 +300,7 @@ OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
         Command(("security-group", "remove-rule"), positional=("id", "rid")),
     ),
     _operation(
-        "vm.security-groups",
+        "vm.security_groups",
         "Put a machine into these security groups and no others",
         MachineGroupsRequest,
         MachineNetworking,

@@ -35,8 +35,8 @@ async def test_a_pool_is_found_and_sorted_by_what_it_is(
 ) -> None:
     async with stage(database) as on:
         network = (await on.administrator("network.create", name="elsewhere")).id
-        await on.administrator("network.add-pool", id=network, name="cellar", cidr="10.9.0.0/30")
-        await on.administrator("network.add-pool", id=network, name="attic", cidr="10.9.1.0/29")
+        await on.administrator("network.add_pool", id=network, name="cellar", cidr="10.9.0.0/30")
+        await on.administrator("network.add_pool", id=network, name="attic", cidr="10.9.1.0/29")
         assert [pool.cidr for pool in (await on.administrator("pool.list", **asked)).items] == found
 
 
@@ -44,7 +44,7 @@ async def test_a_network_can_be_asked_for_its_pools_alone(database: Database) ->
     async with stage(database) as on:
         await make_pool(database, on.world, "10.9.0.0/29")
         other = (await on.administrator("network.create", name="other")).id
-        pool = await on.administrator("network.add-pool", id=other, name="p", cidr="10.9.1.0/29")
+        pool = await on.administrator("network.add_pool", id=other, name="p", cidr="10.9.1.0/29")
         assert [each.id for each in (await on.administrator("pool.list", network=other)).items] == [pool.id]
 
 

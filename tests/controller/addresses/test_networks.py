@@ -111,7 +111,7 @@ async def _until_somebody_waits(database: Database) -> None:
 
 async def test_a_range_is_not_taken_for_its_first_address(database: Database) -> None:
     async with stage(database) as on:
-        pool = await on.administrator("network.add-pool", id=on.world.network_id, name="p", cidr="10.9.0.0/24")
+        pool = await on.administrator("network.add_pool", id=on.world.network_id, name="p", cidr="10.9.0.0/24")
         with pytest.raises(ValidationError, match="ip"):
             await on.administrator("pool.block", id=pool.id, ip="10.9.0.16/28", note="lab")
         assert (await on.administrator("pool.show", id=pool.id)).blocked_count == 0
@@ -121,7 +121,7 @@ async def test_a_range_is_not_taken_for_its_first_address(database: Database) ->
 
 async def test_a_listed_sub_prefix_is_blocked_unblocked_and_freed_as_it_is_listed(database: Database) -> None:
     async with stage(database) as on:
-        pool = await on.administrator("network.add-pool", id=on.world.network_id, name="six", cidr="2001:db8::/48")
+        pool = await on.administrator("network.add_pool", id=on.world.network_id, name="six", cidr="2001:db8::/48")
         blocked = await on.administrator("pool.block", id=pool.id, ip="2001:db8:0:5::/64", note="lab")
         assert blocked.ip == "2001:db8:0:5::/64"
         await on.administrator("pool.unblock", id=pool.id, ip=blocked.ip)
@@ -130,7 +130,7 @@ async def test_a_listed_sub_prefix_is_blocked_unblocked_and_freed_as_it_is_liste
         await database.execute(
             "UPDATE allocations SET state = 'releasing', release_id = 1 WHERE vm_id = $1", card.vm_id
         )
-        await on.administrator("pool.force-free", id=pool.id, ip=held, note="its host burned down")
+        await on.administrator("pool.force_free", id=pool.id, ip=held, note="its host burned down")
         assert (await on.administrator("pool.allocations", id=pool.id)).items == []
 
 
@@ -150,5 +150,5 @@ async def test_an_address_of_a_zone_is_refused_and_not_cut_short(
     async with stage(database) as on:
         with pytest.raises(ValidationError, match="without a zone"):
             await on.administrator(
-                "network.add-pool", id=on.world.network_id, name="six", **({"cidr": "2001:db8::/48"} | dict(figures))
+                "network.add_pool", id=on.world.network_id, name="six", **({"cidr": "2001:db8::/48"} | dict(figures))
             )

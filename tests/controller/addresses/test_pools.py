@@ -34,7 +34,7 @@ async def wanted(database: Database, card: Card) -> int:
 
 async def test_an_ipv6_pool_counts_sub_prefixes(database: Database) -> None:
     async with stage(database) as on:
-        pool = await on.administrator("network.add-pool", id=on.world.network_id, name="six", cidr="2001:db8::/48")
+        pool = await on.administrator("network.add_pool", id=on.world.network_id, name="six", cidr="2001:db8::/48")
         assert (pool.family, pool.prefix_len, pool.total, pool.free_count) == (6, 64, 65_536, 65_536)
         assert (pool.topology, pool.gateway, pool.guest_prefix_len) == ("routed", "fe80::1", 64)
         assert (pool.range_start, pool.range_end) == ("2001:db8::", "2001:db8:0:ffff::")
@@ -49,7 +49,7 @@ async def test_an_ipv6_pool_counts_sub_prefixes(database: Database) -> None:
 async def test_a_bridged_pool_has_a_vlan_and_the_guests_own_subnet(database: Database) -> None:
     async with stage(database) as on:
         pool = await on.administrator(
-            "network.add-pool",
+            "network.add_pool",
             id=on.world.network_id,
             name="office",
             cidr="192.0.2.0/24",
@@ -92,7 +92,7 @@ async def test_a_pool_that_contradicts_itself_is_refused(
     database: Database, figures: dict[str, Any], field: str
 ) -> None:
     async with stage(database) as on:
-        refused = await refusal(on.administrator, "network.add-pool", id=on.world.network_id, name="p", **figures)
+        refused = await refusal(on.administrator, "network.add_pool", id=on.world.network_id, name="p", **figures)
         assert refused.code is ErrorCode.INVALID
         assert refused.message.startswith(f"{field}:")
         assert (await on.administrator("pool.list")).total == 1
@@ -113,12 +113,12 @@ async def test_a_pool_that_a_node_it_serves_cannot_carry_is_refused_with_the_nod
     async with stage(database) as on:
         beta = await make_node(database, on.world.location_id, "beta")
         await facts(database, beta, network_lacks={feature: "the kernel has no such thing"})
-        refused = await refusal(on.administrator, "network.add-pool", id=on.world.network_id, name="p", **figures)
+        refused = await refusal(on.administrator, "network.add_pool", id=on.world.network_id, name="p", **figures)
         assert refused.code is ErrorCode.CONFLICT
         assert "beta" in refused.message
         assert "the kernel has no such thing" in refused.message
         pool = await on.administrator(
-            "network.add-pool", id=on.world.network_id, name="p", node_ids=[str(on.world.node_id)], **figures
+            "network.add_pool", id=on.world.network_id, name="p", node_ids=[str(on.world.node_id)], **figures
         )
         refused = await refusal(on.administrator, "pool.update", id=pool.id, node_ids=[])
         assert "the kernel has no such thing" in refused.message
@@ -262,7 +262,7 @@ async def test_a_pool_goes_only_when_nothing_of_it_is_held(database: Database) -
         async with database.transaction() as tx:
             await begin_release(tx, card.vm_id)
         assert await refused() == {"releasing": 1}
-        await on.administrator("pool.force-free", id=pool, ip=ip, note="x")
+        await on.administrator("pool.force_free", id=pool, ip=ip, note="x")
         await on.administrator("pool.block", id=pool, ip=ip, note="x")
         assert await refused() == {"blocked": 1}
         await on.administrator("pool.unblock", id=pool, ip=ip)

@@ -73,10 +73,10 @@ async def test_releasing_to_free_by_force_is_audited_and_needs_no_node(database:
         pool, ip, card = await releasing(database, on, cidr)
         address = ip.split("/")[0]
         with pytest.raises(ValueError, match="note"):
-            await on.administrator("pool.force-free", id=pool, ip=address)
-        await on.administrator("pool.force-free", id=pool, ip=address, note="the host burnt down")
+            await on.administrator("pool.force_free", id=pool, ip=address)
+        await on.administrator("pool.force_free", id=pool, ip=address, note="the host burnt down")
         assert await held(database, pool) == []
-        told = await audited(database, "pool.force-free")
+        told = await audited(database, "pool.force_free")
         assert (told["ip"], told["note"], told["vm_id"]) == (ip, "the host burnt down", str(card.vm_id))
 
 
@@ -88,7 +88,7 @@ async def test_what_a_node_confirms_after_a_force_free_does_not_touch_the_next_h
         pool, ip, card = await releasing(database, on, cidr)
         asked = await releasing_of(database, card.vm_id)
         assert asked is not None
-        await on.administrator("pool.force-free", id=pool, ip=ip.split("/")[0], note="gone")
+        await on.administrator("pool.force_free", id=pool, ip=ip.split("/")[0], note="gone")
         [other] = await make_cards(database, on.world, 1)
         assert await take(database, pool, other) == ip
         async with database.transaction() as tx:
@@ -110,7 +110,7 @@ async def test_only_a_released_address_is_freed_by_force(database: Database) -> 
             ("10.9.0.1", "reserved"),
             ("10.9.0.8", "free"),
         ):
-            refused = await refusal(on.administrator, "pool.force-free", id=pool, ip=address, note="x")
+            refused = await refusal(on.administrator, "pool.force_free", id=pool, ip=address, note="x")
             assert refused.code is ErrorCode.CONFLICT
             assert f"is {state}" in refused.message
         assert await held(database, pool) == [(ip, "allocated"), ("10.9.0.9", "blocked")]
@@ -193,7 +193,7 @@ async def test_one_reservation_is_bounded(database: Database) -> None:
         ("pool.unreserve", {"rid": str(uuid4())}),
         ("pool.block", {"ip": "10.9.0.5", "note": "x"}),
         ("pool.unblock", {"ip": "10.9.0.5"}),
-        ("pool.force-free", {"ip": "10.9.0.5", "note": "x"}),
+        ("pool.force_free", {"ip": "10.9.0.5", "note": "x"}),
         ("pool.update", {"name": "x"}),
         ("pool.delete", {}),
         ("pool.show", {}),

@@ -118,7 +118,7 @@ async def test_a_network_with_a_pool_gives_addresses_at_once(database: Database)
 )
 async def test_a_pool_that_cannot_be_is_refused(database: Database, pool: dict[str, object], code: ErrorCode) -> None:
     async with opened(database) as (_, world, administrator, _):
-        assert await code_of(administrator, "network.add-pool", id=world.network_id, name="p", **pool) is code
+        assert await code_of(administrator, "network.add_pool", id=world.network_id, name="p", **pool) is code
         assert (await administrator("pool.list")).total == 1
 
 

@@ -23,12 +23,12 @@ BY_ID = [
     ("vm.start", {}),
     ("vm.shutdown", {}),
     ("vm.reboot", {}),
-    ("vm.force-stop", {"confirm": "web"}),
+    ("vm.force_stop", {"confirm": "web"}),
     ("vm.reset", {"confirm": "web"}),
     ("vm.tasks", {}),
     ("vm.activity", {}),
     ("vm.metrics", {}),
-    ("vm.reset-password", {}),
+    ("vm.reset_password", {}),
 ]
 
 
@@ -60,7 +60,7 @@ async def test_somebody_elses_task_is_not_found(database: Database) -> None:
         assert (await now.staff("task.list", node=now.world.node_id)).total == 1
 
 
-@pytest.mark.parametrize("name", ["vm.delete", "vm.force-stop", "vm.reset"])
+@pytest.mark.parametrize("name", ["vm.delete", "vm.force_stop", "vm.reset"])
 async def test_what_cannot_be_undone_needs_the_machines_name(database: Database, name: str) -> None:
     async with stage(database) as now:
         vm_id = (await now.created()).vm.id
@@ -121,10 +121,10 @@ async def test_a_customer_renames_a_machine_and_does_not_resize_it(database: Dat
 async def test_a_password_is_set_through_the_guest_and_kept_nowhere(database: Database) -> None:
     async with stage(database) as now:
         vm_id = (await now.created()).vm.id
-        chosen = await now.customer("vm.reset-password", id=vm_id, password=PASSWORD)
+        chosen = await now.customer("vm.reset_password", id=vm_id, password=PASSWORD)
         assert (chosen.user, chosen.chosen, chosen.password) == ("debian", True, None)
         await now.service.ended(chosen.task_id)
-        generated = await now.customer("vm.reset-password", id=vm_id)
+        generated = await now.customer("vm.reset_password", id=vm_id)
         await now.service.ended(generated.task_id)
         first, second = [asked for asked in now.service.gateway.asked if isinstance(asked, VmSetPassword)]
         assert sha512_crypt.verify(PASSWORD, first.password_hash)
@@ -137,7 +137,7 @@ async def test_a_silent_guest_agent_fails_the_password_as_not_ready(database: Da
     async with stage(database) as now:
         vm_id = (await now.created()).vm.id
         now.service.gateway.answers["vm.set_password"] = _silent
-        answer = await now.customer("vm.reset-password", id=vm_id)
+        answer = await now.customer("vm.reset_password", id=vm_id)
         task = await now.service.ended(answer.task_id)
         assert (task.status, task.error_code) == ("failed", ErrorCode.NOT_READY)
         assert await now.service.status(vm_id) == "running"
@@ -146,7 +146,7 @@ async def test_a_silent_guest_agent_fails_the_password_as_not_ready(database: Da
 async def test_a_stopped_machine_takes_no_password(database: Database) -> None:
     async with stage(database) as now:
         vm_id = (await now.created(start=False)).vm.id
-        assert (await refusal(now.customer, "vm.reset-password", id=vm_id)).code is ErrorCode.CONFLICT
+        assert (await refusal(now.customer, "vm.reset_password", id=vm_id)).code is ErrorCode.CONFLICT
 
 
 async def test_metrics_of_a_machine_on_an_offline_node_are_unavailable(database: Database) -> None:

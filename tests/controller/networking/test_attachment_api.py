@@ -77,8 +77,8 @@ async def test_another_customers_machine_is_not_found_by_any_call(database: Data
         vm_id = await stage.machine()
         stranger = await stage.api(Role.CUSTOMER)
         await refused(CODES.NOT_FOUND, stranger, "vm.networking", id=vm_id)
-        await refused(CODES.NOT_FOUND, stranger, "vm.attach-ip", id=vm_id)
-        await refused(CODES.NOT_FOUND, stranger, "vm.detach-ip", id=vm_id, ip="10.77.0.2")
+        await refused(CODES.NOT_FOUND, stranger, "vm.attach_ip", id=vm_id)
+        await refused(CODES.NOT_FOUND, stranger, "vm.detach_ip", id=vm_id, ip="10.77.0.2")
         assert list(await stage.held(vm_id)) == ["10.77.0.2"]
 
 
@@ -86,12 +86,12 @@ async def test_a_customer_attaches_as_many_ipv4_addresses_as_the_plan_allows(dat
     async with open_stage(database) as stage:
         vm_id = await stage.machine(plan_id=await plan(stage, 2))
         api = await customer(stage)
-        answer = await api("vm.attach-ip", id=vm_id)
+        answer = await api("vm.attach_ip", id=vm_id)
         assert answer.address.ip == "10.77.0.3"
         assert answer.networking.ipv4_count == 2
-        refusal = await refused(CODES.CAPACITY, api, "vm.attach-ip", id=vm_id)
+        refusal = await refused(CODES.CAPACITY, api, "vm.attach_ip", id=vm_id)
         assert refusal.details == {"allowed": 2, "held": 2}
-        await (await administrator(stage))("vm.attach-ip", id=vm_id)
+        await (await administrator(stage))("vm.attach_ip", id=vm_id)
         assert len(await stage.held(vm_id)) == 3
 
 
@@ -103,7 +103,7 @@ async def test_attaching_at_once_never_passes_the_plans_bound(database: Database
 
         async def attach() -> None:
             try:
-                await api("vm.attach-ip", id=vm_id)
+                await api("vm.attach_ip", id=vm_id)
             except ServiceError as error:
                 refusals.append(error.code)
 
@@ -118,15 +118,15 @@ async def test_what_is_being_released_does_not_count_against_the_plan(database: 
     async with open_stage(database) as stage:
         vm_id = await stage.machine(plan_id=await plan(stage, 2))
         api = await customer(stage)
-        second = (await api("vm.attach-ip", id=vm_id)).address.ip
+        second = (await api("vm.attach_ip", id=vm_id)).address.ip
         held = stage.hosts.plays["vm.net.release"] = Held()
-        shown = await api("vm.detach-ip", id=vm_id, ip=second)
+        shown = await api("vm.detach_ip", id=vm_id, ip=second)
         assert [(each.ip, each.state) for each in addresses(shown)] == [
             ("10.77.0.2", "allocated"),
             (second, "releasing"),
         ]
         assert shown.ipv4_count == 1
-        third = (await api("vm.attach-ip", id=vm_id)).address.ip
+        third = (await api("vm.attach_ip", id=vm_id)).address.ip
         assert third != second
         held.released.set()
         await stage.until_held(vm_id, {"10.77.0.2": "allocated", third: "allocated"})
@@ -138,9 +138,9 @@ async def test_an_absent_host_is_no_way_to_empty_a_pool(database: Database) -> N
         api = await customer(stage)
         stage.hosts.offline.add(stage.world.node_id)
         for _ in range(3):
-            ip = (await api("vm.attach-ip", id=vm_id)).address.ip
-            await api("vm.detach-ip", id=vm_id, ip=ip)
-        refusal = await refused(CODES.CAPACITY, api, "vm.attach-ip", id=vm_id)
+            ip = (await api("vm.attach_ip", id=vm_id)).address.ip
+            await api("vm.detach_ip", id=vm_id, ip=ip)
+        refusal = await refused(CODES.CAPACITY, api, "vm.attach_ip", id=vm_id)
         assert "still being released" in refusal.message
         assert len(await stage.held(vm_id)) == 4
 
@@ -151,13 +151,13 @@ async def test_a_machine_of_no_plan_keeps_a_customer_to_the_address_it_was_made_
         api = await customer(stage)
         assert (await api("vm.networking", id=vm_id)).ipv4_allowed == 1
         assert (await (await stage.api(Role.STAFF))("vm.networking", id=vm_id)).ipv4_allowed is None
-        await refused(CODES.CAPACITY, api, "vm.attach-ip", id=vm_id)
+        await refused(CODES.CAPACITY, api, "vm.attach_ip", id=vm_id)
 
 
 async def test_the_primary_address_cannot_be_detached(database: Database) -> None:
     async with open_stage(database) as stage:
         vm_id = await stage.machine()
-        refusal = await refused(CODES.CONFLICT, await customer(stage), "vm.detach-ip", id=vm_id, ip="10.77.0.2")
+        refusal = await refused(CODES.CONFLICT, await customer(stage), "vm.detach_ip", id=vm_id, ip="10.77.0.2")
         assert "primary" in refusal.message
         assert await stage.held(vm_id) == {"10.77.0.2": "allocated"}
 
@@ -165,7 +165,7 @@ async def test_the_primary_address_cannot_be_detached(database: Database) -> Non
 async def test_an_address_that_the_machine_does_not_have_is_not_found(database: Database) -> None:
     async with open_stage(database) as stage:
         vm_id, other = await stage.machine("web"), await stage.machine("other")
-        await refused(CODES.NOT_FOUND, await customer(stage), "vm.detach-ip", id=vm_id, ip="10.77.0.3")
+        await refused(CODES.NOT_FOUND, await customer(stage), "vm.detach_ip", id=vm_id, ip="10.77.0.3")
         assert await stage.held(other) == {"10.77.0.3": "allocated"}
 
 
@@ -179,8 +179,8 @@ async def test_customers_choose_the_family_only(database: Database) -> None:
     async with open_stage(database) as stage:
         vm_id = await stage.machine(plan_id=await plan(stage, 5))
         api = await customer(stage)
-        await refused(CODES.FORBIDDEN, api, "vm.attach-ip", id=vm_id, pool_id=stage.world.pool_id)
-        await refused(CODES.FORBIDDEN, api, "vm.attach-ip", id=vm_id, ip="10.77.0.9")
+        await refused(CODES.FORBIDDEN, api, "vm.attach_ip", id=vm_id, pool_id=stage.world.pool_id)
+        await refused(CODES.FORBIDDEN, api, "vm.attach_ip", id=vm_id, ip="10.77.0.9")
         assert len(await stage.held(vm_id)) == 1
 
 
@@ -189,15 +189,15 @@ async def test_staff_choose_pool_and_address(database: Database) -> None:
         vm_id = await stage.machine()
         other = await stage.pool("10.99.0.0/24", name="second")
         api = await stage.api(Role.STAFF)
-        assert (await api("vm.attach-ip", id=vm_id, pool_id=other)).address.ip == "10.99.0.2"
-        assert (await api("vm.attach-ip", id=vm_id, ip="10.99.0.77")).address.pool_name == "second"
-        await refused(CODES.CONFLICT, api, "vm.attach-ip", id=vm_id, ip="10.99.0.77")
-        await refused(CODES.CONFLICT, api, "vm.attach-ip", id=vm_id, ip="192.0.2.7")
-        await refused(CODES.CONFLICT, api, "vm.attach-ip", id=vm_id, pool_id=other, ip="10.77.0.9")
-        await refused(CODES.NOT_FOUND, api, "vm.attach-ip", id=vm_id, pool_id=uuid4())
-        await refused(CODES.NOT_FOUND, api, "vm.attach-ip", id=vm_id, nic_id=uuid4())
-        await refused(CODES.INVALID, api, "vm.attach-ip", id=vm_id, pool_id=other, family=6)
-        await refused(CODES.INVALID, api, "vm.attach-ip", id=vm_id, ip="10.99.0.78", family=6)
+        assert (await api("vm.attach_ip", id=vm_id, pool_id=other)).address.ip == "10.99.0.2"
+        assert (await api("vm.attach_ip", id=vm_id, ip="10.99.0.77")).address.pool_name == "second"
+        await refused(CODES.CONFLICT, api, "vm.attach_ip", id=vm_id, ip="10.99.0.77")
+        await refused(CODES.CONFLICT, api, "vm.attach_ip", id=vm_id, ip="192.0.2.7")
+        await refused(CODES.CONFLICT, api, "vm.attach_ip", id=vm_id, pool_id=other, ip="10.77.0.9")
+        await refused(CODES.NOT_FOUND, api, "vm.attach_ip", id=vm_id, pool_id=uuid4())
+        await refused(CODES.NOT_FOUND, api, "vm.attach_ip", id=vm_id, nic_id=uuid4())
+        await refused(CODES.INVALID, api, "vm.attach_ip", id=vm_id, pool_id=other, family=6)
+        await refused(CODES.INVALID, api, "vm.attach_ip", id=vm_id, ip="10.99.0.78", family=6)
         assert set(await stage.held(vm_id)) == {"10.77.0.2", "10.99.0.2", "10.99.0.77"}
 
 
@@ -205,16 +205,16 @@ async def test_an_ipv6_sub_prefix_is_attached_beside_ipv4_and_detached_as_it_is_
     async with open_stage(database) as stage:
         vm_id = await stage.machine()
         api = await customer(stage)
-        await refused(CODES.CAPACITY, api, "vm.attach-ip", id=vm_id, family=6)
+        await refused(CODES.CAPACITY, api, "vm.attach_ip", id=vm_id, family=6)
         await stage.pool("2001:db8:77::/48", topology="routed")
-        answer = await api("vm.attach-ip", id=vm_id, family=6)
+        answer = await api("vm.attach_ip", id=vm_id, family=6)
         assert answer.address.family == 6
         assert answer.address.ip.endswith("/64")
         assert answer.address.network == answer.address.ip
         assert answer.address.interface.split("/")[0].endswith("::1")
         await stage.until_applied(vm_id)
         assert answer.address.ip in stage.hosts.carried(vm_id)
-        await api("vm.detach-ip", id=vm_id, ip=answer.address.ip)
+        await api("vm.detach_ip", id=vm_id, ip=answer.address.ip)
         await stage.until_held(vm_id, {"10.77.0.2": "allocated"})
         assert stage.hosts.carried(vm_id) == {"10.77.0.2"}
 
@@ -242,7 +242,7 @@ async def test_a_pool_that_does_not_fit_is_refused_with_the_reason(database: Dat
             (closed, "is not enabled"),
             (bridged, "cannot be mixed"),
         ):
-            refusal = await refused(CODES.CONFLICT, api, "vm.attach-ip", id=vm_id, pool_id=pool_id)
+            refusal = await refused(CODES.CONFLICT, api, "vm.attach_ip", id=vm_id, pool_id=pool_id)
             assert reason in refusal.message
         assert len(await stage.held(vm_id)) == 1
 
@@ -259,14 +259,14 @@ async def test_what_the_node_cannot_carry_is_refused_in_its_own_words(database: 
             lacks,
         )
         api = await administrator(stage)
-        refusal = await refused(CODES.CONFLICT, api, "vm.attach-ip", id=vm_id, pool_id=pool_id)
+        refusal = await refused(CODES.CONFLICT, api, "vm.attach_ip", id=vm_id, pool_id=pool_id)
         assert "The kernel does not forward." in refusal.message
         refusal = await refused(CODES.CONFLICT, api, "vm.rate", id=vm_id, rate_mbps=10)
         assert "The kernel has no tbf." in refusal.message
         await stage.database.execute(
             "UPDATE nodes SET facts = jsonb_set(facts, '{network_lacks,nat}', to_jsonb('alpha has none'::text))"
         )
-        refusal = await refused(CODES.CONFLICT, await customer_with(stage, vm_id, 5), "vm.attach-ip", id=vm_id)
+        refusal = await refused(CODES.CONFLICT, await customer_with(stage, vm_id, 5), "vm.attach_ip", id=vm_id)
         assert "alpha" not in refusal.message
 
 
@@ -275,10 +275,10 @@ async def test_a_full_pool_is_capacity_and_the_next_one_is_tried(database: Datab
         vm_id = await stage.machine()
         api = await administrator(stage)
         small = await stage.pool("10.94.0.0/30", name="small")
-        await api("vm.attach-ip", id=vm_id, pool_id=small)
-        await refused(CODES.CAPACITY, api, "vm.attach-ip", id=vm_id, pool_id=small)
+        await api("vm.attach_ip", id=vm_id, pool_id=small)
+        await refused(CODES.CAPACITY, api, "vm.attach_ip", id=vm_id, pool_id=small)
         await stage.database.execute("UPDATE pools SET created_at = '2000-01-01' WHERE id = $1", small)
-        assert (await api("vm.attach-ip", id=vm_id)).address.pool_id == stage.world.pool_id
+        assert (await api("vm.attach_ip", id=vm_id)).address.pool_id == stage.world.pool_id
 
 
 async def test_a_rate_is_capped_by_an_administrator_and_zero_removes_it(database: Database) -> None:
@@ -336,7 +336,7 @@ async def test_an_address_is_attached_without_waiting_for_an_offline_node(databa
         vm_id = await stage.machine()
         stage.hosts.offline.add(stage.world.node_id)
         await stage.database.execute("UPDATE nodes SET state = 'offline'")
-        answer = await (await administrator(stage))("vm.attach-ip", id=vm_id)
+        answer = await (await administrator(stage))("vm.attach_ip", id=vm_id)
         assert answer.networking.status == "waiting"
         assert (await stage.held(vm_id))[answer.address.ip] == "allocated"
 
@@ -347,7 +347,7 @@ async def test_a_machine_that_was_never_built_is_not_changed(database: Database)
         created = await stage.service.create(stage.world.machine())
         await stage.service.ended(created.task)
         api = await administrator(stage)
-        await refused(CODES.CONFLICT, api, "vm.attach-ip", id=created.vm_id)
+        await refused(CODES.CONFLICT, api, "vm.attach_ip", id=created.vm_id)
         await refused(CODES.CONFLICT, api, "vm.rate", id=created.vm_id, rate_mbps=5)
 
 
@@ -356,7 +356,7 @@ async def test_a_deleted_machine_is_not_found(database: Database) -> None:
         vm_id = await stage.machine()
         task = await stage.service.machine(vm_id).ask(Machine.delete, ADMINISTRATOR, destroy_disks=True)
         await stage.service.ended(task)
-        await refused(CODES.NOT_FOUND, await administrator(stage), "vm.attach-ip", id=vm_id)
+        await refused(CODES.NOT_FOUND, await administrator(stage), "vm.attach_ip", id=vm_id)
 
 
 async def test_every_change_is_audited_and_told_to_the_machines_readers(database: Database) -> None:
@@ -364,14 +364,14 @@ async def test_every_change_is_audited_and_told_to_the_machines_readers(database
         vm_id = await stage.machine()
         api = await administrator(stage)
         told = await events(database, vm_id)
-        ip = (await api("vm.attach-ip", id=vm_id)).address.ip
+        ip = (await api("vm.attach_ip", id=vm_id)).address.ip
         await api("vm.rate", id=vm_id, rate_mbps=7)
-        await api("vm.detach-ip", id=vm_id, ip=ip)
+        await api("vm.detach_ip", id=vm_id, ip=ip)
         rows = await database.fetch("SELECT operation, details FROM audit WHERE target_id = $1 ORDER BY id", str(vm_id))
         changes = {row["operation"]: row["details"] for row in rows[-3:]}
-        assert changes["vm.attach-ip"]["ip"] == ip
+        assert changes["vm.attach_ip"]["ip"] == ip
         assert changes["vm.rate"] == {"rate_mbps": 7, "before": None}
-        assert changes["vm.detach-ip"] == {"ip": ip}
+        assert changes["vm.detach_ip"] == {"ip": ip}
         assert await events(database, vm_id) >= told + 3
 
 

@@ -272,5 +272,5 @@ async def test_a_change_of_a_machines_groups_is_audited_on_the_machine(place: Pl
     group = await place.group(place.ada, "web")
     await place.put(place.ada, vm_id, [group])
     rows = (await place.ada.get(f"/vms/{vm_id}/activity")).json()["items"]
-    assert [(row["operation"], row["actor"]) for row in rows] == [("vm.security-groups", "ada@example.org")]
+    assert [(row["operation"], row["actor"]) for row in rows] == [("vm.security_groups", "ada@example.org")]
     assert rows[0]["details"] == {"groups": ["web"]}
