@@ -39,7 +39,6 @@ _HELP = {
 _NOT_SHOWN = {"session", "impersonation", "setup"}
 """Groups for browsers and installers: they work, and are in `svc ops`, but are in the way of a person who looks for
 a command."""
-_NOT_SHOWN_COMMANDS = {"node.enrol", "node.script", "node.authority", "node.package", "vm.console"}
 
 
 def build(known: Service) -> click.Group:
@@ -57,7 +56,7 @@ def build(known: Service) -> click.Group:
         if operation.presentation != "event_stream":
             *groups, _ = operation.words
             command = OperationCommand(operation)
-            command.hidden = operation.name in _NOT_SHOWN_COMMANDS
+            command.hidden = operation.hidden
             _group(root, groups).add_command(command)
     for plain in (everyday.login, everyday.ops, everyday.openapi, everyday.completion):
         root.add_command(plain)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from svc.registry.operation import Operation
 
 _PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
-_FORMAT = 2
+_FORMAT = 3
 _UNDONE_BY_NULL = {"gateway", "guest_prefix_len", "range_end", "range_start", "vlan"}
 """Fields of a change for which null says something else than leaving them out."""
 _SECRETS = {"password", "set_password", "token"}
@@ -63,7 +63,8 @@ class Parameter:
 @dataclass(frozen=True)
 class OperationDescription:
     """One operation. `list_path` is the list that the operation's thing is in, `/vms` for `/vms/{id}/start`;
-    `starts_task` when its answer is a task or names one."""
+    `starts_task` when its answer is a task or names one. `columns`, `confirm` and
+    `hidden`: see `svc.registry.operation.Command`."""
 
     name: str
     summary: str
@@ -71,6 +72,9 @@ class OperationDescription:
     path: str
     words: tuple[str, ...]
     positional: tuple[str, ...]
+    columns: tuple[str, ...]
+    confirm: bool
+    hidden: bool
     parameters: tuple[Parameter, ...]
     access: str
     scope: str
@@ -138,6 +142,9 @@ def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dic
         path=path,
         words=operation.command.words,
         positional=operation.command.positional,
+        columns=operation.command.columns,
+        confirm=operation.command.confirm,
+        hidden=operation.command.hidden,
         parameters=tuple(_parameter(name, field, names(name), changes) for name, field in fields.items()),
         access=operation.access.value,
         scope=operation.scope.value,
@@ -246,7 +253,7 @@ def _revived(stored: dict[str, Any]) -> OperationDescription:
         Parameter(**parameter | {"kind": Kind(parameter["kind"]), "choices": tuple(parameter["choices"])})
         for parameter in stored["parameters"]
     )
-    plain = stored | {"words": tuple(stored["words"]), "positional": tuple(stored["positional"])}
+    plain = stored | {name: tuple(stored[name]) for name in ("words", "positional", "columns")}
     return OperationDescription(**plain | {"parameters": parameters})
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import asyncclick as click
 
 from svc.cli import profiles
-from svc.cli.columns import GROUPS_OF_A_MACHINE
+from svc.cli.columns import columns
 from svc.cli.failures import Exit, Failure
 from svc.cli.output import Format, say, show
 from svc.cli.parameters import Name
@@ -243,7 +243,7 @@ async def groups(session: Session, /, name: str, groups: tuple[str, ...], none: 
             answer = await client.call("PUT", f"{path}/security-groups", body=body)
         else:
             answer = await client.call("GET", f"{path}/networking")
-    show(answer["groups"], session.style, columns=GROUPS_OF_A_MACHINE)
+    show(answer["groups"], session.style, columns=columns(("name", "id")))
 
 
 class LateGroup(click.Group):

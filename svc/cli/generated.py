@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import asyncclick as click
 
 from svc.cli import transfer
-from svc.cli.columns import COLUMNS
+from svc.cli.columns import columns
 from svc.cli.description import Kind, OperationDescription, Parameter
 from svc.cli.failures import Exit, Failure
 from svc.cli.naming import pages, resolve
@@ -71,11 +71,11 @@ async def _carry_out(session: Session, operation: OperationDescription, given: d
             await transfer.download(client, path, values, to)
         elif everything:
             found = [row async for row in pages(client, path, values)]
-            show(found, session.style, columns=COLUMNS.get(operation.name, ()))
+            show(found, session.style, columns=columns(operation.columns))
         elif operation.method == "GET":
             answer = await client.call("GET", path, query=values)
             shown = shaped(answer) if session.style.for_reading else answer
-            show(shown, session.style, columns=COLUMNS.get(operation.name, ()))
+            show(shown, session.style, columns=columns(operation.columns))
         else:
             if operation.upload:
                 answer = await transfer.upload(client, operation.method, path, file)

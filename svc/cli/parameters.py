@@ -21,9 +21,6 @@ from svc.cli.session import Session, session_parameters
 
 _COMPLETION_SECONDS = 2.0
 
-_DANGEROUS = {"pool.force_free", "vm.detach_ip"}
-"""What is no deletion and has no field `confirm`, and still wants to be confirmed."""
-
 _HELP = {
     "access_mode": "Which account is offered; without it, the image's own user with sudo.",
     "after": "Behind this position.",
@@ -101,7 +98,7 @@ def option(parameter: Parameter) -> click.Option:
 
 def asks_first(operation: OperationDescription) -> bool:
     """What cannot be taken back is confirmed, or done with `--yes`."""
-    return operation.method == "DELETE" or operation.parameter("confirm") is not None or operation.name in _DANGEROUS
+    return operation.method == "DELETE" or operation.parameter("confirm") is not None or operation.confirm
 
 
 def flag_of(parameter: Parameter) -> str:

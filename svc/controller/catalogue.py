@@ -8,7 +8,7 @@ from svc.controller import images, overview, projects, tasks
 from svc.controller.machines import consoles, machines, plans, ssh_keys
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
-from svc.controller.nodes import locations, nodes
+from svc.controller.nodes import joining, locations, network, nodes
 from svc.controller.services import Controller
 from svc.controller.traffic import plan_traffic, traffic
 from svc.identity import activity, alerts, events, people, settings, sign_in, support, tokens, users
@@ -26,6 +26,8 @@ AREAS = (
     support,
     settings,
     nodes,
+    joining,
+    network,
     machines,
     machine_orders,
     machine_networking,
@@ -47,4 +49,4 @@ AREAS = (
 
 @cache
 def controller_registry() -> Registry[Controller]:
-    return Registry(operation for area in AREAS for operation in area.OPERATIONS)
+    return Registry(operation for area in AREAS for operation in area.operations)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 from uuid import UUID
 
 from pydantic import AnyHttpUrl, Field, model_validator
@@ -12,7 +12,8 @@ from pydantic import AnyHttpUrl, Field, model_validator
 from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel
 from svc.identity.fields import Name
-from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.controller.images.files import ImageFiles
 from svc_actors.controller.images.images import (
@@ -25,6 +26,8 @@ from svc_actors.controller.images.images import (
 )
 from svc_actors.errors import conflict, invalid, not_found
 from svc_actors.store import Record
+
+operations = Operations[Controller]()
 
 Slug = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")]
 Word = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
@@ -123,6 +126,14 @@ class ImagePullRequest(Request):
     node_id: UUID
 
 
+@operations.declare(
+    "image.list",
+    "List images; disabled ones for administrators only",
+    Route.get("/images"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("slug", "name", "release", "source", "size=size_bytes", "enabled", "refreshed=refreshed_at"),
+)
 async def list_images(context: Context[Controller], request: Empty) -> list[Image]:
     everything = context.principal.role is Role.ADMINISTRATOR
     rows = await context.services.database.fetch(
@@ -131,6 +142,14 @@ async def list_images(context: Context[Controller], request: Empty) -> list[Imag
     return [Image.of(row) for row in rows]
 
 
+@operations.declare(
+    "image.create",
+    "Add a custom image, by URL or for an upload",
+    Route.post("/images", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("slug",),
+)
 async def add_image(context: Context[Controller], request: ImageCreateRequest) -> Image:
     async with context.services.database.transaction() as tx:
         row = await add_custom(
@@ -154,6 +173,14 @@ async def add_image(context: Context[Controller], request: ImageCreateRequest) -
     return Image.of(row)
 
 
+@operations.declare(
+    "image.upload",
+    "Send the file of a custom image; its SHA-256 is computed on the way",
+    Route.put("/images/{id}/file"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    upload=True,
+)
 async def upload_image(context: Context[Controller], request: ImageRequest) -> Image:
     """The file, beneath the data folder, with its digest computed on the way; then the record."""
     database = context.services.database
@@ -169,11 +196,25 @@ async def upload_image(context: Context[Controller], request: ImageRequest) -> I
         return Image.of(await set_file(tx, context.caller, request.id, file))
 
 
+@operations.declare(
+    "image.update",
+    "Enable or disable an image",
+    Route.patch("/images/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def update_image(context: Context[Controller], request: ImageUpdateRequest) -> Image:
     async with context.services.database.transaction() as tx:
         return Image.of(await set_enabled(tx, context.caller, request.id, request.enabled))
 
 
+@operations.declare(
+    "image.refresh",
+    "Read the publishers' checksums",
+    Route.post("/images/refresh"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def refresh_images(context: Context[Controller], request: Empty) -> TaskModel:
     async with context.services.database.transaction() as tx:
         task = await order_refresh(tx, context.caller)
@@ -181,85 +222,15 @@ async def refresh_images(context: Context[Controller], request: Empty) -> TaskMo
     return TaskModel.of(task, context.principal)
 
 
+@operations.declare(
+    "image.pull",
+    "Bring an image into a node's cache ahead of time",
+    Route.post("/images/{id}/pull"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def pull_image(context: Context[Controller], request: ImagePullRequest) -> TaskModel:
     async with context.services.database.transaction() as tx:
         task = await order_pull(tx, context.caller, request.id, request.node_id)
     context.services.tasks.begin(task)
     return TaskModel.of(task, context.principal)
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="image.list",
-        summary="List images; disabled ones for administrators only",
-        request=Empty,
-        response=list[Image],
-        handler=list_images,
-        route=Route(Method.GET, "/images"),
-        command=Command(("image", "list")),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="image.create",
-        summary="Add a custom image, by URL or for an upload",
-        request=ImageCreateRequest,
-        response=Image,
-        handler=add_image,
-        route=Route(Method.POST, "/images", status=201),
-        command=Command(("image", "create"), positional=("slug",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="image.upload",
-        summary="Send the file of a custom image; its SHA-256 is computed on the way",
-        request=ImageRequest,
-        response=Image,
-        handler=upload_image,
-        route=Route(Method.PUT, "/images/{id}/file"),
-        command=Command(("image", "upload"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-        upload=True,
-    ),
-    Operation(
-        name="image.update",
-        summary="Enable or disable an image",
-        request=ImageUpdateRequest,
-        response=Image,
-        handler=update_image,
-        route=Route(Method.PATCH, "/images/{id}"),
-        command=Command(("image", "update"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="image.refresh",
-        summary="Read the publishers' checksums",
-        request=Empty,
-        response=TaskModel,
-        handler=refresh_images,
-        route=Route(Method.POST, "/images/refresh"),
-        command=Command(("image", "refresh")),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="image.pull",
-        summary="Bring an image into a node's cache ahead of time",
-        request=ImagePullRequest,
-        response=TaskModel,
-        handler=pull_image,
-        route=Route(Method.POST, "/images/{id}/pull"),
-        command=Command(("image", "pull"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from svc.controller.access import visible_projects
 from svc.controller.machines.models import SHOWN_STATUS
 from svc.controller.services import Controller
-from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, contains, joined, literally
 from svc.registry.principal import Access, Principal, Role, Scope
 from svc_actors.controller.nodes.records import SHOWN_STATE
 from svc_actors.controller.placement.scheduler import PROMISED
 from svc_actors.rows import sole
 from svc_actors.store import Queryable
+
+operations = Operations[Controller]()
 
 MAX_RESULTS = 20
 _LEAST_OF_AN_ID = 6
@@ -63,6 +66,14 @@ class SearchResult(Model):
     detail: str
 
 
+@operations.declare(
+    "overview.show",
+    "Show the counts of everything at a glance",
+    Route.get("/overview"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    command=("overview",),
+)
 async def overview(context: Context[Controller], request: Empty) -> Overview:
     database, principal = context.services.database, context.principal
     own_vms, own_tasks = visible_projects(principal, "vms.project_id"), visible_projects(principal)
@@ -89,6 +100,15 @@ async def overview(context: Context[Controller], request: Empty) -> Overview:
     return Overview(vms=vms, nodes=nodes, tasks=tasks, alerts=alerts, capacity=await _capacity(database))
 
 
+@operations.declare(
+    "search.find",
+    "Find machines, nodes, images, people and tasks by name, address or id",
+    Route.get("/search"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    command=("search",),
+    positional=("q",),
+)
 async def search(context: Context[Controller], request: SearchRequest) -> list[SearchResult]:
     """Machines first (by name, address or id), then nodes, images, people and tasks: twenty in all."""
     found: list[SearchResult] = []
@@ -183,31 +203,3 @@ def _any_of(*conditions: Condition) -> Condition:
         clauses.append(shifted.sql)
         args += shifted.args
     return Condition(" OR ".join(clauses), tuple(args))
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="overview.show",
-        summary="Show the counts of everything at a glance",
-        request=Empty,
-        response=Overview,
-        handler=overview,
-        route=Route(Method.GET, "/overview"),
-        command=Command(("overview",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="search.find",
-        summary="Find machines, nodes, images, people and tasks by name, address or id",
-        request=SearchRequest,
-        response=list[SearchResult],
-        handler=search,
-        route=Route(Method.GET, "/search"),
-        command=Command(("search",), positional=("q",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-)

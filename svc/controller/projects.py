@@ -4,7 +4,7 @@ sees the project and its machines."""
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
@@ -12,11 +12,14 @@ from pydantic import Field
 from svc.controller.access import visible_projects
 from svc.controller.services import Controller
 from svc.identity.fields import Name
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, joined, paginate
 from svc.registry.principal import Access, Principal, Role, Scope
 from svc_actors.errors import not_found
 from svc_actors.store import ForeignKeyViolationError, Queryable, Transaction, audit
+
+operations = Operations[Controller]()
 
 _SELECT = """
 SELECT p.id, p.name, p.created_at,
@@ -61,6 +64,14 @@ class MemberRequest(Request):
     user_id: UUID
 
 
+@operations.declare(
+    "project.list",
+    "The projects that the caller is in; administrators and staff see all",
+    Route.get("/projects"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("name", "id", "created=created_at"),
+)
 async def list_projects(context: Context[Controller], request: PageRequest) -> Page[Project]:
     rows, total = await paginate(
         context.services.database,
@@ -74,10 +85,21 @@ async def list_projects(context: Context[Controller], request: PageRequest) -> P
     return Page[Project].of([Project(**dict(row)) for row in rows], total, request)
 
 
+@operations.declare(
+    "project.show", "One project", Route.get("/projects/{id}"), access=Access.SIGNED_IN, scope=Scope.READ
+)
 async def show_project(context: Context[Controller], request: ProjectRequest) -> Project:
     return await _project(context.services.database, context.principal, request.id)
 
 
+@operations.declare(
+    "project.create",
+    "Make a project",
+    Route.post("/projects", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("name",),
+)
 async def create_project(context: Context[Controller], request: ProjectCreateRequest) -> Project:
     async with context.services.database.transaction() as tx:
         project_id: UUID = await tx.fetchval("INSERT INTO projects (name) VALUES ($1) RETURNING id", request.name)
@@ -93,6 +115,9 @@ async def create_project(context: Context[Controller], request: ProjectCreateReq
         return await _project(tx, context.principal, project_id)
 
 
+@operations.declare(
+    "project.update", "Rename a project", Route.patch("/projects/{id}"), access=Access.ADMINISTRATOR, scope=Scope.ADMIN
+)
 async def update_project(context: Context[Controller], request: ProjectUpdateRequest) -> Project:
     async with context.services.database.transaction() as tx:
         await tx.execute("UPDATE projects SET name = $2 WHERE id = $1", request.id, request.name)
@@ -101,6 +126,14 @@ async def update_project(context: Context[Controller], request: ProjectUpdateReq
     return project
 
 
+@operations.declare(
+    "project.members",
+    "Who is in a project",
+    Route.get("/projects/{id}/members"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("name", "email", "role", "id"),
+)
 async def list_members(context: Context[Controller], request: ProjectRequest) -> list[Member]:
     await _project(context.services.database, context.principal, request.id)
     rows = await context.services.database.fetch(
@@ -113,6 +146,14 @@ async def list_members(context: Context[Controller], request: ProjectRequest) ->
     return [Member(**dict(row)) for row in rows]
 
 
+@operations.declare(
+    "project.add_member",
+    "Put a person into a project",
+    Route.post("/projects/{id}/members"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("id", "user_id"),
+)
 async def add_member(context: Context[Controller], request: MemberRequest) -> Project:
     async with context.services.database.transaction() as tx:
         project = await _project(tx, context.principal, request.id)
@@ -128,6 +169,13 @@ async def add_member(context: Context[Controller], request: MemberRequest) -> Pr
         return await _project(tx, context.principal, request.id)
 
 
+@operations.declare(
+    "project.remove_member",
+    "Take a person out of a project",
+    Route.delete("/projects/{id}/members/{user_id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def remove_member(context: Context[Controller], request: MemberRequest) -> None:
     async with context.services.database.transaction() as tx:
         project = await _project(tx, context.principal, request.id)
@@ -142,94 +190,6 @@ async def remove_member(context: Context[Controller], request: MemberRequest) ->
         if email is None:
             raise not_found("There is no such member of this project.")
         await _record(context, tx, project.id, project.name, member=email)
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="project.list",
-        summary="The projects that the caller is in; administrators and staff see all",
-        request=PageRequest,
-        response=Page[Project],
-        handler=list_projects,
-        route=Route(Method.GET, "/projects"),
-        command=Command(("project", "list")),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="project.create",
-        summary="Make a project",
-        request=ProjectCreateRequest,
-        response=Project,
-        handler=create_project,
-        route=Route(Method.POST, "/projects", status=201),
-        command=Command(("project", "create"), positional=("name",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="project.show",
-        summary="One project",
-        request=ProjectRequest,
-        response=Project,
-        handler=show_project,
-        route=Route(Method.GET, "/projects/{id}"),
-        command=Command(("project", "show"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="project.update",
-        summary="Rename a project",
-        request=ProjectUpdateRequest,
-        response=Project,
-        handler=update_project,
-        route=Route(Method.PATCH, "/projects/{id}"),
-        command=Command(("project", "update"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="project.members",
-        summary="Who is in a project",
-        request=ProjectRequest,
-        response=list[Member],
-        handler=list_members,
-        route=Route(Method.GET, "/projects/{id}/members"),
-        command=Command(("project", "members"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="project.add_member",
-        summary="Put a person into a project",
-        request=MemberRequest,
-        response=Project,
-        handler=add_member,
-        route=Route(Method.POST, "/projects/{id}/members"),
-        command=Command(("project", "add-member"), positional=("id", "user_id")),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="project.remove_member",
-        summary="Take a person out of a project",
-        request=MemberRequest,
-        response=None,
-        handler=remove_member,
-        route=Route(Method.DELETE, "/projects/{id}/members/{user_id}"),
-        command=Command(("project", "remove-member"), positional=("id", "user_id")),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-)
 
 
 async def _project(queryable: Queryable, principal: Principal, project_id: UUID) -> Project:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
 
 from svc.controller.access import require_visible, visible_projects
 from svc.controller.services import Controller
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal, Scope
 from svc_actors.controller.tasks.runner import Level, ResourceKind, Task, TaskStatus, as_task, get_task, read_log
 from svc_actors.errors import ErrorCode, not_found
 from svc_actors.store import Queryable
+
+operations = Operations[Controller]()
+TASK_COLUMNS = ("id", "op", "status", "resource=resource_name", "progress", "created=created_at")
+"""What a table of tasks shows."""
 
 LOG_PAGE = 1000
 
@@ -97,6 +102,14 @@ class TaskLogRequest(Request):
     after: Annotated[int, Field(ge=0, le=2**62)] = 0
 
 
+@operations.declare(
+    "task.list",
+    "List tasks, newest first",
+    Route.get("/tasks"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=TASK_COLUMNS,
+)
 async def list_tasks(context: Context[Controller], request: TaskList) -> Page[TaskModel]:
     return await page_of_tasks(
         context.services.database,
@@ -135,16 +148,32 @@ def node_filter(node_id: UUID | None, principal: Principal, column: str) -> Cond
     return equals(column, node_id)
 
 
+@operations.declare("task.show", "Show a task", Route.get("/tasks/{id}"), access=Access.SIGNED_IN, scope=Scope.READ)
 async def show_task(context: Context[Controller], request: TaskRequest) -> TaskModel:
     return TaskModel.of(await _visible_task(context, request.id), context.principal)
 
 
+@operations.declare(
+    "task.log",
+    "Read a task's log after a position",
+    Route.get("/tasks/{id}/events"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("position", "at", "level", "progress", "message"),
+)
 async def task_log(context: Context[Controller], request: TaskLogRequest) -> list[TaskEventModel]:
     await _visible_task(context, request.id)
     lines = await read_log(context.services.database, request.id, after=request.after, limit=LOG_PAGE)
     return [TaskEventModel(**vars(line)) for line in lines]
 
 
+@operations.declare(
+    "task.cancel",
+    "Give up a task that has not ended",
+    Route.post("/tasks/{id}/cancel"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def cancel_task(context: Context[Controller], request: TaskRequest) -> TaskModel:
     await _visible_task(context, request.id)
     task = await context.services.tasks.cancel(context.caller, request.id)
@@ -157,55 +186,3 @@ async def _visible_task(context: Context[Controller], task_id: UUID) -> Task:
         raise not_found("There is no such task.")
     await require_visible(context.services.database, context.principal, task.project_id, what="task")
     return task
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="task.list",
-        summary="List tasks, newest first",
-        request=TaskList,
-        response=Page[TaskModel],
-        handler=list_tasks,
-        route=Route(Method.GET, "/tasks"),
-        command=Command(("task", "list")),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="task.show",
-        summary="Show a task",
-        request=TaskRequest,
-        response=TaskModel,
-        handler=show_task,
-        route=Route(Method.GET, "/tasks/{id}"),
-        command=Command(("task", "show"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="task.log",
-        summary="Read a task's log after a position",
-        request=TaskLogRequest,
-        response=list[TaskEventModel],
-        handler=task_log,
-        route=Route(Method.GET, "/tasks/{id}/events"),
-        command=Command(("task", "log"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="task.cancel",
-        summary="Give up a task that has not ended",
-        request=TaskRequest,
-        response=TaskModel,
-        handler=cancel_task,
-        route=Route(Method.POST, "/tasks/{id}/cancel"),
-        command=Command(("task", "cancel"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-)

@@ -8,10 +8,13 @@ from typing import Any
 from uuid import UUID
 
 from svc.identity.services import IdentityServices
-from svc.registry.operation import Command, Context, Method, Model, Operation, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.store import Outcome, Queryable, Via
+
+operations = Operations[IdentityServices]()
 
 
 class AuditEntry(Model):
@@ -60,23 +63,16 @@ def audit_of(kind: str, target_id: UUID) -> Condition:
     return Condition("target_kind = $1 AND target_id = $2", (kind, str(target_id)))
 
 
+@operations.declare(
+    "activity.list",
+    "Who did what: an administrator sees all of it, everybody else their own",
+    Route.get("/activity"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    command=("activity",),
+    columns=("at", "actor", "operation", "target=target_name", "outcome"),
+)
 async def activity(context: Context[IdentityServices], request: PageRequest) -> Page[AuditEntry]:
     everything = context.principal.role is Role.ADMINISTRATOR
     own = EVERYTHING if everything else equals("actor_id", context.principal.user_id)
     return await audit_page(context.services.database, request, [own])
-
-
-OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
-    Operation(
-        name="activity.list",
-        summary="Who did what: an administrator sees all of it, everybody else their own",
-        request=PageRequest,
-        response=Page[AuditEntry],
-        handler=activity,
-        route=Route(Method.GET, "/activity"),
-        command=Command(("activity",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-)

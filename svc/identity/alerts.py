@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from svc.identity.services import IdentityServices
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Scope
 from svc_actors.alerts import Severity, announce_alert
 from svc_actors.errors import not_found
 from svc_actors.store import Record, audit
+
+operations = Operations[IdentityServices]()
 
 
 class Alert(Model):
@@ -44,6 +46,14 @@ class AlertRequest(Request):
     id: UUID
 
 
+@operations.declare(
+    "alert.list",
+    "List open alerts, the gravest and newest first",
+    Route.get("/alerts"),
+    access=Access.STAFF,
+    scope=Scope.READ,
+    columns=("severity", "message", "raised=opened_at", "id"),
+)
 async def list_alerts(context: Context[IdentityServices], request: AlertList) -> Page[Alert]:
     rows, total = await paginate(
         context.services.database,
@@ -64,6 +74,9 @@ async def list_alerts(context: Context[IdentityServices], request: AlertList) ->
     return Page[Alert].of([Alert.of(row) for row in rows], total, request)
 
 
+@operations.declare(
+    "alert.ack", "Say that an alert was seen", Route.post("/alerts/{id}/ack"), access=Access.STAFF, scope=Scope.WRITE
+)
 async def acknowledge(context: Context[IdentityServices], request: AlertRequest) -> Alert:
     """Somebody has seen it. The first one stays the one who did."""
     async with context.services.database.transaction() as tx:
@@ -86,31 +99,3 @@ async def acknowledge(context: Context[IdentityServices], request: AlertRequest)
             project_id=None,
         )
     return Alert.of(row)
-
-
-OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
-    Operation(
-        name="alert.list",
-        summary="List open alerts, the gravest and newest first",
-        request=AlertList,
-        response=Page[Alert],
-        handler=list_alerts,
-        route=Route(Method.GET, "/alerts"),
-        command=Command(("alert", "list")),
-        access=Access.STAFF,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="alert.ack",
-        summary="Say that an alert was seen",
-        request=AlertRequest,
-        response=Alert,
-        handler=acknowledge,
-        route=Route(Method.POST, "/alerts/{id}/ack"),
-        command=Command(("alert", "ack"), positional=("id",)),
-        access=Access.STAFF,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-)

@@ -6,17 +6,20 @@ of their own projects and, of those of no project, images and the service itself
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
 
 from svc.identity.services import IdentityServices
-from svc.registry.operation import Command, Context, Method, Operation, Presentation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Presentation, Request, Route
 from svc.registry.principal import Access, Principal, Role, Scope
 from svc.registry.streaming import EventStream, Visibility
 from svc_actors.errors import unauthenticated
 from svc_actors.store import Database, Event, EventKind
+
+operations = Operations[IdentityServices]()
 
 _EVERYBODYS = frozenset({EventKind.IMAGE, EventKind.SYSTEM})
 
@@ -42,6 +45,14 @@ class EventsRequest(Request):
     after: Annotated[int, Field(ge=0, le=2**62)] | None = None
 
 
+@operations.declare(
+    "event.stream",
+    "Server-sent events of kinds node, vm, task, task_log, image, alert, activity and system",
+    Route.get("/events"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    presentation=Presentation.EVENT_STREAM,
+)
 async def events(context: Context[IdentityServices], request: EventsRequest) -> EventStream:
     database, principal = context.services.database, context.principal
 
@@ -78,20 +89,3 @@ def _filter(role: Role, projects: frozenset[UUID]) -> Visibility:
         return event.kind in _EVERYBODYS if event.project_id is None else event.project_id in projects
 
     return {Role.ADMINISTRATOR: everything, Role.STAFF: of_staff, Role.CUSTOMER: of_customer}[role]
-
-
-OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
-    Operation(
-        name="event.stream",
-        summary="Server-sent events of kinds node, vm, task, task_log, image, alert, activity and system",
-        request=EventsRequest,
-        response=None,
-        handler=events,
-        route=Route(Method.GET, "/events"),
-        command=Command(("event", "stream")),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-        presentation=Presentation.EVENT_STREAM,
-    ),
-)

@@ -7,7 +7,7 @@ session of the person at once, and only suspension stops their API tokens.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
@@ -18,11 +18,14 @@ from svc.identity.passwords import check_password
 from svc.identity.person_records import PERSON_SELECT, Person, PersonStatus
 from svc.identity.services import IdentityServices
 from svc.identity.users import update_person
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.errors import conflict
 from svc_actors.rows import sole
+
+operations = Operations[IdentityServices]()
 
 
 class PersonListRequest(PageRequest):
@@ -81,6 +84,14 @@ class SignedOut(Model):
     sessions: int
 
 
+@operations.declare(
+    "person.list",
+    "Everybody, in full",
+    Route.get("/admin/users"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=("name", "email", "role", "status", "company", "id"),
+)
 async def list_people(context: Context[IdentityServices], request: PersonListRequest) -> Page[Person]:
     status = {
         None: EVERYTHING,
@@ -103,6 +114,13 @@ async def list_people(context: Context[IdentityServices], request: PersonListReq
     return Page[Person].of([Person(**dict(row)) for row in rows], total, request)
 
 
+@operations.declare(
+    "person.show",
+    "One person with what they own",
+    Route.get("/admin/users/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+)
 async def show_person(context: Context[IdentityServices], request: PersonRequest) -> PersonDetail:
     database = context.services.database
     whole = await person_records.person(database, request.id)
@@ -130,11 +148,25 @@ async def show_person(context: Context[IdentityServices], request: PersonRequest
     )
 
 
+@operations.declare(
+    "person.update",
+    "Change what is kept of a person",
+    Route.patch("/admin/users/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def update(context: Context[IdentityServices], request: PersonUpdateRequest) -> Person:
     async with context.services.database.transaction() as tx:
         return await update_person(context, tx, request.id, request)
 
 
+@operations.declare(
+    "person.suspend",
+    "Suspend a person: sessions end, tokens are refused",
+    Route.post("/admin/users/{id}/suspend"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def suspend(context: Context[IdentityServices], request: SuspendRequest) -> Person:
     async with context.services.database.transaction() as tx:
         target = await person_records.locked(tx, request.id)
@@ -151,6 +183,13 @@ async def suspend(context: Context[IdentityServices], request: SuspendRequest) -
         return await person_records.person(tx, target.id)
 
 
+@operations.declare(
+    "person.restore",
+    "Lift a suspension",
+    Route.post("/admin/users/{id}/restore"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def restore(context: Context[IdentityServices], request: PersonRequest) -> Person:
     async with context.services.database.transaction() as tx:
         target = await person_records.locked(tx, request.id)
@@ -159,6 +198,13 @@ async def restore(context: Context[IdentityServices], request: PersonRequest) ->
     return restored
 
 
+@operations.declare(
+    "person.sign_out",
+    "End every browser session of a person",
+    Route.post("/admin/users/{id}/sign-out"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def sign_out(context: Context[IdentityServices], request: PersonRequest) -> SignedOut:
     async with context.services.database.transaction() as tx:
         target = await person_records.locked(tx, request.id)
@@ -167,6 +213,13 @@ async def sign_out(context: Context[IdentityServices], request: PersonRequest) -
     return SignedOut(sessions=ended)
 
 
+@operations.declare(
+    "person.set_password",
+    "Set a person's password; every session of theirs ends",
+    Route.post("/admin/users/{id}/password"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def set_password(context: Context[IdentityServices], request: PasswordRequest) -> None:
     target = await person_records.person(context.services.database, request.id)
     check_password(request.password, [target.email.partition("@")[0]])
@@ -177,91 +230,3 @@ async def set_password(context: Context[IdentityServices], request: PasswordRequ
         await person_records.record(context, tx, target, {"sessions": ended})
     if target.id == context.principal.user_id:
         context.effects.clear_session = True
-
-
-OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
-    Operation(
-        name="person.list",
-        summary="Everybody, in full",
-        request=PersonListRequest,
-        response=Page[Person],
-        handler=list_people,
-        route=Route(Method.GET, "/admin/users"),
-        command=Command(("person", "list")),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="person.show",
-        summary="One person with what they own",
-        request=PersonRequest,
-        response=PersonDetail,
-        handler=show_person,
-        route=Route(Method.GET, "/admin/users/{id}"),
-        command=Command(("person", "show"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="person.update",
-        summary="Change what is kept of a person",
-        request=PersonUpdateRequest,
-        response=Person,
-        handler=update,
-        route=Route(Method.PATCH, "/admin/users/{id}"),
-        command=Command(("person", "update"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="person.suspend",
-        summary="Suspend a person: sessions end, tokens are refused",
-        request=SuspendRequest,
-        response=Person,
-        handler=suspend,
-        route=Route(Method.POST, "/admin/users/{id}/suspend"),
-        command=Command(("person", "suspend"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="person.restore",
-        summary="Lift a suspension",
-        request=PersonRequest,
-        response=Person,
-        handler=restore,
-        route=Route(Method.POST, "/admin/users/{id}/restore"),
-        command=Command(("person", "restore"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="person.sign_out",
-        summary="End every browser session of a person",
-        request=PersonRequest,
-        response=SignedOut,
-        handler=sign_out,
-        route=Route(Method.POST, "/admin/users/{id}/sign-out"),
-        command=Command(("person", "sign-out"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="person.set_password",
-        summary="Set a person's password; every session of theirs ends",
-        request=PasswordRequest,
-        response=None,
-        handler=set_password,
-        route=Route(Method.POST, "/admin/users/{id}/password"),
-        command=Command(("person", "set-password"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from svc.identity.fields import Name
 from svc.identity.services import IdentityServices
-from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Scope
 from svc_actors.store import Queryable, audit
+
+operations = Operations[IdentityServices]()
 
 
 class Settings(Model):
@@ -33,10 +36,24 @@ async def read_settings(queryable: Queryable) -> Settings:
     return Settings.model_validate({row["name"]: row["value"] for row in rows if row["name"] in known})
 
 
+@operations.declare(
+    "settings.show",
+    "The settings of the service",
+    Route.get("/settings"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+)
 async def show(context: Context[IdentityServices], request: Empty) -> Settings:
     return await read_settings(context.services.database)
 
 
+@operations.declare(
+    "settings.update",
+    "Change settings of the service",
+    Route.patch("/settings"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def update(context: Context[IdentityServices], request: SettingsUpdate) -> Settings:
     changes = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     async with context.services.database.transaction() as tx:
@@ -59,31 +76,3 @@ async def update(context: Context[IdentityServices], request: SettingsUpdate) ->
             details={"changed": changes},
         )
         return await read_settings(tx)
-
-
-OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
-    Operation(
-        name="settings.show",
-        summary="The settings of the service",
-        request=Empty,
-        response=Settings,
-        handler=show,
-        route=Route(Method.GET, "/settings"),
-        command=Command(("settings", "show")),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="settings.update",
-        summary="Change settings of the service",
-        request=SettingsUpdate,
-        response=Settings,
-        handler=update,
-        route=Route(Method.PATCH, "/settings"),
-        command=Command(("settings", "update")),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
@@ -20,11 +20,14 @@ from svc.identity.passwords import check_password
 from svc.identity.services import IdentityServices
 from svc.identity.settings import read_settings
 from svc.identity.throttle import SignInAttempt
-from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.errors import conflict, forbidden, invalid, unauthenticated
 from svc_actors.secrets import SETUP_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import Database, Queryable, Transaction, Via, audit
+
+operations = Operations[IdentityServices]()
 
 DEFAULT_PROJECT = "default"
 _SETUP_LOCK = 0x5356_5355
@@ -98,12 +101,27 @@ async def ensure_setup_token(database: Database) -> str | None:
     return token
 
 
+@operations.declare(
+    "setup.status",
+    "Whether the first administrator is still to be made",
+    Route.get("/setup/status"),
+    access=Access.PUBLIC,
+    scope=Scope.READ,
+)
 async def setup_status(context: Context[IdentityServices], request: Empty) -> SetupStatus:
     database = context.services.database
     settings = await read_settings(database)
     return SetupStatus(required=not await _administrator_exists(database), service_name=settings.service_name)
 
 
+@operations.declare(
+    "setup.run",
+    "Make the first administrator, with the token that the service printed",
+    Route.post("/setup"),
+    access=Access.PUBLIC,
+    scope=Scope.WRITE,
+    positional=("token",),
+)
 async def setup(context: Context[IdentityServices], request: SetupRequest) -> LoginResult:
     if await _administrator_exists(context.services.database):
         raise conflict("This service is set up already.", hint="Sign in.")
@@ -144,6 +162,14 @@ async def setup(context: Context[IdentityServices], request: SetupRequest) -> Lo
         return await _signed_in(context, tx, user, via=Via.SETUP)
 
 
+@operations.declare(
+    "session.login",
+    "Sign in with an email address and a password",
+    Route.post("/auth/login"),
+    access=Access.PUBLIC,
+    scope=Scope.WRITE,
+    positional=("email",),
+)
 async def login(context: Context[IdentityServices], request: LoginRequest) -> LoginResult:
     database, passwords = context.services.database, context.services.passwords
     email = request.email.strip().lower()
@@ -182,6 +208,14 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
         return await _signed_in(context, tx, user, via=Via.SESSION)
 
 
+@operations.declare(
+    "session.logout",
+    "End this browser session",
+    Route.post("/auth/logout"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    in_support_session=True,
+)
 async def logout(context: Context[IdentityServices], request: Empty) -> None:
     principal = context.principal
     if principal.session_id is None:
@@ -199,6 +233,9 @@ async def logout(context: Context[IdentityServices], request: Empty) -> None:
     context.effects.clear_session = True
 
 
+@operations.declare(
+    "user.me", "Who the caller is", Route.get("/me"), access=Access.SIGNED_IN, scope=Scope.READ, command=("me",)
+)
 async def me(context: Context[IdentityServices], request: Empty) -> Me:
     row = await context.services.database.fetchrow(
         """
@@ -233,71 +270,6 @@ async def me(context: Context[IdentityServices], request: Empty) -> Me:
         last_sign_in_at=row["last_sign_in_at"],
         impersonation=impersonation,
     )
-
-
-OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
-    Operation(
-        name="setup.status",
-        summary="Whether the first administrator is still to be made",
-        request=Empty,
-        response=SetupStatus,
-        handler=setup_status,
-        route=Route(Method.GET, "/setup/status"),
-        command=Command(("setup", "status")),
-        access=Access.PUBLIC,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="setup.run",
-        summary="Make the first administrator, with the token that the service printed",
-        request=SetupRequest,
-        response=LoginResult,
-        handler=setup,
-        route=Route(Method.POST, "/setup"),
-        command=Command(("setup", "run"), positional=("token",)),
-        access=Access.PUBLIC,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-    Operation(
-        name="session.login",
-        summary="Sign in with an email address and a password",
-        request=LoginRequest,
-        response=LoginResult,
-        handler=login,
-        route=Route(Method.POST, "/auth/login"),
-        command=Command(("session", "login"), positional=("email",)),
-        access=Access.PUBLIC,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-    Operation(
-        name="session.logout",
-        summary="End this browser session",
-        request=Empty,
-        response=None,
-        handler=logout,
-        route=Route(Method.POST, "/auth/logout"),
-        command=Command(("session", "logout")),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-        in_support_session=True,
-    ),
-    Operation(
-        name="user.me",
-        summary="Who the caller is",
-        request=Empty,
-        response=Me,
-        handler=me,
-        route=Route(Method.GET, "/me"),
-        command=Command(("me",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-)
 
 
 async def _administrator_exists(queryable: Queryable) -> bool:

@@ -9,7 +9,6 @@ session, which ended when it began, is begun anew for no longer than it would ha
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from svc.identity import person_records, sessions
@@ -17,9 +16,12 @@ from svc.identity.fields import Reason
 from svc.identity.people import PersonRequest
 from svc.identity.services import IdentityServices
 from svc.identity.sign_in import LoginResult, SignedIn
-from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.errors import conflict, forbidden
+
+operations = Operations[IdentityServices]()
 
 
 class ImpersonateRequest(Request):
@@ -55,6 +57,13 @@ class ImpersonationRecord(Model):
     ended_at: datetime | None
 
 
+@operations.declare(
+    "person.impersonate",
+    "Begin a support session in a customer's account",
+    Route.post("/admin/users/{id}/impersonate"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def impersonate(context: Context[IdentityServices], request: ImpersonateRequest) -> SupportSession:
     principal = context.principal
     if principal.session_id is None:
@@ -102,6 +111,14 @@ async def impersonate(context: Context[IdentityServices], request: ImpersonateRe
     )
 
 
+@operations.declare(
+    "impersonation.end",
+    "End the support session and return to one's own",
+    Route.post("/impersonation/end"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    in_support_session=True,
+)
 async def end_impersonation(context: Context[IdentityServices], request: Empty) -> LoginResult:
     principal = context.principal
     if principal.impersonation_id is None or principal.session_id is None or principal.impersonator_id is None:
@@ -126,6 +143,13 @@ async def end_impersonation(context: Context[IdentityServices], request: Empty) 
     return LoginResult(user=user, expires_at=begun.expires_at)
 
 
+@operations.declare(
+    "person.impersonations",
+    "Who has been inside this account",
+    Route.get("/admin/users/{id}/impersonations"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+)
 async def list_impersonations(context: Context[IdentityServices], request: PersonRequest) -> list[ImpersonationRecord]:
     database = context.services.database
     await person_records.person(database, request.id)
@@ -139,44 +163,3 @@ async def list_impersonations(context: Context[IdentityServices], request: Perso
         request.id,
     )
     return [ImpersonationRecord(**dict(row)) for row in rows]
-
-
-OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
-    Operation(
-        name="person.impersonate",
-        summary="Begin a support session in a customer's account",
-        request=ImpersonateRequest,
-        response=SupportSession,
-        handler=impersonate,
-        route=Route(Method.POST, "/admin/users/{id}/impersonate"),
-        command=Command(("person", "impersonate"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="person.impersonations",
-        summary="Who has been inside this account",
-        request=PersonRequest,
-        response=list[ImpersonationRecord],
-        handler=list_impersonations,
-        route=Route(Method.GET, "/admin/users/{id}/impersonations"),
-        command=Command(("person", "impersonations"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="impersonation.end",
-        summary="End the support session and return to one's own",
-        request=Empty,
-        response=LoginResult,
-        handler=end_impersonation,
-        route=Route(Method.POST, "/impersonation/end"),
-        command=Command(("impersonation", "end")),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-        in_support_session=True,
-    ),
-)

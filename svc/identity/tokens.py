@@ -7,20 +7,23 @@ outlive it; its owner's role bounds it whatever its scopes.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
 
 from svc.identity.fields import Name
 from svc.identity.services import IdentityServices
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Scope, with_contained
 from svc_actors.errors import forbidden, not_found
 from svc_actors.rows import sole
 from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import audit
+
+operations = Operations[IdentityServices]()
 
 _COLUMNS = "id, name, scopes, last_four, created_at, expires_at, last_used_at"
 
@@ -53,6 +56,14 @@ class TokenRequest(Request):
     id: UUID
 
 
+@operations.declare(
+    "token.list",
+    "The caller's own API tokens",
+    Route.get("/tokens"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("name", "scopes", "ends in=last_four", "used=last_used_at", "expires=expires_at", "id"),
+)
 async def list_tokens(context: Context[IdentityServices], request: PageRequest) -> Page[ApiToken]:
     rows, total = await paginate(
         context.services.database,
@@ -65,6 +76,15 @@ async def list_tokens(context: Context[IdentityServices], request: PageRequest) 
     return Page[ApiToken].of([ApiToken(**dict(row)) for row in rows], total, request)
 
 
+@operations.declare(
+    "token.create",
+    "Make an API token; it is shown once",
+    Route.post("/tokens", status=201),
+    access=Access.SIGNED_IN,
+    scope=Scope.ADMIN,
+    positional=("name",),
+    secret=True,
+)
 async def create_token(context: Context[IdentityServices], request: ApiTokenCreateRequest) -> ApiTokenCreated:
     excess = with_contained(request.scopes) - context.principal.scopes
     if excess:
@@ -102,6 +122,9 @@ async def create_token(context: Context[IdentityServices], request: ApiTokenCrea
     return created
 
 
+@operations.declare(
+    "token.delete", "Revoke an API token", Route.delete("/tokens/{id}"), access=Access.SIGNED_IN, scope=Scope.ADMIN
+)
 async def revoke_token(context: Context[IdentityServices], request: TokenRequest) -> None:
     async with context.services.database.transaction() as tx:
         name = await tx.fetchval(
@@ -114,44 +137,3 @@ async def revoke_token(context: Context[IdentityServices], request: TokenRequest
         await audit.record(
             tx, context.caller, target_kind="token", target_id=str(request.id), target_name=name, project_id=None
         )
-
-
-OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
-    Operation(
-        name="token.list",
-        summary="The caller's own API tokens",
-        request=PageRequest,
-        response=Page[ApiToken],
-        handler=list_tokens,
-        route=Route(Method.GET, "/tokens"),
-        command=Command(("token", "list")),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="token.create",
-        summary="Make an API token; it is shown once",
-        request=ApiTokenCreateRequest,
-        response=ApiTokenCreated,
-        handler=create_token,
-        route=Route(Method.POST, "/tokens", status=201),
-        command=Command(("token", "create"), positional=("name",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.ADMIN,
-        mutates=True,
-        secret=True,
-    ),
-    Operation(
-        name="token.delete",
-        summary="Revoke an API token",
-        request=TokenRequest,
-        response=None,
-        handler=revoke_token,
-        route=Route(Method.DELETE, "/tokens/{id}"),
-        command=Command(("token", "delete"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-)

@@ -3,7 +3,7 @@ whole person is at /admin/users."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
@@ -12,11 +12,14 @@ from svc.identity import person_records
 from svc.identity.fields import Email, Name, NewPassword
 from svc.identity.passwords import check_password
 from svc.identity.services import IdentityServices
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.errors import conflict
 from svc_actors.store import Transaction, UniqueViolationError
+
+operations = Operations[IdentityServices]()
 
 
 class User(Model):
@@ -50,6 +53,14 @@ class UserUpdateRequest(Request):
     role: Role | None = None
 
 
+@operations.declare(
+    "user.list",
+    "People to pick from, by name",
+    Route.get("/users"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=("name", "email", "role", "id"),
+)
 async def list_users(context: Context[IdentityServices], request: UserListRequest) -> Page[User]:
     rows, total = await paginate(
         context.services.database,
@@ -62,6 +73,14 @@ async def list_users(context: Context[IdentityServices], request: UserListReques
     return Page[User].of([User(**dict(row)) for row in rows], total, request)
 
 
+@operations.declare(
+    "user.create",
+    "Add a person",
+    Route.post("/users", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("email",),
+)
 async def create_user(context: Context[IdentityServices], request: UserCreateRequest) -> User:
     password_hash = None
     if request.password is not None:
@@ -88,6 +107,13 @@ async def create_user(context: Context[IdentityServices], request: UserCreateReq
     return _user(made)
 
 
+@operations.declare(
+    "user.update",
+    "Change a person's name, email address or role",
+    Route.patch("/users/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def update_user(context: Context[IdentityServices], request: UserUpdateRequest) -> User:
     async with context.services.database.transaction() as tx:
         return _user(await update_person(context, tx, request.id, request))
@@ -104,46 +130,6 @@ async def update_person(
     changed = await person_records.change(tx, user_id, changes)
     await person_records.record(context, tx, changed, {"changed": sorted(changes)})
     return changed
-
-
-OPERATIONS: tuple[Operation[IdentityServices, Any, Any], ...] = (
-    Operation(
-        name="user.list",
-        summary="People to pick from, by name",
-        request=UserListRequest,
-        response=Page[User],
-        handler=list_users,
-        route=Route(Method.GET, "/users"),
-        command=Command(("user", "list")),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="user.create",
-        summary="Add a person",
-        request=UserCreateRequest,
-        response=User,
-        handler=create_user,
-        route=Route(Method.POST, "/users", status=201),
-        command=Command(("user", "create"), positional=("email",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="user.update",
-        summary="Change a person's name, email address or role",
-        request=UserUpdateRequest,
-        response=User,
-        handler=update_user,
-        route=Route(Method.PATCH, "/users/{id}"),
-        command=Command(("user", "update"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-)
 
 
 def _user(whole: person_records.Person) -> User:

@@ -74,13 +74,42 @@ class Route:
     path: str
     status: int = 200
 
+    @classmethod
+    def get(cls, path: str) -> Route:
+        return cls(Method.GET, path)
+
+    @classmethod
+    def post(cls, path: str, status: int = 200) -> Route:
+        return cls(Method.POST, path, status)
+
+    @classmethod
+    def put(cls, path: str) -> Route:
+        return cls(Method.PUT, path)
+
+    @classmethod
+    def patch(cls, path: str) -> Route:
+        return cls(Method.PATCH, path)
+
+    @classmethod
+    def delete(cls, path: str, status: int = 200) -> Route:
+        return cls(Method.DELETE, path, status)
+
 
 @dataclass(frozen=True)
 class Command:
-    """`words` are the command below `svc`; `positional` names the request's fields given without a flag, in order."""
+    """What `svc` makes of an operation.
+
+    `words` are the command below `svc`; `positional` names the request's fields given without a flag, in order.
+    `columns` are what a table of a list shows first, each a path into a row or `title=path`; without them, every
+    member. `confirm`: asks first although it neither deletes nor has a field `confirm`. `hidden`: for programs; it
+    works, and is left out of the help.
+    """
 
     words: tuple[str, ...]
     positional: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    confirm: bool = False
+    hidden: bool = False
 
 
 class Presentation(StrEnum):

@@ -160,7 +160,7 @@ async def open_house(database: Database) -> AsyncIterator[House]:
     config.keep_alive_timeout = 5 * PING_SECONDS
     async with trio.open_nursery() as nursery:
         app = create_app(
-            Registry(consoles.OPERATIONS),
+            Registry(consoles.operations),
             services,
             authenticator=Authentication(database),
             public_url="https://controller.test",

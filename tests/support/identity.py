@@ -138,7 +138,7 @@ class World:
 
 @cache
 def people_registry() -> Registry[Controller]:
-    return Registry(operation for area in AREAS for operation in area.OPERATIONS)
+    return Registry(operation for area in AREAS for operation in area.operations)
 
 
 @asynccontextmanager

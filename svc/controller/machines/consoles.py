@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from svc.controller.machines.models import visible_machine
 from svc.controller.services import Controller
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access, Principal, Scope
 from svc_actors.controller.machines.consoles import (
     OPENABLE,
@@ -20,6 +20,8 @@ from svc_actors.controller.machines.consoles import (
 )
 from svc_actors.errors import forbidden, not_ready, unavailable
 from svc_actors.store import audit
+
+operations = Operations[Controller]()
 
 CONSOLE_SOCKET_PATH = "/api/v1/console/ws/"
 
@@ -38,6 +40,15 @@ class ConsoleTicket(Model):
     expires_at: datetime
 
 
+@operations.declare(
+    "vm.console",
+    "Issue a single-use ticket for a machine's screen or serial line",
+    Route.post("/vms/{id}/console"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    command=("vm", "console-ticket"),
+    hidden=True,
+)
 async def open_console(context: Context[Controller], request: ConsoleRequest) -> ConsoleTicket:
     services = context.services
     machine = await visible_machine(services.database, context.principal, request.id)
@@ -66,22 +77,6 @@ async def open_console(context: Context[Controller], request: ConsoleRequest) ->
         url=CONSOLE_SOCKET_PATH + issued.ticket,
         expires_at=issued.expires_at,
     )
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="vm.console",
-        summary="Issue a single-use ticket for a machine's screen or serial line",
-        request=ConsoleRequest,
-        response=ConsoleTicket,
-        handler=open_console,
-        route=Route(Method.POST, "/vms/{id}/console"),
-        command=Command(("vm", "console-ticket"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-)
 
 
 def _holder(principal: Principal) -> Holder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
@@ -25,10 +25,11 @@ from svc.controller.machines.models import (
     visible_machine,
 )
 from svc.controller.services import Controller
-from svc.controller.tasks import TaskModel, node_filter, page_of_tasks
+from svc.controller.tasks import TASK_COLUMNS, TaskModel, node_filter, page_of_tasks
 from svc.identity.activity import AuditEntry, audit_of, audit_page
+from svc.registry.declare import Operations
 from svc.registry.idempotency import key_owner, once
-from svc.registry.operation import Command, Context, Method, Operation, Request, Route
+from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal, Role, Scope
 from svc_actors.controller.machines.creation import IdempotencyKey, NewMachine, create_machine, find_by_key
@@ -38,6 +39,8 @@ from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_MAC
 from svc_actors.controller.tasks.runner import get_task
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, not_found, wrong_field
 from svc_actors.store import Queryable, Record
+
+operations = Operations[Controller]()
 
 MachineName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 Hostname = Annotated[
@@ -110,6 +113,25 @@ class MetricsRequest(Request):
     hours: Annotated[int, Field(ge=1, le=24 * 31)] = 1
 
 
+@operations.declare(
+    "vm.list",
+    "List machines",
+    Route.get("/vms"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=(
+        "name",
+        "status",
+        "project=project_name",
+        "node=node_name",
+        "ip=primary_ip",
+        "vcpus",
+        "memory=memory_mib",
+        "disk=disk_gib",
+        "image=image_name",
+        "created=created_at",
+    ),
+)
 async def list_machines(context: Context[Controller], request: VMList) -> Page[VM]:
     rows, total = await paginate(
         context.services.database,
@@ -130,10 +152,20 @@ async def list_machines(context: Context[Controller], request: VMList) -> Page[V
     return Page[VM].of([VM.of(row, context.principal) for row in rows], total, request)
 
 
+@operations.declare("vm.show", "Show a machine", Route.get("/vms/{id}"), access=Access.SIGNED_IN, scope=Scope.READ)
 async def show_machine(context: Context[Controller], request: VMRequest) -> VM:
     return await show(context.services.database, context.principal, request.id)
 
 
+@operations.declare(
+    "vm.create",
+    "Create a machine",
+    Route.post("/vms", status=201),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    positional=("name",),
+    statuses=(200,),
+)
 async def create(context: Context[Controller], request: VMCreateRequest) -> VMCreateResult:
     answer, replayed = await once(
         context, key=request.idempotency_key, request=request, run=lambda: _create(context, request)
@@ -206,6 +238,14 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
     )
 
 
+@operations.declare(
+    "vm.tasks",
+    "List a machine's tasks, newest first",
+    Route.get("/vms/{id}/tasks"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=TASK_COLUMNS,
+)
 async def machine_tasks(context: Context[Controller], request: VMTasksRequest) -> Page[TaskModel]:
     database = context.services.database
     await visible_machine(database, context.principal, request.id)
@@ -214,12 +254,27 @@ async def machine_tasks(context: Context[Controller], request: VMTasksRequest) -
     )
 
 
+@operations.declare(
+    "vm.activity",
+    "Who did what to a machine, newest first",
+    Route.get("/vms/{id}/activity"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("at", "actor", "operation", "outcome"),
+)
 async def machine_activity(context: Context[Controller], request: VMTasksRequest) -> Page[AuditEntry]:
     database = context.services.database
     await visible_machine(database, context.principal, request.id)
     return await audit_page(database, request, [audit_of("vm", request.id)])
 
 
+@operations.declare(
+    "vm.metrics",
+    "Show what a machine used, from its node",
+    Route.get("/vms/{id}/metrics"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
 async def metrics(context: Context[Controller], request: MetricsRequest) -> MetricSeries:
     machine = await visible_machine(context.services.database, context.principal, request.id)
     measured = await machine_metrics(
@@ -306,80 +361,3 @@ def _as_hostname(name: str) -> str:
     """A machine's name as a host name (RFC 1123): its letters small, what does not fit a hyphen."""
     labels = [re.sub(r"[^a-z0-9-]", "-", label).strip("-") for label in name.lower().split(".")]
     return ".".join(label for label in labels if label) or "machine"
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="vm.list",
-        summary="List machines",
-        request=VMList,
-        response=Page[VM],
-        handler=list_machines,
-        route=Route(Method.GET, "/vms"),
-        command=Command(("vm", "list")),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="vm.create",
-        summary="Create a machine",
-        request=VMCreateRequest,
-        response=VMCreateResult,
-        handler=create,
-        route=Route(Method.POST, "/vms", status=201),
-        command=Command(("vm", "create"), positional=("name",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-        statuses=(200,),
-    ),
-    Operation(
-        name="vm.show",
-        summary="Show a machine",
-        request=VMRequest,
-        response=VM,
-        handler=show_machine,
-        route=Route(Method.GET, "/vms/{id}"),
-        command=Command(("vm", "show"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="vm.tasks",
-        summary="List a machine's tasks, newest first",
-        request=VMTasksRequest,
-        response=Page[TaskModel],
-        handler=machine_tasks,
-        route=Route(Method.GET, "/vms/{id}/tasks"),
-        command=Command(("vm", "tasks"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="vm.activity",
-        summary="Who did what to a machine, newest first",
-        request=VMTasksRequest,
-        response=Page[AuditEntry],
-        handler=machine_activity,
-        route=Route(Method.GET, "/vms/{id}/activity"),
-        command=Command(("vm", "activity"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="vm.metrics",
-        summary="Show what a machine used, from its node",
-        request=MetricsRequest,
-        response=MetricSeries,
-        handler=metrics,
-        route=Route(Method.GET, "/vms/{id}/metrics"),
-        command=Command(("vm", "metrics"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-)

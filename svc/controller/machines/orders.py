@@ -4,7 +4,7 @@ as soon as the decision is stored, and is carried out by the task it answers wit
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 from pydantic import Field
@@ -14,7 +14,8 @@ from svc.controller.machines.machines import GivenPassword, MachineName, MemoryM
 from svc.controller.machines.models import VM, AccessMode, show, visible_machine
 from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.machines.machine import Changes, Machine
 from svc_actors.controller.machines.spec import account_name
@@ -22,6 +23,8 @@ from svc_actors.controller.tasks.runner import Task
 from svc_actors.errors import conflict, forbidden, invalid, wrong_field
 from svc_actors.runtime.actor import Ref
 from svc_actors.store import Caller, Record
+
+operations = Operations[Controller]()
 
 T = TypeVar("T")
 Confirmation = Annotated[str, Field(max_length=64, description="The machine's name, repeated.")]
@@ -67,18 +70,47 @@ class ResetPasswordResult(Model):
 Order = Callable[[Ref[Machine], Caller], Awaitable[Task]]
 
 
+@operations.declare(
+    "vm.start",
+    "Start a machine",
+    Route.post("/vms/{id}/start"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    in_support_session=True,
+)
 async def start(context: Context[Controller], request: VMRequest) -> TaskModel:
     return await _order(context, request.id, lambda machine, caller: machine.ask(Machine.start, caller))
 
 
+@operations.declare(
+    "vm.shutdown",
+    "Shut a machine down in order, within 90 seconds",
+    Route.post("/vms/{id}/shutdown"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def shutdown(context: Context[Controller], request: VMRequest) -> TaskModel:
     return await _order(context, request.id, lambda machine, caller: machine.ask(Machine.shutdown, caller))
 
 
+@operations.declare(
+    "vm.reboot",
+    "Shut a machine down in order and start it again",
+    Route.post("/vms/{id}/reboot"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def reboot(context: Context[Controller], request: VMRequest) -> TaskModel:
     return await _order(context, request.id, lambda machine, caller: machine.ask(Machine.reboot, caller))
 
 
+@operations.declare(
+    "vm.force_stop",
+    "Stop a machine at once, as if its plug were pulled",
+    Route.post("/vms/{id}/force-stop"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def force_stop(context: Context[Controller], request: VMPowerRequest) -> TaskModel:
     return await _order(
         context,
@@ -88,12 +120,26 @@ async def force_stop(context: Context[Controller], request: VMPowerRequest) -> T
     )
 
 
+@operations.declare(
+    "vm.reset",
+    "Reset a machine at once, as if its button were pressed",
+    Route.post("/vms/{id}/reset"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def reset(context: Context[Controller], request: VMPowerRequest) -> TaskModel:
     return await _order(
         context, request.id, lambda machine, caller: machine.ask(Machine.reset, caller), confirm=request.confirm
     )
 
 
+@operations.declare(
+    "vm.delete",
+    "Remove a machine and give its addresses back",
+    Route.delete("/vms/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def delete(context: Context[Controller], request: VMDeleteRequest) -> TaskModel:
     return await _order(
         context,
@@ -103,6 +149,13 @@ async def delete(context: Context[Controller], request: VMDeleteRequest) -> Task
     )
 
 
+@operations.declare(
+    "vm.update",
+    "Rename a machine, or change its size while it is stopped",
+    Route.patch("/vms/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def update(context: Context[Controller], request: VMUpdateRequest) -> VM:
     services, principal = context.services, context.principal
     row = await visible_machine(services.database, principal, request.id)
@@ -119,6 +172,13 @@ async def update(context: Context[Controller], request: VMUpdateRequest) -> VM:
     return await show(services.database, principal, request.id)
 
 
+@operations.declare(
+    "vm.reset_password",
+    "Set the password of a running machine's account through its guest agent",
+    Route.post("/vms/{id}/reset-password"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def reset_password(context: Context[Controller], request: ResetPasswordRequest) -> ResetPasswordResult:
     row = await visible_machine(context.services.database, context.principal, request.id)
     if row["access_mode"] == AccessMode.ROOT_KEY.value:
@@ -155,64 +215,3 @@ def _require_confirmed(row: Record, confirm: str) -> None:
 
 def _different(wanted: T | None, now: T) -> T | None:
     return None if wanted == now else wanted
-
-
-def _power(name: str, summary: str, handler: Any, *, confirmed: bool, in_support_session: bool = False) -> Any:
-    return Operation(
-        name=f"vm.{name.replace('-', '_')}",
-        summary=summary,
-        request=VMPowerRequest if confirmed else VMRequest,
-        response=TaskModel,
-        handler=handler,
-        route=Route(Method.POST, f"/vms/{{id}}/{name}"),
-        command=Command(("vm", name), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-        in_support_session=in_support_session,
-    )
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    _power("start", "Start a machine", start, confirmed=False, in_support_session=True),
-    _power("shutdown", "Shut a machine down in order, within 90 seconds", shutdown, confirmed=False),
-    _power("reboot", "Shut a machine down in order and start it again", reboot, confirmed=False),
-    _power("force-stop", "Stop a machine at once, as if its plug were pulled", force_stop, confirmed=True),
-    _power("reset", "Reset a machine at once, as if its button were pressed", reset, confirmed=True),
-    Operation(
-        name="vm.update",
-        summary="Rename a machine, or change its size while it is stopped",
-        request=VMUpdateRequest,
-        response=VM,
-        handler=update,
-        route=Route(Method.PATCH, "/vms/{id}"),
-        command=Command(("vm", "update"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-    Operation(
-        name="vm.delete",
-        summary="Remove a machine and give its addresses back",
-        request=VMDeleteRequest,
-        response=TaskModel,
-        handler=delete,
-        route=Route(Method.DELETE, "/vms/{id}"),
-        command=Command(("vm", "delete"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-    Operation(
-        name="vm.reset_password",
-        summary="Set the password of a running machine's account through its guest agent",
-        request=ResetPasswordRequest,
-        response=ResetPasswordResult,
-        handler=reset_password,
-        route=Route(Method.POST, "/vms/{id}/reset-password"),
-        command=Command(("vm", "reset-password"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-)

@@ -12,7 +12,8 @@ from svc.controller.images import Slug
 from svc.controller.machines.machines import DiskGib, MemoryMib, Vcpus
 from svc.controller.services import Controller
 from svc.identity.fields import Name
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, paginate
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.controller.traffic.periods import Period, period_of, start_of, utc_now
@@ -21,6 +22,8 @@ from svc_actors.controller.traffic.policy import TrafficAction, TrafficDirection
 from svc_actors.errors import conflict, invalid, not_found
 from svc_actors.rows import sole
 from svc_actors.store import Queryable, Record, Transaction, UniqueViolationError, audit
+
+operations = Operations[Controller]()
 
 Ipv4Count = Annotated[int, Field(ge=0, le=256)]
 
@@ -126,6 +129,23 @@ class PlanList(PageRequest):
     """Sorted by size: by memory, then processors."""
 
 
+@operations.declare(
+    "plan.list",
+    "List plans, the smallest first; disabled ones for administrators only",
+    Route.get("/plans"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=(
+        "slug",
+        "name",
+        "vcpus",
+        "memory=memory_mib",
+        "disk=disk_gib",
+        "ipv4=ipv4_count",
+        "traffic=traffic_gib",
+        "enabled",
+    ),
+)
 async def list_plans(context: Context[Controller], request: PlanList) -> Page[Plan]:
     rows, total = await paginate(
         context.services.database,
@@ -147,6 +167,14 @@ async def list_plans(context: Context[Controller], request: PlanList) -> Page[Pl
     return Page[Plan].of([Plan.of(row) for row in rows], total, request)
 
 
+@operations.declare(
+    "plan.create",
+    "Add a plan",
+    Route.post("/plans", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("slug",),
+)
 async def create_plan(context: Context[Controller], request: PlanCreateRequest) -> Plan:
     values = request.model_dump()
     try:
@@ -164,6 +192,13 @@ async def create_plan(context: Context[Controller], request: PlanCreateRequest) 
         raise conflict(f"There is a plan with the slug {request.slug} already.") from None
 
 
+@operations.declare(
+    "plan.update",
+    "Change a plan; machines that have it keep their sizes",
+    Route.patch("/plans/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def update_plan(context: Context[Controller], request: PlanUpdateRequest) -> Plan:
     given = request.model_dump(exclude={"id"}, exclude_none=True)
     if not given:
@@ -177,6 +212,13 @@ async def update_plan(context: Context[Controller], request: PlanUpdateRequest) 
         return await shown_plan(tx, request.id)
 
 
+@operations.declare(
+    "plan.delete",
+    "Remove a plan that no machine has",
+    Route.delete("/plans/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def delete_plan(context: Context[Controller], request: PlanRequest) -> None:
     async with context.services.database.transaction() as tx:
         row = await tx.fetchrow("SELECT * FROM plans WHERE id = $1 FOR UPDATE", request.id)
@@ -202,55 +244,3 @@ async def _audit(
         project_id=None,
         details=details,
     )
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="plan.list",
-        summary="List plans, the smallest first; disabled ones for administrators only",
-        request=PlanList,
-        response=Page[Plan],
-        handler=list_plans,
-        route=Route(Method.GET, "/plans"),
-        command=Command(("plan", "list")),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="plan.create",
-        summary="Add a plan",
-        request=PlanCreateRequest,
-        response=Plan,
-        handler=create_plan,
-        route=Route(Method.POST, "/plans", status=201),
-        command=Command(("plan", "create"), positional=("slug",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="plan.update",
-        summary="Change a plan; machines that have it keep their sizes",
-        request=PlanUpdateRequest,
-        response=Plan,
-        handler=update_plan,
-        route=Route(Method.PATCH, "/plans/{id}"),
-        command=Command(("plan", "update"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="plan.delete",
-        summary="Remove a plan that no machine has",
-        request=PlanRequest,
-        response=None,
-        handler=delete_plan,
-        route=Route(Method.DELETE, "/plans/{id}"),
-        command=Command(("plan", "delete"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-)

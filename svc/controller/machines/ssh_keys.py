@@ -10,19 +10,22 @@ import base64
 import binascii
 import hashlib
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
 
 from svc.controller.services import Controller
 from svc.identity.fields import Name
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role, Scope
 from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.rows import sole
 from svc_actors.store import UniqueViolationError, audit
+
+operations = Operations[Controller]()
 
 _KINDS = frozenset(
     {
@@ -78,6 +81,14 @@ def parse_public_key(line: str, *, field: str = "public_key") -> tuple[str, str]
     return " ".join(parts), f"SHA256:{digest}"
 
 
+@operations.declare(
+    "ssh_key.list",
+    "The caller's SSH keys; an administrator sees everybody's",
+    Route.get("/ssh-keys"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("name", "fingerprint", "created=created_at", "id"),
+)
 async def list_keys(context: Context[Controller], request: PageRequest) -> Page[SshKey]:
     everything = context.principal.role is Role.ADMINISTRATOR
     rows, total = await paginate(
@@ -95,6 +106,14 @@ async def list_keys(context: Context[Controller], request: PageRequest) -> Page[
     return Page[SshKey].of([SshKey(**dict(row)) for row in rows], total, request)
 
 
+@operations.declare(
+    "ssh_key.add",
+    "Add an SSH public key",
+    Route.post("/ssh-keys", status=201),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    positional=("name", "public_key"),
+)
 async def add_key(context: Context[Controller], request: SshKeyCreateRequest) -> SshKey:
     line, fingerprint = parse_public_key(request.public_key)
     async with context.services.database.transaction() as tx:
@@ -121,6 +140,13 @@ async def add_key(context: Context[Controller], request: SshKeyCreateRequest) ->
     return SshKey(**dict(sole(row)))
 
 
+@operations.declare(
+    "ssh_key.delete",
+    "Remove an SSH public key; machines made with it keep it",
+    Route.delete("/ssh-keys/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def delete_key(context: Context[Controller], request: SshKeyRequest) -> None:
     async with context.services.database.transaction() as tx:
         row = await tx.fetchrow(
@@ -140,43 +166,3 @@ async def delete_key(context: Context[Controller], request: SshKeyRequest) -> No
             project_id=None,
             details={"fingerprint": row["fingerprint"]},
         )
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="ssh_key.list",
-        summary="The caller's SSH keys; an administrator sees everybody's",
-        request=PageRequest,
-        response=Page[SshKey],
-        handler=list_keys,
-        route=Route(Method.GET, "/ssh-keys"),
-        command=Command(("ssh-key", "list")),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="ssh_key.add",
-        summary="Add an SSH public key",
-        request=SshKeyCreateRequest,
-        response=SshKey,
-        handler=add_key,
-        route=Route(Method.POST, "/ssh-keys", status=201),
-        command=Command(("ssh-key", "add"), positional=("name", "public_key")),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-    Operation(
-        name="ssh_key.delete",
-        summary="Remove an SSH public key; machines made with it keep it",
-        request=SshKeyRequest,
-        response=None,
-        handler=delete_key,
-        route=Route(Method.DELETE, "/ssh-keys/{id}"),
-        command=Command(("ssh-key", "delete"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-)

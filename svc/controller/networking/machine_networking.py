@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 from uuid import UUID
 
 from pydantic import Field
@@ -18,7 +18,8 @@ from svc.controller.machines.models import visible_machine
 from svc.controller.networking.pool_models import HeldAddress, Topology
 from svc.controller.services import Controller
 from svc.controller.traffic.models import TrafficMonth
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access, Principal, Scope
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.network_attachment import NewAddress, ipv4_allowed
@@ -31,6 +32,8 @@ from svc_actors.controller.traffic.readings import month_of
 from svc_actors.errors import conflict, forbidden
 from svc_actors.runtime.actor import Ref
 from svc_actors.store import Queryable, Record
+
+operations = Operations[Controller]()
 
 _EXCEEDED: Final = "The machine is past the traffic that its plan allows in this month; its host carries none of it."
 _REFUSED: Final = "The host could not apply it yet. It is tried again, and the provider has been told."
@@ -133,10 +136,24 @@ class RateRequest(Request):
     rate_mbps: Annotated[int, Field(ge=0, le=1_000_000, description="Megabits a second each way; 0 is no cap.")]
 
 
+@operations.declare(
+    "vm.networking",
+    "Show a machine's cards, addresses, groups, rate and transfer, and whether its host has them",
+    Route.get("/vms/{id}/networking"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
 async def show_networking(context: Context[Controller], request: NetworkingRequest) -> MachineNetworking:
     return await networking_of(context.services.database, context.principal, request.id)
 
 
+@operations.declare(
+    "vm.attach_ip",
+    "Give a machine another address",
+    Route.post("/vms/{id}/ips"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def attach(context: Context[Controller], request: AttachRequest) -> AttachResult:
     database, principal = context.services.database, context.principal
     await visible_machine(database, principal, request.id)
@@ -157,6 +174,15 @@ async def attach(context: Context[Controller], request: AttachRequest) -> Attach
     return AttachResult(address=attached, networking=networking)
 
 
+@operations.declare(
+    "vm.detach_ip",
+    "Take an address from a machine; its primary address stays",
+    Route.post("/vms/{id}/ips/detach"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    positional=("id", "ip"),
+    confirm=True,
+)
 async def detach(context: Context[Controller], request: DetachRequest) -> MachineNetworking:
     database, principal = context.services.database, context.principal
     await visible_machine(database, principal, request.id)
@@ -164,6 +190,14 @@ async def detach(context: Context[Controller], request: DetachRequest) -> Machin
     return await networking_of(database, principal, request.id)
 
 
+@operations.declare(
+    "vm.rate",
+    "Cap a machine's traffic in megabits a second, each way; 0 removes the cap",
+    Route.patch("/vms/{id}/network"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("id", "rate_mbps"),
+)
 async def set_rate(context: Context[Controller], request: RateRequest) -> MachineNetworking:
     database, principal = context.services.database, context.principal
     await visible_machine(database, principal, request.id)
@@ -263,55 +297,3 @@ def _addresses(rows: Sequence[Record], *, pools: bool) -> list[MachineAddress]:
 
 def _machine(context: Context[Controller], vm_id: UUID) -> Ref[Machine]:
     return context.services.actors.ref(Machine, str(vm_id))
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="vm.networking",
-        summary="Show a machine's cards, addresses, groups, rate and transfer, and whether its host has them",
-        request=NetworkingRequest,
-        response=MachineNetworking,
-        handler=show_networking,
-        route=Route(Method.GET, "/vms/{id}/networking"),
-        command=Command(("vm", "networking"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="vm.attach_ip",
-        summary="Give a machine another address",
-        request=AttachRequest,
-        response=AttachResult,
-        handler=attach,
-        route=Route(Method.POST, "/vms/{id}/ips"),
-        command=Command(("vm", "attach-ip"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-    Operation(
-        name="vm.detach_ip",
-        summary="Take an address from a machine; its primary address stays",
-        request=DetachRequest,
-        response=MachineNetworking,
-        handler=detach,
-        route=Route(Method.POST, "/vms/{id}/ips/detach"),
-        command=Command(("vm", "detach-ip"), positional=("id", "ip")),
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-    Operation(
-        name="vm.rate",
-        summary="Cap a machine's traffic in megabits a second, each way; 0 removes the cap",
-        request=RateRequest,
-        response=MachineNetworking,
-        handler=set_rate,
-        route=Route(Method.PATCH, "/vms/{id}/network"),
-        command=Command(("vm", "rate"), positional=("id", "rate_mbps")),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-)

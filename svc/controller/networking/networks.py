@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
@@ -11,10 +11,13 @@ from pydantic import Field
 from svc.controller.networking.pool_models import PoolModel, PoolSpec, pool_of, pools_of
 from svc.controller.services import Controller
 from svc.identity.fields import Name
-from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.networking.networks import create_network, create_pool, remove_network, update_network
 from svc_actors.store import Queryable, Record, Transaction, audit
+
+operations = Operations[Controller]()
 
 Mtu = Annotated[int, Field(ge=576, le=9216)]
 
@@ -55,12 +58,28 @@ class PoolCreateRequest(PoolSpec):
     id: UUID
 
 
+@operations.declare(
+    "network.list",
+    "List networks with their pools",
+    Route.get("/networks"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=("name", "default", "mtu", "pools", "id", "created=created_at"),
+)
 async def list_networks(context: Context[Controller], request: Empty) -> list[Network]:
     rows = await context.services.database.fetch("SELECT * FROM networks ORDER BY name")
     pools = await pools_of(context.services.database)
     return [_network(row, pools) for row in rows]
 
 
+@operations.declare(
+    "network.create",
+    "Add a network",
+    Route.post("/networks", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("name",),
+)
 async def add_network(context: Context[Controller], request: NetworkCreateRequest) -> Network:
     async with context.services.database.transaction() as tx:
         row = await create_network(tx, request.name, default=request.default, mtu=request.mtu)
@@ -70,6 +89,13 @@ async def add_network(context: Context[Controller], request: NetworkCreateReques
         return await _shown(tx, row)
 
 
+@operations.declare(
+    "network.update",
+    "Make a network the default, or change its MTU",
+    Route.patch("/networks/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def change_network(context: Context[Controller], request: NetworkUpdateRequest) -> Network:
     async with context.services.database.transaction() as tx:
         row = await update_network(tx, request.id, default=request.default, mtu=request.mtu)
@@ -77,11 +103,25 @@ async def change_network(context: Context[Controller], request: NetworkUpdateReq
         return await _shown(tx, row)
 
 
+@operations.declare(
+    "network.delete",
+    "Remove a network of which no address is held",
+    Route.delete("/networks/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def delete_network(context: Context[Controller], request: NetworkRequest) -> None:
     async with context.services.database.transaction() as tx:
         await _audit(tx, context, await remove_network(tx, request.id))
 
 
+@operations.declare(
+    "network.add_pool",
+    "Add a pool to a network",
+    Route.post("/networks/{id}/pools", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def add_pool(context: Context[Controller], request: PoolCreateRequest) -> PoolModel:
     async with context.services.database.transaction() as tx:
         row = await create_pool(tx, request.id, await request.resolved(tx))
@@ -114,70 +154,3 @@ async def _audit(tx: Transaction, context: Context[Controller], row: Record) -> 
         target_name=row["name"],
         project_id=None,
     )
-
-
-def _operation(
-    name: str, summary: str, request: Any, response: Any, handler: Any, route: Route, command: Command
-) -> Any:
-    mutates = route.method is not Method.GET
-    return Operation(
-        name=name,
-        summary=summary,
-        request=request,
-        response=response,
-        handler=handler,
-        route=route,
-        command=command,
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN if mutates else Scope.READ,
-        mutates=mutates,
-    )
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    _operation(
-        "network.list",
-        "List networks with their pools",
-        Empty,
-        list[Network],
-        list_networks,
-        Route(Method.GET, "/networks"),
-        Command(("network", "list")),
-    ),
-    _operation(
-        "network.create",
-        "Add a network",
-        NetworkCreateRequest,
-        Network,
-        add_network,
-        Route(Method.POST, "/networks", status=201),
-        Command(("network", "create"), positional=("name",)),
-    ),
-    _operation(
-        "network.update",
-        "Make a network the default, or change its MTU",
-        NetworkUpdateRequest,
-        Network,
-        change_network,
-        Route(Method.PATCH, "/networks/{id}"),
-        Command(("network", "update"), positional=("id",)),
-    ),
-    _operation(
-        "network.delete",
-        "Remove a network of which no address is held",
-        NetworkRequest,
-        None,
-        delete_network,
-        Route(Method.DELETE, "/networks/{id}"),
-        Command(("network", "delete"), positional=("id",)),
-    ),
-    _operation(
-        "network.add_pool",
-        "Add a pool to a network",
-        PoolCreateRequest,
-        PoolModel,
-        add_pool,
-        Route(Method.POST, "/networks/{id}/pools", status=201),
-        Command(("network", "add-pool"), positional=("id",)),
-    ),
-)

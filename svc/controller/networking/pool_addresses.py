@@ -13,7 +13,8 @@ from pydantic import Field
 from svc.controller.networking.pool_models import Address, HeldAddress
 from svc.controller.services import Controller
 from svc.identity.fields import Reason
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.networking.addresses import force_free
@@ -21,6 +22,8 @@ from svc_actors.controller.networking.pool_arithmetic import Slots
 from svc_actors.controller.networking.reservations import block, reserve, unblock, unreserve
 from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record, Transaction, audit
+
+operations = Operations[Controller]()
 
 Kind = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
@@ -109,6 +112,14 @@ LEFT JOIN vms ON vms.id = held.vm_id
 LEFT JOIN reservations ON reservations.id = held.reservation_id"""
 
 
+@operations.declare(
+    "pool.allocations",
+    "List a pool's allocations and reservations",
+    Route.get("/pools/{id}/allocations"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=("ip", "state", "vm=vm_name", "note", "changed=changed_at"),
+)
 async def list_allocations(context: Context[Controller], request: AllocationList) -> Page[Allocation]:
     database = context.services.database
     await _require_pool(database, request.id)
@@ -128,6 +139,14 @@ async def list_allocations(context: Context[Controller], request: AllocationList
     return Page[Allocation].of([Allocation(**dict(row)) for row in rows], total, request)
 
 
+@operations.declare(
+    "pool.reservations",
+    "List what is set aside in a pool, and why",
+    Route.get("/pools/{id}/reservations"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=("ip", "until=range_end", "kind", "note", "by the pool=arithmetic", "id"),
+)
 async def list_reservations(context: Context[Controller], request: ReservationList) -> Page[Reservation]:
     database = context.services.database
     pool = await _require_pool(database, request.id)
@@ -147,6 +166,14 @@ async def list_reservations(context: Context[Controller], request: ReservationLi
     return Page[Reservation].of([_reservation(pool, row) for row in rows], total, request)
 
 
+@operations.declare(
+    "pool.reserve",
+    "Set addresses of a pool aside",
+    Route.post("/pools/{id}/reservations", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("id", "ip"),
+)
 async def add_reservation(context: Context[Controller], request: ReservationCreateRequest) -> Reservation:
     async with context.services.database.transaction() as tx:
         row = await reserve(tx, request.id, request.ip, request.range_end, kind=request.kind, note=request.note)
@@ -155,6 +182,13 @@ async def add_reservation(context: Context[Controller], request: ReservationCrea
         return reservation
 
 
+@operations.declare(
+    "pool.unreserve",
+    "Delete a reservation that the pool itself did not make",
+    Route.delete("/pools/{id}/reservations/{rid}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def delete_reservation(context: Context[Controller], request: ReservationRequest) -> None:
     async with context.services.database.transaction() as tx:
         row = await unreserve(tx, request.id, request.rid)
@@ -162,6 +196,14 @@ async def delete_reservation(context: Context[Controller], request: ReservationR
         await _audit(tx, context, request.id, reservation.model_dump(mode="json", include={"ip", "range_end", "note"}))
 
 
+@operations.declare(
+    "pool.block",
+    "Keep a free address from being handed out",
+    Route.post("/pools/{id}/block"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("id", "ip"),
+)
 async def block_address(context: Context[Controller], request: NotedAddressRequest) -> Allocation:
     async with context.services.database.transaction() as tx:
         ip = await block(tx, request.id, request.ip, request.note)
@@ -170,11 +212,28 @@ async def block_address(context: Context[Controller], request: NotedAddressReque
         return Allocation(**dict(row or {}))
 
 
+@operations.declare(
+    "pool.unblock",
+    "Let a blocked address be handed out again",
+    Route.post("/pools/{id}/unblock"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("id", "ip"),
+)
 async def unblock_address(context: Context[Controller], request: AddressRequest) -> None:
     async with context.services.database.transaction() as tx:
         await _audit(tx, context, request.id, {"ip": await unblock(tx, request.id, request.ip)})
 
 
+@operations.declare(
+    "pool.force_free",
+    "Free an address that is being released, without its node's word",
+    Route.post("/pools/{id}/force-free"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("id", "ip"),
+    confirm=True,
+)
 async def force_free_address(context: Context[Controller], request: NotedAddressRequest) -> None:
     async with context.services.database.transaction() as tx:
         freed = await force_free(tx, request.id, request.ip)
@@ -226,92 +285,3 @@ async def _audit(tx: Transaction, context: Context[Controller], pool_id: UUID, d
         project_id=None,
         details=details,
     )
-
-
-def _operation(
-    name: str,
-    summary: str,
-    request: type[Request],
-    response: Any,
-    handler: Any,
-    route: Route,
-    positional: tuple[str, ...] = ("id",),
-) -> Operation[Controller, Any, Any]:
-    mutates = route.method is not Method.GET
-    return Operation(
-        name=name,
-        summary=summary,
-        request=request,
-        response=response,
-        handler=handler,
-        route=route,
-        command=Command(tuple(name.replace("_", "-").split(".")), positional),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN if mutates else Scope.READ,
-        mutates=mutates,
-    )
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    _operation(
-        "pool.allocations",
-        "List a pool's allocations and reservations",
-        AllocationList,
-        Page[Allocation],
-        list_allocations,
-        Route(Method.GET, "/pools/{id}/allocations"),
-    ),
-    _operation(
-        "pool.reservations",
-        "List what is set aside in a pool, and why",
-        ReservationList,
-        Page[Reservation],
-        list_reservations,
-        Route(Method.GET, "/pools/{id}/reservations"),
-    ),
-    _operation(
-        "pool.reserve",
-        "Set addresses of a pool aside",
-        ReservationCreateRequest,
-        Reservation,
-        add_reservation,
-        Route(Method.POST, "/pools/{id}/reservations", status=201),
-        ("id", "ip"),
-    ),
-    _operation(
-        "pool.unreserve",
-        "Delete a reservation that the pool itself did not make",
-        ReservationRequest,
-        None,
-        delete_reservation,
-        Route(Method.DELETE, "/pools/{id}/reservations/{rid}"),
-        ("id", "rid"),
-    ),
-    _operation(
-        "pool.block",
-        "Keep a free address from being handed out",
-        NotedAddressRequest,
-        Allocation,
-        block_address,
-        Route(Method.POST, "/pools/{id}/block"),
-        ("id", "ip"),
-    ),
-    _operation(
-        "pool.unblock",
-        "Let a blocked address be handed out again",
-        AddressRequest,
-        None,
-        unblock_address,
-        Route(Method.POST, "/pools/{id}/unblock"),
-        ("id", "ip"),
-    ),
-    _operation(
-        "pool.force_free",
-        "Free an address that is being released, without its node's word",
-        NotedAddressRequest,
-        None,
-        force_free_address,
-        Route(Method.POST, "/pools/{id}/force-free"),
-        ("id", "ip"),
-    ),
-)

@@ -19,13 +19,16 @@ from svc.controller.networking.pool_models import (
 )
 from svc.controller.services import Controller
 from svc.identity.fields import Name
-from svc.registry.operation import Command, Context, Method, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.networking.networks import GatewayMode
 from svc_actors.controller.networking.pool_edits import remove_pool, update_pool
 from svc_actors.controller.networking.pool_watch import POOLS
 from svc_actors.store import audit
+
+operations = Operations[Controller]()
 
 _OPEN = ("gateway", "guest_prefix_len", "range_start", "range_end", "vlan")
 _TOTAL = "(pools.last_slot - pools.first_slot + 1)"
@@ -69,6 +72,26 @@ class PoolUpdateRequest(Request):
         return {name: value for name, value in named.items() if value is not None or name in _OPEN}
 
 
+@operations.declare(
+    "pool.list",
+    "List pools with their counts by state and their pressure",
+    Route.get("/pools"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=(
+        "name",
+        "network=network_name",
+        "cidr",
+        "topology",
+        "vlan",
+        "used=pressure",
+        "free=free_count",
+        "allocated=allocated_count",
+        "releasing=releasing_count",
+        "reserved=reserved_count",
+        "enabled",
+    ),
+)
 async def list_pools(context: Context[Controller], request: PoolList) -> Page[PoolModel]:
     rows, total = await paginate(
         context.services.database,
@@ -85,10 +108,18 @@ async def list_pools(context: Context[Controller], request: PoolList) -> Page[Po
     return Page[PoolModel].of([PoolModel.of(row) for row in rows], total, request)
 
 
+@operations.declare("pool.show", "Show a pool", Route.get("/pools/{id}"), access=Access.ADMINISTRATOR, scope=Scope.READ)
 async def show_pool(context: Context[Controller], request: PoolRequest) -> PoolModel:
     return await pool_of(context.services.database, request.id)
 
 
+@operations.declare(
+    "pool.update",
+    "Change a pool, without stranding an address in use",
+    Route.patch("/pools/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def change_pool(context: Context[Controller], request: PoolUpdateRequest) -> PoolModel:
     async with context.services.database.transaction() as tx:
         row, changed = await update_pool(tx, request.id, request.changes())
@@ -104,6 +135,13 @@ async def change_pool(context: Context[Controller], request: PoolUpdateRequest) 
         return await pool_of(tx, request.id)
 
 
+@operations.declare(
+    "pool.delete",
+    "Remove a pool of which nothing is held",
+    Route.delete("/pools/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def delete_pool(context: Context[Controller], request: PoolRequest) -> None:
     async with context.services.database.transaction() as tx:
         row = await remove_pool(tx, request.id)
@@ -123,55 +161,3 @@ def _plain(value: object) -> object:
     if isinstance(value, list):
         return [str(each) for each in value]
     return value if value is None or isinstance(value, bool | int | str) else str(value)
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="pool.list",
-        summary="List pools with their counts by state and their pressure",
-        request=PoolList,
-        response=Page[PoolModel],
-        handler=list_pools,
-        route=Route(Method.GET, "/pools"),
-        command=Command(("pool", "list")),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="pool.show",
-        summary="Show a pool",
-        request=PoolRequest,
-        response=PoolModel,
-        handler=show_pool,
-        route=Route(Method.GET, "/pools/{id}"),
-        command=Command(("pool", "show"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="pool.update",
-        summary="Change a pool, without stranding an address in use",
-        request=PoolUpdateRequest,
-        response=PoolModel,
-        handler=change_pool,
-        route=Route(Method.PATCH, "/pools/{id}"),
-        command=Command(("pool", "update"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="pool.delete",
-        summary="Remove a pool of which nothing is held",
-        request=PoolRequest,
-        response=None,
-        handler=delete_pool,
-        route=Route(Method.DELETE, "/pools/{id}"),
-        command=Command(("pool", "delete"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-)

@@ -25,7 +25,8 @@ from svc.controller.networking.security_group_models import (
     SecurityGroupRule,
 )
 from svc.controller.services import Controller
-from svc.registry.operation import Command, Context, Method, Operation, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, contains, equals, joined, paginate
 from svc.registry.principal import Access, Principal, Role, Scope
 from svc_actors.controller.machines.records import announce_machine
@@ -39,6 +40,8 @@ from svc_actors.controller.networking.security_groups import (
 from svc_actors.errors import forbidden, not_found, wrong_field
 from svc_actors.store import Queryable, Record, Transaction, audit
 
+operations = Operations[Controller]()
+
 _SELECT = """
 SELECT g.*, p.name AS project_name
 FROM security_groups AS g LEFT JOIN projects AS p ON p.id = g.project_id"""
@@ -47,6 +50,21 @@ _MACHINES = "security_group_machines AS m JOIN vms AS v ON v.id = m.vm_id"
 _MACHINES_NAMED = 200
 
 
+@operations.declare(
+    "security_group.list",
+    "List security groups with their rules",
+    Route.get("/security-groups"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=(
+        "name",
+        "project=project_name",
+        "machines=machine_count",
+        "ingress=default_ingress",
+        "egress=default_egress",
+        "description",
+    ),
+)
 async def list_groups(context: Context[Controller], request: SecurityGroupList) -> Page[SecurityGroup]:
     database, principal = context.services.database, context.principal
     rows, total = await paginate(
@@ -65,10 +83,25 @@ async def list_groups(context: Context[Controller], request: SecurityGroupList) 
     return Page[SecurityGroup].of(await _shown(database, principal, rows), total, request)
 
 
+@operations.declare(
+    "security_group.show",
+    "Show a security group with its rules",
+    Route.get("/security-groups/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
 async def show_group(context: Context[Controller], request: SecurityGroupRequest) -> SecurityGroup:
     return await _show(context.services.database, context.principal, request.id)
 
 
+@operations.declare(
+    "security_group.create",
+    "Make a security group",
+    Route.post("/security-groups", status=201),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    positional=("name",),
+)
 async def create(context: Context[Controller], request: SecurityGroupCreateRequest) -> SecurityGroup:
     principal = context.principal
     async with context.services.database.transaction() as tx:
@@ -90,12 +123,27 @@ async def create(context: Context[Controller], request: SecurityGroupCreateReque
         return await _show(tx, principal, group["id"])
 
 
+@operations.declare(
+    "security_group.delete",
+    "Delete a security group that no machine uses",
+    Route.delete("/security-groups/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def delete(context: Context[Controller], request: SecurityGroupRequest) -> None:
     async with context.services.database.transaction() as tx:
         await _changeable(tx, context.principal, request.id)
         await _record(tx, context, await remove_group(tx, request.id))
 
 
+@operations.declare(
+    "security_group.add_rule",
+    "Add a rule to a security group, for every machine in it",
+    Route.post("/security-groups/{id}/rules", status=201),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    positional=("id", "direction", "protocol"),
+)
 async def create_rule(context: Context[Controller], request: RuleCreateRequest) -> SecurityGroupRule:
     async with context.services.database.transaction() as tx:
         group = await _changeable(tx, context.principal, request.id)
@@ -104,6 +152,13 @@ async def create_rule(context: Context[Controller], request: RuleCreateRequest) 
         return rule
 
 
+@operations.declare(
+    "security_group.remove_rule",
+    "Remove a rule from a security group, for every machine in it",
+    Route.delete("/security-groups/{id}/rules/{rid}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def delete_rule(context: Context[Controller], request: RuleRequest) -> None:
     async with context.services.database.transaction() as tx:
         group = await _changeable(tx, context.principal, request.id)
@@ -111,6 +166,13 @@ async def delete_rule(context: Context[Controller], request: RuleRequest) -> Non
         await _record(tx, context, group, rule=_told(rule))
 
 
+@operations.declare(
+    "vm.security_groups",
+    "Put a machine into these security groups and no others",
+    Route.put("/vms/{id}/security-groups"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
 async def set_machine_groups(context: Context[Controller], request: MachineGroupsRequest) -> MachineNetworking:
     async with context.services.database.transaction() as tx:
         machine = await visible_machine(tx, context.principal, request.id)
@@ -224,88 +286,3 @@ async def _record(tx: Transaction, context: Context[Controller], group: Record, 
         project_id=group["project_id"],
         details=details or None,
     )
-
-
-def _operation(
-    name: str, summary: str, request: Any, response: Any, handler: Any, route: Route, command: Command
-) -> Operation[Controller, Any, Any]:
-    mutates = route.method is not Method.GET
-    return Operation(
-        name=name,
-        summary=summary,
-        request=request,
-        response=response,
-        handler=handler,
-        route=route,
-        command=command,
-        access=Access.SIGNED_IN,
-        scope=Scope.WRITE if mutates else Scope.READ,
-        mutates=mutates,
-    )
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    _operation(
-        "security_group.list",
-        "List security groups with their rules",
-        SecurityGroupList,
-        Page[SecurityGroup],
-        list_groups,
-        Route(Method.GET, "/security-groups"),
-        Command(("security-group", "list")),
-    ),
-    _operation(
-        "security_group.create",
-        "Make a security group",
-        SecurityGroupCreateRequest,
-        SecurityGroup,
-        create,
-        Route(Method.POST, "/security-groups", status=201),
-        Command(("security-group", "create"), positional=("name",)),
-    ),
-    _operation(
-        "security_group.show",
-        "Show a security group with its rules",
-        SecurityGroupRequest,
-        SecurityGroup,
-        show_group,
-        Route(Method.GET, "/security-groups/{id}"),
-        Command(("security-group", "show"), positional=("id",)),
-    ),
-    _operation(
-        "security_group.delete",
-        "Delete a security group that no machine uses",
-        SecurityGroupRequest,
-        None,
-        delete,
-        Route(Method.DELETE, "/security-groups/{id}"),
-        Command(("security-group", "delete"), positional=("id",)),
-    ),
-    _operation(
-        "security_group.add_rule",
-        "Add a rule to a security group, for every machine in it",
-        RuleCreateRequest,
-        SecurityGroupRule,
-        create_rule,
-        Route(Method.POST, "/security-groups/{id}/rules", status=201),
-        Command(("security-group", "add-rule"), positional=("id", "direction", "protocol")),
-    ),
-    _operation(
-        "security_group.remove_rule",
-        "Remove a rule from a security group, for every machine in it",
-        RuleRequest,
-        None,
-        delete_rule,
-        Route(Method.DELETE, "/security-groups/{id}/rules/{rid}"),
-        Command(("security-group", "remove-rule"), positional=("id", "rid")),
-    ),
-    _operation(
-        "vm.security_groups",
-        "Put a machine into these security groups and no others",
-        MachineGroupsRequest,
-        MachineNetworking,
-        set_machine_groups,
-        Route(Method.PUT, "/vms/{id}/security-groups"),
-        Command(("vm", "security-groups"), positional=("id",)),
-    ),
-)

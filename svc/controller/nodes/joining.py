@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from datetime import datetime
 from importlib import resources
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import trio
@@ -17,13 +17,11 @@ from pydantic import Field
 
 from svc.controller.nodes.package import agent_package
 from svc.controller.services import Controller
+from svc.registry.declare import Operations
 from svc.registry.operation import (
-    Command,
     Context,
     Empty,
-    Method,
     Model,
-    Operation,
     Presentation,
     Request,
     Route,
@@ -36,6 +34,8 @@ from svc_actors.controller.nodes.enrolment import (
     pending_bootstraps,
 )
 from svc_actors.controller.nodes.records import NodeMode
+
+operations = Operations[Controller]()
 
 NodeName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
 
@@ -91,6 +91,15 @@ class NodeEnrolled(Model):
     gateway_port: int
 
 
+@operations.declare(
+    "node.bootstrap",
+    "Make a one-time token with which a new node joins",
+    Route.post("/nodes/bootstrap", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    command=("node", "add"),
+    positional=("name",),
+)
 async def bootstrap_node(context: Context[Controller], request: NodeBootstrapRequest) -> NodeBootstrapCreated:
     services = context.services
     async with services.database.transaction() as tx:
@@ -103,15 +112,39 @@ async def bootstrap_node(context: Context[Controller], request: NodeBootstrapReq
     )
 
 
+@operations.declare(
+    "node.bootstraps",
+    "List the tokens that are still waiting for their node",
+    Route.get("/nodes/bootstrap"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    command=("node", "pending"),
+    columns=("name", "mode", "created=created_at", "expires=expires_at", "id"),
+)
 async def list_bootstraps(context: Context[Controller], request: Empty) -> list[NodeBootstrapModel]:
     return [NodeBootstrapModel(**vars(bootstrap)) for bootstrap in await pending_bootstraps(context.services.database)]
 
 
+@operations.declare(
+    "node.withdraw",
+    "Withdraw a token that was not used",
+    Route.delete("/nodes/bootstrap/{id}", status=204),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def withdraw_bootstrap(context: Context[Controller], request: BootstrapRequest) -> None:
     async with context.services.database.transaction() as tx:
         await delete_bootstrap(tx, context.caller, request.id)
 
 
+@operations.declare(
+    "node.enrol",
+    "Exchange a bootstrap token and a signing request for a node's certificate (for agents)",
+    Route.post("/nodes/enrol"),
+    access=Access.PUBLIC,
+    scope=Scope.WRITE,
+    hidden=True,
+)
 async def enrol_node(context: Context[Controller], request: NodeEnrolRequest) -> NodeEnrolled:
     services = context.services
     enrolled = await enrol(
@@ -132,16 +165,43 @@ async def enrol_node(context: Context[Controller], request: NodeEnrolRequest) ->
     )
 
 
+@operations.declare(
+    "node.script",
+    "The script that turns a host into a node",
+    Route.get("/get-node.sh"),
+    access=Access.PUBLIC,
+    scope=Scope.READ,
+    hidden=True,
+    presentation=Presentation.SHELL_SCRIPT,
+)
 async def node_script(context: Context[Controller], request: Empty) -> str:
     await trio.lowlevel.checkpoint()
     return resources.files("svc.controller.nodes").joinpath("get-node.sh").read_text()
 
 
+@operations.declare(
+    "node.authority",
+    "The controller's certificate authority, to be compared with the fingerprint",
+    Route.get("/nodes/authority"),
+    access=Access.PUBLIC,
+    scope=Scope.READ,
+    hidden=True,
+    presentation=Presentation.FILE,
+)
 async def node_authority(context: Context[Controller], request: Empty) -> bytes:
     await trio.lowlevel.checkpoint()
     return context.services.authority.certificate_pem.encode()
 
 
+@operations.declare(
+    "node.package",
+    "The node agent as a Python wheel",
+    Route.get("/nodes/agent.whl"),
+    access=Access.PUBLIC,
+    scope=Scope.READ,
+    hidden=True,
+    presentation=Presentation.FILE,
+)
 async def node_package(context: Context[Controller], request: Empty) -> bytes:
     return await trio.to_thread.run_sync(agent_package)
 
@@ -153,94 +213,3 @@ def _command(services: Controller, token: str, fingerprint: str) -> str:
     environment = {"SVC_CONTROLLER": url, "SVC_TOKEN": token, "SVC_FINGERPRINT": fingerprint}
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
     return f"curl -fsSk --pinnedpubkey {shlex.quote(f'sha256//{pin}')} {url}/api/v1/get-node.sh | {settings} sh"
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="node.bootstrap",
-        summary="Make a one-time token with which a new node joins",
-        request=NodeBootstrapRequest,
-        response=NodeBootstrapCreated,
-        handler=bootstrap_node,
-        route=Route(Method.POST, "/nodes/bootstrap", status=201),
-        command=Command(("node", "add"), positional=("name",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="node.bootstraps",
-        summary="List the tokens that are still waiting for their node",
-        request=Empty,
-        response=list[NodeBootstrapModel],
-        handler=list_bootstraps,
-        route=Route(Method.GET, "/nodes/bootstrap"),
-        command=Command(("node", "pending")),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="node.withdraw",
-        summary="Withdraw a token that was not used",
-        request=BootstrapRequest,
-        response=None,
-        handler=withdraw_bootstrap,
-        route=Route(Method.DELETE, "/nodes/bootstrap/{id}", status=204),
-        command=Command(("node", "withdraw"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-    Operation(
-        name="node.enrol",
-        summary="Exchange a bootstrap token and a signing request for a node's certificate (for agents)",
-        request=NodeEnrolRequest,
-        response=NodeEnrolled,
-        handler=enrol_node,
-        route=Route(Method.POST, "/nodes/enrol"),
-        command=Command(("node", "enrol")),
-        access=Access.PUBLIC,
-        scope=Scope.WRITE,
-        mutates=True,
-    ),
-    Operation(
-        name="node.script",
-        summary="The script that turns a host into a node",
-        request=Empty,
-        response=None,
-        handler=node_script,
-        route=Route(Method.GET, "/get-node.sh"),
-        command=Command(("node", "script")),
-        access=Access.PUBLIC,
-        scope=Scope.READ,
-        mutates=False,
-        presentation=Presentation.SHELL_SCRIPT,
-    ),
-    Operation(
-        name="node.authority",
-        summary="The controller's certificate authority, to be compared with the fingerprint",
-        request=Empty,
-        response=None,
-        handler=node_authority,
-        route=Route(Method.GET, "/nodes/authority"),
-        command=Command(("node", "authority")),
-        access=Access.PUBLIC,
-        scope=Scope.READ,
-        mutates=False,
-        presentation=Presentation.FILE,
-    ),
-    Operation(
-        name="node.package",
-        summary="The node agent as a Python wheel",
-        request=Empty,
-        response=None,
-        handler=node_package,
-        route=Route(Method.GET, "/nodes/agent.whl"),
-        command=Command(("node", "package")),
-        access=Access.PUBLIC,
-        scope=Scope.READ,
-        mutates=False,
-        presentation=Presentation.FILE,
-    ),
-)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from svc.controller.services import Controller
 from svc.identity.fields import Name
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, paginate
 from svc.registry.principal import Access, Scope
 from svc_actors.errors import conflict
 from svc_actors.rows import sole
 from svc_actors.store import UniqueViolationError, audit
+
+operations = Operations[Controller]()
 
 
 class Location(Model):
@@ -26,6 +28,14 @@ class LocationCreateRequest(Request):
     name: Name
 
 
+@operations.declare(
+    "location.list",
+    "List locations",
+    Route.get("/locations"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("name", "id", "created=created_at"),
+)
 async def list_locations(context: Context[Controller], request: PageRequest) -> Page[Location]:
     rows, total = await paginate(
         context.services.database,
@@ -38,6 +48,14 @@ async def list_locations(context: Context[Controller], request: PageRequest) -> 
     return Page[Location].of([Location(**dict(row)) for row in rows], total, request)
 
 
+@operations.declare(
+    "location.create",
+    "Add a location",
+    Route.post("/locations", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("name",),
+)
 async def create_location(context: Context[Controller], request: LocationCreateRequest) -> Location:
     try:
         async with context.services.database.transaction() as tx:
@@ -57,31 +75,3 @@ async def create_location(context: Context[Controller], request: LocationCreateR
     except UniqueViolationError:
         raise conflict(f"There is a location named {request.name} already.") from None
     return Location(**dict(row))
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="location.list",
-        summary="List locations",
-        request=PageRequest,
-        response=Page[Location],
-        handler=list_locations,
-        route=Route(Method.GET, "/locations"),
-        command=Command(("location", "list")),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="location.create",
-        summary="Add a location",
-        request=LocationCreateRequest,
-        response=Location,
-        handler=create_location,
-        route=Route(Method.POST, "/locations", status=201),
-        command=Command(("location", "create"), positional=("name",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-)

@@ -7,10 +7,13 @@ from typing import Any
 from uuid import UUID
 
 from svc.controller.services import Controller
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.nodes.records import get_node
 from svc_actors.rows import sole
+
+operations = Operations[Controller]()
 
 
 class NodeNetworkRequest(Request):
@@ -47,6 +50,13 @@ class NodeNetwork(Model):
     taps: list[NodeTap]
 
 
+@operations.declare(
+    "node.network",
+    "Show what a node carries of machines' networks, and in what it differs from the records",
+    Route.get("/nodes/{id}/network"),
+    access=Access.STAFF,
+    scope=Scope.READ,
+)
 async def show_network(context: Context[Controller], request: NodeNetworkRequest) -> NodeNetwork:
     database = context.services.database
     await get_node(database, request.id)
@@ -75,19 +85,3 @@ async def show_network(context: Context[Controller], request: NodeNetworkRequest
             for tap in probe["taps"]
         ],
     )
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="node.network",
-        summary="Show what a node carries of machines' networks, and in what it differs from the records",
-        request=NodeNetworkRequest,
-        response=NodeNetwork,
-        handler=show_network,
-        route=Route(Method.GET, "/nodes/{id}/network"),
-        command=Command(("node", "network"), positional=("id",)),
-        access=Access.STAFF,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-)

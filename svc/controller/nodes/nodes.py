@@ -14,7 +14,6 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.nodes import joining as nodes_joining
-from svc.controller.nodes import network as nodes_network
 from svc.controller.nodes.models import (
     Allocated,
     HealthCheck,
@@ -30,8 +29,9 @@ from svc.controller.nodes.models import (
     ObservedDomainModel,
 )
 from svc.controller.services import Controller
-from svc.controller.tasks import TaskModel, page_of_tasks
-from svc.registry.operation import Command, Context, Method, Operation, Request, Route
+from svc.controller.tasks import TASK_COLUMNS, TaskModel, page_of_tasks
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.nodes.node import Node, NodeChange
@@ -39,6 +39,8 @@ from svc_actors.controller.nodes.records import SELECT, SHOWN_STATE, NodeMode, N
 from svc_actors.controller.tasks.runner import ResourceKind, create_task
 from svc_actors.errors import unavailable
 from svc_actors.store import Queryable, audit
+
+operations = Operations[Controller]()
 
 NodeName = nodes_joining.NodeName
 Overcommit = Annotated[float, Field(gt=0, le=100)]
@@ -84,6 +86,26 @@ class NodeSamplesRequest(Request):
     hours: Annotated[int, Field(ge=1, le=24 * 365)] = 24
 
 
+@operations.declare(
+    "node.list",
+    "List nodes",
+    Route.get("/nodes"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=(
+        "name",
+        "state",
+        "mode",
+        "location=location.name",
+        "machines=allocated.machines",
+        "cpus=capacity.cpus",
+        "load=capacity.load_1m",
+        "memory=capacity.memory_mib",
+        "free=capacity.memory_free_mib",
+        "disk free=capacity.disk_free_gib",
+        "seen=seen_at",
+    ),
+)
 async def list_nodes(context: Context[Controller], request: NodeList) -> Page[NodeModel]:
     database = context.services.database
     rows, total = await paginate(
@@ -107,10 +129,24 @@ async def list_nodes(context: Context[Controller], request: NodeList) -> Page[No
     return Page[NodeModel].of(items, total, request)
 
 
+@operations.declare(
+    "node.show",
+    "Show a node with its facts, capacity and health",
+    Route.get("/nodes/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+)
 async def show_node(context: Context[Controller], request: NodeRequest) -> NodeDetail:
     return await _detail(context.services, request.id)
 
 
+@operations.declare(
+    "node.update",
+    "Change a node's name, mode, maintenance or overcommit",
+    Route.patch("/nodes/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def update_node(context: Context[Controller], request: NodeUpdate) -> NodeDetail:
     change = NodeChange(
         name=request.name,
@@ -124,10 +160,25 @@ async def update_node(context: Context[Controller], request: NodeUpdate) -> Node
     return await _detail(context.services, request.id)
 
 
+@operations.declare(
+    "node.delete",
+    "Take a node out and revoke its certificate; refused while machines are placed on it",
+    Route.delete("/nodes/{id}", status=204),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def delete_node(context: Context[Controller], request: NodeRequest) -> None:
     await context.services.actors.ref(Node, str(request.id)).ask(Node.delete, context.caller)
 
 
+@operations.declare(
+    "node.domains",
+    "List the hypervisor's domains on a node, as last seen",
+    Route.get("/nodes/{id}/domains"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=("name", "state", "managed", "vcpus", "memory=memory_mib", "seen=seen_at"),
+)
 async def node_domains(context: Context[Controller], request: NodeRequest) -> list[ObservedDomainModel]:
     await get_node(context.services.database, request.id)
     rows = await context.services.database.fetch(
@@ -142,6 +193,14 @@ async def node_domains(context: Context[Controller], request: NodeRequest) -> li
     return [ObservedDomainModel(**row) for row in rows]
 
 
+@operations.declare(
+    "node.images",
+    "List the images in a node's cache",
+    Route.get("/nodes/{id}/images"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=("slug", "name", "size=size_bytes", "pulled=pulled_at"),
+)
 async def node_images(context: Context[Controller], request: NodeRequest) -> list[NodeImageModel]:
     await get_node(context.services.database, request.id)
     rows = await context.services.database.fetch(
@@ -155,14 +214,36 @@ async def node_images(context: Context[Controller], request: NodeRequest) -> lis
     return [NodeImageModel(**row) for row in rows]
 
 
+@operations.declare(
+    "node.inventory",
+    "Have a node say anew what it has",
+    Route.post("/nodes/{id}/inventory"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def take_inventory(context: Context[Controller], request: NodeRequest) -> TaskModel:
     return await _task(context, request.id, "node.inventory", _INVENTORY_DEADLINE)
 
 
+@operations.declare(
+    "node.preflight",
+    "Run a node's readiness checks again",
+    Route.post("/nodes/{id}/preflight"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def run_preflight(context: Context[Controller], request: NodeRequest) -> TaskModel:
     return await _task(context, request.id, "node.preflight", _PREFLIGHT_DEADLINE)
 
 
+@operations.declare(
+    "node.tasks",
+    "List a node's tasks, newest first",
+    Route.get("/nodes/{id}/tasks"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=TASK_COLUMNS,
+)
 async def node_tasks(context: Context[Controller], request: NodeTaskList) -> Page[TaskModel]:
     await get_node(context.services.database, request.id)
     return await page_of_tasks(
@@ -170,6 +251,13 @@ async def node_tasks(context: Context[Controller], request: NodeTaskList) -> Pag
     )
 
 
+@operations.declare(
+    "node.samples",
+    "Show a node's hourly capacity",
+    Route.get("/nodes/{id}/samples"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+)
 async def node_samples(context: Context[Controller], request: NodeSamplesRequest) -> list[NodeSample]:
     await get_node(context.services.database, request.id)
     rows = await context.services.database.fetch(
@@ -283,120 +371,3 @@ async def _allocated(queryable: Queryable, node_ids: list[UUID]) -> dict[UUID, A
 
 
 _NOTHING = Allocated(machines=0, vcpus=0, memory_mib=0, disk_gib=0)
-
-
-def _operation(
-    name: str,
-    summary: str,
-    request: type[Request],
-    response: Any,
-    handler: Any,
-    route: Route,
-    *,
-    command: Command | None = None,
-    mutates: bool = False,
-) -> Operation[Controller, Any, Any]:
-    """The nodes are the administrators' alone: reading too."""
-    return Operation(
-        name=f"node.{name}",
-        summary=summary,
-        request=request,
-        response=response,
-        handler=handler,
-        route=route,
-        command=command or Command(("node", name), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN if mutates else Scope.READ,
-        mutates=mutates,
-    )
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    _operation(
-        "list",
-        "List nodes",
-        NodeList,
-        Page[NodeModel],
-        list_nodes,
-        Route(Method.GET, "/nodes"),
-        command=Command(("node", "list")),
-    ),
-    _operation(
-        "show",
-        "Show a node with its facts, capacity and health",
-        NodeRequest,
-        NodeDetail,
-        show_node,
-        Route(Method.GET, "/nodes/{id}"),
-    ),
-    _operation(
-        "update",
-        "Change a node's name, mode, maintenance or overcommit",
-        NodeUpdate,
-        NodeDetail,
-        update_node,
-        Route(Method.PATCH, "/nodes/{id}"),
-        mutates=True,
-    ),
-    _operation(
-        "delete",
-        "Take a node out and revoke its certificate; refused while machines are placed on it",
-        NodeRequest,
-        None,
-        delete_node,
-        Route(Method.DELETE, "/nodes/{id}", status=204),
-        mutates=True,
-    ),
-    _operation(
-        "domains",
-        "List the hypervisor's domains on a node, as last seen",
-        NodeRequest,
-        list[ObservedDomainModel],
-        node_domains,
-        Route(Method.GET, "/nodes/{id}/domains"),
-    ),
-    _operation(
-        "images",
-        "List the images in a node's cache",
-        NodeRequest,
-        list[NodeImageModel],
-        node_images,
-        Route(Method.GET, "/nodes/{id}/images"),
-    ),
-    _operation(
-        "inventory",
-        "Have a node say anew what it has",
-        NodeRequest,
-        TaskModel,
-        take_inventory,
-        Route(Method.POST, "/nodes/{id}/inventory"),
-        mutates=True,
-    ),
-    _operation(
-        "preflight",
-        "Run a node's readiness checks again",
-        NodeRequest,
-        TaskModel,
-        run_preflight,
-        Route(Method.POST, "/nodes/{id}/preflight"),
-        mutates=True,
-    ),
-    _operation(
-        "tasks",
-        "List a node's tasks, newest first",
-        NodeTaskList,
-        Page[TaskModel],
-        node_tasks,
-        Route(Method.GET, "/nodes/{id}/tasks"),
-    ),
-    _operation(
-        "samples",
-        "Show a node's hourly capacity",
-        NodeSamplesRequest,
-        list[NodeSample],
-        node_samples,
-        Route(Method.GET, "/nodes/{id}/samples"),
-    ),
-    *nodes_network.OPERATIONS,
-    *nodes_joining.OPERATIONS,
-)

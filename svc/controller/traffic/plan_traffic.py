@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
 
 from svc.controller.machines.plans import Plan, shown_plan
 from svc.controller.services import Controller
-from svc.registry.operation import Command, Context, Method, Model, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access, Scope
 from svc_actors.controller.traffic.enforcement import enforce_plan
 from svc_actors.controller.traffic.periods import utc_now
 from svc_actors.controller.traffic.policies import set_policy
 from svc_actors.controller.traffic.policy import Policy, TrafficAction, TrafficDirection
 from svc_actors.errors import wrong_field
+
+operations = Operations[Controller]()
 
 Gib = Annotated[int, Field(ge=1, le=100_000_000)]
 Mbps = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -48,6 +51,13 @@ class PlanTrafficResult(Model):
     note: str
 
 
+@operations.declare(
+    "plan.traffic",
+    "Set what a plan allows of traffic; what tightens begins with the next month",
+    Route.put("/plans/{id}/traffic"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
 async def set_plan_traffic(context: Context[Controller], request: PlanTrafficRequest) -> PlanTrafficResult:
     if request.traffic_action is TrafficAction.THROTTLE and request.traffic_throttle_mbps is None:
         raise wrong_field("traffic_throttle_mbps", "a throttle needs a rate in Mbit/s")
@@ -71,19 +81,3 @@ async def set_plan_traffic(context: Context[Controller], request: PlanTrafficReq
         deferred=done.change.later is not None,
         note=done.note + let_go,
     )
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="plan.traffic",
-        summary="Set what a plan allows of traffic; what tightens begins with the next month",
-        request=PlanTrafficRequest,
-        response=PlanTrafficResult,
-        handler=set_plan_traffic,
-        route=Route(Method.PUT, "/plans/{id}/traffic"),
-        command=Command(("plan", "traffic"), positional=("id",)),
-        access=Access.ADMINISTRATOR,
-        scope=Scope.ADMIN,
-        mutates=True,
-    ),
-)

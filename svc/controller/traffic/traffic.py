@@ -6,7 +6,7 @@ transferred something: what they owe is still to be billed.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from svc.controller.access import visible_projects
@@ -24,7 +24,8 @@ from svc.controller.traffic.models import (
     percent_of,
     state_of,
 )
-from svc.registry.operation import Command, Context, Method, Operation, Request, Route
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, joined, paginate
 from svc.registry.principal import Access, Principal, Scope
 from svc_actors.controller.traffic.periods import Period, period_of, until, utc_now
@@ -32,6 +33,8 @@ from svc_actors.controller.traffic.policies import as_policy, policies, policy_o
 from svc_actors.controller.traffic.readings import month_of, months_of
 from svc_actors.rows import sole
 from svc_actors.store import Queryable, Record
+
+operations = Operations[Controller]()
 
 LAST_DECISIONS: Final = 20
 
@@ -81,6 +84,25 @@ class VMBandwidthRequest(Request):
     id: UUID
 
 
+@operations.declare(
+    "traffic.list",
+    "List what machines have transferred in a month beside what their plans allow",
+    Route.get("/traffic"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    command=("traffic",),
+    columns=(
+        "vm=vm_name",
+        "plan",
+        "received=received_bytes",
+        "sent=sent_bytes",
+        "counted=counted_bytes",
+        "allowance=allowance_bytes",
+        "percent",
+        "state",
+        "resets",
+    ),
+)
 async def list_traffic(context: Context[Controller], request: TrafficList) -> TrafficPage:
     database, principal = context.services.database, context.principal
     period = asked_period(request.period)
@@ -110,6 +132,13 @@ async def list_traffic(context: Context[Controller], request: TrafficList) -> Tr
     )
 
 
+@operations.declare(
+    "vm.traffic",
+    "Show a machine's traffic, where it stands, and what was done about it",
+    Route.get("/vms/{id}/traffic"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
 async def show_traffic(context: Context[Controller], request: VMTrafficRequest) -> VMTraffic:
     database = context.services.database
     machine = await visible_machine(database, context.principal, request.id)
@@ -127,6 +156,14 @@ async def show_traffic(context: Context[Controller], request: VMTrafficRequest) 
     )
 
 
+@operations.declare(
+    "vm.bandwidth",
+    "Show what a machine transferred in the last twelve months, newest first",
+    Route.get("/vms/{id}/bandwidth"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("period", "received=received_bytes", "sent=sent_bytes", "samples", "resets", "first=first_at"),
+)
 async def show_bandwidth(context: Context[Controller], request: VMBandwidthRequest) -> list[TrafficMonth]:
     await visible_machine(context.services.database, context.principal, request.id)
     return await _last_months(context.services.database, request.id)
@@ -187,43 +224,3 @@ def _use(row: Record, principal: Principal) -> TrafficUse:
         samples=int(row["samples"]),
         first_at=row["first_at"],
     )
-
-
-OPERATIONS: tuple[Operation[Controller, Any, Any], ...] = (
-    Operation(
-        name="traffic.list",
-        summary="List what machines have transferred in a month beside what their plans allow",
-        request=TrafficList,
-        response=TrafficPage,
-        handler=list_traffic,
-        route=Route(Method.GET, "/traffic"),
-        command=Command(("traffic",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="vm.traffic",
-        summary="Show a machine's traffic, where it stands, and what was done about it",
-        request=VMTrafficRequest,
-        response=VMTraffic,
-        handler=show_traffic,
-        route=Route(Method.GET, "/vms/{id}/traffic"),
-        command=Command(("vm", "traffic"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-    Operation(
-        name="vm.bandwidth",
-        summary="Show what a machine transferred in the last twelve months, newest first",
-        request=VMBandwidthRequest,
-        response=list[TrafficMonth],
-        handler=show_bandwidth,
-        route=Route(Method.GET, "/vms/{id}/bandwidth"),
-        command=Command(("vm", "bandwidth"), positional=("id",)),
-        access=Access.SIGNED_IN,
-        scope=Scope.READ,
-        mutates=False,
-    ),
-)

@@ -1,0 +1,111 @@
+"""Operations declared at their handlers.
+
+    operations = Operations[Controller]()
+
+    @operations.declare(
+        "vm.start", "Start a machine", Route.post("/vms/{id}/start"), access=Access.SIGNED_IN, scope=Scope.WRITE
+    )
+    async def start(context: Context[Controller], request: MachineRequest) -> Task: ...
+
+What can be read off the handler and the route is not said again: the request and response models are the handler's
+own annotations, every method but GET changes something, the command is the operation's name, and what stands in the
+path is given without a flag.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from svc.registry.operation import (
+    Command,
+    Context,
+    Method,
+    Operation,
+    Presentation,
+    Request,
+    Route,
+    ServicesT,
+)
+from svc.registry.principal import Access, Scope
+
+RequestT = TypeVar("RequestT", bound=Request)
+ResultT = TypeVar("ResultT")
+
+
+class Operations(Generic[ServicesT]):
+    """The operations of one area, in the order of their declaration."""
+
+    def __init__(self) -> None:
+        self._declared: list[Operation[ServicesT, Any, Any]] = []
+
+    def __iter__(self) -> Iterator[Operation[ServicesT, Any, Any]]:
+        return iter(self._declared)
+
+    def declare(
+        self,
+        name: str,
+        summary: str,
+        route: Route,
+        *,
+        access: Access,
+        scope: Scope,
+        command: tuple[str, ...] | None = None,
+        positional: tuple[str, ...] | None = None,
+        columns: tuple[str, ...] = (),
+        confirm: bool = False,
+        hidden: bool = False,
+        secret: bool = False,
+        in_support_session: bool = False,
+        presentation: Presentation = Presentation.JSON,
+        statuses: tuple[int, ...] = (),
+        upload: bool = False,
+    ) -> Callable[
+        [Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]]],
+        Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]],
+    ]:
+        """Declare the decorated handler as an operation.
+
+        `Operation` says what the arguments mean, and `Command` what those of the command line do: `command` are its
+        words.
+        """
+
+        def declared(
+            handler: Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]],
+        ) -> Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]]:
+            hints = typing.get_type_hints(handler)
+            response = hints["return"] if presentation is Presentation.JSON else None
+            self._declared.append(
+                Operation(
+                    name=name,
+                    summary=summary,
+                    request=hints["request"],
+                    response=None if response is type(None) else response,
+                    handler=handler,
+                    route=route,
+                    command=Command(
+                        words=tuple(name.replace("_", "-").split(".")) if command is None else command,
+                        positional=_in_path(route) if positional is None else positional,
+                        columns=columns,
+                        confirm=confirm,
+                        hidden=hidden,
+                    ),
+                    access=access,
+                    scope=scope,
+                    mutates=route.method is not Method.GET,
+                    secret=secret,
+                    in_support_session=in_support_session,
+                    presentation=presentation,
+                    statuses=statuses,
+                    upload=upload,
+                )
+            )
+            return handler
+
+        return declared
+
+
+def _in_path(route: Route) -> tuple[str, ...]:
+    return tuple(re.findall(r"{(\w+)}", route.path))
