@@ -32,7 +32,9 @@ def alerts() -> list[ActorAlert]:
 
 @pytest.fixture
 async def system(alerts: list[ActorAlert]) -> AsyncIterator[ActorSystem]:
-    """Mailboxes of four, passivation after ten seconds, a minute's rest after the third crash within half a minute."""
+    """Mailboxes of four, a deadline of 20 s, live for 10 s, refusing for a minute after the third crash within 30 s."""
     policy = RestartPolicy(intensity=2, window=30.0, first_pause=1.0, longest_pause=8.0, cool_down=60.0)
-    async with ActorSystem.open(mailbox_limit=4, idle_after=10.0, restart=policy, on_alert=alerts.append) as system:
+    async with ActorSystem.open(
+        mailbox_limit=4, idle_after=10.0, handler_deadline=20.0, restart=policy, on_alert=alerts.append
+    ) as system:
         yield system

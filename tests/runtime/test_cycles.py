@@ -24,11 +24,16 @@ class Peer(Actor):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.pass_on, onward)
 
-    async def ask_from_work(self, onward: Sequence[str], answers: list[str]) -> None:
-        async def work() -> None:
+    async def ask_from_a_task_elsewhere(
+        self, elsewhere: trio.Nursery, onward: Sequence[str], answers: list[str], lasts: float = 0.0
+    ) -> None:
+        """The nursery is somebody else's, so what is started there is not waited for, and may outlive this handler."""
+
+        async def ask() -> None:
             answers.append(await self.system.ref(Peer, onward[0]).ask(Peer.pass_on, onward[1:]))
 
-        self.spawn(work)
+        elsewhere.start_soon(ask)
+        await trio.sleep(lasts)
 
     async def tell_on(self, to: str) -> None:
         self.system.ref(Peer, to).tell(Peer.pass_on, [])
@@ -117,10 +122,22 @@ async def test_an_asker_that_gave_up_closes_no_cycle(peers: ActorSystem) -> None
     assert answers == ["went on"]
 
 
-async def test_work_may_ask_the_actor_it_belongs_to(peers: ActorSystem) -> None:
+async def test_a_task_that_outlives_its_handler_asks_as_anybody_does(peers: ActorSystem) -> None:
     answers: list[str] = []
-    await peers.ref(Peer, "a").ask(Peer.ask_from_work, "ba", answers)
-    await wait_all_tasks_blocked()
+
+    async with trio.open_nursery() as elsewhere:
+        await peers.ref(Peer, "a").ask(Peer.ask_from_a_task_elsewhere, elsewhere, "ba", answers)
+        await wait_all_tasks_blocked()
+
+    assert answers == ["ba"]
+
+
+async def test_a_task_elsewhere_asks_as_anybody_does_while_its_handler_goes_on(peers: ActorSystem) -> None:
+    answers: list[str] = []
+
+    async with trio.open_nursery() as elsewhere:
+        await peers.ref(Peer, "a").ask(Peer.ask_from_a_task_elsewhere, elsewhere, "ba", answers, 5.0)
+
     assert answers == ["ba"]
 
 

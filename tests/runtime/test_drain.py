@@ -6,14 +6,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from svc_actors.runtime import Actor, ActorAlert, ActorCrashed, ActorSystem, Draining
+from svc_actors.runtime import Actor, ActorAlert, ActorCrashed, ActorSystem, AlertKind, Draining
 
 
 class Porter(Actor):
     trace: list[str]
-
-    async def passivate(self) -> None:
-        self.trace.append(f"{self.key} left")
 
     async def carry(self, what: str, seconds: float = 1.0) -> str:
         await trio.sleep(seconds)
@@ -24,15 +21,27 @@ class Porter(Actor):
         await trio.sleep(1.0)
         return await self.system.ref(Porter, to).ask(Porter.carry, what)
 
-    async def haul(self, what: str, seconds: float, endless: bool = False) -> None:
-        self.spawn(self.carry, what, seconds, until_drain=endless)
+    async def hand_over_elsewhere(self, elsewhere: trio.Nursery, to: str, told: list[str]) -> None:
+        async def ask() -> None:
+            await trio.sleep(1.0)
+            try:
+                await self.system.ref(Porter, to).ask(Porter.carry, "by a task of somebody else")
+            except Draining:
+                told.append("refused")
 
-    async def haul_and_report(self, seconds: float) -> None:
-        async def work() -> None:
-            await trio.sleep(seconds)
-            self.ref().tell(Porter.carry, "report")
+        elsewhere.start_soon(ask)
+        await trio.sleep(2.0)
 
-        self.spawn(work)
+    async def carry_and_drop(self) -> None:
+        async def drop() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise ValueError("dropped it on the way out")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drop)
+            await trio.sleep_forever()
 
     async def stumble(self, after: float = 0.0) -> None:
         await trio.sleep(after)
@@ -46,12 +55,12 @@ def trace(system: ActorSystem) -> list[str]:
     return Porter.trace
 
 
-async def test_a_drain_finishes_mailboxes_and_passivates(system: ActorSystem, trace: list[str]) -> None:
+async def test_a_drain_finishes_mailboxes(system: ActorSystem, trace: list[str]) -> None:
     ref = system.ref(Porter, "a")
     for what in ("1", "2", "3"):
         ref.tell(Porter.carry, what)
     await system.drain(30)
-    assert trace == ["1", "2", "3", "a left"]
+    assert trace == ["1", "2", "3"]
     assert system.statistics().live == 0
 
 
@@ -71,22 +80,21 @@ async def test_a_drain_lets_actors_ask_each_other_but_nobody_outside_ask(system:
         with pytest.raises(Draining):
             system.ref(Porter, "c").tell(Porter.carry, "too late")
     assert answers == ["parcel"]
-    assert trace == ["parcel", "b left", "a left"]
+    assert trace == ["parcel"]
 
 
-async def test_a_drain_waits_for_work_but_ends_the_endless(system: ActorSystem, trace: list[str]) -> None:
-    await system.ref(Porter, "a").ask(Porter.haul, "piano", 20.0)
-    await system.ref(Porter, "b").ask(Porter.haul, "never", 1e6, True)
-    began = trio.current_time()
-    await system.drain(30)
-    assert trace == ["b left", "piano", "a left"]
-    assert trio.current_time() == began + 20.0
+async def test_a_task_that_a_handler_started_elsewhere_does_not_get_past_the_drain(
+    system: ActorSystem, trace: list[str]
+) -> None:
+    told: list[str] = []
 
+    async with trio.open_nursery() as elsewhere:
+        system.ref(Porter, "a").tell(Porter.hand_over_elsewhere, elsewhere, "b", told)
+        await wait_all_tasks_blocked()
+        await system.drain(30)
 
-async def test_work_may_report_back_while_the_system_drains(system: ActorSystem, trace: list[str]) -> None:
-    await system.ref(Porter, "a").ask(Porter.haul_and_report, 20.0)
-    await system.drain(30)
-    assert trace == ["report", "a left"]
+    assert told == ["refused"]
+    assert trace == []
 
 
 async def test_what_a_drain_cannot_finish_in_time_is_cancelled_and_its_askers_are_told(
@@ -105,10 +113,39 @@ async def test_what_a_drain_cannot_finish_in_time_is_cancelled_and_its_askers_ar
             nursery.start_soon(ask, what)
         await wait_all_tasks_blocked()
         began = trio.current_time()
-        await system.drain(30)
-        assert trio.current_time() == began + 30.0
+        await system.drain(10)
+        assert trio.current_time() == began + 10.0
     assert sorted(told) == ["ActorCrashed", "Draining"]
     assert trace == []
+
+
+async def test_told_messages_that_a_drain_cuts_raise_an_alert_each(
+    system: ActorSystem, trace: list[str], alerts: list[ActorAlert]
+) -> None:
+    for what in ("begun", "queued"):
+        system.ref(Porter, "a").tell(Porter.carry, what, 100.0)
+    system.ref(Porter, "b").tell(Porter.carry, "in time")
+    await wait_all_tasks_blocked()
+
+    await system.drain(10)
+    await wait_all_tasks_blocked()
+
+    assert trace == ["in time"]
+    assert [(alert.kind, alert.actor, type(alert.error)) for alert in alerts] == [
+        (AlertKind.LOST, "Porter:a", ActorCrashed),
+        (AlertKind.LOST, "Porter:a", Draining),
+    ]
+
+
+async def test_a_handler_that_fails_while_it_is_cut_is_told_and_the_system_closes(alerts: list[ActorAlert]) -> None:
+    async with ActorSystem.open(on_alert=alerts.append) as system:
+        system.register(Porter, lambda key: Porter())
+        system.ref(Porter, "a").tell(Porter.carry_and_drop)
+        await wait_all_tasks_blocked()
+        await system.drain(1)
+
+    assert [alert.kind for alert in alerts] == [AlertKind.LOST, AlertKind.CRASHED]
+    assert "dropped it on the way out" in repr(alerts[1].error)
 
 
 async def test_a_drain_does_not_wait_for_the_rest_after_a_crash(
@@ -173,4 +210,4 @@ async def test_a_cancelled_block_can_still_drain() -> None:
             finally:
                 with trio.CancelScope(shield=True):
                     await system.drain(30)
-    assert Porter.trace == ["the last one", "a left"]
+    assert Porter.trace == ["the last one"]

@@ -14,7 +14,6 @@ from svc_actors.runtime import (
     AlertKind,
     DomainError,
     MailboxFull,
-    deadline,
 )
 
 
@@ -54,11 +53,13 @@ class Clerk(Actor):
     async def hang(self) -> None:
         await trio.sleep_forever()
 
-    @deadline(3.0)
-    async def hang_briefly(self) -> None:
-        await trio.sleep_forever()
+    async def hang_half_changed(self) -> None:
+        self.book = ["half-written"]
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise NotTodayError("the commit was cut off")
 
-    @deadline(3.0)
     async def hang_uncancellably(self) -> None:
         with trio.CancelScope(shield=True):
             await self.gates[self.key].wait()
@@ -165,7 +166,7 @@ async def test_a_busy_actor_lets_other_tasks_run(system: ActorSystem) -> None:
         async def turn(self) -> None:
             Perpetual.turns += 1
             if Perpetual.turns < 10_000:
-                self.ref().tell(Perpetual.turn)
+                self.system.ref(Perpetual, self.key).tell(Perpetual.turn)
 
     system.register(Perpetual, lambda key: Perpetual())
     system.ref(Perpetual, "x").tell(Perpetual.turn)
@@ -174,19 +175,31 @@ async def test_a_busy_actor_lets_other_tasks_run(system: ActorSystem) -> None:
     assert 0 < Perpetual.turns < 10_000
 
 
-@pytest.mark.parametrize("begun", [True, False])
-async def test_an_ask_whose_asker_has_gone_is_still_finished(
-    system: ActorSystem, clerks: type[Clerk], begun: bool
-) -> None:
-    ref = system.ref(Clerk, "a")
-    if not begun:
-        ref.tell(Clerk.wait_and_write, "before it")
+async def test_a_begun_ask_is_finished_though_its_asker_has_gone(system: ActorSystem, clerks: type[Clerk]) -> None:
     with trio.move_on_after(2) as waited:
-        await ref.ask(Clerk.wait_and_write, "asked")
+        await system.ref(Clerk, "a").ask(Clerk.wait_and_write, "asked")
     assert waited.cancelled_caught
+
     clerks.gates["a"].set()
     await wait_all_tasks_blocked()
-    assert clerks.books["a"][-1:] == ["asked"]
+
+    assert clerks.books["a"] == ["asked"]
+
+
+async def test_an_ask_that_was_not_begun_leaves_with_its_asker(system: ActorSystem, clerks: type[Clerk]) -> None:
+    ref = system.ref(Clerk, "a")
+    ref.tell(Clerk.wait_and_write, "before them")
+    await wait_all_tasks_blocked()
+
+    with trio.move_on_after(2):
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(ref.ask, Clerk.write, "asked by somebody who has gone")
+    ref.tell(Clerk.write, "there is room again")
+    clerks.gates["a"].set()
+    await wait_all_tasks_blocked()
+
+    assert clerks.books["a"] == ["before them", "there is room again"]
 
 
 async def test_an_asker_cancelled_beforehand_sends_nothing(system: ActorSystem, clerks: type[Clerk]) -> None:
@@ -201,11 +214,13 @@ async def test_a_late_handler_is_answered_alerted_and_ended(
 ) -> None:
     ref = system.ref(Clerk, "a")
     began = trio.current_time()
-    with pytest.raises(ActorCrashed, match="hang_briefly"):
-        await ref.ask(Clerk.hang_briefly)
-    assert trio.current_time() == began + 3.0
+
+    with pytest.raises(ActorCrashed, match="hang"):
+        await ref.ask(Clerk.hang)
+
+    assert trio.current_time() == began + 20.0
     assert await ref.ask(Clerk.write, "after the reload") == 1
-    assert [alert.kind for alert in alerts] == [AlertKind.OVERDUE, AlertKind.CRASHED]
+    assert [alert.kind for alert in alerts] == [AlertKind.OVERDUE, AlertKind.CRASHED, AlertKind.RECOVERED]
 
 
 async def test_a_late_handler_that_cannot_be_cancelled_still_frees_its_asker(
@@ -213,17 +228,48 @@ async def test_a_late_handler_that_cannot_be_cancelled_still_frees_its_asker(
 ) -> None:
     ref = system.ref(Clerk, "a")
     began = trio.current_time()
+
     with pytest.raises(ActorCrashed):
         await ref.ask(Clerk.hang_uncancellably)
-    assert trio.current_time() == began + 3.0
+
+    assert trio.current_time() == began + 20.0
     assert [alert.kind for alert in alerts] == [AlertKind.OVERDUE]
     clerks.gates["a"].set()
     assert await ref.ask(Clerk.write, "after the reload") == 1
 
 
-async def test_a_deadline_for_the_whole_type_holds_for_activation_too(
-    system: ActorSystem, alerts: list[ActorAlert]
+async def test_a_late_handler_that_ends_with_a_domain_error_has_crashed_all_the_same(
+    system: ActorSystem, clerks: type[Clerk], alerts: list[ActorAlert]
 ) -> None:
+    ref = system.ref(Clerk, "a")
+
+    with pytest.raises(ActorCrashed):
+        await ref.ask(Clerk.hang_half_changed)
+
+    assert await ref.ask(Clerk.write, "on a fresh page") == 1
+    assert [alert.kind for alert in alerts] == [AlertKind.OVERDUE, AlertKind.CRASHED, AlertKind.RECOVERED]
+
+
+async def test_of_two_handlers_each_has_its_own_deadline(
+    system: ActorSystem, clerks: type[Clerk], alerts: list[ActorAlert]
+) -> None:
+    ended: dict[str, float] = {}
+    began = trio.current_time()
+
+    async def hang(key: str, after: float) -> None:
+        await trio.sleep(after)
+        with pytest.raises(ActorCrashed):
+            await system.ref(Clerk, key).ask(Clerk.hang)
+        ended[key] = trio.current_time() - began
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hang, "a", 0.0)
+        nursery.start_soon(hang, "b", 7.0)
+
+    assert ended == {"a": 20.0, "b": 27.0}
+
+
+async def test_the_deadline_holds_for_activation_too(system: ActorSystem, alerts: list[ActorAlert]) -> None:
     class Slow(Actor):
         attempts = 0
 
@@ -235,9 +281,10 @@ async def test_a_deadline_for_the_whole_type_holds_for_activation_too(
         async def ping(self) -> str:
             return "pong"
 
-    system.register(Slow, lambda key: Slow(), handler_deadline=5.0)
+    system.register(Slow, lambda key: Slow())
+
     assert await system.ref(Slow, "x").ask(Slow.ping) == "pong"
-    assert [alert.kind for alert in alerts] == [AlertKind.OVERDUE, AlertKind.CRASHED]
+    assert [alert.kind for alert in alerts] == [AlertKind.OVERDUE, AlertKind.CRASHED, AlertKind.RECOVERED]
 
 
 async def test_a_type_is_registered_once_and_before_it_is_addressed(system: ActorSystem, clerks: type[Clerk]) -> None:

@@ -1,8 +1,6 @@
-"""What happens when a handler, an activation or spawned work fails."""
+"""What happens when a handler or an activation fails."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 import trio
@@ -48,33 +46,12 @@ class Teller(Actor):
     async def count(self) -> int:
         return self.counted
 
-    async def deposit_later(self, amount: int, after: float) -> None:
-        async def later() -> None:
-            await trio.sleep(after)
-            self.ref().tell(Teller.deposit, amount)
-
-        self.spawn(later)
-
-    async def work(self, job: Callable[[], object]) -> None:
-        async def run() -> None:
-            await trio.lowlevel.checkpoint()
-            job()
-
-        self.spawn(run, name="job")
-
 
 @pytest.fixture
 def tellers(system: ActorSystem) -> type[Teller]:
     Teller.balances, Teller.broken = {}, set()
     system.register(Teller, lambda key: Teller())
     return Teller
-
-
-def fail_with(error: Exception) -> Callable[[], object]:
-    def job() -> object:
-        raise error
-
-    return job
 
 
 async def test_a_crash_fails_its_ask_with_the_cause(system: ActorSystem, tellers: type[Teller]) -> None:
@@ -189,17 +166,75 @@ async def test_an_actor_that_cannot_be_loaded_is_tried_again_and_its_message_wai
         await wait_all_tasks_blocked()
         tellers.broken.clear()
     assert tellers.balances == {"a": 3}
-    assert [(alert.kind, alert.during) for alert in alerts] == [(AlertKind.CRASHED, "activate")]
+    assert [(alert.kind, alert.during) for alert in alerts] == [
+        (AlertKind.CRASHED, "activate"),
+        (AlertKind.RECOVERED, "deposit"),
+    ]
 
 
 async def test_an_actor_that_cannot_be_loaded_at_all_leaves_no_asker_waiting(
     system: ActorSystem, tellers: type[Teller]
 ) -> None:
     tellers.broken.add("a")
+
     with pytest.raises(ActorUnavailable):
         await system.ref(Teller, "a").ask(Teller.deposit, 3)
+
     await trio.sleep(120)
     assert system.statistics().live == 0
+
+
+async def test_an_actor_that_cannot_be_loaded_stays_refusing_however_often_it_is_asked(
+    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
+) -> None:
+    tellers.broken.add("a")
+    began = trio.current_time()
+
+    while trio.current_time() - began < 600:
+        with pytest.raises(ActorUnavailable) as refusal:
+            await system.ref(Teller, "a").ask(Teller.deposit, 3)
+        await trio.sleep(refusal.value.retry_after + 0.01)
+
+    assert len(alerts) == 3 + 9, "three until it refuses, then one a minute"
+
+
+async def test_an_actor_that_can_no_longer_be_loaded_is_tried_for_messages_only(
+    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
+) -> None:
+    with pytest.raises(ActorCrashed):
+        await system.ref(Teller, "a").ask(Teller.deposit, -1)
+    tellers.broken.add("a")
+
+    await trio.sleep(3600)
+
+    assert [alert.kind for alert in alerts] == [AlertKind.CRASHED, AlertKind.RECOVERED]
+    assert system.statistics().live == 0
+
+
+async def test_after_the_cool_down_one_message_decides(
+    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
+) -> None:
+    await crash(system, 3)
+    await trio.sleep(60.1)
+    await crash(system, 1)
+    assert [alert.kind for alert in alerts[2:]] == [AlertKind.REFUSING, AlertKind.REFUSING]
+
+    await trio.sleep(60.1)
+    await system.ref(Teller, "a").ask(Teller.deposit, 1)
+    await crash(system, 1)
+
+    assert [alert.kind for alert in alerts[4:]] == [AlertKind.RECOVERED, AlertKind.CRASHED]
+
+
+async def test_an_actor_that_works_again_is_told_of_once(
+    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
+) -> None:
+    await crash(system, 2)
+
+    for _ in range(3):
+        await system.ref(Teller, "a").ask(Teller.deposit, 1)
+
+    assert [alert.kind for alert in alerts] == [AlertKind.CRASHED, AlertKind.CRASHED, AlertKind.RECOVERED]
 
 
 async def test_an_actor_that_cannot_even_be_made_harms_no_other(
@@ -241,83 +276,6 @@ async def test_a_failing_actor_does_not_take_its_asker_with_it(
     assert [alert.actor for alert in alerts] == ["Teller:a"]
 
 
-async def test_work_reports_back_by_message(system: ActorSystem, tellers: type[Teller]) -> None:
-    ref = system.ref(Teller, "a")
-    await ref.ask(Teller.deposit_later, 4, 5.0)
-    assert await ref.ask(Teller.deposit, 1) == 1
-    await trio.sleep(6)
-    assert tellers.balances == {"a": 5}
-
-
-async def test_a_crash_of_work_is_the_actors_and_loads_it_again_without_waiting_for_a_message(
-    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
-) -> None:
-    ref = system.ref(Teller, "a")
-    await ref.ask(Teller.work, fail_with(OSError("no route to the node")))
-    await trio.sleep(2)
-    assert [(alert.kind, alert.during) for alert in alerts] == [(AlertKind.CRASHED, "job")]
-    assert system.statistics().kinds["Teller"].activations == 2
-
-
-async def test_a_domain_error_of_work_is_an_alert_and_not_a_crash(
-    system: ActorSystem, tellers: type[Teller], alerts: list[ActorAlert]
-) -> None:
-    await system.ref(Teller, "a").ask(Teller.work, fail_with(DomainError("the node said no")))
-    await trio.sleep(2)
-    assert [alert.kind for alert in alerts] == [AlertKind.UNHEARD]
-    assert system.statistics().kinds["Teller"].activations == 1
-
-
-async def test_the_work_of_a_crashed_instance_has_ended_before_the_next_is_loaded(system: ActorSystem) -> None:
-    trace: list[str] = []
-
-    class Worker(Actor):
-        async def activate(self) -> None:
-            trace.append("loaded")
-
-        async def begin(self) -> None:
-            self.spawn(self.labour)
-
-        async def labour(self) -> None:
-            try:
-                await trio.sleep_forever()
-            finally:
-                with trio.CancelScope(shield=True):
-                    await trio.sleep(7)
-                trace.append("work ended")
-
-        async def fail(self) -> None:
-            raise ValueError("crash")
-
-        async def ping(self) -> None: ...
-
-    system.register(Worker, lambda key: Worker())
-    ref = system.ref(Worker, "x")
-    await ref.ask(Worker.begin)
-    with pytest.raises(ActorCrashed):
-        await ref.ask(Worker.fail)
-    await ref.ask(Worker.ping)
-    assert trace == ["loaded", "work ended", "loaded"]
-
-
-async def test_work_can_be_cancelled_by_its_actor(system: ActorSystem, alerts: list[ActorAlert]) -> None:
-    class Worker(Actor):
-        async def begin(self) -> None:
-            self.scope = self.spawn(trio.sleep_forever)
-
-        async def end(self) -> None:
-            self.scope.cancel()
-
-    system.register(Worker, lambda key: Worker())
-    ref = system.ref(Worker, "x")
-    await ref.ask(Worker.begin)
-    assert system.statistics().kinds["Worker"].work == 1
-    await ref.ask(Worker.end)
-    await wait_all_tasks_blocked()
-    assert system.statistics().kinds["Worker"].work == 0
-    assert alerts == []
-
-
 async def test_an_alert_that_cannot_be_delivered_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     def lose(alert: ActorAlert) -> None:
         raise OSError("the pager is down")
@@ -345,9 +303,11 @@ async def test_without_a_receiver_alerts_are_logged(caplog: pytest.LogCaptureFix
 async def test_statistics_say_what_each_type_does(system: ActorSystem, tellers: type[Teller]) -> None:
     go_on = trio.Event()
     system.ref(Teller, "a").tell(Teller.wait_for, go_on)
-    system.ref(Teller, "b").tell(Teller.deposit_later, 1, 5.0)
+    system.ref(Teller, "b").tell(Teller.deposit, 1)
     await wait_all_tasks_blocked()
     system.ref(Teller, "a").tell(Teller.deposit, 1)
+
     figures = system.statistics().kinds["Teller"]
-    assert (figures.live, figures.handling, figures.waiting, figures.work) == (2, 1, 1, 1)
+
+    assert (figures.live, figures.handling, figures.waiting) == (2, 1, 1)
     assert (figures.activations, figures.crashes, figures.refusing) == (2, 0, 0)

@@ -1,6 +1,6 @@
 """The actor runtime: typed messages to supervised Trio tasks. It knows Trio, and nothing of ours."""
 
-from svc_actors.runtime.actor import Actor, Ref, deadline
+from svc_actors.runtime.actor import Actor, Ref
 from svc_actors.runtime.errors import (
     ActorCrashed,
     ActorUnavailable,
@@ -31,5 +31,4 @@ __all__ = [
     "Ref",
     "RestartPolicy",
     "SystemStatistics",
-    "deadline",
 ]

@@ -1,18 +1,19 @@
 """The life of one actor: a mailbox, and the one task that empties it.
 
 Invariants:
-- One task touches an instance, one message at a time, in the order of the mailbox. A message leaves the mailbox only to
-  be begun, or to be answered with an error.
+- One task touches an instance, one message at a time, in the order of the mailbox. A message leaves the mailbox to be
+  begun, to be answered with an error, or because its asker gave up; a told one that is lost at the end is an alert.
 - A cell leaves the system only with an empty mailbox, and no checkpoint lies between looking and leaving: a message
   finds this cell or makes the next one.
-- The work of an instance has ended before the next instance is loaded.
+- An instance is loaded for a message, never for its own sake. A cell that has crashed stays for `window` seconds after
+  the pause that followed, with or without an instance: leaving and coming back does not reset the circuit breaker.
 - While a handler runs, `waits` holds the cells it has asked; following these edges never leads back.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextvars import ContextVar
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,7 @@ from svc_actors.runtime.errors import (
     MailboxFull,
     answer_in,
 )
-from svc_actors.runtime.message import Message, Work, inside
+from svc_actors.runtime.message import Message
 from svc_actors.runtime.supervision import ActorAlert, AlertKind
 
 if TYPE_CHECKING:
@@ -48,44 +49,47 @@ class Cell:
         "crashes",
         "current",
         "due",
+        "failed",
+        "forget_at",
         "idle_since",
         "key",
         "kind",
-        "loaded",
+        "leaving",
         "mailbox",
         "parked",
         "pause",
         "refusing_until",
-        "retiring",
         "scope",
         "task",
+        "tripped",
         "waits",
-        "work",
     )
 
     def __init__(self, kind: Kind, key: str) -> None:
         self.kind = kind
         self.key = key
-        self.mailbox: deque[Message] = deque()
-        # The instance, and whether there should be one: a crash takes it, only passivation makes it superfluous.
+        # A list, since an empty deque takes 600 bytes; taking the first of a mailbox's messages moves 2 KB at the most.
+        self.mailbox: list[Message] = []
         self.actor: Actor | None = None
-        self.loaded = False
-        self.work: dict[Work, None] | None = None
         self.task: trio.lowlevel.Task | None = None
         self.parked = False
-        self.retiring = False
+        self.leaving = False
         self.idle_since = inf
-        # The message being handled, whom it waits for, and when it is late.
+        # The message being handled, whom it waits for, when it is late, and what ends it then.
         self.current: Message | None = None
         self.waits: list[Cell] = []
         self.due = inf
-        self.scope: trio.CancelScope | None = None
+        self.scope: trio.CancelScope
         self.check_at = inf
-        # The crash not yet dealt with, the times of those before, and the rest that the last one led to.
+        # The crash not yet dealt with, the times of those before, how long they count, and the pause after the last.
         self.crash: tuple[str, BaseException] | None = None
         self.crashes: tuple[float, ...] = ()
-        self.refusing_until: float | None = None
+        self.forget_at = -inf
         self.pause: trio.CancelScope | None = None
+        self.refusing_until: float | None = None
+        # Since the last message that was handled well: has it failed, and has it been refusing messages.
+        self.failed = False
+        self.tripped = False
 
     def __str__(self) -> str:
         return f"{self.kind.name}:{self.key}"
@@ -97,9 +101,21 @@ class Cell:
         if len(self.mailbox) >= self.kind.settings.mailbox_limit:
             raise MailboxFull(str(self), self.kind.settings.mailbox_limit)
         self.mailbox.append(message)
-        self.retiring = False
-        if self.parked:
-            self.wake()
+        message.mailbox = self.mailbox
+        self.leaving = False
+        self.wake()
+
+    def runs(self, task: trio.lowlevel.Task) -> bool:
+        """Whether a task is this actor's own, or a child (of a child) of its handler.
+
+        Trio's nurseries end before the function that opened them, so such a task is over when the handler is. One that
+        the handler started in a nursery of somebody else hangs elsewhere in the tree.
+        """
+        while task is not self.task:
+            if task.parent_nursery is None:
+                return False
+            task = task.parent_nursery.parent_task
+        return True
 
     def refuse_cycle(self, asking: Cell) -> None:
         """Raise `AskCycle` when this cell waits, through any number of others, for `asking`."""
@@ -122,24 +138,29 @@ class Cell:
             self.parked = False
             trio.lowlevel.reschedule(self.task)
 
-    def check(self, now: float) -> None:
-        """The hour this cell asked to be looked at: its handler may be late, or it may have been idle long enough."""
+    def check_idle(self, now: float) -> None:
+        """The hour this cell asked to be looked at: it may have been idle long enough."""
         self.check_at = inf
-        if self.current is not None and self.due <= now:
-            self._end_overdue(self.current)
-        elif self.parked and not self.work and self.idle_since + self.kind.settings.idle_after <= now:
-            self.retiring = True
+        if self.parked and self._leaves_at() <= now:
+            self.leaving = True
             self.wake()
-        elif self.parked and not self.work:
-            self._check_at(self.idle_since + self.kind.settings.idle_after)
-        if self.due < inf:
-            self._check_at(self.due)
+        elif self.parked:
+            self._check_at(self._leaves_at())
+
+    def end_overdue(self) -> None:
+        """Answer and alert now; cancelling may take effect late, or never where a thread hangs.
+
+        Noted as a crash at this moment, so it is one however the handler ends from here on."""
+        if (message := self.current) is None:
+            return
+        overdue = HandlerOverdue(str(self), message.name, self.kind.system.handler_deadline)
+        self._note_crash(message.name, overdue)
+        message.fail(self._crashed(message, overdue))
+        self._alert(AlertKind.OVERDUE, message.name, overdue)
+        self.scope.cancel()
 
     def begin_drain(self) -> None:
-        """Rests end early, endless work ends, and an empty mailbox is reason enough to be passivated."""
-        for work in self.work or ():
-            if work.until_drain:
-                work.scope.cancel()
+        """Pauses end early, and an empty mailbox is reason enough to leave."""
         if self.pause is not None:
             self.pause.cancel()
         self.wake()
@@ -147,59 +168,36 @@ class Cell:
     async def run(self) -> None:
         """The actor's task, from its first message until it has been idle."""
         self.task = trio.lowlevel.current_task()
-        inside.set(self)
+        _cell.set(self)
         handled = 0
         try:
             while True:
-                if self.crash is not None:
-                    await self._recover(*self.crash)
-                elif self.actor is None:
-                    if not self.mailbox and (self.kind.system.draining or not self.loaded):
-                        return
-                    await self._activate()
-                elif self.mailbox:
-                    await self._handle(self.mailbox.popleft(), self.actor)
-                    handled += 1
-                    if handled == MESSAGES_BEFORE_YIELDING:
-                        handled = 0
-                        await trio.lowlevel.checkpoint()
-                elif (self.retiring or self.kind.system.draining) and not self.work:
-                    await self._passivate(self.actor)
-                else:
-                    handled = 0
-                    await self._park()
+                # One scope for all messages, since making it would cost a third of an ask. It is cancelled only to end
+                # a handler that is overdue, and that is a crash.
+                with trio.CancelScope() as self.scope:
+                    while self.crash is None:
+                        if self.mailbox:
+                            await self._step()
+                            handled += 1
+                            if handled == MESSAGES_BEFORE_YIELDING:
+                                handled = 0
+                                await trio.lowlevel.checkpoint()
+                        elif self._may_leave():
+                            return
+                        else:
+                            handled = 0
+                            self._park()
+                            await trio.lowlevel.wait_task_rescheduled(self._abort_park)
+                await self._recover()
         finally:
             self._close()
 
-    async def run_work(self, work: Work, fn: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:
-        """The task of one piece of work. Any error but a `DomainError` is the actor's crash."""
-        inside.set(work)
-        try:
-            with work.scope:
-                await fn(*args)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
-            if answer := answer_in(error):
-                self._alert(AlertKind.UNHEARD, work.name, answer)
-            else:
-                self._note_crash(work.name, error)
-        finally:
-            if self.work is not None:
-                del self.work[work]
-            self.wake()
-
-    def spawn(
-        self, actor: Actor, work: Work, fn: Callable[..., Awaitable[object]], args: tuple[object, ...]
-    ) -> trio.CancelScope:
-        """Start work for an instance; only the one in charge may have any."""
-        if self.actor is not actor:
-            raise RuntimeError(f"{self} is no longer in charge of {work.name}: it was discarded or passivated")
-        if self.work is None:
-            self.work = {}
-        self.work[work] = None
-        self.kind.system.start(self.run_work, work, fn, args, name=f"{self} {work.name}")
-        if work.until_drain and self.kind.system.draining:
-            work.scope.cancel()
-        return work.scope
+    async def _step(self) -> None:
+        """Load the instance, or handle the next message."""
+        if self.actor is None:
+            await self._activate()
+        else:
+            await self._handle(self._take(), self.actor)
 
     async def _handle(self, message: Message, actor: Actor) -> None:
         try:
@@ -209,75 +207,69 @@ class Cell:
             heard = message.fail(answer or self._crashed(message, error))
             if answer is None:
                 self._note_crash(message.name, error)
-            elif not heard:
-                self._alert(AlertKind.UNHEARD, message.name, answer)
+            elif self.crash is None:
+                self._note_success(message.name)
+                if not heard:
+                    self._alert(AlertKind.UNHEARD, message.name, answer)
+        except BaseException:  # This task was cancelled half-way: by the deadline, which told of it, or by the end.
+            cut = self._crashed(message, self.crash[1] if self.crash else None)
+            if not message.fail(cut) and not self.scope.cancel_called:
+                self._alert(AlertKind.LOST, message.name, cut)
+            raise
         else:
             message.answer(value)
-        finally:
-            if message.asker is not None:  # This task was cancelled half-way.
-                message.fail(self._crashed(message, None))
+            if self.crash is None:
+                self._note_success(message.name)
 
     async def _attempt(self, message: Message, actor: Actor) -> object:
-        """Run a handler, or a step of the actor's life, as the one thing that this actor does now."""
+        """Run a handler, or `activate`, as the one thing that this actor does now."""
         self.current = message
-        deadline = self._deadline(message)
+        self.kind.system.begins(self)
         try:
-            if deadline is None:
-                return await message.method(actor, *message.args, **message.kwargs)
-            value: object = None
-            with trio.CancelScope() as self.scope:
-                self.due = trio.current_time() + deadline
-                self._check_at(self.due)
-                value = await message.method(actor, *message.args, **message.kwargs)
-            if self.scope.cancel_called:
-                raise HandlerOverdue(str(self), message.name, deadline)
-            return value
+            return await message.method(actor, *message.args, **message.kwargs)
+        except BaseExceptionGroup as group:
+            failures, cancellations = group.split(Exception)
+            if cancellations is None:
+                raise
+            # Cancelled, and the handler's own nursery failed to clean up: neither may hide the other.
+            if failures is not None:
+                self._note_crash(message.name, failures)
+            raise cancellations from None
         finally:
             self.current = None
-            self.due = inf
-            self.scope = None
+            self.kind.system.ends(self)
 
     async def _activate(self) -> None:
         """Load an instance. A `DomainError` answers the first message (there may be no such thing to load)."""
         try:
-            actor = self.actor = self.kind.make(self)
+            actor = self.kind.make(self)
             await self._attempt(Message(type(actor).activate), actor)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
             if (answer := answer_in(error)) is None:
                 self._note_crash("activate", error)
-                return
-            self.actor, self.loaded = None, False
-            await self._end_work()
-            if not (self.mailbox and self.mailbox.popleft().fail(answer)):
+            elif self.mailbox and self.crash is None and not self._take().fail(answer):
                 self._alert(AlertKind.UNHEARD, "activate", answer)
         else:
-            self.loaded = True
+            self.actor = actor
             self.kind.activations += 1
 
-    async def _passivate(self, actor: Actor) -> None:
-        step = Message(type(actor).passivate)
-        self.actor, self.loaded, self.retiring = None, False, False
-        try:
-            await self._attempt(step, actor)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
-            # The instance is gone either way, what it knew is in the store: nothing to restart, but not to be hidden.
-            self._alert(AlertKind.CRASHED, step.name, error)
-
-    async def _recover(self, during: str, error: BaseException) -> None:
-        """Discard the instance and rest, so that the next turn of the loop loads another."""
+    async def _recover(self) -> None:
+        """Discard the instance and pause; the next message loads another."""
+        if self.crash is None:
+            return
+        (during, error), self.crash = self.crash, None
         self.actor = None
-        await self._end_work()
-        self.crash = None
+        self.failed = True
         self.kind.crashes += 1
         now = trio.current_time()
-        verdict = self.kind.settings.restart.judge(self.crashes, now)
+        verdict = self.kind.settings.restart.judge(self.crashes, now, tripped=self.tripped)
         self.crashes = verdict.crashes
+        self.forget_at = now + verdict.pause + self.kind.settings.restart.window
         self._alert(AlertKind.REFUSING if verdict.refuse else AlertKind.CRASHED, during, error, verdict.pause)
         if verdict.refuse:
+            self.tripped = True
             self.refusing_until = now + verdict.pause
-            # Told messages wait; an asker is better served by an answer now, and its message was not begun.
-            kept = [m for m in self.mailbox if not m.fail(ActorUnavailable(str(self), verdict.pause))]
-            self.mailbox = deque(kept)
+            self._refuse_askers(ActorUnavailable(str(self), verdict.pause))
         try:
             with trio.CancelScope() as self.pause:
                 if self.mailbox or not self.kind.system.draining:
@@ -285,60 +277,89 @@ class Cell:
         finally:
             self.pause, self.refusing_until = None, None
 
-    async def _end_work(self) -> None:
-        for work in self.work or ():
-            work.scope.cancel()
-        while self.work:
-            await self._park()
+    def _take(self) -> Message:
+        message = self.mailbox.pop(0)
+        message.mailbox = None
+        return message
 
-    async def _park(self) -> None:
-        """Wait until there may be something to do; the caller looks again in any case."""
+    def _refuse_askers(self, error: ActorUnavailable) -> None:
+        """Told messages wait; an asker is better served by an answer now, and its message was not begun."""
+        waiting = list(self.mailbox)
+        self.mailbox.clear()
+        for message in waiting:
+            if message.asker is None:
+                self.mailbox.append(message)
+            else:
+                message.mailbox = None
+                message.fail(error)
+
+    def _park(self) -> None:
+        """Before the task sleeps until there may be something to do; it looks again in any case."""
         self.idle_since = trio.current_time()
-        if self.actor is not None:
-            self._check_at(self.idle_since + self.kind.settings.idle_after)
+        self._check_at(self._leaves_at())
         self.parked = True
-        await trio.lowlevel.wait_task_rescheduled(self._abort_park)
 
     def _abort_park(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
         self.parked = False
         return trio.lowlevel.Abort.SUCCEEDED
+
+    def _may_leave(self) -> bool:
+        if self.leaving:
+            self._note_success("idle")
+        return self.leaving or self.kind.system.draining or (self.actor is None and not self.crashes)
+
+    def _leaves_at(self) -> float:
+        """When a parked cell has nothing more to keep: neither a recently used instance nor a recent crash."""
+        idle_until = self.idle_since + self.kind.settings.idle_after if self.actor is not None else self.idle_since
+        return max(idle_until, self.forget_at)
 
     def _check_at(self, when: float) -> None:
         if when < self.check_at:
             self.check_at = when
             self.kind.system.call_at(when, self)
 
-    def _end_overdue(self, message: Message) -> None:
-        """Answer and alert now; cancelling may take effect late, or never where a thread hangs."""
-        overdue = HandlerOverdue(str(self), message.name, self._deadline(message) or 0.0)
-        self.due = inf
-        message.fail(self._crashed(message, overdue))
-        self._alert(AlertKind.OVERDUE, message.name, overdue)
-        if self.scope is not None:
-            self.scope.cancel()
-
-    def _deadline(self, message: Message) -> float | None:
-        deadline: float | None = getattr(message.method, "handler_deadline", self.kind.settings.handler_deadline)
-        return deadline
-
     def _note_crash(self, during: str, error: BaseException) -> None:
-        """Leave it to the task's next turn. A crash on a crash, or after the end, changes nothing but is told."""
-        if self.crash is None and self.task is not None:
+        """Leave it to the task, when the handler has ended. A crash on top of a crash changes nothing but is told."""
+        if self.crash is None:
             self.crash = (during, error)
         else:
             self._alert(AlertKind.CRASHED, during, error)
+
+    def _note_success(self, during: str) -> None:
+        if self.failed:
+            self.failed = self.tripped = False
+            self._alert(AlertKind.RECOVERED, during)
 
     def _crashed(self, message: Message, error: BaseException | None) -> ActorCrashed:
         crashed = ActorCrashed(str(self), message.name)
         crashed.__cause__ = error
         return crashed
 
-    def _alert(self, kind: AlertKind, during: str, error: BaseException, retry_after: float | None = None) -> None:
+    def _alert(
+        self, kind: AlertKind, during: str, error: BaseException | None = None, retry_after: float | None = None
+    ) -> None:
         self.kind.system.alert(ActorAlert(kind, str(self), during, error, retry_after))
 
     def _close(self) -> None:
-        """Leave the system. Whoever still waits, because the task was cancelled, is told that nothing was begun."""
+        """Leave the system. Where its end cancelled this task, whoever waits and the operator are told what is left."""
         self.kind.system.forget(self)
         self.task = None
+        if self.crash is not None:
+            self._alert(AlertKind.CRASHED, *self.crash)
         while self.mailbox:
-            self.mailbox.popleft().fail(Draining(str(self)))
+            message = self._take()
+            if not message.fail(draining := Draining(str(self))):
+                self._alert(AlertKind.LOST, message.name, draining)
+
+
+def asking_cell() -> Cell | None:
+    """The actor whose handler runs the code that calls this, or None outside of all handlers.
+
+    The context is only a hint, because tasks inherit it wherever they are started: what counts is that the task is
+    part of the handler, so that the handler cannot end before it.
+    """
+    cell = _cell.get()
+    return cell if cell is not None and cell.runs(trio.lowlevel.current_task()) else None
+
+
+_cell: ContextVar[Cell | None] = ContextVar("svc_actors.runtime.cell", default=None)

@@ -1,22 +1,18 @@
-"""What travels to an actor (`Message`), what it starts beside its handlers (`Work`), and which of them code runs in."""
+"""What travels to an actor."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import trio
 
-if TYPE_CHECKING:
-    from svc_actors.runtime.cell import Cell
-
 
 class Message:
-    """A call on its way. `asker` is the task that waits for the answer, or None once nobody does (or ever did)."""
+    """A call on its way. `asker` is the task that waits for the answer, or None where nobody does; `mailbox` is where
+    it waits, or None once it was begun."""
 
-    __slots__ = ("args", "asker", "error", "kwargs", "method", "value")
+    __slots__ = ("args", "asker", "error", "kwargs", "mailbox", "method", "value")
 
     def __init__(
         self,
@@ -29,6 +25,7 @@ class Message:
         self.args = args
         self.kwargs = kwargs
         self.asker = asker
+        self.mailbox: list[Message] | None = None
         self.value: object = None
         self.error: BaseException | None = None
 
@@ -52,23 +49,9 @@ class Message:
         return True
 
     def abandon(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
-        """The asker is cancelled while it waits. The message stays where it is."""
+        """The asker is cancelled while it waits. What was begun is finished, what was not is dropped."""
         self.asker = None
+        if self.mailbox is not None:
+            self.mailbox.remove(self)  # At most `mailbox_limit` comparisons, and only for an asker that gives up.
+            self.mailbox = None
         return trio.lowlevel.Abort.SUCCEEDED
-
-
-class Work:
-    """Long work spawned under an actor."""
-
-    __slots__ = ("name", "scope", "until_drain")
-
-    def __init__(self, name: str, until_drain: bool) -> None:
-        self.name = name
-        self.scope = trio.CancelScope()
-        self.until_drain = until_drain
-
-
-inside: ContextVar[Cell | Work | None] = ContextVar("svc_actors.runtime.inside", default=None)
-"""What the running code belongs to: an actor's handlers, its work, or None outside of all actors.
-
-Only a handler can close a cycle of asks: nobody waits for work, so the asks of work begin a chain of their own."""

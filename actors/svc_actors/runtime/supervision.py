@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """Up to `intensity` crashes within `window` seconds are followed by a reload, each after a longer pause.
+    """Up to `intensity` crashes within `window` seconds are followed by another attempt, each after a longer pause.
 
     The pause starts at `first_pause` seconds and doubles with every crash in the window, up to `longest_pause`. One
-    crash more and the actor refuses messages for `cool_down` seconds; then it is tried again, and while the old crashes
-    are still within the window a single further one sends it back to rest.
+    crash more and the circuit breaker opens: the actor refuses messages for `cool_down` seconds. Then one attempt
+    decides: a message that is handled closes the breaker, a crash opens it again.
     """
 
     intensity: int = 5
@@ -28,10 +29,11 @@ class RestartPolicy:
         if self.intensity < 0 or min(self.window, self.first_pause, self.longest_pause, self.cool_down) < 0:
             raise ValueError(f"a restart policy has no negative numbers: {self}")
 
-    def judge(self, crashes: tuple[float, ...], now: float) -> Verdict:
-        """Given the times of earlier crashes, say what follows on one at `now`."""
+    def judge(self, crashes: tuple[float, ...], now: float, *, tripped: bool = False) -> Verdict:
+        """Given the times of earlier crashes, say what follows on one at `now`. `tripped`: the breaker has opened, and
+        nothing was handled since."""
         recent = (*(then for then in crashes if now - then < self.window), now)[-self.intensity - 1 :]
-        if len(recent) > self.intensity:
+        if tripped or len(recent) > self.intensity:
             return Verdict(recent, refuse=True, pause=self.cool_down)
         pause = min(self.first_pause * 2.0 ** min(len(recent) - 1, 64), self.longest_pause)
         return Verdict(recent, refuse=False, pause=pause)
@@ -47,32 +49,39 @@ class Verdict:
 
 
 class AlertKind(StrEnum):
-    """`CRASHED`: discarded, and loaded again after a pause. `REFUSING`: crashed too often, resting for the cool-down.
-    `OVERDUE`: a handler passed its deadline. `UNHEARD`: a domain error that nobody waited for, so it is told here."""
+    """`CRASHED`: discarded; another instance is loaded after a pause, for the next message. `REFUSING`: crashed too
+    often, refuses messages for the cool-down. `OVERDUE`: a handler passed its deadline. `RECOVERED`: after one of
+    these it has handled a message, or was left alone and has not crashed within the window. `UNHEARD`: a domain error
+    that nobody waited for. `LOST`: a message that nobody waits for was not finished when the system closed."""
 
     CRASHED = "crashed"
     REFUSING = "refusing"
     OVERDUE = "overdue"
+    RECOVERED = "recovered"
     UNHEARD = "unheard"
+    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
 class ActorAlert:
     """Something about one actor that no asker may be there to hear. `actor` reads `Type:key`, `during` names the
-    handler or the work, `retry_after` is in seconds where the actor rests."""
+    handler, `error` is None for good news, `retry_after` is in seconds where the actor pauses."""
 
     kind: AlertKind
     actor: str
     during: str
-    error: BaseException
+    error: BaseException | None = None
     retry_after: float | None = None
 
     def __str__(self) -> str:
-        rests = "" if self.retry_after is None else f"; tried again in {self.retry_after:g} seconds"
-        return f"{self.actor} {self.kind} in {self.during}: {type(self.error).__name__}: {self.error}{rests}"
+        error = "" if self.error is None else f": {type(self.error).__name__}: {self.error}"
+        pause = "" if self.retry_after is None else f"; tried again in {self.retry_after:g} seconds"
+        return f"{self.actor} {self.kind} in {self.during}{error}{pause}"
 
 
 def log_alert(alert: ActorAlert) -> None:
     """Where alerts go when the system was opened without `on_alert`."""
-    level = logging.WARNING if alert.kind is AlertKind.UNHEARD else logging.ERROR
-    logger.log(level, "%s", alert, exc_info=alert.error)
+    logger.log(_LEVELS.get(alert.kind, logging.ERROR), "%s", alert, exc_info=alert.error)
+
+
+_LEVELS: Final = {AlertKind.UNHEARD: logging.WARNING, AlertKind.RECOVERED: logging.INFO}

@@ -2,7 +2,7 @@
 
 Invariants:
 - For a type and a key there is at most one cell, from its first message until it leaves with an empty mailbox.
-- The nursery outlives every cell and all work; nothing but cancellation leaves a cell's task.
+- The nursery outlives every cell; nothing but cancellation leaves a cell's task.
 - Actors at rest are not here: no task, no object, no entry.
 """
 
@@ -10,32 +10,39 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Final
 
 import trio
 
-from svc_actors.runtime.actor import A, Actor, Arguments, Ref
+from svc_actors.runtime.actor import A, Actor, Ref
 from svc_actors.runtime.cell import Cell
 from svc_actors.runtime.errors import Draining
-from svc_actors.runtime.message import Work
 from svc_actors.runtime.supervision import ActorAlert, RestartPolicy, log_alert
+
+IDLE_AFTER: Final = 5.0
+"""Long enough for the messages of one order to find the actor live, and short enough that of a hundred thousand actors
+only those that are in use have a task: a live one is about ten objects, which every full garbage collection visits."""
+
+HANDLER_DEADLINE: Final = 45.0
+"""Longer than the store's own bounds together (5 s for a connection, 30 s for a statement, 5 s for the rollback): a
+locked row answers the asker with `unavailable`, and only what hangs beyond that is ended as a crash."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class KindStatistics:
-    """Of one actor type: live actors, those handling a message, messages waiting, pieces of work, actors refusing
-    messages after too many crashes; and counted since the start, activations and crashes."""
+    """Of one actor type: live actors, those handling a message, messages waiting, actors refusing messages after too
+    many crashes; and counted since the start, activations and crashes."""
 
     live: int
     handling: int
     waiting: int
-    work: int
     refusing: int
     activations: int
     crashes: int
@@ -61,14 +68,19 @@ class ActorSystem:
     def __init__(
         self,
         defaults: Settings,
+        handler_deadline: float,
         on_alert: Callable[[ActorAlert], None],
     ) -> None:
+        if handler_deadline <= 0:
+            raise ValueError(f"a handler has more than {handler_deadline} seconds")
         self._defaults = defaults
+        self.handler_deadline = handler_deadline
         self._on_alert = on_alert
         self._kinds: dict[type[Actor], Kind] = {}
         self._context = copy_context()
         self._live = 0
         self._emptied = trio.Event()
+        self._handling: dict[Cell, None] = {}
         self._checks: list[tuple[float, int, Cell]] = []
         self._checks_made = 0
         self._clock = trio.CancelScope()
@@ -81,18 +93,18 @@ class ActorSystem:
         cls,
         *,
         mailbox_limit: int = 256,
-        idle_after: float = 300.0,
+        idle_after: float = IDLE_AFTER,
         restart: RestartPolicy | None = None,
-        handler_deadline: float | None = None,
+        handler_deadline: float = HANDLER_DEADLINE,
         on_alert: Callable[[ActorAlert], None] | None = None,
     ) -> AsyncIterator[ActorSystem]:
         """A system for the length of a `with` block. Leaving the block cancels what `drain` has not finished.
 
-        Times are in seconds. What is given here holds for every type that does not override it in `register`. Alerts
-        are logged, unless `on_alert` takes them; it is called in the midst of things and must neither block nor raise.
+        Times are in seconds. Alerts are logged, unless `on_alert` takes them; it is called in the midst of things and
+        must neither block nor raise.
         """
-        settings = Settings(mailbox_limit, idle_after, restart or RestartPolicy(), handler_deadline)
-        system = cls(settings, on_alert or log_alert)
+        settings = Settings(mailbox_limit, idle_after, restart or RestartPolicy())
+        system = cls(settings, handler_deadline, on_alert or log_alert)
         async with trio.open_nursery() as around:
             opened = trio.Event()
             around.start_soon(system._host, opened, name="actor system")
@@ -111,26 +123,12 @@ class ActorSystem:
                 self._nursery.start_soon(self._run_clock, name="actor clock")
                 opened.set()
 
-    def register(
-        self,
-        actor_type: type[A],
-        factory: Callable[[str], A],
-        *,
-        mailbox_limit: int | None = None,
-        idle_after: float | None = None,
-        restart: RestartPolicy | None = None,
-        handler_deadline: float | None = None,
-    ) -> None:
-        """Say how an actor of this type is made from its key, and where it differs from the system's settings."""
+    def register(self, actor_type: type[A], factory: Callable[[str], A], *, idle_after: float | None = None) -> None:
+        """Say how an actor of this type is made from its key. `idle_after` is for a type whose instances know
+        something worth keeping for longer than those of others."""
         if any(kind.name == actor_type.__name__ for kind in self._kinds.values()):
             raise ValueError(f"an actor type {actor_type.__name__} is registered already; alerts go by that name")
-        of = self._defaults
-        settings = Settings(
-            of.mailbox_limit if mailbox_limit is None else mailbox_limit,
-            of.idle_after if idle_after is None else idle_after,
-            of.restart if restart is None else restart,
-            of.handler_deadline if handler_deadline is None else handler_deadline,
-        )
+        settings = self._defaults if idle_after is None else replace(self._defaults, idle_after=idle_after)
         self._kinds[actor_type] = Kind(self, actor_type.__name__, factory, settings)
 
     def ref(self, actor_type: type[A], key: str) -> Ref[A]:
@@ -141,9 +139,10 @@ class ActorSystem:
         return Ref(kind, key)
 
     async def drain(self, deadline: float) -> None:
-        """Shut down: refuse messages from outside, finish mailboxes and work, passivate every actor.
+        """Shut down: refuse messages from outside of all handlers, finish the mailboxes.
 
-        What is not finished after `deadline` seconds is cancelled, and its askers are told.
+        What is not finished after `deadline` seconds is cancelled: its askers are told, and there is an alert for each
+        message that nobody waits for. So whoever has something to ask until the end is stopped before.
         """
         self.draining = True
         for kind in self._kinds.values():
@@ -160,13 +159,10 @@ class ActorSystem:
     def statistics(self) -> SystemStatistics:
         return SystemStatistics({kind.name: kind.statistics() for kind in self._kinds.values()}, self.draining)
 
-    def start(self, fn: Callable[[*Arguments], Awaitable[object]], *args: *Arguments, name: str) -> None:
-        """Start a task that carries nothing over from the context of whoever happened to send the message."""
-        self._context.run(lambda: self._nursery.start_soon(fn, *args, name=name))
-
     def add(self, cell: Cell) -> None:
+        """Start a cell's task, with nothing of the context of whoever happened to send the first message."""
         self._live += 1
-        self.start(cell.run, name=str(cell))
+        self._context.run(lambda: self._nursery.start_soon(cell.run, name=str(cell)))
 
     def forget(self, cell: Cell) -> None:
         del cell.kind.cells[cell.key]
@@ -174,8 +170,8 @@ class ActorSystem:
         if not self._live:
             self._emptied.set()
 
-    def admits(self, origin: Cell | Work | None) -> bool:
-        return not self._closed and not (self.draining and origin is None)
+    def admits(self, asking: Cell | None) -> bool:
+        return not self._closed and not (self.draining and asking is None)
 
     def alert(self, alert: ActorAlert) -> None:
         try:
@@ -183,21 +179,40 @@ class ActorSystem:
         except Exception:
             logger.exception("the alert could not be delivered: %s", alert)
 
+    def begins(self, cell: Cell) -> None:
+        """A handler begins: `cell.end_overdue` is called at its deadline, unless it `ends` before."""
+        cell.due = trio.current_time() + self.handler_deadline
+        self._handling[cell] = None
+        if cell.due < self._clock.deadline:
+            self._clock.deadline = cell.due
+
+    def ends(self, cell: Cell) -> None:
+        self._handling.pop(cell, None)
+
     def call_at(self, when: float, cell: Cell) -> None:
-        """Have `cell.check` called at a time, unless it has asked for another one by then."""
+        """Have `cell.check_idle` called at a time, unless it has asked for another one by then."""
         self._checks_made += 1
         heapq.heappush(self._checks, (when, self._checks_made, cell))
-        self._clock.deadline = min(self._clock.deadline, when)
+        if when < self._clock.deadline:
+            self._clock.deadline = when
 
     async def _run_clock(self) -> None:
         while True:
-            with trio.CancelScope(deadline=self._checks[0][0] if self._checks else inf) as self._clock:
+            idle = self._checks[0][0] if self._checks else inf
+            overdue = next(iter(self._handling)).due if self._handling else inf
+            with trio.CancelScope(deadline=min(idle, overdue)) as self._clock:
                 await trio.sleep_forever()
-            now = trio.current_time()
-            while self._checks and self._checks[0][0] <= now:
-                when, _, cell = heapq.heappop(self._checks)
-                if cell.check_at == when:
-                    cell.check(now)
+            self._check(trio.current_time())
+
+    def _check(self, now: float) -> None:
+        # One deadline for all, so the first that began is the first that is overdue.
+        while self._handling and (cell := next(iter(self._handling))).due <= now:
+            del self._handling[cell]
+            cell.end_overdue()
+        while self._checks and self._checks[0][0] <= now:
+            when, _, cell = heapq.heappop(self._checks)
+            if cell.check_at == when:
+                cell.check_idle(now)
 
     def _close(self) -> None:
         self.draining = self._closed = True
@@ -206,15 +221,14 @@ class ActorSystem:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the system has for all types, and a type may have for itself."""
+    """Of one actor type; see `ActorSystem.open`."""
 
     mailbox_limit: int
     idle_after: float
     restart: RestartPolicy
-    handler_deadline: float | None
 
     def __post_init__(self) -> None:
-        if self.mailbox_limit < 1 or self.idle_after < 0 or (self.handler_deadline or 1) <= 0:
+        if self.mailbox_limit < 1 or self.idle_after < 0:
             raise ValueError(f"a mailbox holds at least one message, and times are positive: {self}")
 
 
@@ -230,9 +244,9 @@ class Kind:
     activations: int = 0
     crashes: int = 0
 
-    def cell(self, key: str, origin: Cell | Work | None) -> Cell:
+    def cell(self, key: str, asking: Cell | None) -> Cell:
         """The live cell of a key, made now if there is none. Raises `Draining` where no new messages are let in."""
-        if not self.system.admits(origin):
+        if not self.system.admits(asking):
             raise Draining(f"{self.name}:{key}")
         cell = self.cells.get(key)
         if cell is None:
@@ -242,7 +256,7 @@ class Kind:
 
     def make(self, cell: Cell) -> Actor:
         actor = self.factory(cell.key)
-        actor.key, actor.system, actor._cell = cell.key, self.system, cell
+        actor.key, actor.system = cell.key, self.system
         return actor
 
     def statistics(self) -> KindStatistics:
@@ -251,7 +265,6 @@ class Kind:
             live=len(cells),
             handling=sum(cell.current is not None for cell in cells),
             waiting=sum(len(cell.mailbox) for cell in cells),
-            work=sum(len(cell.work or ()) for cell in cells),
             refusing=sum(cell.refusing_until is not None for cell in cells),
             activations=self.activations,
             crashes=self.crashes,
