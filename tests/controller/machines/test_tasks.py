@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import trio
+import trio.testing
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import TIMEOUTS, Machine
@@ -135,6 +136,42 @@ async def test_a_task_ends_by_its_deadline_and_the_node_is_told(database: Databa
         ended = await service.ended(task)
         assert (ended.status, ended.error_code) == (TaskStatus.FAILED, ErrorCode.UNAVAILABLE)
         assert OperationId(f"{task.id}:one") in gateway.cancelled
+
+
+async def test_a_drain_stores_the_end_of_what_has_one_and_leaves_the_rest_open(database: Database) -> None:
+    world, gateway = await make_world(database), FakeGateway()
+    gateway.answers["node.inventory"] = hang
+    has_outcome, go_on = trio.Event(), trio.Event()
+
+    async def wait_for_the_node(run: TaskRun) -> OperationResult:
+        return await run.perform(NodeInventory(), step="one", timeout=60)
+
+    async def end(task: Task, ending: Ending) -> None:
+        has_outcome.set()
+        await go_on.wait()
+        async with database.transaction() as tx:
+            await end_task(tx, task.id, ending)
+
+    async with open_service(database, gateway) as service, trio.open_nursery() as nursery:
+        service.tasks.handles("test.waits", wait_for_the_node)
+        service.tasks.handles("test.ends", nothing, end=end)
+        waits = await new_task(database, "test.waits", node=world.node_id)
+        ends = await new_task(database, "test.ends")
+        for task in (waits, ends):
+            service.tasks.begin(task)
+        await service.until_asked("node.inventory")
+        await has_outcome.wait()
+
+        nursery.start_soon(service.tasks.drain, 30)
+        await trio.testing.wait_all_tasks_blocked()
+        late = await new_task(database, "test.ends")
+        service.tasks.begin(late)
+        go_on.set()
+
+        assert (await service.ended(ends)).status is TaskStatus.SUCCEEDED
+    status = {row["id"]: row["status"] for row in await database.fetch("SELECT id, status FROM tasks")}
+    assert (status[waits.id], status[late.id]) == ("running", "queued")
+    assert gateway.cancelled == [], "the node goes on, and answers the next start"
 
 
 async def test_an_unknown_kind_of_task_ends_with_a_cause(database: Database) -> None:

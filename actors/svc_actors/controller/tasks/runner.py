@@ -111,8 +111,11 @@ class TaskRunner:
         self._sweep_interval = sweep_interval
         self._handlers: dict[str, _Handler] = {}
         self._hosted: dict[UUID, TaskRun] = {}
+        self._working: dict[UUID, trio.CancelScope] = {}
         self._deadlines: dict[UUID, float] = {}
         self._nursery: trio.Nursery | None = None
+        self._draining = False
+        self._emptied = trio.Event()
         self._context = copy_context()
 
     def handles(self, op: str, work: Work, *, end: End | None = None, irrevocable: str | None = None) -> None:
@@ -140,8 +143,8 @@ class TaskRunner:
 
     def begin(self, task: Task) -> None:
         """Start the work of a task whose transaction is committed. Beginning twice is beginning once; before `run` has
-        started it is nothing, since `run` finds the task in the database."""
-        if self._nursery is None or task.id in self._hosted:
+        started and once `drain` has begun it is nothing, since `run` finds the task in the database."""
+        if self._nursery is None or self._draining or task.id in self._hosted:
             return
         self._hosted[task.id] = run = TaskRun(
             task,
@@ -153,6 +156,24 @@ class TaskRunner:
         self.begun += 1
         # Begun from an actor's handler, the work is not that handler's: it asks the actor itself in the end.
         self._context.run(partial(self._nursery.start_soon, self._host, run, name=f"task {task.op} {task.id}"))
+
+    async def drain(self, deadline: float) -> None:
+        """Shut down, for at most `deadline` seconds: store the ends of tasks that have one, begin nothing more.
+
+        What has no outcome yet stays open and is not given up on its node; the next start resumes it. Ends are asked of
+        actors, so this comes before the drain of the actor system, which takes no messages from outside.
+        """
+        self._draining = True
+        for working in self._working.values():
+            working.cancel()
+        with trio.move_on_after(deadline):
+            while self._hosted:
+                self._emptied = trio.Event()
+                await self._emptied.wait()
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
 
     async def cancel(self, caller: Caller, task_id: UUID) -> Task:
         """Ask for a task's end: at once where nothing was begun, else as soon as its node has given it up.
@@ -230,8 +251,10 @@ class TaskRunner:
             log.exception("open tasks not swept")
 
     async def _host(self, run: TaskRun) -> None:
+        ending: Ending | None = None
         try:
-            ending = await self._work(run)
+            with trio.CancelScope() as self._working[run.task.id]:
+                ending = await self._work(run)
             if ending is not None:
                 await self._store(run.task, ending)
                 self.ended[ending.status] += 1
@@ -244,7 +267,10 @@ class TaskRunner:
             # A defect in one task's work must not end the others; the sweep takes it up as well.
             log.exception("task left open", task_id=str(run.task.id), op=run.task.op)
         finally:
+            del self._working[run.task.id]
             del self._hosted[run.task.id]
+            if not self._hosted:
+                self._emptied.set()
 
     async def _work(self, run: TaskRun) -> Ending | None:
         """Run the work to its ending. None: the task had ended, or was abandoned."""
