@@ -53,6 +53,15 @@ async def close_alert(tx: Transaction, key: str) -> None:
         await announce_alert(tx, row)
 
 
+async def close_alerts(tx: Transaction, prefix: str) -> None:
+    """Close every open alert whose key begins with `prefix`."""
+    rows = await tx.fetch(
+        "UPDATE alerts SET closed_at = now() WHERE starts_with(key, $1) AND closed_at IS NULL RETURNING *", prefix
+    )
+    for row in rows:
+        await announce_alert(tx, row)
+
+
 async def forget_closed_alerts(queryable: Queryable) -> int:
     """Remove what was closed more than `KEPT_DAYS` ago; returns how many. For the composer to run from time to time."""
     tag = await queryable.execute("DELETE FROM alerts WHERE closed_at < now() - make_interval(days => $1)", KEPT_DAYS)

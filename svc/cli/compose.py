@@ -1,14 +1,15 @@
 """The controller put together: the only place that knows all of its parts.
 
 Order of opening is order of dependence, and closing goes the other way: the HTTP listener first, so that no new order
-comes in; then the actors finish what they have begun; then the task runner, gateway and event log; the database last.
+comes in; then the task runner stores the ends that it knows; then the actors finish what they have begun; then gateway
+and event log; the database last.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import structlog
 import trio
 
+from svc.cli.actor_alerts import ActorAlerts
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.defaults import seed_defaults
@@ -25,12 +27,12 @@ from svc.identity.passwords import Passwords
 from svc.identity.sign_in import ensure_setup_token
 from svc.identity.throttle import forget_old_failures
 from svc.registry.idempotency import forget_expired
-from svc_actors.alerts import Severity, forget_closed_alerts, raise_alert
+from svc_actors.alerts import forget_closed_alerts
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.images.files import ImageFiles, ImageSources
 from svc_actors.controller.machines.work import install_machines
-from svc_actors.controller.nodes.node import Node, NodeServices
+from svc_actors.controller.nodes.node import NODE_IDLE_AFTER, Node, NodeServices
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.controller.reconcile.network_probe import NetworkProbe
 from svc_actors.controller.reconcile.network_watch import NetworkWatch
@@ -38,8 +40,7 @@ from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_observ
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.errors import ServiceError
-from svc_actors.runtime import ActorAlert, ActorSystem, AlertKind
-from svc_actors.runtime.supervision import log_alert
+from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog, database_url, migrate
 from svc_console.routes import add_console_routes
@@ -105,7 +106,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
     authority = await Authority.open(database, sealer)
     await seed_defaults(database)
     events = EventLog(database)
-    alerts = _ActorAlerts(database)
+    alerts = ActorAlerts(database)
     async with ActorSystem.open(on_alert=alerts.notice) as actors, trio.open_nursery() as nursery:
         observe = machine_observer(actors)
         watch = NodeWatch(
@@ -132,7 +133,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         tasks = TaskRunner(database, gateway)
         install_machines(database, sealer, tasks, actors, ImageSources(database, gateway.offer_file))
         node_services = NodeServices(database, gateway, authority, observe, watch.recheck)
-        actors.register(Node, lambda _: Node(node_services))
+        actors.register(Node, lambda _: Node(node_services), idle_after=NODE_IDLE_AFTER)
         watch.handle_tasks(tasks)
         await nursery.start(events.run)
         nursery.start_soon(alerts.run)
@@ -146,36 +147,10 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         try:
             yield Controller(config, database, events, actors, authority, gateway, networks, tasks, sealer, Passwords())
         finally:
-            with trio.CancelScope(shield=True, relative_deadline=DRAIN_SECONDS + 5):
+            with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):
+                await tasks.drain(DRAIN_SECONDS)
                 await actors.drain(DRAIN_SECONDS)
             nursery.cancel_scope.cancel()
-
-
-class _ActorAlerts:
-    """Alerts of the actor runtime: all are logged; those that an operator should see become alerts of the service.
-
-    `notice` must not wait, so a task of its own writes them. What cannot be written (the database is away) is in the
-    log, and comes again if it lasts.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._send, self._receive = trio.open_memory_channel[ActorAlert](256)
-
-    def notice(self, alert: ActorAlert) -> None:
-        log_alert(alert)
-        if alert.kind in (AlertKind.REFUSING, AlertKind.OVERDUE):
-            with suppress(trio.WouldBlock):
-                self._send.send_nowait(alert)
-
-    async def run(self) -> None:
-        async for alert in self._receive:
-            what = f"{alert.actor} is {alert.kind.value} after {alert.during}"
-            try:
-                async with self._database.transaction() as tx:
-                    await raise_alert(tx, f"actor:{alert.actor}", what, severity=Severity.WARNING)
-            except ServiceError as error:
-                log.warning("alert not stored", alert=what, error=error.message)
 
 
 async def _forget_for_ever(database: Database) -> None:

@@ -39,6 +39,9 @@ from svc_nodeagent.protocol import DomainChanged, DomainState, InventoryResult, 
 
 MOST_TRESPASSES_AN_HOUR: Final = 60
 _HOUR: Final = 3600.0
+NODE_IDLE_AFTER: Final = _HOUR
+"""How long the actor of a node stays live: what a node may add to the audit is counted there, by the hour."""
+
 _MOST_NAMED: Final = 5
 log = structlog.get_logger(__name__)
 

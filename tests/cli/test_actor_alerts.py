@@ -1,0 +1,98 @@
+"""What operators are shown of actors that fail: open while it lasts, closed by itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+import trio
+
+from svc.cli import actor_alerts
+from svc.cli.actor_alerts import ActorAlerts
+from svc_actors.errors import unavailable
+from svc_actors.runtime import Actor, ActorCrashed, ActorSystem, ActorUnavailable, RestartPolicy
+from svc_actors.store import Database, Transaction
+
+
+class Kettle(Actor):
+    async def boil(self, *, dry: bool = False) -> None:
+        if dry:
+            raise ValueError("no water")
+
+
+@asynccontextmanager
+async def kettles(database: Database) -> AsyncIterator[ActorSystem]:
+    """Actors that refuse messages after their first crash, for a moment."""
+    alerts = ActorAlerts(database)
+    policy = RestartPolicy(intensity=0, cool_down=0.01)
+    async with trio.open_nursery() as nursery, ActorSystem.open(restart=policy, on_alert=alerts.notice) as system:
+        system.register(Kettle, lambda key: Kettle())
+        nursery.start_soon(alerts.run)
+        yield system
+        nursery.cancel_scope.cancel()
+
+
+async def until_open(database: Database, keys: list[str]) -> None:
+    with trio.fail_after(10):
+        while await open_alerts(database) != keys:
+            await trio.sleep(0.002)
+
+
+async def open_alerts(database: Database) -> list[str]:
+    rows = await database.fetch("SELECT key FROM alerts WHERE closed_at IS NULL ORDER BY key")
+    return [row["key"] for row in rows]
+
+
+async def fail(system: ActorSystem) -> None:
+    with pytest.raises(ActorCrashed):
+        await system.ref(Kettle, "a").ask(Kettle.boil, dry=True)
+
+
+async def boil_again(system: ActorSystem) -> None:
+    while True:
+        try:
+            return await system.ref(Kettle, "a").ask(Kettle.boil)
+        except ActorUnavailable as refusal:
+            await trio.sleep(refusal.retry_after)
+
+
+async def test_the_alert_of_an_actor_closes_when_the_actor_works_again(database: Database) -> None:
+    async with kettles(database) as system:
+        await fail(system)
+        await until_open(database, ["actor:Kettle:a"])
+
+        await boil_again(system)
+
+        await until_open(database, [])
+    assert await database.fetchval("SELECT message FROM alerts") == "Kettle:a is refusing after boil"
+
+
+async def test_a_process_begins_without_the_actor_alerts_of_the_one_before(database: Database) -> None:
+    await database.execute(
+        """INSERT INTO alerts (key, severity, message)
+           VALUES ('actor:Kettle:b', 'warning', ''), ('node-offline:x', 'warning', '')"""
+    )
+
+    async with kettles(database):
+        await until_open(database, ["node-offline:x"])
+
+
+async def test_an_alert_is_written_once_the_database_is_back(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transaction, refused = Database.transaction, list[str]()
+
+    def away_at_first(self: Database) -> AbstractAsyncContextManager[Transaction]:
+        if len(refused) < 3:
+            refused.append("refused")
+            raise unavailable("The database is away.")
+        return transaction(self)
+
+    monkeypatch.setattr(actor_alerts, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(Database, "transaction", away_at_first)
+
+    async with kettles(database) as system:
+        await fail(system)
+
+        await until_open(database, ["actor:Kettle:a"])
