@@ -30,6 +30,7 @@ from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import Host, OpenStream
 from svc_nodeagent.journal import Journal
 from svc_nodeagent.protocol import (
+    MANY,
     PROTOCOL_VERSION,
     Acknowledge,
     Cancel,
@@ -192,7 +193,7 @@ class Agent:
             protocol=PROTOCOL_VERSION,
             agent_version=agent_version(),
             boot_id=self.boot_id,
-            unacknowledged=self._dispatcher.unacknowledged,
+            unacknowledged=self._dispatcher.unacknowledged[:MANY],  # the rest is told when it is asked for
         )
 
     def _welcomed(self, connection: Connection, welcome: Welcome) -> None:

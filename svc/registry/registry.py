@@ -7,9 +7,9 @@ Invariants:
 - every run passes the same checks in the same order: authentication, scope, support-session rule, role, body,
   handler;
 - a mutating (or secret-revealing) operation that was refused or failed leaves its audit row here, one that succeeded
-  leaves it in the handler's own transaction. Callers who did not sign in leave none, save those refused by a public
-  operation (a wrong password), and of these so many a minute: anybody could fill the table. What the throttle turned
-  away leaves none.
+  leaves it in the handler's own transaction. Refusals leave so many rows a minute a person, or anybody could fill the
+  table. Callers who did not sign in leave none, save those refused by a public operation (a wrong password), and of
+  these so many a minute together. What the throttle turned away leaves none.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pydantic import BaseModel, TypeAdapter
 from svc.registry.operation import Context, Method, Operation, Presentation, ServicesT
 from svc.registry.parameters import ParameterReader, Parameters, path_parameters
 from svc.registry.principal import Access, Principal
+from svc_actors.allowance import Allowance, Allowances
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated, unavailable
 from svc_actors.runtime import ActorUnavailable, Draining, MailboxFull
 from svc_actors.store import Outcome, audit
@@ -36,6 +37,8 @@ SUPPORT_SESSION_REFUSAL = "a support session can look, not act"
 _AUDIT_DEADLINE = 5.0
 _MAX_TARGET = 200
 _ROWS_OF_STRANGERS = 120
+_REFUSED_ROWS_OF_A_PRINCIPAL = 120
+"""Audit rows a minute: 300 refused calls a second would be 47 GB of rows a day. The request log has every call."""
 _NAME = re.compile(r"[a-z][a-z_]*(\.[a-z][a-z_]*)+")
 _SEGMENT = re.compile(r"[a-z0-9.-]+|{\w+}")
 _NOT_BEGUN = (MailboxFull, ActorUnavailable, Draining)
@@ -60,7 +63,8 @@ class Entry(Generic[ServicesT]):
 class Registry(Generic[ServicesT]):
     def __init__(self, operations: Iterable[Operation[ServicesT, Any, Any]]) -> None:
         self._entries: dict[str, Entry[ServicesT]] = {}
-        self._strangers = _Allowance(per_minute=_ROWS_OF_STRANGERS)
+        self._refused = Allowances(per_minute=_REFUSED_ROWS_OF_A_PRINCIPAL)
+        self._strangers = Allowance(per_minute=_ROWS_OF_STRANGERS)
         routes: dict[tuple[Method, str], str] = {}
         commands: dict[tuple[str, ...], str] = {}
         for operation in operations:
@@ -117,26 +121,8 @@ class Registry(Generic[ServicesT]):
         if not (operation.mutates or operation.secret) or error.code is ErrorCode.RATE_LIMITED:
             return False
         if principal.user_id is not None:
-            return True
+            return self._refused.spend(principal.impersonator_id or principal.user_id)
         return operation.access is Access.PUBLIC and error.code is not ErrorCode.INVALID and self._strangers.spend()
-
-
-class _Allowance:
-    """So many a minute, and no more than a minute's worth at once."""
-
-    def __init__(self, *, per_minute: int) -> None:
-        self._most = float(per_minute)
-        self._left = float(per_minute)
-        self._at = -math.inf
-
-    def spend(self) -> bool:
-        now = trio.current_time()
-        self._left = min(self._most, self._left + max(0.0, now - self._at) * self._most / 60)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 def authorise(operation: Operation[Any, Any, Any], principal: Principal) -> None:

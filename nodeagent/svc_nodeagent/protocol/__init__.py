@@ -114,7 +114,9 @@ from svc_nodeagent.protocol.results import (
 )
 from svc_nodeagent.protocol.values import (
     AGENT_PATH,
+    MANY,
     MAX_FRAME_BYTES,
+    MOST_TEXT,
     PROTOCOL_VERSION,
     STREAM_ALPN,
     Address,
@@ -134,7 +136,9 @@ from svc_nodeagent.protocol.values import (
 __all__ = [
     "AGENT_PATH",
     "DOWN",
+    "MANY",
     "MAX_FRAME_BYTES",
+    "MOST_TEXT",
     "PROTOCOL_VERSION",
     "STREAM_ALPN",
     "UP",

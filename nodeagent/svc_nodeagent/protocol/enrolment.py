@@ -6,21 +6,21 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc_nodeagent.protocol.values import Wire
+from svc_nodeagent.protocol.values import Name, Pem, Secret, Wire
 
 
 class EnrolRequest(Wire):
     """POST /api/v1/nodes/enrol. The agent makes its key; only the request leaves the host."""
 
-    token: str = Field(repr=False)
-    csr: str
-    hostname: str
+    token: Secret = Field(repr=False)
+    csr: Pem
+    hostname: Name
     host_uuid: UUID
 
 
 class EnrolResult(Wire):
     node_id: UUID
-    certificate: str
-    authority: str
-    gateway_host: str
+    certificate: Pem
+    authority: Pem
+    gateway_host: Name
     gateway_port: int

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from svc_nodeagent.protocol.operations import NodeOperation
 from svc_nodeagent.protocol.results import Capacity, OperationResult
-from svc_nodeagent.protocol.values import DomainState, FailureCode, OperationId, Wire
+from svc_nodeagent.protocol.values import MANY, DomainState, FailureCode, Id, Name, Pem, Text, Wire
 
 
 class Welcome(Wire):
@@ -25,7 +25,7 @@ class Welcome(Wire):
 
 class Request(Wire):
     frame: Literal["request"] = "request"
-    id: OperationId
+    id: Id
     operation: NodeOperation
     timeout_seconds: float
 
@@ -34,22 +34,22 @@ class Cancel(Wire):
     """Give the operation up where that is still possible; its outcome (done, or `cancelled`) is reported as ever."""
 
     frame: Literal["cancel"] = "cancel"
-    id: OperationId
+    id: Id
 
 
 class Acknowledge(Wire):
     """The controller has stored these outcomes; the journal may forget them."""
 
     frame: Literal["acknowledge"] = "acknowledge"
-    ids: tuple[OperationId, ...]
+    ids: Annotated[tuple[Id, ...], Field(max_length=MANY)]
 
 
 class Renewed(Wire):
     """The new certificate, PEM, with the chain of the controller's authority."""
 
     frame: Literal["renewed"] = "renewed"
-    certificate: str
-    authority: str
+    certificate: Pem
+    authority: Pem
 
 
 DownFrame = Annotated[Welcome | Request | Cancel | Acknowledge | Renewed, Field(discriminator="frame")]
@@ -63,9 +63,9 @@ class Hello(Wire):
 
     frame: Literal["hello"] = "hello"
     protocol: int
-    agent_version: str
-    boot_id: str
-    unacknowledged: tuple[OperationId, ...] = ()
+    agent_version: Name
+    boot_id: Name
+    unacknowledged: Annotated[tuple[Id, ...], Field(max_length=MANY)] = ()
 
 
 class Heartbeat(Wire):
@@ -78,9 +78,9 @@ class Progress(Wire):
     """`percent` of the operation as a whole; `message` is for people and becomes a line of the task's log."""
 
     frame: Literal["progress"] = "progress"
-    id: OperationId
+    id: Id
     percent: int = Field(ge=0, le=100)
-    message: str
+    message: Text
 
 
 class Succeeded(Wire):
@@ -91,8 +91,8 @@ class Succeeded(Wire):
 class Failed(Wire):
     outcome: Literal["failed"] = "failed"
     code: FailureCode
-    message: str
-    hint: str | None = None
+    message: Text
+    hint: Text | None = None
 
 
 Outcome = Annotated[Succeeded | Failed, Field(discriminator="outcome")]
@@ -102,7 +102,7 @@ class Result(Wire):
     """Sent again on every new connection until acknowledged."""
 
     frame: Literal["result"] = "result"
-    id: OperationId
+    id: Id
     outcome: Outcome
 
 
@@ -112,7 +112,7 @@ class DomainChanged(Wire):
     frame: Literal["domain_changed"] = "domain_changed"
     vm_id: UUID
     state: DomainState
-    reason: str
+    reason: Text
     at: datetime
 
 
@@ -120,7 +120,7 @@ class Renewal(Wire):
     """A certificate signing request, PEM, sent at two thirds of the lifetime over the open channel."""
 
     frame: Literal["renewal"] = "renewal"
-    csr: str
+    csr: Pem
 
 
 UpFrame = Annotated[Hello | Heartbeat | Progress | Result | DomainChanged | Renewal, Field(discriminator="frame")]

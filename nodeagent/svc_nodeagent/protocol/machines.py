@@ -9,7 +9,9 @@ from uuid import UUID
 from pydantic import AnyUrl, Field
 
 from svc_nodeagent.protocol.networks import NetworkSpec
-from svc_nodeagent.protocol.values import Wire
+from svc_nodeagent.protocol.values import FEW, Name, Secret, Wire
+
+SshKey = Annotated[str, Field(max_length=16_384)]
 
 
 class ImageFormat(StrEnum):
@@ -26,14 +28,14 @@ class ControllerSource(Wire):
     """The file is kept by the controller; the agent reads it from a stream opened with this token."""
 
     kind: Literal["controller"] = "controller"
-    token: str
+    token: Secret = Field(repr=False)
 
 
 class ImageSpec(Wire):
     """One image file. `digest`, by the publisher's algorithm, is checked over the whole file before it is used."""
 
     image_id: UUID
-    name: str
+    name: Name
     format: ImageFormat
     source: Annotated[UrlSource | ControllerSource, Field(discriminator="kind")]
     digest_algorithm: Literal["sha256", "sha512"] = "sha256"
@@ -44,17 +46,17 @@ class ImageSpec(Wire):
 class Account(Wire):
     """The account the access mode names. `password_hash` is SHA-512 crypt; None locks password login."""
 
-    name: str
+    name: Name
     sudo: bool
-    password_hash: str | None = Field(default=None, repr=False)
-    ssh_keys: tuple[str, ...] = ()
+    password_hash: Secret | None = Field(default=None, repr=False)
+    ssh_keys: Annotated[tuple[SshKey, ...], Field(max_length=FEW)] = ()
 
 
 class SeedSpec(Wire):
     """First boot, by NoCloud: the agent renders meta-data, user-data and network-config from this."""
 
-    instance_id: str
-    hostname: str
+    instance_id: Name
+    hostname: Name
     account: Account
     ssh_password_login: bool
 
@@ -68,9 +70,9 @@ class DiskSpec(Wire):
 
 class MachineSpec(Wire):
     vm_id: UUID
-    name: str
+    name: Name
     vcpus: int = Field(ge=1, le=256)
     memory_mib: int = Field(ge=64)
-    disks: tuple[DiskSpec, ...] = Field(min_length=1)
+    disks: Annotated[tuple[DiskSpec, ...], Field(min_length=1, max_length=16)]
     network: NetworkSpec
     seed: SeedSpec

@@ -11,14 +11,18 @@ from enum import StrEnum
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from svc_nodeagent.protocol.values import (
+    FEW,
+    MANY,
     Address,
     GuestInterface,
     MacAddress,
+    Name,
     NetworkAddress,
     Size,
+    Text,
     Topology,
     Wire,
 )
@@ -94,7 +98,7 @@ class Firewall(Wire):
 
     default_ingress: Action
     default_egress: Action
-    rules: tuple[FirewallRule, ...] = ()
+    rules: Annotated[tuple[FirewallRule, ...], Field(max_length=MANY)] = ()
 
 
 class NicSpec(Wire):
@@ -102,8 +106,8 @@ class NicSpec(Wire):
 
     nic_id: UUID
     mac: MacAddress
-    addresses: tuple[GuestAddress, ...]
-    nameservers: tuple[Address, ...] = ()
+    addresses: Annotated[tuple[GuestAddress, ...], Field(max_length=FEW)]
+    nameservers: Annotated[tuple[Address, ...], Field(max_length=FEW)] = ()
     mtu: int = 1500
     rate_mbps: Annotated[int, Field(ge=1)] | None = None
     vlan: Annotated[int, Field(ge=1, le=4094)] | None = None
@@ -113,7 +117,7 @@ class NetworkSpec(Wire):
     """`generation` grows with every change of the record: a host that has applied a later one leaves it. No firewall is
     no filter but the one against spoofing; `isolated` carries nothing at all, whatever the firewall says."""
 
-    nics: tuple[NicSpec, ...]
+    nics: Annotated[tuple[NicSpec, ...], Field(max_length=FEW)]
     firewall: Firewall | None = None
     isolated: bool = False
     generation: Annotated[int, Field(ge=0, le=2**53)] = 0
@@ -139,10 +143,10 @@ class ObservedTap(Wire):
     """A tap named as ours. `vm_id` None: nobody's. `routes`: networks that the host routes to it. `filtered`: what
     comes from it passes the rules against spoofing first. `dropped`: frames since the tap was made, by reason."""
 
-    device: str
+    device: Name
     vm_id: UUID | None
     up: bool
-    routes: tuple[Address, ...]
+    routes: Annotated[tuple[Address, ...], Field(max_length=FEW)]
     filtered: bool
     rate_mbps: int | None = None
     dropped: dict[Spoof, Size] = Field(default_factory=dict)
@@ -154,9 +158,9 @@ class ObservedNetwork(Wire):
 
     vm_id: UUID
     generation: int
-    addresses: tuple[Address, ...]
+    addresses: Annotated[tuple[Address, ...], Field(max_length=FEW)]
     isolated: bool
-    differences: tuple[str, ...] = ()
+    differences: Annotated[tuple[Text, ...], AfterValidator(lambda told: told[:FEW])] = ()
 
 
 class GuestTold(StrEnum):

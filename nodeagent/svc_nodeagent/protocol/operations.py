@@ -11,7 +11,7 @@ from pydantic import Field
 
 from svc_nodeagent.protocol.machines import ImageSpec, MachineSpec
 from svc_nodeagent.protocol.networks import NetworkSpec
-from svc_nodeagent.protocol.values import Address, Wire
+from svc_nodeagent.protocol.values import FEW, Address, Name, Secret, Wire
 
 
 class VmCreate(Wire):
@@ -70,7 +70,7 @@ class VmUpdate(Wire):
 
     op: Literal["vm.update"] = "vm.update"
     vm_id: UUID
-    name: str
+    name: Name
     vcpus: int
     memory_mib: int
 
@@ -80,8 +80,8 @@ class VmSetPassword(Wire):
 
     op: Literal["vm.set_password"] = "vm.set_password"
     vm_id: UUID
-    account: str
-    password_hash: str = Field(repr=False)
+    account: Name
+    password_hash: Secret = Field(repr=False)
 
 
 class VmMetrics(Wire):
@@ -106,7 +106,7 @@ class VmNetRelease(Wire):
 
     op: Literal["vm.net.release"] = "vm.net.release"
     vm_id: UUID
-    addresses: tuple[Address, ...]
+    addresses: Annotated[tuple[Address, ...], Field(max_length=FEW)]
 
 
 class NodeNetProbe(Wire):
@@ -153,7 +153,7 @@ class ConsoleOpen(Wire):
     op: Literal["console.open"] = "console.open"
     vm_id: UUID
     kind: ConsoleKind
-    stream_token: str = Field(repr=False)
+    stream_token: Secret = Field(repr=False)
 
 
 class CertificateRenew(Wire):

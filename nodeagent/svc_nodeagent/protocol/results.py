@@ -11,7 +11,18 @@ from pydantic import Field
 
 from svc_nodeagent.protocol.machines import ImageFormat
 from svc_nodeagent.protocol.networks import GuestTold, ObservedNetwork, ObservedTap, TrafficReading
-from svc_nodeagent.protocol.values import Address, Count, DomainState, Quantity, Size, Wire
+from svc_nodeagent.protocol.values import (
+    FEW,
+    MANY,
+    Address,
+    Count,
+    DomainState,
+    Name,
+    Quantity,
+    Size,
+    Text,
+    Wire,
+)
 
 
 class Done(Wire):
@@ -31,14 +42,14 @@ class DomainResult(Wire):
 class ReleaseResult(Wire):
     kind: Literal["release"] = "release"
     vm_id: UUID
-    removed: tuple[Address, ...]
+    removed: Annotated[tuple[Address, ...], Field(max_length=FEW)]
 
 
 class DeleteResult(Wire):
     kind: Literal["delete"] = "delete"
     vm_id: UUID
-    removed_addresses: tuple[Address, ...]
-    retained_disks: tuple[str, ...]
+    removed_addresses: Annotated[tuple[Address, ...], Field(max_length=FEW)]
+    retained_disks: Annotated[tuple[Name, ...], Field(max_length=FEW)]
 
 
 class MetricPoint(Wire):
@@ -57,7 +68,7 @@ class MetricsResult(Wire):
     kind: Literal["metrics"] = "metrics"
     vm_id: UUID
     resolution_seconds: int
-    points: tuple[MetricPoint, ...]
+    points: Annotated[tuple[MetricPoint, ...], Field(max_length=MANY)]
 
 
 class NetworkResult(Wire):
@@ -74,9 +85,9 @@ class ProbeResult(Wire):
     what nft lists of our tables, without counters."""
 
     kind: Literal["probe"] = "probe"
-    taps: tuple[ObservedTap, ...]
-    machines: tuple[ObservedNetwork, ...]
-    ruleset_digest: str
+    taps: Annotated[tuple[ObservedTap, ...], Field(max_length=MANY)]
+    machines: Annotated[tuple[ObservedNetwork, ...], Field(max_length=MANY)]
+    ruleset_digest: Name
 
 
 class TrafficResult(Wire):
@@ -84,14 +95,14 @@ class TrafficResult(Wire):
 
     kind: Literal["traffic"] = "traffic"
     ledger_id: UUID
-    readings: tuple[TrafficReading, ...]
+    readings: Annotated[tuple[TrafficReading, ...], Field(max_length=MANY)]
 
 
 class ObservedDomain(Wire):
     """A hypervisor domain on the node. `vm_id` is None for one that is not ours."""
 
     uuid: UUID
-    name: str
+    name: Name
     vm_id: UUID | None
     state: DomainState
     vcpus: Count
@@ -102,7 +113,7 @@ class CachedImage(Wire):
     image_id: UUID
     format: ImageFormat
     size_bytes: Size
-    digest: str
+    digest: Name
     pulled_at: datetime
 
 
@@ -122,28 +133,28 @@ class NodeFacts(Wire):
     `network_lacks` says of each other one why not. `host_addresses`: the host's own, with their prefixes, without those
     on guests' taps."""
 
-    hostname: str
+    hostname: Name
     host_uuid: UUID
-    agent_version: str
-    os: str
-    kernel: str
-    libvirt: str
-    hypervisor: str
-    cpu_model: str
+    agent_version: Name
+    os: Name
+    kernel: Name
+    libvirt: Name
+    hypervisor: Name
+    cpu_model: Name
     accelerator: Literal["kvm", "tcg", "simulated"]
-    machine_types: tuple[str, ...]
-    network_features: tuple[str, ...]
-    network_lacks: dict[str, str] = Field(default_factory=dict)
-    host_addresses: tuple[Address, ...] = ()
+    machine_types: Annotated[tuple[Name, ...], Field(max_length=FEW)]
+    network_features: Annotated[tuple[Name, ...], Field(max_length=FEW)]
+    network_lacks: Annotated[dict[Name, Text], Field(default_factory=dict, max_length=FEW)]
+    host_addresses: Annotated[tuple[Address, ...], Field(max_length=FEW)] = ()
 
 
 class InventoryResult(Wire):
     kind: Literal["inventory"] = "inventory"
     facts: NodeFacts
     capacity: Capacity
-    domains: tuple[ObservedDomain, ...]
-    images: tuple[CachedImage, ...]
-    retained_disks: tuple[str, ...] = ()
+    domains: Annotated[tuple[ObservedDomain, ...], Field(max_length=MANY)]
+    images: Annotated[tuple[CachedImage, ...], Field(max_length=MANY)]
+    retained_disks: Annotated[tuple[Name, ...], Field(max_length=MANY)] = ()
 
 
 class CheckStatus(StrEnum):
@@ -155,14 +166,14 @@ class CheckStatus(StrEnum):
 class PreflightCheck(Wire):
     """One readiness check: `name` is stable (libvirt, accelerator, nftables, disk, time, certificate, ...)."""
 
-    name: str
+    name: Name
     status: CheckStatus
-    message: str
+    message: Text
 
 
 class PreflightResult(Wire):
     kind: Literal["preflight"] = "preflight"
-    checks: tuple[PreflightCheck, ...]
+    checks: Annotated[tuple[PreflightCheck, ...], Field(max_length=FEW)]
 
 
 class ImageResult(Wire):

@@ -13,7 +13,23 @@ AGENT_PATH = "/agent"
 STREAM_ALPN = "svc-stream/1"
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 
+# What a frame may hold. A peer's words end in records, logs and audit rows, so each has a bound far below a frame's.
+MOST_TEXT = 4_096
+"""Characters of a sentence for people; what is longer is cut."""
+MANY = 20_000
+"""Entries of a list of machines, addresses or readings: a frame holds no more records of 200 bytes."""
+FEW = 1_024
+"""Entries of any other list: a host's machine types are some 100, its addresses fewer."""
+
 OperationId = NewType("OperationId", str)
+Id = Annotated[OperationId, Field(max_length=200)]
+Name = Annotated[str, Field(max_length=256)]
+"""A name, version, digest or account: one word of the host's."""
+Secret = Annotated[str, Field(max_length=1_024)]
+"""Fields of it say `repr=False`, so that no traceback shows it."""
+Pem = Annotated[str, Field(max_length=16_384)]
+Text = Annotated[str, AfterValidator(lambda text: text[:MOST_TEXT])]
+"""Cut rather than refused: a host whose tool wrote too much is still to be heard."""
 MacAddress = Annotated[str, Field(pattern=r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$")]
 GuestInterface = IPv4Interface | IPv6Interface
 NetworkAddress = IPv4Network | IPv6Network
@@ -27,7 +43,7 @@ def _an_address(text: str) -> str:
     return text
 
 
-Address = Annotated[str, AfterValidator(_an_address)]
+Address = Annotated[str, Field(max_length=64), AfterValidator(_an_address)]
 """An address as text, with or without a prefix length."""
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from uuid import UUID
 
 import pytest
 import trio
@@ -13,7 +16,19 @@ import trio
 from svc_actors.controller.gateway import gateway as gateway_module
 from svc_actors.controller.gateway.authority import ServerCertificate
 from svc_actors.controller.gateway.gateway import Gateway
-from tests.support.gateway import Rig, until
+from svc_actors.controller.gateway.operations import NodeOperations
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_nodeagent.enrol import new_key, signing_request
+from svc_nodeagent.protocol import (
+    MANY,
+    UP,
+    ObservedTap,
+    OperationId,
+    ProbeResult,
+    Result,
+    Succeeded,
+)
+from tests.support.gateway import Rig, create, until
 
 
 @contextmanager
@@ -65,3 +80,60 @@ async def test_a_disk_that_is_full_does_not_end_the_gateway(rig: Rig, monkeypatc
         await nursery.start(gateway.run)
         await until(lambda: asked > 2)
         nursery.cancel_scope.cancel()
+
+
+async def test_answers_that_nobody_asked_for_take_no_memory() -> None:
+    await trio.lowlevel.checkpoint()
+    tap = ObservedTap(device="t", vm_id=UUID(int=1), up=True, routes=("192.0.2.1",), filtered=True)
+    told = ProbeResult(taps=(tap,) * (MANY // 4), machines=(), ruleset_digest="")
+    frame = Result(id=OperationId("unknown"), outcome=Succeeded(result=told)).model_dump_json()
+    operations = NodeOperations()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+
+        for number in range(20):
+            result = UP.validate_json(frame.replace('"unknown"', f'"unknown-{number}"'))
+            assert isinstance(result, Result)
+            assert operations.ended(result) is None
+        del result
+        gc.collect()
+
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1_000_000
+
+
+async def test_an_outcome_that_came_while_nobody_waited_is_had_from_the_node_again(rig: Rig) -> None:
+    node = await rig.new_node()
+    operation = create()
+    ask = (node.node_id, OperationId("t:create"), operation)
+    async with node.running() as agent:
+        first = await rig.gateway.perform(*ask, timeout=20)
+        assert agent._journal.outcomes
+        await rig.stop_gateway()
+        await rig.start_gateway()
+        await rig.until_online(node.node_id)
+
+        again = await rig.gateway.perform(*ask, timeout=20)
+
+    assert again == first
+    assert len(node.host.performed) == 1
+
+
+async def test_a_node_is_given_ten_certificates_an_hour(rig: Rig) -> None:
+    node = await rig.new_node()
+    (serial,) = await rig.database.fetchrow("SELECT serial FROM node_certificates") or ()
+    refused = 0
+
+    for _ in range(15):
+        try:
+            await rig.authority.renew(node.node_id, serial, signing_request(new_key()))
+        except ServiceError as error:
+            assert error.code is ErrorCode.RATE_LIMITED
+            refused += 1
+
+    assert refused == 6
+    assert await rig.database.fetchval("SELECT count(*) FROM node_certificates") == 10
+    assert await rig.authority.identify(serial) == node.node_id

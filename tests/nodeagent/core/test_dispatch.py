@@ -27,11 +27,12 @@ from svc_nodeagent.protocol import (
     FailureCode,
     NodeOperation,
     NodePreflight,
+    ObservedNetwork,
     OperationId,
     OperationResult,
     Outcome,
+    ProbeResult,
     Progress,
-    ReleaseResult,
     Request,
     Result,
     Succeeded,
@@ -191,7 +192,8 @@ async def test_an_answer_that_fits_no_frame_is_not_told(autojump_clock: trio.tes
 
     async def act(_: Report) -> OperationResult:
         await trio.lowlevel.checkpoint()
-        return ReleaseResult(vm_id=VM, removed=("192.0.2.1",) * (MAX_FRAME_BYTES // 10))
+        told = ObservedNetwork(vm_id=VM, generation=1, addresses=(), isolated=False, differences=("x" * 4_000,))
+        return ProbeResult(taps=(), machines=(told,) * (MAX_FRAME_BYTES // 4_000), ruleset_digest="")
 
     async with agent(host=FakeHost(act=act)) as it:
         it.ask()

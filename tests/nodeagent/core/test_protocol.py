@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from pydantic import ValidationError
 
-from svc_nodeagent.protocol import UP
+from svc_nodeagent.protocol import MANY, MOST_TEXT, UP, DomainChanged, Failed, Result
 
 CAPACITY = {
     "cpus": 4,
@@ -65,3 +65,35 @@ def test_what_no_record_could_hold_is_no_frame(frame: dict[str, Any]) -> None:
 )
 def test_what_a_host_says_is_a_frame(frame: dict[str, Any]) -> None:
     assert UP.validate_json(json.dumps(frame))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"frame": "result", "id": "x" * 201, "outcome": {"outcome": "failed", "code": "host", "message": ""}},
+        {"frame": "renewal", "csr": "x" * 20_000},
+        {"frame": "hello", "protocol": 2, "agent_version": "x" * 300, "boot_id": "a"},
+        {"frame": "hello", "protocol": 2, "agent_version": "1", "boot_id": "a", "unacknowledged": ["a"] * (MANY + 1)},
+        inventory(name="x" * 300),
+        result(kind="release", vm_id=str(UUID(int=3)), removed=["10.0.0.1"] * 2_000),
+        result(kind="release", vm_id=str(UUID(int=3)), removed=["fe80::1%" + "x" * 1_000]),
+    ],
+)
+def test_what_is_longer_than_any_host_has_reason_to_say_is_no_frame(frame: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        UP.validate_json(json.dumps(frame))
+
+
+def test_a_hosts_sentence_is_cut_to_what_a_record_takes() -> None:
+    long = "x" * 3_900_000
+    failed = {"outcome": "failed", "code": "host", "message": long, "hint": long}
+    changed = {"vm_id": str(UUID(int=3)), "state": "running", "reason": long, "at": "2026-01-01T00:00:00Z"}
+
+    ended = UP.validate_json(json.dumps({"frame": "result", "id": "a", "outcome": failed}))
+    change = UP.validate_json(json.dumps({"frame": "domain_changed", **changed}))
+
+    assert isinstance(ended, Result)
+    assert isinstance(ended.outcome, Failed)
+    assert len(ended.outcome.message) == len(ended.outcome.hint or "") == MOST_TEXT
+    assert isinstance(change, DomainChanged)
+    assert len(change.reason) == MOST_TEXT

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from svc_actors.errors import wrong_field
+from svc_actors.errors import rate_limited, wrong_field
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction
 
@@ -40,6 +40,8 @@ _BACKDATED: Final = timedelta(days=2)
 """A host whose clock is a day behind, or set back by a day, still takes a certificate made just now."""
 _PURPOSE: Final = "certificate authority key"
 _MOST_REFUSED: Final = 10_000
+_CERTIFICATES_AN_HOUR: Final = 10
+"""Of one node. An agent asks every ten minutes while it is not answered, and each request leaves a row for ever."""
 
 Serial = str
 
@@ -128,8 +130,15 @@ class Authority:
         return signed
 
     async def renew(self, node_id: UUID, current: Serial, csr: str) -> NodeCertificate:
-        """A further certificate for a node that is connected with `current`; renewals never used are revoked."""
+        """A further certificate for a node that is connected with `current`; renewals never used are revoked. Raises
+        `rate_limited` past ten in an hour."""
         async with self._database.transaction() as tx:
+            recent = await tx.fetchval(
+                "SELECT count(*) FROM node_certificates WHERE node_id = $1 AND issued_at > now() - interval '1 hour'",
+                node_id,
+            )
+            if recent >= _CERTIFICATES_AN_HOUR:
+                raise rate_limited(f"This node was given {recent} certificates within an hour.")
             await tx.execute(
                 "UPDATE node_certificates SET revoked_at = now()"
                 " WHERE node_id = $1 AND serial <> $2 AND revoked_at IS NULL",

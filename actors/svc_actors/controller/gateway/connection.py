@@ -33,6 +33,8 @@ from svc_nodeagent.protocol import (
 HEARTBEATS_UNTIL_DEAD: Final = 3
 HELLO_SECONDS: Final = 10.0
 _QUEUE: Final = 1024
+_FRAMES_WAITING: Final = 4
+"""Frames read and not yet looked at: with the one being read 20 MiB, the most memory that one node can take here."""
 _CLOSING_SECONDS: Final = 0.5
 _CLOSE_POLICY: Final = 1008
 log = structlog.get_logger(__name__)
@@ -108,7 +110,11 @@ async def greet(
     """Up to the agent's hello. Raises `AgentGone`."""
     with trio.move_on_after(HELLO_SECONDS):
         request = await wrap_server_stream(
-            nursery, stream, message_queue_size=64, max_message_size=MAX_FRAME_BYTES, receive_buffer_size=None
+            nursery,
+            stream,
+            message_queue_size=_FRAMES_WAITING,
+            max_message_size=MAX_FRAME_BYTES,
+            receive_buffer_size=None,
         )
         if request.path != AGENT_PATH:
             await request.reject(404)

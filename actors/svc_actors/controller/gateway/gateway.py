@@ -22,6 +22,7 @@ import structlog
 import trio
 from trio_websocket import ConnectionClosed
 
+from svc_actors.allowance import Allowance
 from svc_actors.controller.gateway.authority import Authority, Serial, ServerCertificate
 from svc_actors.controller.gateway.connection import AgentConnection, AgentGone, greet, welcome
 from svc_actors.controller.gateway.operations import NodeOperations, NodeUnavailable, OnProgress, OperationFailed
@@ -52,6 +53,8 @@ _MOST_UNPROVEN: Final = 2_000
 _SWEEP_SECONDS: Final = 15.0
 _CERTIFICATE_CHECK_SECONDS: Final = 12 * 3600.0
 _BACKLOG: Final = 2_048
+_REPORTS_A_MINUTE: Final = 10.0
+"""Of a node that answers for what is not its own: each is an audit row, and one says as much as a thousand."""
 log = structlog.get_logger(__name__)
 
 
@@ -76,6 +79,7 @@ class _Node:
     operations: NodeOperations = field(default_factory=NodeOperations)
     connection: AgentConnection | None = None
     heartbeat: Heartbeat | None = None
+    reports: Allowance = field(default_factory=lambda: Allowance(per_minute=_REPORTS_A_MINUTE))
 
 
 class Gateway:
@@ -317,13 +321,15 @@ class Gateway:
         if result.id not in node.operations:
             for other_id, other in self._nodes.items():
                 if other is not node and result.id in other.operations:
-                    self._trespass(node_id, f"answered operation {result.id}, which was asked of node {other_id}")
+                    self._trespass(node_id, node, f"answered operation {result.id}, which was asked of node {other_id}")
                     return
         lie = node.operations.ended(result)
         if lie is not None:
-            self._trespass(node_id, f"operation {result.id}: {lie}")
+            self._trespass(node_id, node, f"operation {result.id}: {lie}")
 
-    def _trespass(self, node_id: UUID, what: str) -> None:
+    def _trespass(self, node_id: UUID, node: _Node, what: str) -> None:
+        if not node.reports.spend():
+            return
         log.error("gateway.trespass", node_id=str(node_id), what=what)
         self._hooks.trespassed(node_id, what)
 

@@ -2,9 +2,10 @@
 
 Nothing here waits for the network: frames are handed to the connection of the moment, if there is one. Invariants:
 
-- an operation is known by its id; asking for the same id joins it, and an outcome that came while nobody waited (the
-  controller was restarted) waits for whoever asks;
-- an outcome is kept until it is acknowledged, or for `KEPT_SECONDS`: then the agent is told to forget it;
+- an operation is known by its id; asking for the same id joins it;
+- no outcome is kept here beyond those who wait for it, or a node could fill the controller's memory with answers that
+  nobody asked for: the agent's journal keeps each until it is acknowledged, and whoever asks for the id again has it
+  from there. What nobody asks for within `KEPT_SECONDS` the agent is told to forget;
 - a cancellation is remembered as long: an agent that still has the operation is told whenever it is connected, and one
   that never had it is not sent it any more;
 - at most so many operations of a lane are under way on a node, so a long queue of image transfers, or many guests that
@@ -54,7 +55,8 @@ from svc_nodeagent.protocol import (
 )
 
 KEPT_SECONDS: Final = 600.0
-_MOST_KEPT: Final = 5_000
+_MOST_REMEMBERED: Final = 5_000
+"""Ids of each kind (told, cancelled, acknowledged) a node: a megabyte at most, and more than its lanes ever hold."""
 _PROGRESS_BUFFER: Final = 64
 
 Send = Callable[[DownFrame], None]
@@ -142,16 +144,11 @@ class _Pending:
     listeners: list[trio.MemorySendChannel[Progress]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    outcome: Outcome
-    until: float
-
-
 class NodeOperations:
     def __init__(self) -> None:
         self._pending: dict[OperationId, _Pending] = {}
-        self._kept: dict[OperationId, _Kept] = {}
+        self._told: dict[OperationId, float] = {}
+        """Whose outcome the node has told and may still have to tell again, and until when it need not forget it."""
         self._cancelled: dict[OperationId, float] = {}
         self._acknowledged: dict[OperationId, float] = {}
         self._send: Send | None = None
@@ -164,7 +161,7 @@ class NodeOperations:
 
     @property
     def idle(self) -> bool:
-        return not (self._pending or self._kept or self._cancelled or self._acknowledged)
+        return not (self._pending or self._told or self._cancelled or self._acknowledged)
 
     def attach(self, send: Send, hello: Hello) -> None:
         """A connection stands: tell it everything it has to know."""
@@ -188,16 +185,12 @@ class NodeOperations:
     async def perform(
         self, operation_id: OperationId, operation: NodeOperation, *, timeout: float, on_progress: OnProgress | None
     ) -> OperationResult:
-        kept = self._kept.get(operation_id)
-        if kept is not None:
-            await trio.lowlevel.checkpoint()
-            return _result(kept.outcome)
         deadline = trio.current_time() + timeout
         self._acknowledged.pop(operation_id, None)
         pending = self._pending.get(operation_id)
         if pending is None:
             pending = self._pending[operation_id] = _Pending(operation_id, operation, lane_of(operation), deadline)
-            if operation_id in self._cancelled:
+            if operation_id in self._cancelled and operation_id not in self._told:
                 pending.cancelled = True
                 self._send_cancel(pending)
             else:
@@ -233,8 +226,9 @@ class NodeOperations:
             if result.id in self._acknowledged:
                 self.acknowledge(result.id)  # The word of it was lost with a connection.
             else:
-                self._keep(result.id, result.outcome)
+                self._remember(self._told, result.id)
             return None
+        self._remember(self._told, result.id)
         lie = _speaks_of_another(pending.operation, result.outcome)
         if lie is None:
             self._settle(pending, result.outcome)
@@ -246,18 +240,16 @@ class NodeOperations:
         return lie
 
     def cancel(self, operation_id: OperationId) -> None:
+        self._remember(self._cancelled, operation_id)
         pending = self._pending.get(operation_id)
-        if pending is None:
-            if operation_id not in self._kept:
-                self._remember(self._cancelled, operation_id)
-                if self._send is not None and operation_id in self._known:
-                    self._send(Cancel(id=operation_id))
-            return
-        pending.cancelled = True
-        self._send_cancel(pending)
+        if pending is not None:
+            pending.cancelled = True
+            self._send_cancel(pending)
+        elif self._send is not None and operation_id in self._known:
+            self._send(Cancel(id=operation_id))
 
     def acknowledge(self, operation_id: OperationId) -> None:
-        self._kept.pop(operation_id, None)
+        self._told.pop(operation_id, None)
         self._known.discard(operation_id)
         self._remember(self._acknowledged, operation_id)
         if self._send is not None:
@@ -266,7 +258,7 @@ class NodeOperations:
     def sweep(self) -> None:
         """Forget what nobody asked for in time."""
         now = trio.current_time()
-        for operation_id in [id_ for id_, kept in self._kept.items() if kept.until <= now]:
+        for operation_id in [id_ for id_, until in self._told.items() if until <= now and id_ not in self._pending]:
             self.acknowledge(operation_id)
         for memory in (self._cancelled, self._acknowledged):
             for operation_id in [id_ for id_, until in memory.items() if until <= now]:
@@ -315,7 +307,6 @@ class NodeOperations:
 
     def _settle(self, pending: _Pending, outcome: Outcome) -> None:
         pending.outcome = outcome
-        self._keep(pending.id, outcome)
         self._drop(pending)
         for listener in pending.listeners:
             listener.close()
@@ -326,13 +317,9 @@ class NodeOperations:
             del self._pending[pending.id]
             self._pump()
 
-    def _keep(self, operation_id: OperationId, outcome: Outcome) -> None:
-        while len(self._kept) >= _MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
-        self._kept[operation_id] = _Kept(outcome, trio.current_time() + KEPT_SECONDS)
-
     def _remember(self, memory: dict[OperationId, float], operation_id: OperationId) -> None:
-        while len(memory) >= _MOST_KEPT:
+        memory.pop(operation_id, None)  # What is remembered again is the newest.
+        while len(memory) >= _MOST_REMEMBERED:
             del memory[next(iter(memory))]
         memory[operation_id] = trio.current_time() + KEPT_SECONDS
 

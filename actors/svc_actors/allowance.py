@@ -1,0 +1,46 @@
+"""An allowance: so many a minute, and no more than a minute's worth at once (a token bucket).
+
+For what strangers could otherwise write without end: audit rows of refusals, reports about a node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+
+import trio
+
+
+class Allowance:
+    def __init__(self, *, per_minute: float) -> None:
+        self._most = per_minute
+        self._left = per_minute
+        self._at = -math.inf
+
+    def spend(self) -> bool:
+        """Take one, if one is left."""
+        now = trio.current_time()
+        self._left = min(self._most, self._left + max(0.0, now - self._at) * self._most / 60)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class Allowances:
+    """An allowance for each key. The one that was asked for longest ago is forgotten past `MOST_KEYS`: whoever holds as
+    many keys is bounded by what gives out keys."""
+
+    MOST_KEYS = 10_000
+
+    def __init__(self, *, per_minute: float) -> None:
+        self._per_minute = per_minute
+        self._of: dict[Hashable, Allowance] = {}
+
+    def spend(self, key: Hashable) -> bool:
+        allowance = self._of.pop(key, None) or Allowance(per_minute=self._per_minute)
+        self._of[key] = allowance
+        if len(self._of) > self.MOST_KEYS:
+            del self._of[next(iter(self._of))]
+        return allowance.spend()
