@@ -1,7 +1,7 @@
 """API tokens of the caller's own: listed, made (the token is shown once), revoked.
 
 Invariants: a token is made in a session or with the scope admin, may not do more than what made it, and does not
-outlive it; its owner's role bounds it whatever its scopes.
+outlive it: neither its end nor its revocation; its owner's role bounds it whatever its scopes.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ async def create_token(context: Context[IdentityServices], request: ApiTokenCrea
     async with context.services.database.transaction() as tx:
         row = await tx.fetchrow(
             f"""
-            INSERT INTO api_tokens (token_hash, last_four, user_id, name, scopes, expires_at)
-            VALUES ($1, $2, $3, $4, $5, least(
+            INSERT INTO api_tokens (token_hash, last_four, user_id, name, scopes, made_by, expires_at)
+            VALUES ($1, $2, $3, $4, $5, $7, least(
                 CASE WHEN $6 > 0 THEN now() + make_interval(days => $6) END,
                 (SELECT expires_at FROM api_tokens WHERE id = $7)
             ))

@@ -94,3 +94,16 @@ async def test_strangers_cannot_fill_the_audit(house: World) -> None:
         await browser.post("/auth/login", {"email": f"nobody{number}@example.org", "password": "guess"})
     minutes = (trio.current_time() - began) / 60
     assert 100 <= len(await house.audit()) <= 120 * (1 + minutes) + 1
+
+
+async def test_refused_calls_of_one_person_leave_a_minutes_worth_of_rows_and_no_more(world: World) -> None:
+    customer, other = await world.person("ada@example.org"), await world.person("eve@example.org")
+    program, neighbour = world.program(await world.token(customer)), world.program(await world.token(other))
+
+    for _ in range(300):
+        assert (await program.post("/users", {"email": "x@example.org", "name": "X"})).status_code == 403
+    assert (await neighbour.post("/users", {"email": "x@example.org", "name": "X"})).status_code == 403
+
+    rows = await world.audit()
+    assert 120 <= sum(row["actor_id"] == customer for row in rows) <= 150
+    assert sum(row["actor_id"] == other for row in rows) == 1, "another's refusal is recorded all the same"

@@ -58,6 +58,21 @@ async def test_a_token_makes_no_token_that_may_more_or_lives_longer(world: World
     assert made["expires_at"] == parent.isoformat().replace("+00:00", "Z")
 
 
+async def test_a_token_that_a_token_made_ends_when_that_one_is_revoked(world: World) -> None:
+    owner = await world.person("root@example.org", "administrator")
+    parent = await world.token(owner, ["admin"])
+    child = (await world.program(parent).post("/tokens", {"name": "child", "scopes": ["admin"]})).json()
+    grandchild = (await world.program(child["token"]).post("/tokens", {"name": "third", "scopes": ["read"]})).json()
+    assert (await world.program(grandchild["token"]).get("/me")).status_code == 200
+    browser = await world.signed_in("root@example.org")
+    [leaked] = [it for it in (await browser.get("/tokens")).json()["items"] if it["last_four"] == parent[-4:]]
+
+    assert (await browser.call("DELETE", f"/tokens/{leaked['id']}")).status_code == 204
+
+    for token in (parent, child["token"], grandchild["token"]):
+        assert (await world.program(token).get("/me")).status_code == 401
+
+
 async def test_a_customers_admin_token_is_still_a_customers(world: World) -> None:
     program = world.program(await world.token(await world.person("ada@example.org"), ["admin"]))
     for operation in world.registry:

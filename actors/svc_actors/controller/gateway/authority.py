@@ -111,8 +111,15 @@ class Authority:
         return HKDF(hashes.SHA256(), 32, salt=None, info=purpose.encode()).derive(_private_pem(self._key))
 
     async def sign_node(self, tx: Transaction, node_id: UUID, csr: str) -> NodeCertificate:
-        """A certificate for the key of `csr`, good once `tx` commits. Raises `invalid` for what is no such request."""
+        """A certificate for the key of `csr`, good once `tx` commits. Raises `invalid` for what is no such request, and
+        `rate_limited` past ten in an hour."""
         public_key = _public_key(csr)
+        recent = await tx.fetchval(
+            "SELECT count(*) FROM node_certificates WHERE node_id = $1 AND issued_at > now() - interval '1 hour'",
+            node_id,
+        )
+        if recent >= _CERTIFICATES_AN_HOUR:
+            raise rate_limited(f"This node was given {recent} certificates within an hour.", hint="Try again later.")
         certificate = (
             self._builder(f"{node_id}", NODE_LIFETIME)
             .public_key(public_key)
@@ -131,14 +138,8 @@ class Authority:
 
     async def renew(self, node_id: UUID, current: Serial, csr: str) -> NodeCertificate:
         """A further certificate for a node that is connected with `current`; renewals never used are revoked. Raises
-        `rate_limited` past ten in an hour."""
+        as `sign_node`."""
         async with self._database.transaction() as tx:
-            recent = await tx.fetchval(
-                "SELECT count(*) FROM node_certificates WHERE node_id = $1 AND issued_at > now() - interval '1 hour'",
-                node_id,
-            )
-            if recent >= _CERTIFICATES_AN_HOUR:
-                raise rate_limited(f"This node was given {recent} certificates within an hour.")
             await tx.execute(
                 "UPDATE node_certificates SET revoked_at = now()"
                 " WHERE node_id = $1 AND serial <> $2 AND revoked_at IS NULL",
