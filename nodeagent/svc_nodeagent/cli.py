@@ -13,9 +13,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ from svc_nodeagent.config import AgentFolder, Identity, NotEnrolled
 from svc_nodeagent.enrol import EnrolmentRefused, enrol, host_uuid
 from svc_nodeagent.host import Host, OpenStream
 from svc_nodeagent.journal import Journal
+from svc_nodeagent.outbound import Network
 from svc_nodeagent.simulated import SimulatedHost
 from svc_nodeagent.telemetry import configure_logging
 
@@ -49,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
                 trio.run(_enrol, folder)
             case "run":
                 with _only_one(folder):
-                    trio.run(_run, folder, options.simulated, options.prefix, options.bridge)
+                    trio.run(_run, folder, options.simulated, options.prefix, options.bridge, options.image_network)
             case _:
                 _status(folder)
     except (_Unusable, NotEnrolled, EnrolmentRefused) as error:
@@ -73,6 +75,14 @@ def _parser() -> argparse.ArgumentParser:
         help="how the names of domains, taps and of the nftables table begin; two agents on one host differ in it",
     )
     run.add_argument("--bridge", help="the host's bridge that holds its uplink: bridged cards are plugged into it")
+    run.add_argument(
+        "--image-network",
+        type=ip_network,
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="a private network from which images may be fetched, for a mirror of your own; may be repeated",
+    )
     commands.add_parser("status", parents=[common], help="say what this node is")
     return parser
 
@@ -89,14 +99,16 @@ async def _enrol(folder: AgentFolder) -> None:
     sys.stdout.write(f"joined as node {enrolment.node_id}\n")
 
 
-async def _run(folder: AgentFolder, simulated: bool, prefix: str, bridge: str | None) -> None:
+async def _run(
+    folder: AgentFolder, simulated: bool, prefix: str, bridge: str | None, image_networks: Sequence[Network]
+) -> None:
     if bridge is not None and bridge.startswith(prefix):
         raise _Unusable(f"{bridge} begins with {prefix}, as the names of guests' taps do; rename the bridge")
     agent = Agent(folder, Journal.open(folder.journal))
     log.info("agent.started", node_id=str(agent.node_id), data=str(folder.path))
     async with trio.open_nursery() as nursery:
         await nursery.start(_stop_on_signal, agent)
-        await agent.run(_simulated(folder) if simulated else _libvirt(folder, prefix, bridge))
+        await agent.run(_simulated(folder) if simulated else _libvirt(folder, prefix, bridge, image_networks))
         nursery.cancel_scope.cancel()
     log.info("agent.stopped")
 
@@ -109,14 +121,20 @@ async def _stop_on_signal(agent: Agent, *, task_status: trio.TaskStatus[None]) -
             agent.stop()
 
 
-def _libvirt(folder: AgentFolder, prefix: str, bridge: str | None) -> OpenHost:
+def _libvirt(folder: AgentFolder, prefix: str, bridge: str | None, image_networks: Sequence[Network]) -> OpenHost:
     # Imported here: a simulated node runs where libvirt is not installed.
     from svc_nodeagent.hypervisor import LibvirtHost, Naming
 
     naming = Naming(domain_prefix=f"{prefix}-", device_prefix=prefix, table=prefix)
 
     def open_host(open_stream: OpenStream) -> AbstractAsyncContextManager[Host]:
-        return LibvirtHost.open(folder.path / "host", open_stream=open_stream, naming=naming, bridge=bridge)
+        return LibvirtHost.open(
+            folder.path / "host",
+            open_stream=open_stream,
+            naming=naming,
+            bridge=bridge,
+            image_networks=image_networks,
+        )
 
     return open_host
 

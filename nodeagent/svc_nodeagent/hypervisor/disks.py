@@ -38,9 +38,15 @@ class DiskInfo:
     encrypted: bool
 
 
+_CONFINED = ("prlimit", "--cpu=10", f"--as={GIB}", "--")
+"""qemu-img reads what somebody else made, as root: ten seconds of a processor and a GiB of memory are ten times what
+it takes for the largest image of a publisher."""
+
+
 async def inspect(path: Path, format: str | None = None) -> DiskInfo:
     named = [] if format is None else ["-f", format]
-    told = json.loads(await run_program("qemu-img", "info", "--output=json", "-U", *named, path, timeout=60))
+    command: list[str | Path] = [*_CONFINED, "qemu-img", "info", "--output=json", "-U", *named, path]
+    told = json.loads(await run_program(*command, timeout=60))
     data = told.get("format-specific", {}).get("data", {})
     referred = [told.get("backing-filename"), told.get("full-backing-filename"), data.get("data-file")]
     return DiskInfo(

@@ -26,6 +26,9 @@ GUEST_AGENT_SECONDS = 30
 TELL_SECONDS = 8.0
 """For telling a guest its network: it is a courtesy, and the apply it belongs to waits for it."""
 _TELL_ANSWER_SECONDS = 3
+MOST_ANSWER_BYTES = 64 * 1024
+"""Of a guest's agent. The interfaces of a guest are some hundred bytes each; parsing 9 MB of them held the whole agent
+for 2.9 seconds."""
 _POLL_SECONDS = 0.05
 
 log = structlog.get_logger()
@@ -135,7 +138,10 @@ class Guests:
         text = json.dumps({"execute": command} if arguments is None else {"execute": command, "arguments": arguments})
 
         def ask(domain: Any) -> str:
-            return str(libvirt_qemu.qemuAgentCommand(domain, text, _TELL_ANSWER_SECONDS, 0))
+            said = str(libvirt_qemu.qemuAgentCommand(domain, text, _TELL_ANSWER_SECONDS, 0))
+            if len(said) > MOST_ANSWER_BYTES:
+                raise ValueError(f"the guest's agent answered {len(said)} bytes to {command}")
+            return said
 
         return answer.model_validate_json(await self._on_domain(vm_id, ask, timeout=_TELL_ANSWER_SECONDS + 2))
 

@@ -11,9 +11,10 @@ reconnection as a comparison, so the last word on each machine is true however m
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -22,6 +23,7 @@ import libvirt
 import structlog
 import trio
 
+from svc_nodeagent import outbound
 from svc_nodeagent.host import HostError, OpenStream, Report
 from svc_nodeagent.hypervisor import inventory
 from svc_nodeagent.hypervisor.acceleration import Acceleration
@@ -30,7 +32,7 @@ from svc_nodeagent.hypervisor.consoles import SerialLine, stream_of
 from svc_nodeagent.hypervisor.domains import guest_agent_is_connected, lifecycle_reason, lifecycle_state, serial_path
 from svc_nodeagent.hypervisor.files import Folders, in_thread
 from svc_nodeagent.hypervisor.guests import Guests
-from svc_nodeagent.hypervisor.images import ImageCache
+from svc_nodeagent.hypervisor.images import SILENCE_TIMEOUT_SECONDS, ImageCache
 from svc_nodeagent.hypervisor.libvirt_loop import EVENT_LOOP
 from svc_nodeagent.hypervisor.machines import Machines
 from svc_nodeagent.hypervisor.metrics import SAMPLE_SECONDS, Counters, Measurements, counters_of
@@ -92,6 +94,7 @@ class LibvirtHost:
         open_stream: OpenStream,
         uri: str,
         bridge: str | None,
+        image_networks: Sequence[outbound.Network],
     ) -> None:
         self._folders = folders
         self._naming = naming
@@ -100,7 +103,11 @@ class LibvirtHost:
         self._traffic = traffic
         self._connection = Connection(uri, self)
         self._acceleration = Acceleration(folders.root / "accelerator.json")
-        self._images = ImageCache(folders, open_stream)
+        self._images = ImageCache(
+            folders,
+            open_stream,
+            open_client=partial(outbound.client, timeout=SILENCE_TIMEOUT_SECONDS, allowed=image_networks),
+        )
         self._measurements = Measurements(folders.metrics)
         self._guests = Guests(self._connection)
         self._machines = Machines(
@@ -128,9 +135,11 @@ class LibvirtHost:
         naming: Naming | None = None,
         uri: str = LIBVIRT_URI,
         bridge: str | None = None,
+        image_networks: Sequence[outbound.Network] = (),
     ) -> AsyncIterator[LibvirtHost]:
         """A host that keeps its files in `folder`, which QEMU's user must be able to pass through. `bridge`: holds the
-        uplink, and bridged cards are plugged into it.
+        uplink, and bridged cards are plugged into it. `image_networks`: beside the public Internet, where images may
+        be fetched from.
 
         Brings the network back to what the records say before anything else. Raises `ValueError` when a record of a
         machine cannot be read. One at a time in a process.
@@ -142,7 +151,7 @@ class LibvirtHost:
         traffic = await HostTraffic.open(folders.traffic, naming)
         networks = {vm_id: record.network for vm_id, record in records.items()}
         network = HostNetwork(naming, networks, before_removal=traffic.before_removal)
-        host = cls(folders, naming, network, traffic, open_stream, uri, bridge)
+        host = cls(folders, naming, network, traffic, open_stream, uri, bridge, image_networks)
         await host._restore_network()
         async with trio.open_nursery() as loop:
             await loop.start(EVENT_LOOP.run)

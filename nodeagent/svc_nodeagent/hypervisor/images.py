@@ -9,7 +9,9 @@ Invariants:
 - a file under its own name had the publisher's digest when it was renamed to it, and its header names no other file;
 - before each use its size and time of change are compared with what verification saw; if they differ it is verified
   anew;
-- an interrupted download goes on where it stopped; pulls of one file wait for one another and the rest find it done.
+- an interrupted download goes on where it stopped; pulls of one file wait for one another and the rest find it done;
+- a download takes no more of the disk than its size was said to be, than any image may have, and than leaves the
+  host room for itself. One that goes beyond is ended, and nothing of it stays.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +36,7 @@ from svc_nodeagent.host import HostError, OpenStream, Report
 from svc_nodeagent.hypervisor.disks import inspect
 from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import Folders, in_thread, put_in_place
+from svc_nodeagent.hypervisor.qcow2 import unfit_header
 from svc_nodeagent.protocol import CachedImage, ControllerSource, FailureCode, ImageFormat, ImageSpec
 
 CHUNK_BYTES = 1024 * 1024
@@ -41,6 +44,18 @@ _TOLD_EVERY = 5
 """Percent between two lines of progress: each is a line of the task's log."""
 SILENCE_TIMEOUT_SECONDS = 60.0
 FREE_SPACE_KEPT_BYTES = 512 * 1024 * 1024
+MOST_IMAGE_BYTES = 64 * 1024**3
+"""Where nobody has said a size. Linux images are below 5 GiB, Windows ones about 20."""
+_LOOKED_AT_EVERY = 256 * 1024 * 1024
+"""Bytes between two looks at what the disk has left: others write to it too."""
+
+
+class _TooLarge(Exception):  # noqa: N818 - named for what it says
+    """More came than the image may have; `most` in bytes."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"more than {most} bytes")
+        self.most = most
 
 
 class _Index(BaseModel):
@@ -62,10 +77,16 @@ class _Reader(Protocol):
 
 
 class ImageCache:
-    def __init__(self, folders: Folders, open_stream: OpenStream, client: httpx.AsyncClient | None = None) -> None:
+    def __init__(
+        self,
+        folders: Folders,
+        open_stream: OpenStream,
+        *,
+        open_client: Callable[[], httpx.AsyncClient],
+    ) -> None:
         self._folders = folders
         self._open_stream = open_stream
-        self._client = client
+        self._open_client = open_client
         self._locks: dict[str, trio.Lock] = {}
 
     async def ensure(self, spec: ImageSpec, report: Report) -> CachedImage:
@@ -109,7 +130,9 @@ class ImageCache:
                         f"Machines on this node, or their retained disks, stand on this image: {users}.",
                         "Delete the machines made from it, and their retained disks, first.",
                     )
-                await in_thread((self._folders.images / index.file).unlink, missing_ok=True)
+                path = self._folders.images / index.file
+                await in_thread(path.unlink, missing_ok=True)
+                await in_thread(path.with_name(path.name + PARTIAL_SUFFIX).unlink, missing_ok=True)
             await in_thread(self._index_path(image_id).unlink, missing_ok=True)
 
     async def cached(self) -> tuple[CachedImage, ...]:
@@ -130,7 +153,16 @@ class ImageCache:
     async def _fetch(self, spec: ImageSpec, path: Path, report: Report) -> None:
         partial = path.with_name(path.name + PARTIAL_SUFFIX)
         resumed = await in_thread(_size, partial) > 0
-        digest = await self._download(spec, partial, report)
+        try:
+            digest = await self._download(spec, partial, report)
+        except _TooLarge as error:
+            await in_thread(partial.unlink, missing_ok=True)
+            raise HostError(
+                FailureCode.INVALID,
+                f"The file of image {spec.name} is larger than the {error.most // 2**20} MiB that it may have. "
+                "It was discarded.",
+                "See that the address is the image's, and its size the one that was said.",
+            ) from error
         if digest != spec.digest and resumed:
             # What lay there may have been of another file; only a whole download accuses the source.
             await in_thread(partial.unlink)
@@ -156,15 +188,24 @@ class ImageCache:
                 reader: _Reader = await stack.enter_async_context(self._source(spec, have))
                 if reader.offset != have:
                     hasher, have = hashlib.new(spec.digest_algorithm), 0
+                most = spec.size_bytes or MOST_IMAGE_BYTES
                 total = reader.total or spec.size_bytes
+                if total is not None and total > most:
+                    raise _TooLarge(most)
                 await in_thread(_refuse_when_full, partial.parent, (total or 0) - have, spec.name)
+                look_at = have + _LOOKED_AT_EVERY
                 descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600)
                 stack.callback(os.close, descriptor)
                 os.ftruncate(descriptor, have)
                 told = -_TOLD_EVERY
                 async for chunk in reader.chunks():
+                    if have + len(chunk) > most:
+                        raise _TooLarge(most)
                     await in_thread(_append, descriptor, hasher, chunk, have)
                     have += len(chunk)
+                    if have >= look_at:
+                        look_at += _LOOKED_AT_EVERY
+                        await in_thread(_refuse_when_full, partial.parent, 0, spec.name)
                     percent = min(99, have * 100 // total) if total else 0
                     if percent >= told + _TOLD_EVERY:
                         told = percent
@@ -181,18 +222,16 @@ class ImageCache:
             async with stream:
                 yield _StreamReader(stream)
             return
-        async with AsyncExitStack() as stack:
-            client = self._client
-            if client is None:
-                client = httpx.AsyncClient(follow_redirects=True, timeout=SILENCE_TIMEOUT_SECONDS, max_redirects=5)
-                await stack.enter_async_context(client)
-            headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-            response = await stack.enter_async_context(client.stream("GET", str(spec.source.url), headers=headers))
+        headers = {"Range": f"bytes={have}-"} if have else {}
+        url = str(spec.source.url)
+        async with self._open_client() as client, client.stream("GET", url, headers=headers) as response:
             if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
                 # Nothing lies beyond what is here: either it is whole, or it is of another file. The digest tells.
                 yield _Nothing(have)
                 return
-            response.raise_for_status()
+            if not response.is_success:
+                # Said by hand: httpx would name the address, whose credentials are no matter for a task's log.
+                raise httpx.RequestError(f"the server answered {response.status_code} {response.reason_phrase}")
             yield _HttpReader(response, have)
 
     async def _has_digest(self, path: Path, spec: ImageSpec) -> bool:
@@ -205,8 +244,13 @@ class ImageCache:
         if spec.format is ImageFormat.RAW:
             return
         try:
-            info = await inspect(path, spec.format.value)
-            complaint = "it refers to other files" if info.refers_to else "it is encrypted" if info.encrypted else None
+            complaint = await in_thread(unfit_header, path)
+            if complaint is None:
+                info = await inspect(path, spec.format.value)
+                if info.refers_to:
+                    complaint = "it refers to other files"
+                elif info.encrypted:
+                    complaint = "it is encrypted"
         except HostError as error:
             complaint = f"qemu-img cannot read it as {spec.format.value} ({error.message})"
         if complaint is not None:

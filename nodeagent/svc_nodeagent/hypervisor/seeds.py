@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from svc_nodeagent.durable import PARTIAL_SUFFIX
 from svc_nodeagent.hypervisor.files import MachineRecord, in_thread, put_in_place
 from svc_nodeagent.hypervisor.guest_network import gateways, in_order
 from svc_nodeagent.hypervisor.programs import run_program
@@ -28,17 +27,22 @@ from svc_nodeagent.hypervisor.programs import run_program
 Json: TypeAlias = "bool | int | str | list[Json] | dict[str, Json] | None"
 
 WORKSHOP = ".seed"
-"""The folder, beside the seed, in which it is put together; there is one seed of a machine at a time."""
+"""The folder, beside the seed, in which it is put together, for root alone: it holds the password's hash. There is one
+seed of a machine at a time."""
+_CONTENT = "content"
 
 
 async def write_seed(record: MachineRecord, password_hash: str | None, path: Path, owner: tuple[int, int]) -> None:
     """Render the seed to `path`, readable by QEMU's user and nobody else."""
     with _workshop(path.with_name(WORKSHOP)) as folder:
+        content_folder, temporary = folder / _CONTENT, folder / path.name
+        content_folder.mkdir()
         for name, content in render(record, password_hash).items():
-            await in_thread((folder / name).write_text, content)
-        temporary = path.with_name(path.name + PARTIAL_SUFFIX)
-        await run_program("genisoimage", "-quiet", "-output", temporary, "-volid", "cidata", "-joliet", "-rock", folder)
-    await in_thread(_put, temporary, path, owner)
+            await in_thread((content_folder / name).write_text, content)
+        await run_program(
+            "genisoimage", "-quiet", "-output", temporary, "-volid", "cidata", "-joliet", "-rock", content_folder
+        )
+        await in_thread(_put, temporary, path, owner)
 
 
 def _put(temporary: Path, path: Path, owner: tuple[int, int]) -> None:
@@ -55,7 +59,6 @@ def _put(temporary: Path, path: Path, owner: tuple[int, int]) -> None:
         os.fchown(descriptor, *owner)
         seed.flush()
         os.fsync(descriptor)
-    temporary.unlink()
 
 
 @contextmanager

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 import trio
 from pydantic import ValidationError
@@ -19,9 +20,10 @@ from svc_actors.controller.images.catalogue import CATALOGUE, Published, ensure_
 from svc_actors.controller.images.checksums import ChecksumFormat, NoDigest, find_digest
 from svc_actors.controller.images.files import ImageFiles, ImageSources
 from svc_actors.controller.images.images import ImageWork, order_refresh
-from svc_actors.controller.tasks.runner import TaskRunner, TaskStatus
+from svc_actors.controller.tasks.runner import Task, TaskRunner, TaskStatus
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_nodeagent import outbound
 from svc_nodeagent.protocol import ControllerSource, ImagePull
 from tests.support.machine_api import Api, person
 from tests.support.machine_service import (
@@ -86,27 +88,28 @@ def test_the_catalogue_has_the_distributions_and_reads_only_over_tls() -> None:
     assert all(url.startswith("https://") for image in CATALOGUE for url in (image.url, image.checksum_url))
 
 
-@asynccontextmanager
-async def publisher(files: Mapping[str, str]) -> AsyncIterator[str]:
-    """A publisher's server: these files, 404 for any other; gives its URL."""
+PUBLISHER = "https://publisher.example"
 
-    async def answer(stream: trio.SocketStream) -> None:
-        request = b""
-        while b"\r\n\r\n" not in request:
-            received = await stream.receive_some()
-            if not received:
-                return
-            request += received
-        body = files.get(request.split()[1].decode())
-        status, content = ("200 OK", body.encode()) if body is not None else ("404 Not Found", b"no such file")
-        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
-        await stream.send_all(head.encode() + content)
-        await stream.aclose()
 
-    async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
-        yield f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-        nursery.cancel_scope.cancel()
+def publisher(files: Mapping[str, str], **headers: str) -> Callable[[], httpx.AsyncClient]:
+    """Opens the client of a refresh, with a publisher in the network's place that has these files."""
+
+    async def resolve(host: str, port: int) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        if host != "publisher.example":
+            raise OSError("no such name")
+        return ["93.184.215.14"]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = files.get(request.url.path)
+        if body is None:
+            return httpx.Response(404)
+        if body.startswith("http"):
+            return httpx.Response(302, headers={"Location": body})
+        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(body.encode("latin-1")))
+
+    transport = httpx.MockTransport(answer)
+    return lambda: outbound.client(timeout=5, https_only=True, resolve=resolve, transport=transport)
 
 
 def published(slug: str, url: str, checksum: str) -> Published:
@@ -123,25 +126,34 @@ def published(slug: str, url: str, checksum: str) -> Published:
     )
 
 
+@asynccontextmanager
+async def refreshed(
+    database: Database, catalogue: tuple[Published, ...], open_client: Callable[[], httpx.AsyncClient]
+) -> AsyncIterator[Task]:
+    """The task of a refresh that has ended; every digest was known before."""
+    await ensure_catalogue(database, catalogue)
+    await database.execute("UPDATE images SET digest = $1", DIGEST)
+    sources = ImageSources(database, lambda *_: "token")
+
+    def prepare(tasks: TaskRunner) -> None:
+        ImageWork(database, sources, catalogue=catalogue, open_client=open_client).install(tasks)
+
+    async with open_service(database, FakeGateway(), prepare=prepare) as service:
+        async with database.transaction() as tx:
+            task = await order_refresh(tx, ADMINISTRATOR)
+        service.tasks.begin(task)
+        yield await service.ended(task)
+
+
 async def test_a_refresh_takes_what_it_can_read_and_keeps_what_it_cannot(database: Database) -> None:
-    async with publisher({"/SUMS": f"{HEX256}  good.qcow2\n", "/EMPTY": "nothing"}) as url:
-        catalogue = (
-            published("good", url, "SUMS"),
-            published("missing", url, "NOT-THERE"),
-            published("silent", url, "EMPTY"),
-            published("unreachable", "http://127.0.0.1:1", "SUMS"),
-        )
-        await ensure_catalogue(database, catalogue)
-        await database.execute("UPDATE images SET digest = $1", DIGEST)
-
-        def prepare(tasks: TaskRunner) -> None:
-            ImageWork(database, ImageSources(database, lambda *_: "token"), catalogue=catalogue).install(tasks)
-
-        async with open_service(database, FakeGateway(), prepare=prepare) as service:
-            async with database.transaction() as tx:
-                task = await order_refresh(tx, ADMINISTRATOR)
-            service.tasks.begin(task)
-            ended = await service.ended(task)
+    catalogue = (
+        published("good", PUBLISHER, "SUMS"),
+        published("missing", PUBLISHER, "NOT-THERE"),
+        published("silent", PUBLISHER, "EMPTY"),
+        published("unreachable", "https://nowhere.example", "SUMS"),
+    )
+    open_client = publisher({"/SUMS": f"{HEX256}  good.qcow2\n", "/EMPTY": "nothing"})
+    async with refreshed(database, catalogue, open_client) as ended:
         assert (ended.status, ended.error_code) == (TaskStatus.FAILED, ErrorCode.UNAVAILABLE)
         assert ended.error_message == "3 of 4 publishers could not be read: missing, silent, unreachable."
         assert ended.message == f"{ended.error_message} The digests that were known are kept."
@@ -153,17 +165,25 @@ async def test_a_refresh_takes_what_it_can_read_and_keeps_what_it_cannot(databas
 
 
 async def test_a_refresh_that_reads_every_publisher_succeeds(database: Database) -> None:
-    async with publisher({"/SUMS": f"{HEX256}  good.qcow2\n"}) as url:
-        catalogue = (published("good", url, "SUMS"),)
+    catalogue = (published("good", PUBLISHER, "SUMS"),)
+    open_client = publisher({"/SUMS": f"{HEX256}  good.qcow2\n"})
+    async with refreshed(database, catalogue, open_client) as ended:
+        assert ended.status is TaskStatus.SUCCEEDED
 
-        def prepare(tasks: TaskRunner) -> None:
-            ImageWork(database, ImageSources(database, lambda *_: "token"), catalogue=catalogue).install(tasks)
 
-        async with open_service(database, FakeGateway(), prepare=prepare) as service:
-            async with database.transaction() as tx:
-                task = await order_refresh(tx, ADMINISTRATOR)
-            service.tasks.begin(task)
-            assert (await service.ended(task)).status is TaskStatus.SUCCEEDED
+async def test_a_refresh_unpacks_nothing_and_believes_nothing_that_came_without_tls(database: Database) -> None:
+    sums = f"{HEX256}  good.qcow2\n"
+    bomb = gzip.compress(gzip.compress(bytes(64 * 2**20) + sums.encode())).decode("latin-1")
+    catalogue = (published("good", PUBLISHER, "SUMS"),)
+
+    for files, headers in (
+        ({"/SUMS": bomb}, {"Content-Encoding": "gzip, gzip"}),
+        ({"/SUMS": "http://publisher.example/PLAIN", "/PLAIN": sums}, {}),
+        ({"/SUMS": "https://127.0.0.1/PLAIN", "/PLAIN": sums}, {}),
+    ):
+        async with refreshed(database, catalogue, publisher(files, **headers)) as ended:
+            assert ended.status is TaskStatus.FAILED
+        assert await database.fetchval("SELECT digest FROM images WHERE slug = 'good'") == DIGEST
 
 
 async def test_the_catalogue_is_repeatable_and_keeps_what_the_operator_decided(database: Database) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-from collections.abc import AsyncIterator, Callable
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,6 +15,7 @@ import pytest
 import trio
 from pydantic import AnyUrl
 
+from svc_nodeagent import outbound
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.hypervisor.images import ImageCache, file_name
@@ -21,6 +25,7 @@ from tests.nodeagent.hypervisor.builders import FileStream, image, machine, reco
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 URL = "https://images.example/disk.raw"
+NAMES = {"images.example": ["93.184.215.14"]}
 Answer = Callable[[httpx.Request], httpx.Response]
 
 
@@ -56,7 +61,9 @@ def published(content: bytes = CONTENT) -> ImageSpec:
     return image(content, format=ImageFormat.RAW).model_copy(update={"source": UrlSource(url=AnyUrl(URL))})
 
 
-def cache(tmp_path: Path, site: Answer | None = None) -> tuple[ImageCache, Folders]:
+def cache(
+    tmp_path: Path, site: Answer | None = None, *, open_client: Callable[[], httpx.AsyncClient] | None = None
+) -> tuple[ImageCache, Folders]:
     folders = Folders(tmp_path)
     folders.create()
 
@@ -64,8 +71,21 @@ def cache(tmp_path: Path, site: Answer | None = None) -> tuple[ImageCache, Folde
         await trio.lowlevel.checkpoint()
         return FileStream(CONTENT)
 
-    client = None if site is None else httpx.AsyncClient(transport=httpx.MockTransport(site))
-    return ImageCache(folders, open_stream, client), folders
+    return ImageCache(folders, open_stream, open_client=open_client or partial(browse, site)), folders
+
+
+def browse(site: Answer | None, names: Mapping[str, list[str]] = NAMES) -> httpx.AsyncClient:
+    """The client of the agent, with `site` in the network's place and `names` in the resolver's."""
+
+    async def resolve(host: str, port: int) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return names.get(host, [host])
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert site is not None, "there is no site"
+        return site(request)
+
+    return outbound.client(timeout=5, resolve=resolve, transport=httpx.MockTransport(answer))
 
 
 async def test_a_published_image_is_fetched_once_and_read_only(tmp_path: Path) -> None:
@@ -237,3 +257,160 @@ async def test_a_publisher_that_says_no_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(HostError) as failure:
         await images.ensure(published(), silent)
     assert "404" in failure.value.message
+
+
+async def test_a_refusal_tells_no_credentials_of_the_address(tmp_path: Path) -> None:
+    images, _ = cache(tmp_path, lambda request: httpx.Response(403))
+    address = AnyUrl("https://mirror:Sesame-open-1@images.example/disk.raw?signature=Sesame-open-1")
+
+    with pytest.raises(HostError) as failure:
+        await images.ensure(published().model_copy(update={"source": UrlSource(url=address)}), silent)
+
+    assert "403" in failure.value.message
+    assert "Sesame" not in f"{failure.value.message} {failure.value.hint}"
+
+
+async def test_an_encoded_answer_is_refused_and_not_unpacked(tmp_path: Path) -> None:
+    bomb = gzip.compress(gzip.compress(bytes(64 * 2**20)))
+
+    def site(request: httpx.Request) -> httpx.Response:
+        assert request.headers["Accept-Encoding"] == "identity"
+        return httpx.Response(200, headers={"Content-Encoding": "gzip, gzip"}, stream=httpx.ByteStream(bomb))
+
+    images, folders = cache(tmp_path, site)
+
+    with pytest.raises(HostError, match="encoded"):
+        await images.ensure(published(), silent)
+
+    assert list(folders.images.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://127.0.0.1:8445/metrics",
+        "http://[::1]/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://[64:ff9b::7f00:1]/",
+        "http://[2002:7f00:1::]/",
+        "http://169.254.169.254/latest/meta-data",
+        "http://10.0.0.7/",
+        "http://100.64.0.1/",
+        "http://[fd00::1]/",
+        "http://[fe80::1]/",
+        "http://0.0.0.0/",
+        "http://inside.example/",
+    ],
+)
+@pytest.mark.parametrize("by_redirect", [False, True])
+async def test_an_image_is_never_fetched_from_this_host_or_the_network_behind_it(
+    tmp_path: Path, target: str, by_redirect: bool
+) -> None:
+    asked: list[str] = []
+
+    def site(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        return httpx.Response(302, headers={"Location": target})
+
+    names = {**NAMES, "inside.example": ["93.184.215.14", "192.168.0.1"]}
+    images, folders = cache(tmp_path, open_client=partial(browse, site, names))
+    url = AnyUrl(URL if by_redirect else target)
+
+    with pytest.raises(HostError, match="public Internet"):
+        await images.ensure(published().model_copy(update={"source": UrlSource(url=url)}), silent)
+
+    assert asked == (["93.184.215.14"] if by_redirect else [])
+    assert list(folders.images.iterdir()) == []
+
+
+@pytest.mark.parametrize("declares", [True, False])
+async def test_a_file_larger_than_its_size_was_said_to_be_is_ended_and_discarded(
+    tmp_path: Path, declares: bool
+) -> None:
+    site = Publisher()
+    headers = {"Content-Length": str(len(CONTENT))} if declares else {}
+    images, folders = cache(tmp_path, lambda _: httpx.Response(200, headers=headers, content=site._body(CONTENT)))
+
+    with pytest.raises(HostError, match="larger than the 0 MiB") as refusal:
+        await images.ensure(published().model_copy(update={"size_bytes": 200_000}), silent)
+
+    assert refusal.value.code is FailureCode.INVALID
+    assert site.sent <= 262_144
+    assert list(folders.images.iterdir()) == []
+
+
+async def test_an_endless_file_of_unknown_size_is_ended_and_discarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc_nodeagent.hypervisor.images.MOST_IMAGE_BYTES", 300_000)
+    site = Publisher()
+    images, folders = cache(tmp_path, lambda _: httpx.Response(200, content=site._body(CONTENT)))
+
+    with pytest.raises(HostError) as refusal:
+        await images.ensure(published(), silent)
+
+    assert refusal.value.code is FailureCode.INVALID
+    assert site.sent <= 393_216
+    assert list(folders.images.iterdir()) == []
+
+
+async def test_a_download_leaves_the_host_its_room_also_when_others_fill_the_disk_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc_nodeagent.hypervisor.images._LOOKED_AT_EVERY", 200_000)
+    site = Publisher()
+
+    async def filled(percent: int, message: str) -> None:
+        await trio.lowlevel.checkpoint()
+        monkeypatch.setattr("svc_nodeagent.hypervisor.images.FREE_SPACE_KEPT_BYTES", 2**60)
+
+    images, _ = cache(tmp_path, site)
+
+    with pytest.raises(HostError) as refusal:
+        await images.ensure(published(), filled)
+
+    assert refusal.value.code is FailureCode.CAPACITY
+    assert site.sent < len(CONTENT)
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "why"),
+    [
+        (60, struct.pack(">I", 65_535), "snapshots"),
+        (72, struct.pack(">Q", 4), "other files"),
+        (72, struct.pack(">Q", 1 << 40), "features"),
+        (8, struct.pack(">QI", 512, 8), "other files"),
+        (32, struct.pack(">I", 1), "encrypted"),
+        (36, struct.pack(">I", 2**30), "larger"),
+        (24, struct.pack(">Q", 2**62), "larger"),
+        (20, struct.pack(">I", 63), "size"),
+        (4, struct.pack(">I", 9), "version"),
+    ],
+)
+async def test_a_header_that_would_mislead_or_tire_qemu_is_refused_before_qemu_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int, value: bytes, why: str
+) -> None:
+    plain = tmp_path / "plain.qcow2"
+    await run_program("qemu-img", "create", "-q", "-f", "qcow2", plain, "1M")
+    crafted = bytearray(plain.read_bytes())
+    crafted[offset : offset + len(value)] = value
+    spec = published(bytes(crafted)).model_copy(update={"format": ImageFormat.QCOW2})
+    images, folders = cache(tmp_path / "data", Publisher(bytes(crafted)))
+    monkeypatch.setattr("svc_nodeagent.hypervisor.images.inspect", None)
+
+    with pytest.raises(HostError, match=why) as refusal:
+        await images.ensure(spec, silent)
+
+    assert refusal.value.code is FailureCode.INVALID
+    assert list(folders.images.iterdir()) == []
+
+
+async def test_a_plain_image_is_taken(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.qcow2"
+    await run_program("qemu-img", "create", "-q", "-f", "qcow2", plain, "1G")
+    spec = published(plain.read_bytes()).model_copy(update={"format": ImageFormat.QCOW2})
+    images, folders = cache(tmp_path / "data", Publisher(plain.read_bytes()))
+
+    await images.ensure(spec, silent)
+
+    assert (folders.images / file_name(spec)).exists()

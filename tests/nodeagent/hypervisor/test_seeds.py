@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
+from svc_nodeagent.hypervisor import seeds
+from svc_nodeagent.hypervisor.files import put_in_place
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.hypervisor.seeds import WORKSHOP, render, write_seed
 from svc_nodeagent.protocol import GuestAddress, MachineSpec, NetworkSpec, NicSpec, SeedSpec, Topology
@@ -133,6 +137,31 @@ async def test_what_a_killed_agent_left_of_a_seed_does_not_stay(tmp_path: Path) 
     (tmp_path / WORKSHOP / "user-data").write_text(HASH)
     await write_seed(record(machine(seeded=seed())), None, tmp_path / "seed.iso", (0, 0))
     assert [entry.name for entry in tmp_path.iterdir()] == ["seed.iso"]
+
+
+async def test_nobody_but_root_can_read_a_seed_while_it_is_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readable: list[str] = []
+    put = put_in_place
+
+    def look(temporary: Path, path: Path, *, mode: int, owner: tuple[int, int] | None = None) -> None:
+        for file in tmp_path.rglob("*"):
+            folders = [folder for folder in file.parents if folder.is_relative_to(tmp_path) and folder != tmp_path]
+            if (
+                file.is_file()
+                and file.stat().st_mode & 0o077
+                and not any(folder.stat().st_mode & 0o077 == 0 for folder in folders)
+            ):
+                readable.append(file.name)
+        put(temporary, path, mode=mode, owner=owner)
+
+    monkeypatch.setattr(seeds, "put_in_place", look)
+
+    await write_seed(record(machine(seeded=seed())), HASH, tmp_path / "seed.iso", (0, 0))
+
+    assert readable == []
+    assert (tmp_path / "seed.iso").stat().st_mode & 0o777 == 0o400
 
 
 async def test_the_seed_after_the_first_boot_holds_no_hash_and_the_same_instance(tmp_path: Path) -> None:

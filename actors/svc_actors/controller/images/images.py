@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -32,6 +33,7 @@ from svc_actors.store import (
     audit,
     events,
 )
+from svc_nodeagent import outbound
 from svc_nodeagent.protocol import OperationResult
 
 EVERY_IMAGE: Final = UUID(int=0)
@@ -170,6 +172,11 @@ async def order_pull(tx: Transaction, caller: Caller, image_id: UUID, node_id: U
     return task
 
 
+def _client() -> httpx.AsyncClient:
+    """What a publisher says of a digest is believed because its server's certificate says who it is."""
+    return outbound.client(timeout=_FETCH_TIMEOUT, https_only=True)
+
+
 class ImageWork:
     """What the tasks about images do."""
 
@@ -179,10 +186,12 @@ class ImageWork:
         sources: ImageSources,
         *,
         catalogue: tuple[Published, ...] = CATALOGUE,
+        open_client: Callable[[], httpx.AsyncClient] = _client,
     ) -> None:
         self._database = database
         self._sources = sources
         self._catalogue = catalogue
+        self._open_client = open_client
 
     def install(self, tasks: TaskRunner) -> None:
         tasks.handles("image.pull", self.pull)
@@ -199,7 +208,7 @@ class ImageWork:
         failed: list[str] = []
         interrupted: list[ServiceError] = []
         limiter = trio.CapacityLimiter(_AT_ONCE)
-        async with httpx.AsyncClient(follow_redirects=True, timeout=_FETCH_TIMEOUT) as http:
+        async with self._open_client() as http:
 
             async def one(image: Published) -> None:
                 try:

@@ -1,0 +1,135 @@
+"""HTTP to servers that somebody else named: publishers of images and of their checksums.
+
+Invariants, at the first request and at every redirect:
+
+- the addresses that a name resolves to are looked at, and it is one of them that is dialled: a name that resolves to
+  something else a moment later gains nothing. Only addresses of the public Internet are dialled, and networks that the
+  operator allows: a server must not be able to reach the loopback interface or the network behind it through us;
+- an answer is taken as it is sent. One with a Content-Encoding was not asked for, and 1 kB of it may be a gigabyte;
+- proxies and credentials of the environment are not used.
+
+The agent and the controller share this module; it knows nothing of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+import httpx
+import trio
+
+Network = IPv4Network | IPv6Network
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""The addresses of a host, in the order in which they are to be tried. Raises `OSError` when there are none."""
+
+CONNECT_SECONDS: Final = 10.0
+MOST_REDIRECTS: Final = 5
+_MOST_ADDRESSES_TRIED: Final = 4
+_EMBEDDED_IPV4: Final = ip_network("64:ff9b::/96")
+"""Addresses with which a NAT64 gateway reaches the IPv4 address in their last 32 bits (RFC 6052)."""
+
+
+class AddressRefused(httpx.RequestError):
+    """The server is, or sends us, where we do not go."""
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def client(
+    *,
+    timeout: float,
+    allowed: Sequence[Network] = (),
+    https_only: bool = False,
+    resolve: Resolve = resolve,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> httpx.AsyncClient:
+    """A client that follows redirects and keeps the invariants. `timeout`: seconds of silence that end a request.
+    `https_only`: for what is believed because of who sent it. `transport` takes the place of the network in tests."""
+    guarded = _Guarded(transport or httpx.AsyncHTTPTransport(trust_env=False), resolve, tuple(allowed), https_only)
+    return httpx.AsyncClient(
+        transport=guarded,
+        timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
+        follow_redirects=True,
+        max_redirects=MOST_REDIRECTS,
+        trust_env=False,
+        headers={"Accept-Encoding": "identity"},
+    )
+
+
+class _Guarded(httpx.AsyncBaseTransport):
+    """Asked once for each request of a chain of redirects."""
+
+    def __init__(
+        self, network: httpx.AsyncBaseTransport, resolve: Resolve, allowed: tuple[Network, ...], https_only: bool
+    ) -> None:
+        self._network = network
+        self._resolve = resolve
+        self._allowed = allowed
+        self._https_only = https_only
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self._https_only and request.url.scheme != "https":
+            raise AddressRefused(f"{request.url.host} is not asked without TLS", request=request)
+        response = await self._dial(request, await self._addresses(request))
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding != "identity":
+            await response.aclose()
+            raise httpx.DecodingError("the server sent an encoded answer, which was not asked for", request=request)
+        return response
+
+    async def aclose(self) -> None:
+        await self._network.aclose()
+
+    async def _addresses(self, request: httpx.Request) -> list[str]:
+        host = request.url.host
+        port = request.url.port or (443 if request.url.scheme == "https" else 80)
+        try:
+            with trio.fail_after(CONNECT_SECONDS):
+                addresses = await self._resolve(host, port)
+        except (OSError, trio.TooSlowError) as error:
+            raise httpx.ConnectError(f"{host} has no address: {error}", request=request) from error
+        for address in addresses:
+            if not self._permits(address):
+                raise AddressRefused(
+                    f"{host} is {address}, which is not an address of the public Internet", request=request
+                )
+        return addresses
+
+    def _permits(self, text: str) -> bool:
+        address = ip_address(text.partition("%")[0])
+        return is_public(address) or any(
+            address.version == network.version and address in network for network in self._allowed
+        )
+
+    async def _dial(self, request: httpx.Request, addresses: list[str]) -> httpx.Response:
+        """Ask the first of the addresses that takes a connection. Host header and certificate stay the name's."""
+        failure: httpx.TransportError = httpx.ConnectError("the name has no address", request=request)
+        for address in addresses[:_MOST_ADDRESSES_TRIED]:
+            dialled = httpx.Request(
+                request.method,
+                request.url.copy_with(host=address),
+                headers=request.headers,
+                stream=request.stream,
+                extensions={**request.extensions, "sni_hostname": request.url.host},
+            )
+            try:
+                return await self._network.handle_async_request(dialled)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Whether an address is one of the public Internet, also where it stands for an IPv4 address."""
+    if isinstance(address, IPv6Address):
+        embedded = address.ipv4_mapped or address.sixtofour
+        if embedded is None and address in _EMBEDDED_IPV4:
+            embedded = IPv4Address(int(address) & 0xFFFFFFFF)
+        if embedded is not None:
+            return is_public(embedded)
+    return address.is_global and not address.is_multicast
