@@ -207,8 +207,7 @@ def _parameters(entry: Entry[Any], exchange: Exchange, path: Mapping[str, str]) 
             raise invalid("A request with a body carries the header Content-Type: application/json.")
         return read
 
-    query = _query(exchange.scope["query_string"]) if entry.reader.in_query else ()
-    return Parameters(path=path, query=query, body=body, defaults=defaults)
+    return Parameters(path=path, query=_query(exchange.scope["query_string"]), body=body, defaults=defaults)
 
 
 def _query(query_string: bytes) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import Annotated, Self
 from uuid import UUID
 
 from pydantic import AnyHttpUrl, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel
@@ -15,6 +16,7 @@ from svc.identity.fields import Name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Role, Scope
+from svc.registry.shapes import Shape
 from svc_actors.controller.images.files import ImageFiles
 from svc_actors.controller.images.images import (
     CustomImage,
@@ -29,8 +31,21 @@ from svc_actors.store import Record
 
 operations = Operations[Controller]()
 
-Slug = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")]
-Word = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+Slug = Annotated[
+    str,
+    Shape(
+        r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?",
+        "1 to 63 small letters, digits, dots and hyphens, with a letter or digit at both ends",
+    ),
+]
+Word = Annotated[
+    str, Field(min_length=1, max_length=64), Shape(r"[A-Za-z0-9._-]+", "letters, digits, dots, hyphens and underscores")
+]
+
+
+Digest = Annotated[
+    str, Shape(r"[0-9a-f]{64}([0-9a-f]{64})?", "a digest in hex: 64 digits of SHA-256, or 128 of SHA-512")
+]
 
 
 class OsFamily(StrEnum):
@@ -92,24 +107,32 @@ class ImageCreateRequest(Request):
     os_family: OsFamily = OsFamily.LINUX
     distribution: Word
     release: Word
-    login_user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+    login_user: Annotated[
+        str,
+        Shape(r"[a-z_][a-z0-9_-]{0,31}", "an account's name of small letters, digits, hyphens and underscores"),
+    ]
     format: FileFormat = FileFormat.QCOW2
     source: ImageSource = ImageSource.URL
     url: AnyHttpUrl | None = None
     digest_algorithm: Algorithm = Algorithm.SHA256
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}([0-9a-f]{64})?$")] | None = None
+    digest: Digest | None = None
     min_disk_gib: Annotated[int, Field(ge=1, le=65536)] = 1
     min_memory_mib: Annotated[int, Field(ge=64, le=4194304)] = 64
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.source is ImageSource.URL and (self.url is None or self.digest is None):
-            raise ValueError("source url needs url and digest")
+            raise _wrong("digest" if self.url is not None else "url", "must be given with source url: url and digest")
         if self.source is ImageSource.FILE and (self.url is not None or self.digest is not None):
-            raise ValueError("source file takes neither url nor digest: the file is sent afterwards")
+            field = "digest" if self.url is None else "url"
+            raise _wrong(field, "must be left out with source file: the file is sent afterwards")
         if self.digest is not None and len(self.digest) != {"sha256": 64, "sha512": 128}[self.digest_algorithm]:
-            raise ValueError(f"digest is not a {self.digest_algorithm.value} in hex")
+            raise _wrong("digest", f"must be a {self.digest_algorithm.value} in hex")
         return self
+
+
+def _wrong(field: str, problem: str) -> PydanticCustomError:
+    return PydanticCustomError("contradiction", "{problem}", {"field": field, "problem": problem})
 
 
 class ImageUpdateRequest(Request):

@@ -14,6 +14,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, contains, joined, literally
 from svc.registry.principal import Access, Principal, Role, Scope
+from svc.registry.shapes import NAME
 from svc_actors.controller.nodes.records import SHOWN_STATE
 from svc_actors.controller.placement.scheduler import PROMISED
 from svc_actors.rows import sole
@@ -56,7 +57,7 @@ class ResultKind(StrEnum):
 
 
 class SearchRequest(Request):
-    q: Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
+    q: Annotated[str, Field(min_length=1, max_length=200), NAME]
 
 
 class SearchResult(Model):

@@ -6,20 +6,26 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from svc.registry.shapes import LINE, NAME, TEXT, Shape
+
 Email = Annotated[
     str,
-    Field(min_length=3, max_length=254, pattern=r"^[!-?A-~]+@[!-?A-~]+$"),
+    Field(min_length=3, max_length=254),
+    Shape(r"[!-?A-~]+@[!-?A-~]+", "an email address such as ada@example.org"),
     AfterValidator(lambda text: text.lower()),
 ]
 """An email address in lower case; whether it is somebody's is not asked."""
 
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
-"""A name for people to read: not blank."""
+Name = Annotated[str, Field(min_length=1, max_length=200), NAME]
+"""A name for people to read: one line, not blank."""
 
-Text = Annotated[str, Field(max_length=2000)]
+Line = Annotated[str, Field(max_length=200), LINE]
+Phone = Annotated[str, Field(max_length=50), LINE]
 
-Reason = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"\S")]
-"""Why something is done, for those who read of it later: not blank."""
+Text = Annotated[str, Field(max_length=2000), TEXT]
 
-NewPassword = Annotated[str, Field(min_length=12, max_length=128, pattern=r"^[!-~]*$")]
+Reason = Annotated[str, Field(min_length=1, max_length=1000), NAME]
+"""Why something is done, for those who read of it later: one line, not blank."""
+
+NewPassword = Annotated[str, Field(min_length=12, max_length=128), Shape(r"[!-~]*", "printable ASCII without spaces")]
 """A password to be set; `passwords.check_password` holds the whole policy."""

@@ -7,13 +7,10 @@ session of the person at once, and only suspension stops their API tokens.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 from uuid import UUID
 
-from pydantic import Field
-
 from svc.identity import person_records, sessions
-from svc.identity.fields import Email, Name, NewPassword, Reason, Text
+from svc.identity.fields import Email, Line, Name, NewPassword, Phone, Reason, Text
 from svc.identity.passwords import check_password
 from svc.identity.person_records import PERSON_SELECT, Person, PersonStatus
 from svc.identity.services import IdentityServices
@@ -44,8 +41,8 @@ class PersonUpdateRequest(Request):
     name: Name | None = None
     email: Email | None = None
     role: Role | None = None
-    phone: Annotated[str, Field(max_length=50)] | None = None
-    company: Annotated[str, Field(max_length=200)] | None = None
+    phone: Phone | None = None
+    company: Line | None = None
     note: Text | None = None
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
-from svc.identity.fields import Name
+from svc.identity.fields import Line, Name
 from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
@@ -27,7 +23,7 @@ class SettingsUpdate(Request):
     """Fields left out stay as they are."""
 
     service_name: Name | None = None
-    support_contact: Annotated[str, Field(max_length=200)] | None = None
+    support_contact: Line | None = None
 
 
 async def read_settings(queryable: Queryable) -> Settings:

@@ -43,7 +43,7 @@ class SignInAttempt:
 
     async def admit(self, database: Database) -> None:
         """Raise `rate_limited`, with `details.retry_after` in seconds, while this try has to wait."""
-        wait = await database.fetchval(
+        left = await database.fetchval(
             """
             SELECT extract(epoch FROM max(blocked_until) - now())::float8 FROM sign_in_attempts
             WHERE subject = ANY($1) AND blocked_until > now()
@@ -53,10 +53,11 @@ class SignInAttempt:
             list(self._bounds),
             max(bound.longest for bound in self._bounds.values()),
         )
-        if wait is not None:
-            seconds = max(1, math.ceil(wait))
+        if left is not None:
+            seconds = max(1, math.ceil(left))
+            wait = "1 second" if seconds == 1 else f"{seconds} seconds"
             raise rate_limited(
-                "Too many failed sign-ins.", hint=f"Try again in {seconds} seconds.", details={"retry_after": seconds}
+                "Too many failed sign-ins.", hint=f"Try again in {wait}.", details={"retry_after": seconds}
             )
 
     async def failed(self, database: Database) -> None:

@@ -3,13 +3,10 @@ whole person is at /admin/users."""
 
 from __future__ import annotations
 
-from typing import Annotated
 from uuid import UUID
 
-from pydantic import Field
-
 from svc.identity import person_records
-from svc.identity.fields import Email, Name, NewPassword
+from svc.identity.fields import Email, Line, Name, NewPassword, Phone
 from svc.identity.passwords import check_password
 from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
@@ -40,8 +37,8 @@ class UserCreateRequest(Request):
     name: Name
     role: Role = Role.CUSTOMER
     password: NewPassword | None = None
-    phone: Annotated[str, Field(max_length=50)] = ""
-    company: Annotated[str, Field(max_length=200)] = ""
+    phone: Phone = ""
+    company: Line = ""
 
 
 class UserUpdateRequest(Request):

@@ -16,11 +16,11 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from svc.registry.operation import Method, Operation
-from svc_actors.errors import ServiceError, invalid, wrong_field
+from svc.registry.problems import UNKNOWN_FIELD, explained
+from svc_actors.errors import invalid, wrong_field
 
 MAX_DEPTH = 32
 _PLACEHOLDER = re.compile(r"{(\w+)}")
-_MAX_PROBLEMS = 20
 
 
 async def no_body() -> bytes:
@@ -47,6 +47,7 @@ class ParameterReader:
         self.in_query = operation.route.method is Method.GET
         self.others = tuple(name for name in fields if name not in self.in_path)
         self._repeated = frozenset(name for name in self.others if _is_list(fields[name].annotation))
+        self._model = operation.request
         self._adapter: TypeAdapter[Any] = TypeAdapter(operation.request)
 
     async def read(self, parameters: Parameters) -> Any:
@@ -59,6 +60,8 @@ class ParameterReader:
                 if self._repeated:
                     return self._adapter.validate_python(values)
                 return self._adapter.validate_strings(values, strict=True)
+            for name, _ in parameters.query:
+                raise wrong_field(name, UNKNOWN_FIELD, hint="Fields of this request are its body's.")
             members = _object(await parameters.body())
             for name, value in defaults.items():
                 if members.setdefault(name, value) != value:
@@ -68,7 +71,7 @@ class ParameterReader:
             _refuse_nul(parameters.path.items())
             return self._adapter.validate_json(to_json({**members, **parameters.path}), strict=True)
         except ValidationError as error:
-            raise _explained(error) from None
+            raise explained(error, self._model) from None
 
     def _from_query(self, parameters: Parameters, defaults: Mapping[str, str]) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -135,21 +138,3 @@ def _refuse_nul(pairs: Iterable[tuple[str, str]]) -> None:
     for name, value in pairs:
         if "\0" in name or "\0" in value:
             raise invalid("A text may not hold the character NUL.")
-
-
-def _explained(error: ValidationError) -> ServiceError:
-    problems = [
-        {"field": ".".join(str(part) for part in entry["loc"]), "problem": _problem(entry["type"], entry["msg"])}
-        for entry in error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_PROBLEMS]
-    ]
-    first = problems[0]
-    message = f"{first['field']}: {first['problem']}" if first["field"] else first["problem"]
-    return invalid(message, details={"fields": problems})
-
-
-def _problem(kind: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        return "unknown field"
-    if kind == "missing":
-        return "required"
-    return message.removeprefix("Value error, ")

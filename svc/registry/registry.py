@@ -44,6 +44,8 @@ _SEGMENT = re.compile(r"[a-z0-9.-]+|{\w+}")
 _NOT_BEGUN = (MailboxFull, ActorUnavailable, Draining)
 """What an actor that takes no messages now says: nothing was done, and the next try may find it ready."""
 
+_WHO_MAY = {Access.STAFF: "staff and administrators", Access.ADMINISTRATOR: "administrators"}
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
 
 
@@ -140,7 +142,7 @@ def authorise(operation: Operation[Any, Any, Any], principal: Principal) -> None
         # Before the role: an operator in a customer's account is told of the rule, not of the customer's role.
         raise forbidden(SUPPORT_SESSION_REFUSAL)
     if not principal.has_access(operation.access):
-        raise forbidden(f"This is for the role {operation.access.value} only.")
+        raise forbidden(f"This is for {_WHO_MAY[operation.access]} only.")
 
 
 async def _record_refusal(

@@ -32,6 +32,7 @@ from svc.registry.idempotency import key_owner, once
 from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal, Role, Scope
+from svc.registry.shapes import LINE, Shape
 from svc_actors.controller.machines.creation import IdempotencyKey, NewMachine, create_machine, find_by_key
 from svc_actors.controller.machines.metrics import machine_metrics
 from svc_actors.controller.machines.spec import Seed, account_name
@@ -42,9 +43,20 @@ from svc_actors.store import Queryable, Record
 
 operations = Operations[Controller]()
 
-MachineName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
+MachineName = Annotated[
+    str,
+    Shape(
+        r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?",
+        "1 to 63 letters, digits, dots, hyphens and underscores, with a letter or digit at both ends",
+    ),
+]
 Hostname = Annotated[
-    str, Field(max_length=253, pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$")
+    str,
+    Field(max_length=253),
+    Shape(
+        r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*",
+        "a host name: small letters, digits and hyphens, in parts of 63 at most with dots between them",
+    ),
 ]
 Vcpus = Annotated[int, Field(ge=1, le=256)]
 MemoryMib = Annotated[int, Field(ge=64, le=4 * 1024 * 1024)]
@@ -83,9 +95,9 @@ class VMCreateRequest(Request):
     hostname: Hostname | None = None
     project_id: UUID | None = None
     image_id: UUID | None = None
-    image: Annotated[str, Field(max_length=100)] | None = None
+    image: Annotated[str, Field(max_length=100), LINE] | None = None
     plan_id: UUID | None = None
-    plan: Annotated[str, Field(max_length=100)] | None = None
+    plan: Annotated[str, Field(max_length=100), LINE] | None = None
     vcpus: Vcpus | None = None
     memory_mib: MemoryMib | None = None
     disk_gib: DiskGib | None = None

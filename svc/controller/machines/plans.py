@@ -226,7 +226,8 @@ async def delete_plan(context: Context[Controller], request: PlanRequest) -> Non
             raise not_found("There is no such plan.")
         machines = await tx.fetchval("SELECT count(*) FROM vms WHERE plan_id = $1 AND deleted_at IS NULL", request.id)
         if machines:
-            raise conflict(f"{machines} machines have this plan.", hint="Disable it: it then makes no new ones.")
+            have = "1 machine has" if machines == 1 else f"{machines} machines have"
+            raise conflict(f"{have} this plan.", hint="Disable it: it then makes no new ones.")
         await tx.execute("UPDATE vms SET plan_id = NULL WHERE plan_id = $1", request.id)
         await tx.execute("DELETE FROM plans WHERE id = $1", request.id)
         await _audit(tx, context, row)

@@ -17,6 +17,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Scope
+from svc.registry.shapes import Shape
 from svc_actors.controller.networking.addresses import force_free
 from svc_actors.controller.networking.pool_arithmetic import Slots
 from svc_actors.controller.networking.reservations import block, reserve, unblock, unreserve
@@ -25,7 +26,9 @@ from svc_actors.store import Queryable, Record, Transaction, audit
 
 operations = Operations[Controller]()
 
-Kind = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z0-9][a-z0-9-]*$")]
+Kind = Annotated[
+    str, Field(min_length=1, max_length=40), Shape(r"[a-z0-9][a-z0-9-]*", "small letters, digits and hyphens")
+]
 
 
 class AllocationState(StrEnum):

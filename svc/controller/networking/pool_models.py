@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_interface
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_interface, ip_network
 from typing import Annotated
 from uuid import UUID
 
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import Field, PlainValidator
 
 from svc.identity.fields import Name
 from svc.registry.operation import Model, Request
@@ -18,11 +18,28 @@ from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
 
 
-def _without_zone(given: object) -> object:
+def _address(given: object) -> IPv4Address | IPv6Address:
     """A zone (`fe80::1%eth0`) is one of a single host, and numbers are nobody's way to write an address."""
-    if isinstance(given, int) or (isinstance(given, str) and "%" in given):
-        raise ValueError("must be an address such as 192.0.2.5 or 2001:db8::5, without a zone")
-    return given
+    if isinstance(given, str) and "%" not in given:
+        try:
+            return ip_address(given)
+        except ValueError:
+            pass
+    raise ValueError("must be an address such as 192.0.2.5 or 2001:db8::5, without a zone")
+
+
+def _network(given: object) -> IPv4Network | IPv6Network:
+    """A network, or one address for itself alone."""
+    if isinstance(given, str) and "%" not in given:
+        try:
+            meant = ip_network(given, strict=False)
+        except ValueError:
+            pass
+        else:
+            if ip_interface(given).ip != meant.network_address:
+                raise ValueError(f"must end where its prefix does: bits are set beyond it, and the network is {meant}")
+            return meant
+    raise ValueError("must be a network such as 192.0.2.0/24 or 2001:db8::/32, or an address")
 
 
 def _held_address(given: object) -> IPv4Address | IPv6Address:
@@ -39,10 +56,10 @@ def _held_address(given: object) -> IPv4Address | IPv6Address:
     raise ValueError("must be an address such as 192.0.2.5, or an IPv6 sub-prefix such as 2001:db8:0:5::/64")
 
 
-Address = Annotated[IPv4Address | IPv6Address, BeforeValidator(_without_zone)]
+Address = Annotated[IPv4Address | IPv6Address, PlainValidator(_address, json_schema_input_type=str)]
 HeldAddress = Annotated[IPv4Address | IPv6Address, PlainValidator(_held_address, json_schema_input_type=str)]
 """An address, or an IPv6 sub-prefix as lists show it, which stands for its first."""
-Cidr = Annotated[IPv4Network | IPv6Network, BeforeValidator(_without_zone)]
+Cidr = Annotated[IPv4Network | IPv6Network, PlainValidator(_network, json_schema_input_type=str)]
 Vlan = Annotated[int, Field(ge=1, le=4094)]
 PrefixLength = Annotated[int, Field(ge=0, le=128)]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import Field, PlainValidator
+from pydantic import Field
 
+from svc.controller.networking.pool_models import Cidr
 from svc.identity.fields import Name, Text
 from svc.registry.operation import Model, Request
 from svc.registry.paging import PageRequest
@@ -21,23 +21,6 @@ from svc_actors.controller.networking.security_groups import (
 )
 from svc_actors.errors import wrong_field
 
-
-def _network(given: object) -> IPv4Network | IPv6Network:
-    """A network, or one address for itself alone. One of a zone (`fe80::1%eth0`) is one of a single host."""
-    if not isinstance(given, str) or "%" in given:
-        raise ValueError("must be a network such as 192.0.2.0/24 or 2001:db8::/32, or an address")
-    try:
-        return ip_network(given)
-    except ValueError:
-        pass
-    try:
-        meant = ip_network(given, strict=False)
-    except ValueError:
-        raise ValueError("must be a network such as 192.0.2.0/24 or 2001:db8::/32, or an address") from None
-    raise ValueError(f"bits are set beyond the prefix; the network is {meant}")
-
-
-Cidr = Annotated[IPv4Network | IPv6Network, PlainValidator(_network, json_schema_input_type=str)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 IcmpType = Annotated[int, Field(ge=0, le=255)]
 

@@ -27,6 +27,7 @@ from svc.registry.operation import (
     Route,
 )
 from svc.registry.principal import Access, Scope
+from svc.registry.shapes import NAME, Shape
 from svc_actors.controller.nodes.enrolment import (
     create_bootstrap,
     delete_bootstrap,
@@ -37,7 +38,14 @@ from svc_actors.controller.nodes.records import NodeMode
 
 operations = Operations[Controller]()
 
-NodeName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
+NodeName = Annotated[
+    str,
+    Field(min_length=1, max_length=63),
+    Shape(
+        r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?",
+        "small letters, digits, dots and hyphens, with a letter or digit at both ends",
+    ),
+]
 
 
 class NodeBootstrapModel(Model):
@@ -77,7 +85,7 @@ class NodeEnrolRequest(Request):
 
     token: Annotated[str, Field(max_length=200, repr=False)]
     csr: Annotated[str, Field(max_length=8_000)]
-    hostname: Annotated[str, Field(min_length=1, max_length=253)]
+    hostname: Annotated[str, Field(min_length=1, max_length=253), NAME]
     host_uuid: UUID
 
 

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from svc.registry.operation import Model
 from svc.registry.paging import Page
+from svc.registry.shapes import Shape
 from svc_actors.controller.traffic.enforcement import Decided
 from svc_actors.controller.traffic.periods import Period, period_of, utc_now
 from svc_actors.controller.traffic.policy import Policy, TrafficAction, TrafficDirection
@@ -20,7 +21,7 @@ from svc_actors.errors import wrong_field
 from svc_actors.store import Record
 
 AskedPeriod = Annotated[
-    Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$")] | None,
+    Annotated[str, Shape(r"[0-9]{4}-(0[1-9]|1[0-2])", "a month such as 2026-02")] | None,
     Field(description="A month of UTC, YYYY-MM; left out, the one that runs."),
 ]
 

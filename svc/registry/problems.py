@@ -1,0 +1,111 @@
+"""What is wrong with a request's fields, in words: one place turns pydantic's errors into ours.
+
+Invariants: a problem names a field of the request as the caller wrote it, or none; nothing of the validator's inside
+(union branches, patterns, Python's types) and no value that was sent is told, since it may be a password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from svc_actors.errors import ServiceError, invalid
+
+_MAX_PROBLEMS = 20
+UNKNOWN_FIELD: Final = "unknown field"
+
+_WORDS: Final[Mapping[str, str]] = {
+    "extra_forbidden": UNKNOWN_FIELD,
+    "missing": "required",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number of fewer digits",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "list_type": "must be a list",
+    "model_type": "must be an object",
+    "uuid_type": "must be an id, which is a UUID",
+    "uuid_parsing": "must be an id, which is a UUID",
+    "url_type": "must be a URL such as https://example.org/image.qcow2",
+    "url_parsing": "must be a URL such as https://example.org/image.qcow2",
+    "url_syntax_violation": "must be a URL such as https://example.org/image.qcow2",
+    "url_scheme": "must be a URL that begins with http:// or https://",
+    "url_too_long": "must be a shorter URL",
+}
+
+_BOUNDS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
+    "string_too_short": lambda bound: _at_least(bound["min_length"], "character"),
+    "string_too_long": lambda bound: f"must have at most {_count(bound['max_length'], 'character')}",
+    "too_short": lambda bound: _at_least(bound["min_length"], "entry"),
+    "too_long": lambda bound: f"must have at most {_count(bound['max_length'], 'entry')}",
+    "greater_than": lambda bound: f"must be more than {bound['gt']}",
+    "greater_than_equal": lambda bound: f"must be at least {bound['ge']}",
+    "less_than": lambda bound: f"must be less than {bound['lt']}",
+    "less_than_equal": lambda bound: f"must be at most {bound['le']}",
+    "enum": lambda bound: f"must be {bound['expected'].replace(chr(39), '')}",
+    "literal_error": lambda bound: f"must be {bound['expected'].replace(chr(39), '')}",
+    "value_error": lambda bound: str(bound["error"]),
+}
+
+
+def explained(error: ValidationError, model: type[BaseModel]) -> ServiceError:
+    """`invalid`, with one entry a field in `details.fields`; the message is about the first."""
+    problems: dict[str, str] = {}
+    for entry in error.errors(include_url=False, include_input=False):
+        bound = entry.get("ctx", {})
+        # Of a union each branch complains of the same field; the first one's words are enough.
+        problems.setdefault(
+            bound.get("field") or _field(model, entry["loc"]), _problem(entry["type"], entry["msg"], bound)
+        )
+    fields = [{"field": field, "problem": problem} for field, problem in problems.items() if field][:_MAX_PROBLEMS]
+    field, problem = next(iter(problems.items()))
+    message = f"{field}: {problem}" if field else f"The request {problem}."
+    return invalid(message, details={"fields": fields} if fields else None)
+
+
+def _problem(kind: str, message: str, bound: Mapping[str, Any]) -> str:
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if kind in _BOUNDS:
+        return _BOUNDS[kind](bound)
+    # Ours (`PydanticCustomError`) are words already; what is not known here is told without pydantic's.
+    return message if message.startswith("must ") else "is not what is taken here"
+
+
+def _field(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """The path to a value as the caller wrote it: members of objects and places in lists, and not the branches of a
+    union, by which pydantic parts them."""
+    parts: list[str] = []
+    inside: type[BaseModel] | None = model
+    for part in location:
+        if isinstance(part, int):
+            parts.append(str(part))
+        elif inside is not None:
+            parts.append(part)
+            field = inside.model_fields.get(part)
+            inside = _model_of(field.annotation) if field is not None else None
+    return ".".join(parts)
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model in an annotation such as `Pool`, `Pool | None` or `list[Pool]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for argument in get_args(annotation) if (found := _model_of(argument)) is not None), None)
+
+
+def _at_least(number: int, thing: str) -> str:
+    return "must not be empty" if number == 1 else f"must have at least {_count(number, thing)}"
+
+
+def _count(number: int, thing: str) -> str:
+    if number == 1:
+        return f"1 {thing}"
+    return f"{number} {thing.removesuffix('y')}ies" if thing.endswith("y") else f"{number} {thing}s"

@@ -1,0 +1,48 @@
+"""Texts of one shape, which say in words what they must be."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An annotation of `str`: the whole text matches `pattern` (the OpenAPI document has it), and a text that does not
+    is told that it "must be" what `words` say. `Field(pattern=...)` would show the expression itself to people."""
+
+    pattern: str
+    words: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return handler(schema) | {"pattern": f"^(?:{self.pattern})$"}
+
+    def _checked(self, text: str) -> str:
+        if re.fullmatch(self.pattern, text) is None:
+            raise PydanticCustomError("shape", "must be {words}", {"words": self.words})
+        return text
+
+
+_CONTROLS = r"\u0000-\u001f\u007f-\u009f"
+_TURNING = r"\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+"""Line and paragraph separators, and the marks of the Unicode Bidirectional Algorithm (UAX #9), by which a name reads
+as another one or a log line as two."""
+
+LINE = Shape(
+    rf"[^{_CONTROLS}{_TURNING}]*", "one line, without control characters and marks that turn the direction of text"
+)
+NAME = Shape(
+    rf"[^{_CONTROLS}{_TURNING}]*[^\s{_CONTROLS}{_TURNING}][^{_CONTROLS}{_TURNING}]*",
+    "one line that is not blank, without control characters and marks that turn the direction of text",
+)
+TEXT = Shape(
+    rf"(?:[^{_CONTROLS}{_TURNING}]|[\t\r\n])*", "text without control characters and marks that turn its direction"
+)
+"""With line breaks and tabs."""
