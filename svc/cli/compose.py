@@ -131,7 +131,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         networks = NetworkWatch(database, gateway)
         probe = NetworkProbe(database, gateway, actors, watch.recheck)
         tasks = TaskRunner(database, gateway)
-        install_machines(database, sealer, tasks, actors, ImageSources(database, gateway.offer_file))
+        install_machines(database, sealer, tasks, actors, ImageSources(database, gateway.offer_file), watch.recheck)
         node_services = NodeServices(database, gateway, authority, observe, watch.recheck)
         actors.register(Node, lambda _: Node(node_services), idle_after=NODE_IDLE_AFTER)
         watch.handle_tasks(tasks)

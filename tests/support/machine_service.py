@@ -176,6 +176,8 @@ class Service:
     actors: ActorSystem
     tasks: TaskRunner
     sealer: Sealer
+    rechecked: list[UUID]
+    """Nodes that an inventory was asked of, because what they said could not be recorded."""
 
     def machine(self, vm_id: UUID) -> Ref[Machine]:
         return self.actors.ref(Machine, str(vm_id))
@@ -224,10 +226,11 @@ async def open_service(
     async with ActorSystem.open() as actors, trio.open_nursery() as nursery:
         tasks = TaskRunner(database, gateway, sweep_interval=0.2, cancel_interval=0.05)
         sources = ImageSources(database, lambda node_id, key: f"token-{key}")
-        install_machines(database, SEALER, tasks, actors, sources)
+        rechecked: list[UUID] = []
+        install_machines(database, SEALER, tasks, actors, sources, rechecked.append)
         prepare(tasks)
         await nursery.start(tasks.run)
-        yield Service(database, gateway, actors, tasks, SEALER)
+        yield Service(database, gateway, actors, tasks, SEALER, rechecked)
         nursery.cancel_scope.cancel()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import NoReturn
+from typing import NoReturn, cast
 from uuid import UUID
 
 import pytest
@@ -13,9 +13,11 @@ import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Changes, Machine
-from svc_actors.controller.tasks.runner import Task, TaskStatus
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.controller.tasks.runner import Task, TaskRunner, TaskStatus
+from svc_actors.errors import ErrorCode, ServiceError, unavailable
+from svc_actors.runtime import ActorSystem
 from svc_actors.runtime.actor import Ref
+from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DeleteResult, DomainState, FailureCode, OperationResult, VmCreate
 from tests.support.machine_service import ADMINISTRATOR, FakeGateway, Service, World, make_world, open_service
@@ -302,3 +304,23 @@ async def test_every_order_leaves_an_audit_row_and_every_change_an_event(databas
             str(vm_id),
         )
         assert [row["status"] for row in rows] == ["creating", "running", "stopping", "stopped"]
+
+
+class Away:
+    """A database that gives no connection."""
+
+    def transaction(self) -> NoReturn:
+        raise unavailable("The database is away.")
+
+
+async def test_a_word_that_could_not_be_recorded_is_asked_for_again() -> None:
+    rechecked: list[UUID] = []
+    node_id, vm_id = UUID(int=1), UUID(int=2)
+    async with ActorSystem.open() as actors:
+        database, tasks, sealer = cast(Database, Away()), cast(TaskRunner, None), cast(Sealer, None)
+        actors.register(Machine, lambda _: Machine(database, tasks, sealer, rechecked.append))
+
+        with pytest.raises(ServiceError, match="away"):
+            await actors.ref(Machine, str(vm_id)).ask(Machine.observed, node_id, DomainState.STOPPED, "shutdown")
+
+    assert rechecked == [node_id]

@@ -68,8 +68,7 @@ async def test_a_node_that_counts_for_anothers_machine_is_audited(stage: Stage) 
     foreign = await stage.machine("foreign", node_id=await stage.node("beta"))
     nodes = CountingNodes({stage.node_id: TrafficResult(ledger_id=uuid4(), readings=(reading(foreign, 7),))})
 
-    async def observe(node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime | None) -> bool:
-        return True
+    def observe(node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime | None) -> None: ...
 
     async with ActorSystem.open() as system:
         services = NodeServices(

@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -46,7 +47,7 @@ from svc_actors.controller.tasks.runner import (
     end_task,
     open_task_of,
 )
-from svc_actors.errors import ServiceError, conflict, not_found, not_ready, unavailable
+from svc_actors.errors import ErrorCode, ServiceError, conflict, not_ready, unavailable
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, UniqueViolationError, audit
@@ -85,15 +86,14 @@ class Changes:
 
 
 class Machine(Actor):
-    def __init__(self, database: Database, tasks: TaskRunner, sealer: Sealer) -> None:
+    """Nothing is kept in memory: each message reads the row it decides on, locked. `recheck` has a node inventoried
+    again soon, where what it said could not be recorded."""
+
+    def __init__(self, database: Database, tasks: TaskRunner, sealer: Sealer, recheck: Callable[[UUID], None]) -> None:
         self._database = database
         self._tasks = tasks
         self._sealer = sealer
-
-    async def activate(self) -> None:
-        found = await self._database.fetchval("SELECT 1 FROM vms WHERE id = $1 AND deleted_at IS NULL", self.vm_id)
-        if found is None:
-            raise not_found("There is no such machine.")
+        self._recheck = recheck
 
     @property
     def vm_id(self) -> UUID:
@@ -175,23 +175,19 @@ class Machine(Actor):
     async def observed(
         self, node_id: UUID, state: DomainState, reason: str, *, asked_at: datetime | None = None
     ) -> bool:
-        """What the machine's host said outside of a task's outcome. False when this node does not host the machine:
-        then nothing is written. `asked_at` (the database's clock) is given for an answer that describes the past, an
-        inventory: what was heard since then is newer, unless the clock has been set back in between."""
-        async with self._database.transaction() as tx:
-            vm = await lock_machine(tx, self.vm_id)
-            if vm.node_id != node_id:
+        """What the machine's host said outside of a task's outcome. False when this node does not host the machine, or
+        the machine is gone: then nothing is written. `asked_at` (the database's clock) is given for an answer that
+        describes the past, an inventory: what was heard since then is newer, unless the clock has been set back in
+        between. What cannot be written (the database is away) is asked for again: this is told, so nobody else would.
+        """
+        try:
+            async with self._database.transaction() as tx:
+                return await self._observe(tx, node_id, state, reason, asked_at)
+        except ServiceError as error:
+            if error.code is ErrorCode.NOT_FOUND:
                 return False
-            if await tx.fetchval(_HEARD_SINCE, asked_at, vm.observed_at):
-                return True
-            await self._note(tx, state)
-            word = word_of(state)
-            if word is None or await open_task_of(tx, ResourceKind.VM, self.vm_id) is not None:
-                return True
-            if vm.status is MachineStatus.FAILED and vm.built_at is None:
-                return True
-            await self._move(tx, vm, word, _reason(state, reason))
-        return True
+            self._recheck(node_id)
+            raise
 
     async def task_ended(self, task: Task, ending: Ending) -> None:
         """Write a task's end and what it means for the machine; nothing when the task had ended before."""
@@ -232,6 +228,23 @@ class Machine(Actor):
             word = (word_of(observed) if observed is not None else None) or _unspoken(vm.status)
             cause = None if ending.succeeded else f"{_deed(task.op)}: {ending.message}"
             await self._move(tx, vm, word, cause if word in (Word.UNBUILT, Word.LOST) else None)
+
+    async def _observe(
+        self, tx: Transaction, node_id: UUID, state: DomainState, reason: str, asked_at: datetime | None
+    ) -> bool:
+        vm = await lock_machine(tx, self.vm_id)
+        if vm.node_id != node_id:
+            return False
+        if await tx.fetchval(_HEARD_SINCE, asked_at, vm.observed_at):
+            return True
+        await self._note(tx, state)
+        word = word_of(state)
+        if word is None or await open_task_of(tx, ResourceKind.VM, self.vm_id) is not None:
+            return True
+        if vm.status is MachineStatus.FAILED and vm.built_at is None:
+            return True
+        await self._move(tx, vm, word, _reason(state, reason))
+        return True
 
     async def _order(
         self,

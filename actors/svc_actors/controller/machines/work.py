@@ -6,6 +6,7 @@ operation id as before, so the agent answers what it did already.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
@@ -142,9 +143,14 @@ class MachineWork:
 
 
 def install_machines(
-    database: Database, sealer: Sealer, tasks: TaskRunner, actors: ActorSystem, images: ImageSources
+    database: Database,
+    sealer: Sealer,
+    tasks: TaskRunner,
+    actors: ActorSystem,
+    images: ImageSources,
+    recheck: Callable[[UUID], None],
 ) -> None:
     """Register the Machine actor, the work of its tasks and of those about images; once, before any of them runs."""
-    actors.register(Machine, lambda _: Machine(database, tasks, sealer))
+    actors.register(Machine, lambda _: Machine(database, tasks, sealer, recheck))
     MachineWork(database, sealer, tasks, actors, images).install()
     ImageWork(database, images).install(tasks)

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -45,9 +45,10 @@ NODE_IDLE_AFTER: Final = _HOUR
 _MOST_NAMED: Final = 5
 log = structlog.get_logger(__name__)
 
-Observe = Callable[[UUID, UUID, DomainState, str, datetime | None], Awaitable[bool]]
-"""`await observe(node_id, vm_id, state, reason, asked_at)`: tells a machine what its host says of it. False when the
-machine is not placed on that node. `asked_at` is given for an inventory's word, which describes the past."""
+Observe = Callable[[UUID, UUID, DomainState, str, datetime | None], None]
+"""`observe(node_id, vm_id, state, reason, asked_at)`: tells a machine what its host says of it, and waits for nothing.
+Raises `DeliveryError` when the machine takes no messages. `asked_at` is given for an inventory's word, which describes
+the past. A machine that is not placed on that node takes no notice."""
 
 
 class Presence(Protocol):
@@ -163,22 +164,30 @@ class Node(Actor):
             return any(each not in known for each in seen["differences"])
 
     async def domain_changed(self, change: DomainChanged) -> None:
-        """A guest changed state on this host: its machine is told, unless it is not this host's to speak of."""
+        """A guest changed state on this host: its machine is told, unless it is not this host's to speak of.
+
+        Where the machine is placed is read without its lock, since whoever holds that must not hold up this node; the
+        machine looks again under the lock. A machine that nobody knows (deleted, or never ours) is nobody's trespass.
+        """
         try:
-            ours = await self._services.observe(self.node_id, change.vm_id, change.state, change.reason, None)
-        except DomainError:
-            self._services.recheck(self.node_id)
-            raise
-        if not ours:
-            await self.trespassed(f"reported machine {change.vm_id} as {change.state.value}, which is not placed on it")
-            return
-        async with self._database.transaction() as tx:
-            await tx.execute(
+            placed = await self._database.fetchrow(
+                "SELECT node_id FROM vms WHERE id = $1 AND deleted_at IS NULL", change.vm_id
+            )
+            if placed is not None and placed["node_id"] != self.node_id:
+                what = f"reported machine {change.vm_id} as {change.state.value}, which is not placed on it"
+                await self.trespassed(what)
+                return
+            if placed is not None:
+                self._services.observe(self.node_id, change.vm_id, change.state, change.reason, None)
+            await self._database.execute(
                 "UPDATE observed_domains SET state = $3, seen_at = now() WHERE node_id = $1 AND vm_id = $2",
                 self.node_id,
                 change.vm_id,
                 change.state.value,
             )
+        except DomainError:
+            self._services.recheck(self.node_id)
+            raise
 
     async def trespassed(self, what: str) -> None:
         """The node spoke for what is not its own. It was refused; the audit says so, up to so many times an hour."""
@@ -272,32 +281,29 @@ class Node(Actor):
         )
 
     async def _write_domains(self, tx: Transaction, inventory: InventoryResult, asked_at: datetime) -> None:
+        domains = inventory.domains
         await tx.execute(
             "DELETE FROM observed_domains WHERE node_id = $1 AND uuid <> ALL($2::uuid[])",
             self.node_id,
-            [domain.uuid for domain in inventory.domains],
+            [domain.uuid for domain in domains],
         )
-        await tx.executemany(
+        await tx.execute(
             """
             INSERT INTO observed_domains (node_id, uuid, name, vm_id, state, vcpus, memory_mib, seen_at)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+            SELECT $1, seen.*, $8
+            FROM unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::integer[], $7::integer[]) AS seen
             ON CONFLICT (node_id, uuid) DO UPDATE SET name = excluded.name, vm_id = excluded.vm_id,
                 state = excluded.state, vcpus = excluded.vcpus, memory_mib = excluded.memory_mib,
                 seen_at = excluded.seen_at
             """,
-            [
-                (
-                    self.node_id,
-                    each.uuid,
-                    each.name,
-                    each.vm_id,
-                    each.state.value,
-                    each.vcpus,
-                    each.memory_mib,
-                    asked_at,
-                )
-                for each in inventory.domains
-            ],
+            self.node_id,
+            [domain.uuid for domain in domains],
+            [domain.name for domain in domains],
+            [domain.vm_id for domain in domains],
+            [domain.state.value for domain in domains],
+            [domain.vcpus for domain in domains],
+            [domain.memory_mib for domain in domains],
+            asked_at,
         )
 
     async def _write_images(self, tx: Transaction, inventory: InventoryResult) -> None:

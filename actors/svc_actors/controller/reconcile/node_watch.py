@@ -5,6 +5,8 @@ Invariants:
 - a heartbeat costs no write: live figures are the gateway's, one batch a minute keeps them;
 - an inventory is taken at every connect and every ten minutes after, a few nodes at a time; a host that does not answer
   gets an alert and holds up no other;
+- nodes are looked at side by side, each with its own deadline: one whose record is locked holds up no other;
+- machines are told what their hosts say, never waited for, and only where the records say otherwise;
 - what could not be recorded (the database was away) is asked for again as soon as it can be;
 - nodes that were online when the controller stopped are called offline only after they had time to come back.
 """
@@ -23,9 +25,11 @@ import trio
 from svc_actors.alerts import Severity, raise_alert
 from svc_actors.controller.gateway.gateway import Gateway, GatewayHooks, NodeUnavailable, OperationFailed
 from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.nodes.live_figures import record_live_figures
 from svc_actors.controller.nodes.node import Node, Observe, offline_alert, silent_alert
+from svc_actors.controller.reconcile.inventory import compare, concerned_machines
 from svc_actors.controller.tasks.runner import TaskRun, TaskRunner
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorSystem, DeliveryError, DomainError
 from svc_actors.store import Database
 from svc_nodeagent.protocol import (
@@ -42,21 +46,17 @@ from svc_nodeagent.protocol import (
 
 INVENTORY_TIMEOUT: Final = 60.0
 PREFLIGHT_TIMEOUT: Final = 180.0
+_LOOKS_AT_ONCE: Final = 32
+"""Each look is a transaction of its node's actor: enough that a few locked rows hold up no other, and few enough that a
+thousand nodes which leave together do not queue for every connection of the database."""
 log = structlog.get_logger(__name__)
 
 
 def machine_observer(system: ActorSystem) -> Observe:
-    """Tells machines what hosts say of them. A machine nobody knows (deleted, or never ours) is nobody's trespass."""
+    """Tells machines what hosts say of them. Nobody waits: a machine that hangs holds up no node and no other."""
 
-    async def observe(node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime | None) -> bool:
-        try:
-            return await system.ref(Machine, str(vm_id)).ask(
-                Machine.observed, node_id, state, reason, asked_at=asked_at
-            )
-        except ServiceError as error:
-            if error.code is not ErrorCode.NOT_FOUND:
-                raise
-            return True
+    def observe(node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime | None) -> None:
+        system.ref(Machine, str(vm_id)).tell(Machine.observed, node_id, state, reason, asked_at=asked_at)
 
     return observe
 
@@ -83,6 +83,10 @@ class Rhythm:
     record: float = 60.0
     inventory: float = 600.0
     alert_after: float = 60.0
+    look_deadline: float = 5.0
+    """For recording the presence of one node."""
+    inspection_deadline: float = 300.0
+    """For one node's inventory, probe and first preflight together, so that no worker is held for ever."""
     workers: int = 16
 
 
@@ -162,28 +166,13 @@ class NodeWatch:
 
     async def record(self) -> None:
         """Keep the live figures of every connected node: the row's, and the hour's mean."""
-        beats = [(node_id, beat) for node_id in self.gateway.online() if (beat := self.gateway.heartbeat(node_id))]
+        beats = [
+            (node_id, beat.capacity)
+            for node_id in self.gateway.online()
+            if (beat := self.gateway.heartbeat(node_id)) is not None
+        ]
         async with self._database.transaction() as tx:
-            await tx.executemany(
-                "UPDATE nodes SET capacity = $2, seen_at = now() WHERE id = $1 AND deleted_at IS NULL",
-                [(node_id, beat.capacity.model_dump(mode="json")) for node_id, beat in beats],
-            )
-            await tx.executemany(
-                """
-                INSERT INTO node_samples AS old (node_id, hour, samples, load_1m, memory_free_mib, disk_free_gib)
-                VALUES ($1, date_trunc('hour', now(), 'UTC'), 1, $2, $3, $4)
-                ON CONFLICT (node_id, hour) DO UPDATE SET samples = old.samples + 1,
-                    load_1m = old.load_1m + (excluded.load_1m - old.load_1m) / (old.samples + 1),
-                    memory_free_mib =
-                        old.memory_free_mib + (excluded.memory_free_mib - old.memory_free_mib) / (old.samples + 1),
-                    disk_free_gib =
-                        old.disk_free_gib + (excluded.disk_free_gib - old.disk_free_gib) / (old.samples + 1)
-                """,
-                [
-                    (node_id, beat.capacity.load_1m, float(beat.capacity.memory_free_mib), beat.capacity.disk_free_gib)
-                    for node_id, beat in beats
-                ],
-            )
+            await record_live_figures(tx, beats)
 
     async def look(self) -> None:
         """Set right what the record says of who is online, and raise alerts for who has been away for long."""
@@ -191,12 +180,11 @@ class NodeWatch:
             "SELECT id, state FROM nodes WHERE deleted_at IS NULL AND (state = 'online' OR id = ANY($1::uuid[]))",
             self.gateway.online(),
         )
-        for row in rows:
-            if (row["state"] == "online") != self.gateway.is_online(row["id"]):
-                try:
-                    await self._system.ref(Node, str(row["id"])).ask(Node.look)
-                except DomainError as error:
-                    log.warning("node.not_looked_at", node_id=str(row["id"]), error=str(error))
+        at_once = trio.CapacityLimiter(_LOOKS_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for row in rows:
+                if (row["state"] == "online") != self.gateway.is_online(row["id"]):
+                    nursery.start_soon(self._look_at, row["id"], at_once)
         async with self._database.transaction() as tx:
             away = await tx.fetch(
                 """
@@ -218,6 +206,16 @@ class NodeWatch:
                     resource_id=row["id"],
                 )
 
+    async def _look_at(self, node_id: UUID, at_once: trio.CapacityLimiter) -> None:
+        async with at_once:
+            with trio.move_on_after(self._rhythm.look_deadline) as late:
+                try:
+                    await self._system.ref(Node, str(node_id)).ask(Node.look)
+                except DomainError as error:
+                    log.warning("node.not_looked_at", node_id=str(node_id), error=str(error))
+            if late.cancelled_caught:
+                log.warning("node.not_looked_at", node_id=str(node_id), error="its record is held by somebody else")
+
     async def inspect(self, node_id: UUID) -> None:
         """Take an inventory of a node now, record it, and tell its machines. Raises what a query raises."""
         asked_at: datetime = await self._database.fetchval("SELECT clock_timestamp()")
@@ -234,27 +232,16 @@ class NodeWatch:
         }
         await node.ask(Node.inventoried, inventory, asked_at)
         reported = {domain.vm_id: domain.state for domain in inventory.domains if domain.vm_id is not None}
-        for vm_id, state in reported.items():
-            ours = await self._tell_machine(node_id, vm_id, state, "inventory", asked_at)
-            if not ours and vm_id not in known:
+        compared = compare(node_id, await concerned_machines(self._database, node_id, reported), reported)
+        for each in compared.differences:
+            try:
+                self._observe(node_id, each.vm_id, each.state, each.reason, asked_at)
+            except DeliveryError as error:
+                # A machine that takes no messages is left to the next inventory, and holds up no other.
+                log.warning("node.machine_not_told", node_id=str(node_id), vm_id=str(each.vm_id), error=str(error))
+        for vm_id in compared.foreign:
+            if vm_id not in known:
                 await node.ask(Node.trespassed, f"has a domain of machine {vm_id}, which is not placed on it")
-        placed = await self._database.fetch(
-            "SELECT id FROM vms WHERE node_id = $1 AND deleted_at IS NULL AND built_at IS NOT NULL", node_id
-        )
-        for row in placed:
-            if row["id"] not in reported:
-                reason = "not in the host's inventory"
-                await self._tell_machine(node_id, row["id"], DomainState.ABSENT, reason, asked_at)
-
-    async def _tell_machine(
-        self, node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime
-    ) -> bool:
-        """As `Observe`; but a machine that takes no messages is left to the next inventory, and holds up no other."""
-        try:
-            return await self._observe(node_id, vm_id, state, reason, asked_at)
-        except DeliveryError as error:
-            log.warning("node.machine_not_told", node_id=str(node_id), vm_id=str(vm_id), error=str(error))
-            return True
 
     async def _inspect_for_ever(self) -> None:
         while True:
@@ -265,11 +252,15 @@ class NodeWatch:
             if not self._waiting:
                 self._work = trio.Event()
             try:
-                if hello is not None:
-                    await self._forget(node_id, hello)
-                await self.inspect(node_id)
-                await self._probe(node_id)
-                await self._first_preflight(node_id)
+                with trio.move_on_after(self._rhythm.inspection_deadline) as late:
+                    if hello is not None:
+                        await self._forget(node_id, hello)
+                    await self.inspect(node_id)
+                    await self._probe(node_id)
+                    await self._first_preflight(node_id)
+                if late.cancelled_caught:
+                    log.warning("node.inspection_overdue", node_id=str(node_id))
+                    self.recheck(node_id)
             except (NodeUnavailable, OperationFailed) as error:
                 log.warning("node.not_inspected", node_id=str(node_id), error=str(error))
                 if self.gateway.is_online(node_id):

@@ -1,0 +1,99 @@
+"""What a node's inventory says of machines that the records do not: a comparison of rows, and nothing else.
+
+One statement reads every record that the inventory can concern, so an inventory that agrees with the records costs that
+statement and wakes no machine. A machine that differs is told, and decides again under the lock of its own row: what is
+read here may be older than what it has heard since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from svc_actors.controller.machines.states import MachineStatus, move, word_of
+from svc_actors.store import Queryable
+from svc_nodeagent.protocol import DomainState
+
+
+@dataclass(frozen=True)
+class RecordedMachine:
+    """A machine as its record has it. `built`: its host once said that it made it. `busy`: a task of it is open."""
+
+    vm_id: UUID
+    node_id: UUID | None
+    status: MachineStatus
+    observed_state: DomainState | None
+    built: bool
+    busy: bool
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a machine is to be told that its host has of it."""
+
+    vm_id: UUID
+    state: DomainState
+    reason: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """`foreign`: machines that the inventory has and that are placed on another node."""
+
+    differences: tuple[Difference, ...]
+    foreign: tuple[UUID, ...]
+
+
+# Two indexes, one after the other: the node's machines, and what the inventory names wherever it is placed.
+_CONCERNED: Final = """
+SELECT vms.id, vms.node_id, vms.status, vms.observed_state, vms.built_at IS NOT NULL AS built,
+       EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
+                                   AND tasks.status IN ('queued', 'running')) AS busy
+FROM vms WHERE (vms.node_id = $1 OR vms.id = ANY($2::uuid[])) AND vms.deleted_at IS NULL"""
+
+
+async def concerned_machines(
+    queryable: Queryable, node_id: UUID, reported: Iterable[UUID]
+) -> tuple[RecordedMachine, ...]:
+    """The records of the machines that are placed on the node, and of those that it reports."""
+    rows = await queryable.fetch(_CONCERNED, node_id, list(reported))
+    return tuple(
+        RecordedMachine(
+            vm_id=row["id"],
+            node_id=row["node_id"],
+            status=MachineStatus(row["status"]),
+            observed_state=DomainState(row["observed_state"]) if row["observed_state"] else None,
+            built=row["built"],
+            busy=row["busy"],
+        )
+        for row in rows
+    )
+
+
+def compare(node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mapping[UUID, DomainState]) -> Compared:
+    """`reported`: the machines that the inventory has, by id. One without a record is nobody's: deleted, or never
+    ours."""
+    differences: list[Difference] = []
+    foreign: list[UUID] = []
+    for machine in recorded:
+        state = reported.get(machine.vm_id)
+        if machine.node_id != node_id:
+            foreign.append(machine.vm_id)
+        elif state is not None:
+            if _differs(machine, state):
+                differences.append(Difference(machine.vm_id, state, "inventory"))
+        elif machine.built and _differs(machine, DomainState.ABSENT):
+            differences.append(Difference(machine.vm_id, DomainState.ABSENT, "not in the host's inventory"))
+    return Compared(tuple(differences), tuple(foreign))
+
+
+def _differs(machine: RecordedMachine, state: DomainState) -> bool:
+    """Whether the machine would write anything, were it told."""
+    if machine.observed_state is not state:
+        return True
+    if machine.busy or (machine.status is MachineStatus.FAILED and not machine.built):
+        return False
+    word = word_of(state)
+    return word is not None and move(machine.status, word) is not machine.status
