@@ -16,7 +16,6 @@ from svc.registry.paging import EVERYTHING, Condition, contains, joined, literal
 from svc.registry.principal import Access, Principal, Role, Scope
 from svc.registry.shapes import NAME
 from svc_actors.controller.nodes.records import SHOWN_STATE
-from svc_actors.controller.placement.scheduler import PROMISED
 from svc_actors.rows import sole
 from svc_actors.store import Queryable
 
@@ -176,12 +175,12 @@ async def _counts(queryable: Queryable, sql: str, own: Condition) -> dict[str, i
 async def _capacity(queryable: Queryable) -> CapacityUse:
     row = sole(
         await queryable.fetchrow(
-            f"""SELECT coalesce(sum((capacity->>'cpus')::float8 * cpu_overcommit), 0) AS vcpus,
+            """SELECT coalesce(sum((capacity->>'cpus')::float8 * cpu_overcommit), 0) AS vcpus,
                        coalesce(sum((capacity->>'memory_mib')::float8 * memory_overcommit), 0) AS memory_mib,
                        coalesce(sum((capacity->>'disk_gib')::float8 * disk_overcommit), 0) AS disk_gib,
-                       (SELECT coalesce(sum(vcpus), 0) FROM vms WHERE {PROMISED}) AS vcpus_used,
-                       (SELECT coalesce(sum(memory_mib), 0) FROM vms WHERE {PROMISED}) AS memory_used_mib,
-                       (SELECT coalesce(sum(disk_gib), 0) FROM vms WHERE {PROMISED}) AS disk_used_gib
+                       (SELECT coalesce(sum(promised_vcpus), 0) FROM node_capacity) AS vcpus_used,
+                       (SELECT coalesce(sum(promised_memory_mib), 0) FROM node_capacity) AS memory_used_mib,
+                       (SELECT coalesce(sum(promised_disk_gib), 0) FROM node_capacity) AS disk_used_gib
                 FROM nodes WHERE deleted_at IS NULL AND state = 'online'"""
         )
     )

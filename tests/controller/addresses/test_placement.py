@@ -7,17 +7,17 @@ from uuid import UUID
 
 import pytest
 
-from svc_actors.controller.placement.scheduler import Candidate, Need, place
+from svc_actors.controller.placement.scheduler import Need, Placement, place
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.support.addresses import make_pool
 from tests.support.machine_service import World, make_node, make_world
 
 
-async def placed(database: Database, world: World) -> dict[str, Candidate]:
+async def placed(database: Database, world: World, node_id: UUID | None = None) -> Placement:
     async with database.transaction() as tx:
-        need = Need(vcpus=1, memory_mib=64, disk_gib=1, network_id=world.network_id)
-        return {candidate.node_name: candidate for candidate in await place(tx, need, explain=True)}
+        need = Need(vcpus=1, memory_mib=64, disk_gib=1, network_id=world.network_id, node_id=node_id)
+        return await place(tx, need, explain=True)
 
 
 async def lacks(database: Database, node_id: UUID, **lacks: Any) -> None:
@@ -28,7 +28,7 @@ async def test_a_node_that_lacks_what_a_pool_needs_is_left_out_and_says_why(data
     world = await make_world(database)
     beta = await make_node(database, world.location_id, "beta")
     await lacks(database, world.node_id, nat="no nf_nat in this kernel")
-    assert list(await placed(database, world)) == ["beta"]
+    assert (await placed(database, world)).node_name == "beta"
     await lacks(database, beta, nat="no nf_nat here either")
     with pytest.raises(ServiceError) as refused:
         await placed(database, world)
@@ -40,7 +40,7 @@ async def test_another_pool_of_the_network_serves_a_node_that_lacks_the_first_on
     world = await make_world(database)
     routed = await make_pool(database, world, "192.0.2.0/24", topology="routed")
     await lacks(database, world.node_id, nat="no nf_nat in this kernel")
-    assert (await placed(database, world))["alpha"].pool_ids == (routed,)
+    assert (await placed(database, world)).pool_ids == (routed,)
 
 
 async def test_ipv6_is_offered_beside_ipv4_where_the_node_and_the_card_can_have_both(database: Database) -> None:
@@ -48,18 +48,18 @@ async def test_ipv6_is_offered_beside_ipv4_where_the_node_and_the_card_can_have_
     bridged = await make_pool(database, world, "192.0.2.0/24", topology="bridged")
     six = await make_pool(database, world, "2001:db8::/48")
     bridged_six = await make_pool(database, world, "2001:db9::/48", topology="bridged")
-    candidate = (await placed(database, world))["alpha"]
+    candidate = await placed(database, world)
     assert candidate.pool_ids == (world.pool_id, bridged)
     assert candidate.ipv6_pool_ids == {world.pool_id: (six,), bridged: (bridged_six,)}
     await lacks(database, world.node_id, ipv6="IPv6 is switched off")
-    assert (await placed(database, world))["alpha"].ipv6_pool_ids == {world.pool_id: (), bridged: ()}
+    assert (await placed(database, world)).ipv6_pool_ids == {world.pool_id: (), bridged: ()}
 
 
 async def test_a_network_of_ipv6_alone_gives_a_primary_sub_prefix(database: Database) -> None:
     world = await make_world(database)
     six = await make_pool(database, world, "2001:db8::/48")
     await database.execute("UPDATE pools SET enabled = false WHERE id = $1", world.pool_id)
-    candidate = (await placed(database, world))["alpha"]
+    candidate = await placed(database, world)
     assert (candidate.pool_ids, candidate.ipv6_pool_ids) == ((six,), {})
 
 
@@ -67,6 +67,5 @@ async def test_a_pool_serves_the_nodes_it_names(database: Database) -> None:
     world = await make_world(database)
     beta = await make_node(database, world.location_id, "beta")
     own = await make_pool(database, world, "192.0.2.0/24", topology="routed", node_ids=[beta])
-    offered = await placed(database, world)
-    assert offered["alpha"].pool_ids == (world.pool_id,)
-    assert offered["beta"].pool_ids == (world.pool_id, own)
+    assert (await placed(database, world, world.node_id)).pool_ids == (world.pool_id,)
+    assert (await placed(database, world, beta)).pool_ids == (world.pool_id, own)

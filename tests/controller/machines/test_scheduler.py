@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import uuid4
+
 import pytest
 import trio
 
 from svc_actors.controller.machines.creation import create_machine
+from svc_actors.controller.placement.scheduler import Need, place
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.support.machine_service import ADMINISTRATOR, SEALER, make_node, make_world
@@ -30,6 +34,70 @@ async def test_parallel_creations_never_promise_more_memory_than_there_is(databa
     assert refused == [ErrorCode.CAPACITY] * 6
     placed = await database.fetch("SELECT sum(memory_mib) AS memory_mib FROM vms GROUP BY node_id")
     assert [row["memory_mib"] for row in placed] == [5 * 1024, 5 * 1024]
+
+
+async def test_a_crowd_of_creations_fills_every_node_to_the_last_place_and_no_further(database: Database) -> None:
+    world = await make_world(database)
+    await database.execute("DELETE FROM nodes")
+    for number in range(10):
+        await make_node(database, world.location_id, f"n{number}", memory_mib=5 * 1024)
+    refused: list[ErrorCode] = []
+
+    async def create(number: int) -> None:
+        try:
+            await create_machine(database, SEALER, ADMINISTRATOR, world.machine(f"m{number}", memory_mib=1024))
+        except ServiceError as error:
+            refused.append(error.code)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(64):
+            nursery.start_soon(create, number)
+
+    assert refused == [ErrorCode.CAPACITY] * 14
+    placed = await database.fetch("SELECT count(*) AS machines FROM vms GROUP BY node_id")
+    assert [row["machines"] for row in placed] == [5] * 10
+
+
+async def test_creations_on_different_nodes_do_not_wait_for_each_other(database: Database) -> None:
+    world = await make_world(database)
+    await make_node(database, world.location_id, "beta")
+    need = Need(vcpus=1, memory_mib=256, disk_gib=1, network_id=world.network_id)
+
+    async with database.transaction() as first, database.transaction() as second:
+        with trio.fail_after(5):
+            chosen = [(await place(tx, need, explain=True)).node_name for tx in (first, second)]
+
+    assert chosen == ["alpha", "beta"]
+
+
+async def test_what_is_promised_of_a_node_is_what_its_machines_may_use(database: Database) -> None:
+    world = await make_world(database)
+    beta = await make_node(database, world.location_id, "beta")
+    made = [
+        (await create_machine(database, SEALER, ADMINISTRATOR, world.machine(f"m{number}", vcpus=1 + number))).vm_id
+        for number in range(6)
+    ]
+
+    for change in (
+        "built_at = now(), status = 'running'",
+        "vcpus = vcpus + 2, memory_mib = 512",
+        "status = 'failed'",
+        "built_at = NULL",
+        "status = 'stopped'",
+        f"node_id = '{beta}'",
+        "deleted_at = now()",
+    ):
+        await database.execute(f"UPDATE vms SET {change} WHERE id = ANY($1)", made[:4])
+
+        differing = await database.fetch(
+            """SELECT node_name FROM node_capacity LEFT JOIN (
+                   SELECT node_id, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib, sum(disk_gib) AS disk_gib
+                   FROM vms WHERE deleted_at IS NULL AND NOT (status = 'failed' AND built_at IS NULL) GROUP BY node_id
+               ) held USING (node_id)
+               WHERE (promised_vcpus, promised_memory_mib, promised_disk_gib) IS DISTINCT FROM
+                     (coalesce(held.vcpus, 0), coalesce(held.memory_mib, 0), coalesce(held.disk_gib, 0))"""
+        )
+        assert not differing, change
 
 
 async def test_a_refused_creation_leaves_nothing_behind(database: Database) -> None:
@@ -67,9 +135,58 @@ async def test_a_refusal_says_of_each_node_why(database: Database, change: str, 
 async def test_a_node_without_a_pool_of_the_network_takes_no_machine(database: Database) -> None:
     world = await make_world(database)
     await database.execute("UPDATE pools SET enabled = false")
-    with pytest.raises(ServiceError, match="No node has room") as refusal:
+    with pytest.raises(ServiceError, match="The network has no pool") as refusal:
         await create_machine(database, SEALER, ADMINISTRATOR, world.machine())
     assert "no enabled pool" in str(refusal.value.details)
+
+
+@pytest.mark.parametrize(
+    ("statement", "changes", "message"),
+    [
+        ("UPDATE nodes SET maintenance = true", {}, "No node takes new machines now: in maintenance."),
+        ("UPDATE nodes SET mode = 'observe'", {}, "No node takes new machines now: only observed."),
+        ("DELETE FROM nodes", {}, "There are no nodes yet."),
+        ("UPDATE pools SET enabled = false", {}, "The network has no pool for a machine here: none is enabled."),
+        (
+            'UPDATE nodes SET facts = \'{"network_lacks": {"nat": "no nf_nat"}}\'',
+            {},
+            "The network has no pool for a machine here: the nodes with room cannot carry the pools that serve them.",
+        ),
+        (
+            "SELECT",
+            {"memory_mib": 4 * 1024 * 1024},
+            "No node has room for this machine: none has 4 TiB of memory free.",
+        ),
+        (
+            "SELECT",
+            {"vcpus": 256, "disk_gib": 2560},
+            "No node has room for this machine: none has 256 vCPUs and 2.5 TiB of disk free.",
+        ),
+    ],
+)
+async def test_a_refusal_names_what_is_true(
+    database: Database, statement: str, changes: dict[str, Any], message: str
+) -> None:
+    world = await make_world(database)
+    await database.execute(statement)
+
+    with pytest.raises(ServiceError) as refusal:
+        await create_machine(database, SEALER, ADMINISTRATOR, world.machine(**changes))
+
+    assert (refusal.value.code, refusal.value.message) == (ErrorCode.CAPACITY, message)
+
+
+async def test_a_refusal_for_a_location_says_whether_it_has_nodes(database: Database) -> None:
+    world = await make_world(database)
+    empty = await database.fetchval("INSERT INTO locations (name) VALUES ('north') RETURNING id")
+
+    with pytest.raises(ServiceError) as no_nodes:
+        await create_machine(database, SEALER, ADMINISTRATOR, world.machine(location_id=empty))
+    with pytest.raises(ServiceError) as unknown:
+        await create_machine(database, SEALER, ADMINISTRATOR, world.machine(location_id=uuid4()))
+
+    assert (no_nodes.value.code, no_nodes.value.message) == (ErrorCode.CAPACITY, "The location north has no nodes.")
+    assert unknown.value.code is ErrorCode.NOT_FOUND
 
 
 async def test_machines_go_where_most_is_free(database: Database) -> None:

@@ -8,21 +8,23 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 from svc_actors.controller.machines.machine import GENERATION, TIMEOUTS
-from svc_actors.controller.machines.records import announce_machine
+from svc_actors.controller.machines.records import announce_status
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.networking.addresses import IPAddress, allocate_first, new_nic
 from svc_actors.controller.networking.security_groups import join_groups, usable_groups
-from svc_actors.controller.placement.scheduler import Candidate, Need, place
+from svc_actors.controller.placement.scheduler import Need, Placement, place
 from svc_actors.controller.tasks.runner import ResourceKind, Task, create_task
 from svc_actors.errors import capacity, conflict, not_found, not_ready, wrong_field
 from svc_actors.sealing import Sealer
+from svc_actors.sizes import disk_text, memory_text
 from svc_actors.store import (
     Caller,
     Database,
@@ -80,8 +82,11 @@ class Created:
     address: IPAddress
 
 
-class _AllFull(Exception):  # noqa: N818 - named for what it says
-    """No pool of this candidate has an address."""
+class _PoolsFull(Exception):  # noqa: N818 - named for what it says
+    """No pool of the chosen node has an address."""
+
+    def __init__(self, pool_ids: Iterable[UUID]) -> None:
+        self.pool_ids = frozenset(pool_ids)
 
 
 async def create_machine(database: Database, sealer: Sealer, caller: Caller, new: NewMachine) -> Created:
@@ -90,67 +95,74 @@ async def create_machine(database: Database, sealer: Sealer, caller: Caller, new
     Raises not_found (project, image, plan, node), conflict (name or key taken), invalid (too small for the image),
     not_ready (the image has no digest yet), capacity (no node, no address).
     """
-    vm_id = uuid4()
+    full: frozenset[UUID] = frozenset()
     try:
-        async with database.transaction() as tx:
-            if new.idempotency is not None:
-                await _retire_key(tx, new.idempotency)
-            await _usable_image(tx, new)
-            groups = await usable_groups(tx, new.project_id, new.group_ids)
-            network_id = new.network_id or await _default_network(tx)
-            candidates = await place(
-                tx,
-                Need(
-                    vcpus=new.vcpus,
-                    memory_mib=new.memory_mib,
-                    disk_gib=new.disk_gib,
-                    network_id=network_id,
-                    node_id=new.node_id,
-                    location_id=new.location_id,
-                ),
-                explain=caller.role in ("administrator", "staff"),
-            )
-            await _insert(tx, sealer, caller, new, vm_id, candidates[0].node_id)
-            nic_id = await new_nic(tx, vm_id=vm_id, network_id=network_id, position=0)
-            candidate, address = await _take_address(tx, candidates, vm_id, nic_id)
-            if candidate.node_id != candidates[0].node_id:
-                await tx.execute("UPDATE vms SET node_id = $2 WHERE id = $1", vm_id, candidate.node_id)
-            await _still_there(tx, candidate.node_id)
-            await join_groups(tx, vm_id, groups)
-            task = await create_task(
-                tx,
-                caller,
-                op="vm.create",
-                resource_kind=ResourceKind.VM,
-                resource_id=vm_id,
-                resource_name=new.name,
-                node_id=candidate.node_id,
-                project_id=new.project_id,
-                parameters={"start": new.start, GENERATION: _FIRST_GENERATION},
-                timeout=TIMEOUTS["vm.create"],
-            )
-            await audit.record(
-                tx,
-                caller,
-                target_kind="vm",
-                target_id=str(vm_id),
-                target_name=new.name,
-                project_id=new.project_id,
-                details={
-                    "task_id": str(task.id),
-                    "image_id": str(new.image_id),
-                    "vcpus": new.vcpus,
-                    "memory_mib": new.memory_mib,
-                    "disk_gib": new.disk_gib,
-                },
-            )
-            await announce_machine(tx, vm_id)
+        while True:
+            try:
+                async with database.transaction() as tx:
+                    return await _create(tx, sealer, caller, new, full)
+            except _PoolsFull as found:
+                # From the beginning, with what has been learned: the pools of the next node may come before those that
+                # are locked by now, and pools are locked in one order.
+                full |= found.pool_ids
     except UniqueViolationError as error:
         if error.constraint_name == "vms_idempotency":
             raise conflict("This idempotency key made another machine already.") from None
         raise conflict(f"The project has a machine named {new.name} already.") from None
     except ForeignKeyViolationError as error:
         raise not_found(f"There is no such {_FOREIGN.get(error.constraint_name or '', 'thing')}.") from None
+
+
+async def _create(tx: Transaction, sealer: Sealer, caller: Caller, new: NewMachine, full: frozenset[UUID]) -> Created:
+    """The order of the statements is that of the locks. The pool comes last, since every machine of a network takes its
+    address from the same one: it is held for a statement and the commit."""
+    if new.idempotency is not None:
+        await _retire_key(tx, new.idempotency)
+    network_id = await _usable_image_and_network(tx, new)
+    groups = await usable_groups(tx, new.project_id, new.group_ids) if new.group_ids else []
+    need = Need(
+        vcpus=new.vcpus,
+        memory_mib=new.memory_mib,
+        disk_gib=new.disk_gib,
+        network_id=network_id,
+        node_id=new.node_id,
+        location_id=new.location_id,
+    )
+    placement = await place(tx, need, explain=caller.role in ("administrator", "staff"), full=full)
+    vm_id, nic_id = await _insert(tx, sealer, caller, new, network_id, placement.node_id)
+    task = await create_task(
+        tx,
+        caller,
+        op="vm.create",
+        resource_kind=ResourceKind.VM,
+        resource_id=vm_id,
+        resource_name=new.name,
+        node_id=placement.node_id,
+        project_id=new.project_id,
+        parameters={"start": new.start, GENERATION: _FIRST_GENERATION},
+        timeout=TIMEOUTS["vm.create"],
+    )
+    await audit.record(
+        tx,
+        caller,
+        target_kind="vm",
+        target_id=str(vm_id),
+        target_name=new.name,
+        project_id=new.project_id,
+        details={
+            "task_id": str(task.id),
+            "image_id": str(new.image_id),
+            "vcpus": new.vcpus,
+            "memory_mib": new.memory_mib,
+            "disk_gib": new.disk_gib,
+        },
+    )
+    await announce_status(
+        tx, vm_id, new.name, new.project_id, placement.node_id, status=MachineStatus.CREATING, reason=None
+    )
+    address = await _take_address(tx, placement, full, vm_id, nic_id)
+    if groups:
+        await join_groups(tx, vm_id, groups)
     return Created(vm_id, task, address)
 
 
@@ -176,67 +188,53 @@ async def _retire_key(tx: Transaction, key: IdempotencyKey) -> None:
     )
 
 
-async def _usable_image(tx: Transaction, new: NewMachine) -> None:
-    image = await tx.fetchrow("SELECT * FROM images WHERE id = $1 AND enabled", new.image_id)
-    if image is None:
+async def _usable_image_and_network(tx: Transaction, new: NewMachine) -> UUID:
+    """Raises what keeps the image from being used; gives the network, the default one where none is named."""
+    row = await tx.fetchrow(
+        """SELECT slug, name, digest, min_disk_gib, min_memory_mib,
+                  coalesce($2, (SELECT id FROM networks WHERE "default")) AS network_id
+           FROM images WHERE id = $1 AND enabled""",
+        new.image_id,
+        new.network_id,
+    )
+    if row is None:
         raise not_found("There is no such image.")
-    if image["digest"] is None:
+    if row["digest"] is None:
         raise not_ready(
-            f"The image {image['slug']} has no checksum yet, so no node could verify it.",
+            f"The image {row['slug']} has no checksum yet, so no node could verify it.",
             hint="An administrator refreshes the images, or uploads the file.",
         )
-    for name, has, least in (
-        ("disk_gib", new.disk_gib, image["min_disk_gib"]),
-        ("memory_mib", new.memory_mib, image["min_memory_mib"]),
+    for field, has, least, text in (
+        ("disk_gib", new.disk_gib, row["min_disk_gib"], disk_text),
+        ("memory_mib", new.memory_mib, row["min_memory_mib"], memory_text),
     ):
         if has < least:
-            raise wrong_field(name, f"{image['name']} needs at least {least}")
-
-
-async def _default_network(tx: Transaction) -> UUID:
-    network_id: UUID | None = await tx.fetchval('SELECT id FROM networks WHERE "default"')
-    if network_id is None:
+            raise wrong_field(field, f"{row['name']} needs at least {text(least)}")
+    if row["network_id"] is None:
         raise capacity("There is no default network.", hint="An administrator makes a network the default.")
+    network_id: UUID = row["network_id"]
     return network_id
 
 
 async def _take_address(
-    tx: Transaction, candidates: list[Candidate], vm_id: UUID, nic_id: UUID
-) -> tuple[Candidate, IPAddress]:
-    """The primary address, and beside it an IPv6 sub-prefix where one is free. The pools of one candidate are locked in
-    order, and let go where all are full: the next one's may come before them."""
-    full: set[UUID] = set()
-    for candidate in candidates:
-        pool_ids = [pool_id for pool_id in candidate.pool_ids if pool_id not in full]
-        try:
-            async with tx.savepoint():
-                return candidate, await _take_at(tx, candidate, pool_ids, vm_id, nic_id)
-        except _AllFull:
-            full.update(pool_ids)
-    raise capacity(
-        "No address is free for this machine.",
-        hint="Delete a machine, or ask an administrator for another pool.",
-        details={"full_pools": len(full)},
-    )
-
-
-async def _take_at(tx: Transaction, candidate: Candidate, pool_ids: list[UUID], vm_id: UUID, nic_id: UUID) -> IPAddress:
-    taken = await allocate_first(tx, pool_ids, vm_id=vm_id, nic_id=nic_id, primary=True, node_id=candidate.node_id)
+    tx: Transaction, placement: Placement, full: frozenset[UUID], vm_id: UUID, nic_id: UUID
+) -> IPAddress:
+    """The primary address, and beside it an IPv6 sub-prefix where one is free."""
+    pool_ids = [pool_id for pool_id in placement.pool_ids if pool_id not in full]
+    whose: Any = {"vm_id": vm_id, "nic_id": nic_id, "node_id": placement.node_id}
+    taken = await allocate_first(tx, pool_ids, primary=True, **whose)
     if taken is None:
-        raise _AllFull
-    beside = candidate.ipv6_pool_ids.get(taken.pool_id, ())
-    await allocate_first(tx, beside, vm_id=vm_id, nic_id=nic_id, primary=False, node_id=candidate.node_id)
+        raise _PoolsFull(pool_ids)
+    await allocate_first(tx, placement.ipv6_pool_ids.get(taken.pool_id, ()), primary=False, **whose)
     return taken.address
 
 
-async def _still_there(tx: Transaction, node_id: UUID) -> None:
-    """The machine's row holds its node's by now: whoever deletes the node has done so, or will find the machine."""
-    if await tx.fetchval("SELECT deleted_at IS NOT NULL FROM nodes WHERE id = $1", node_id):
-        raise capacity("The node that was chosen has just been deleted; nothing was made.", hint="Order it again.")
-
-
-async def _insert(tx: Transaction, sealer: Sealer, caller: Caller, new: NewMachine, vm_id: UUID, node_id: UUID) -> None:
+async def _insert(
+    tx: Transaction, sealer: Sealer, caller: Caller, new: NewMachine, network_id: UUID, node_id: UUID
+) -> tuple[UUID, UUID]:
+    """The machine and its NIC: their ids. The machine's row takes its room on the node (migration 0011)."""
     secret = Seed(new.password_hash, new.generated).sealed(sealer) if new.password_hash else None
+    vm_id = uuid4()
     await tx.execute(
         """INSERT INTO vms (id, name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
                             status, access_mode, ssh_keys, sealed_seed, rate_mbps, idempotency_owner, idempotency_key,
@@ -261,6 +259,7 @@ async def _insert(tx: Transaction, sealer: Sealer, caller: Caller, new: NewMachi
         new.idempotency.key if new.idempotency else None,
         caller.actor_id,
     )
+    return vm_id, await new_nic(tx, vm_id=vm_id, network_id=network_id, position=0)
 
 
 _FOREIGN: Final = {

@@ -36,7 +36,7 @@ from svc_actors.controller.machines.states import (
 from svc_actors.controller.networking.addresses import IPAddress, begin_release, free_removed
 from svc_actors.controller.networking.changes import call_watch, network_alert, network_applied
 from svc_actors.controller.networking.security_groups import leave_groups
-from svc_actors.controller.placement.scheduler import require_room
+from svc_actors.controller.placement.scheduler import lock_capacity, require_room
 from svc_actors.controller.tasks.runner import (
     Ending,
     ResourceKind,
@@ -203,6 +203,7 @@ class Machine(Actor):
                     observed = vm.observed_state
             match task.op:
                 case "vm.delete" if isinstance(ending.result, DeleteResult):
+                    await lock_capacity(tx, vm.node_id)
                     await begin_release(tx, self.vm_id)
                     await free_removed(tx, self.vm_id, ending.result.removed_addresses)
                     await close_alert(tx, network_alert(self.vm_id))
@@ -218,6 +219,7 @@ class Machine(Actor):
                     await tx.execute("UPDATE vms SET built_at = now() WHERE id = $1", self.vm_id)
                 case "vm.create":
                     observed = None
+                    await lock_capacity(tx, vm.node_id)
                     await begin_release(tx, self.vm_id)
             if ending.succeeded and GENERATION in task.parameters:
                 await network_applied(tx, self.vm_id, task.parameters[GENERATION])

@@ -67,18 +67,35 @@ async def announce_machine(tx: Transaction, vm_id: UUID) -> None:
     vm = sole(
         await tx.fetchrow("SELECT id, name, project_id, node_id, status, status_reason FROM vms WHERE id = $1", vm_id)
     )
+    await announce_status(
+        tx,
+        vm_id,
+        vm["name"],
+        vm["project_id"],
+        vm["node_id"],
+        status=MachineStatus(vm["status"]),
+        reason=vm["status_reason"],
+    )
+
+
+async def announce_status(
+    tx: Transaction,
+    vm_id: UUID,
+    name: str,
+    project_id: UUID,
+    node_id: UUID | None,
+    *,
+    status: MachineStatus,
+    reason: str | None,
+) -> None:
+    """The same event, from what the transaction has just written."""
     await events.append(
         tx,
         NewEvent(
             kind=EventKind.VM,
             subject=str(vm_id),
-            project_id=vm["project_id"],
-            node_id=vm["node_id"],
-            payload={
-                "id": str(vm_id),
-                "name": vm["name"],
-                "status": vm["status"],
-                "status_reason": vm["status_reason"],
-            },
+            project_id=project_id,
+            node_id=node_id,
+            payload={"id": str(vm_id), "name": name, "status": status.value, "status_reason": reason},
         ),
     )

@@ -72,6 +72,27 @@ _TAKE: Final = """
 """
 
 
+_TAKE_HINTED: Final = """
+    WITH pool AS (
+        SELECT id, cidr, prefix_len, next_slot FROM pools
+        WHERE id = $1 AND enabled AND next_slot BETWEEN first_slot AND last_slot
+          AND (cardinality(node_ids) = 0 OR $5 = ANY(node_ids))
+          AND location_id = (SELECT location_id FROM nodes WHERE id = $5)
+        FOR NO KEY UPDATE
+    ), taken AS (
+        INSERT INTO allocations (pool_id, slot, ip, state, vm_id, nic_id, is_primary)
+        SELECT id, next_slot, pool_address(cidr, prefix_len, next_slot), 'allocated', $2, $3, $4 FROM pool
+        ON CONFLICT (pool_id, slot) DO NOTHING RETURNING slot, ip
+    )
+    UPDATE pools SET next_slot = CASE WHEN taken.slot = last_slot THEN first_slot ELSE taken.slot + 1 END
+    FROM taken WHERE pools.id = $1 RETURNING taken.ip, pools.topology
+"""
+"""The slot past the one given last, which is nearly always free, in the one statement that locks the pool: the pool is
+held no longer than that and the commit. The locked row is read as it is by then, whatever has changed since the
+statement began; allocations are read by the insertion alone, which meets what was committed meanwhile. No row: the slot
+is held, or the pool does not fit any more; `_TAKE`, beneath a lock taken before it, says which."""
+
+
 class PoolFull(Exception):  # noqa: N818 - named for what it says
     """No address of the pool is free."""
 
@@ -136,6 +157,11 @@ async def allocate_first(
     """Take an address of the first of these pools that has one; None when all are full. A pool that went, or was
     changed so that it does not fit, since it was chosen is passed over."""
     for pool_id in pool_ids:
+        if primary and node_id is not None:
+            taken = await tx.fetchrow(_TAKE_HINTED, pool_id, vm_id, nic_id, primary, node_id)
+            if taken is not None:
+                network = ip_interface(str(taken["ip"])).network
+                return Allocated(pool_id, taken["topology"], network, guest_address(network), address_text(network))
         try:
             return await allocate(tx, pool_id, vm_id=vm_id, nic_id=nic_id, primary=primary, node_id=node_id)
         except PoolFull:

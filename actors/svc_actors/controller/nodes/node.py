@@ -31,7 +31,7 @@ from svc_actors.controller.nodes.records import (
     get_node,
     node_itself,
 )
-from svc_actors.controller.placement.scheduler import lock_placement
+from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.errors import conflict
 from svc_actors.runtime import Actor, DomainError
 from svc_actors.store import Caller, Database, Outcome, Transaction, UniqueViolationError, audit
@@ -244,9 +244,9 @@ class Node(Actor):
         """Take the node out: refused with conflict while a machine is placed on it; its certificates are revoked and
         its connection is ended."""
         async with self._database.transaction() as tx:
-            # A placement that has chosen this node is over, or finds it gone; and none holds a pool needed here.
-            await lock_placement(tx)
             node = await get_node(tx, self.node_id, lock=True)
+            # A placement that has chosen this node is over, or will find it gone; and none holds a pool needed here.
+            await lock_capacity(tx, self.node_id)
             placed = await tx.fetchval(
                 "SELECT count(*) FROM vms WHERE node_id = $1 AND deleted_at IS NULL", self.node_id
             )

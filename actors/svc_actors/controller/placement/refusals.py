@@ -1,0 +1,219 @@
+"""Why no node takes a machine, in words that say what is true: of each node, and of all together.
+
+A node is kept from taking a machine by its state, by the network (no pool that it can carry), or by its room, and is
+told of in that order: the refusal names what keeps the nodes that came nearest. Read without locks, after placement has
+found nothing: a refusal consumes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+from uuid import UUID
+
+from svc_actors.controller.networking.pool_needs import lack, needs
+from svc_actors.errors import ServiceError, capacity, not_found, unavailable
+from svc_actors.sizes import disk_text, memory_text
+from svc_actors.store import Queryable, Record
+
+MOST_EXPLAINED: Final = 100
+"""Nodes of which a refusal says why not."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a machine asks for. `node_id` and `location_id` narrow the choice."""
+
+    vcpus: int
+    memory_mib: int
+    disk_gib: int
+    network_id: UUID
+    node_id: UUID | None = None
+    location_id: UUID | None = None
+
+
+class Stage(IntEnum):
+    """How near a node came to taking the machine."""
+
+    STATE = 1
+    NETWORK = 2
+    ROOM = 3
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """`text` is about one node; `summary` the same where it is said of all nodes."""
+
+    stage: Stage
+    text: str
+    summary: str
+
+
+_OFFLINE: Final = Obstacle(Stage.STATE, "node: it is offline", "offline")
+_UNREPORTED: Final = Obstacle(Stage.STATE, "node: it has not reported its capacity", "without a report of what it has")
+_PENDING: Final = Obstacle(Stage.STATE, "node: it is pending", "not connected yet")
+_OBSERVED: Final = Obstacle(Stage.STATE, "node: it is only observed", "only observed")
+_MAINTENANCE: Final = Obstacle(Stage.STATE, "node: it is in maintenance", "in maintenance")
+
+
+@dataclass(frozen=True)
+class _Node:
+    id: UUID
+    name: str
+    obstacles: list[Obstacle]
+
+    @property
+    def stage(self) -> Stage:
+        return min(obstacle.stage for obstacle in self.obstacles)
+
+    @property
+    def may_be_back(self) -> bool:
+        """Nothing but its absence, which may end in a moment, keeps it."""
+        if _UNREPORTED in self.obstacles:  # Then nothing is known of its room.
+            rest = [each for each in self.obstacles if each.stage is not Stage.ROOM and each is not _UNREPORTED]
+            return rest in ([], [_PENDING])
+        return self.obstacles == [_OFFLINE]
+
+
+def lacking(node: Record, *, vcpus: int, memory_mib: int, disk_gib: int) -> list[Obstacle]:
+    """What a node (a row of `node_capacity`) has too little of for so much more."""
+    lacks = []
+    for name, column, wanted, text in (
+        ("vcpus", "vcpus", vcpus, str),
+        ("memory", "memory_mib", memory_mib, memory_text),
+        ("disk", "disk_gib", disk_gib, disk_text),
+    ):
+        free = max(0, int(node[column] - node[f"promised_{column}"]))
+        if wanted > 0 and node[f"promised_{column}"] + wanted > node[column]:
+            what = f"{wanted} vCPUs" if name == "vcpus" else f"{text(wanted)} of {name}"
+            lacks.append(Obstacle(Stage.ROOM, f"{name}: {text(wanted)} wanted, {text(free)} free", what))
+    return lacks
+
+
+async def refusal(queryable: Queryable, need: Need, *, explain: bool) -> ServiceError:
+    """The error for a machine that no node takes. With `explain` its details say of each node why not, and its words
+    are for who runs the service."""
+    nodes = await _nodes(queryable, need)
+    if not nodes:
+        return await _no_nodes(queryable, need)
+    refused = [node for node in nodes if node.obstacles]
+    details = {"nodes": [_told(node) for node in refused[:MOST_EXPLAINED]]} if explain else None
+    if len(refused) < len(nodes):
+        return unavailable(
+            "The nodes changed while this machine was being placed; nothing was made.", hint="Try again."
+        )
+    if any(node.may_be_back for node in nodes):
+        return unavailable(
+            "The nodes that may have room for this machine are offline or have only just come; nothing was made.",
+            hint="Try again in a moment, or once a node is back.",
+            details=details,
+        )
+    nearest = max(node.stage for node in nodes)
+    obstacles = [[each for each in node.obstacles if each.stage is nearest] for node in nodes if node.stage is nearest]
+    message, hint = _words(nearest, obstacles, explain=explain)
+    if need.node_id is not None:
+        message = f"Node {nodes[0].name} does not take this machine: {_listed(each.text for each in obstacles[0])}."
+    return capacity(message, hint=hint, details=details)
+
+
+def _words(stage: Stage, obstacles: Sequence[Sequence[Obstacle]], *, explain: bool) -> tuple[str, str]:
+    match stage:
+        case Stage.STATE:
+            states = dict.fromkeys(each.summary for of_node in obstacles for each in of_node)
+            hint = "Take a node out of maintenance, or add one." if explain else "Try again later."
+            return f"No node takes new machines now: {_listed(states)}.", hint
+        case Stage.NETWORK:
+            reasons = dict.fromkeys(each.summary for of_node in obstacles for each in of_node)
+            hint = "Add a pool to the network, or enable one." if explain else "Ask an administrator for a pool."
+            return f"The network has no pool for a machine here: {_listed(reasons)}.", hint
+        case Stage.ROOM:
+            common = set.intersection(*({each.summary for each in of_node} for of_node in obstacles))
+            missing = [each.summary for each in obstacles[0] if each.summary in common]
+            hint = f"Choose a smaller size, or {'add a node' if explain else 'try again later'}."
+            if missing:
+                return f"No node has room for this machine: none has {_listed(missing)} free.", hint
+            return "No node has room for this machine: each lacks something else of its size.", hint
+
+
+async def _no_nodes(queryable: Queryable, need: Need) -> ServiceError:
+    if need.node_id is not None:
+        if await queryable.fetchval("SELECT true FROM nodes WHERE id = $1 AND deleted_at IS NULL", need.node_id):
+            return capacity("The node is not of this location.", hint="Leave out node_id or location_id.")
+        return not_found("There is no such node.")
+    if need.location_id is not None:
+        name = await queryable.fetchval("SELECT name FROM locations WHERE id = $1", need.location_id)
+        if name is None:
+            return not_found("There is no such location.")
+        return capacity(f"The location {name} has no nodes.", hint="Choose another location.")
+    return capacity("There are no nodes yet.", hint="An administrator adds one: svc node add.")
+
+
+async def _nodes(queryable: Queryable, need: Need) -> list[_Node]:
+    rows = await queryable.fetch(
+        """SELECT node_capacity.*, nodes.name, nodes.state, nodes.mode, nodes.maintenance,
+                  nodes.capacity IS NULL AS unreported,
+                  CASE WHEN lacks <> '{}' THEN nodes.facts->'network_lacks' END AS network_lacks
+           FROM node_capacity JOIN nodes ON nodes.id = node_capacity.node_id
+           WHERE nodes.deleted_at IS NULL AND ($1::uuid IS NULL OR nodes.id = $1)
+             AND ($2::uuid IS NULL OR nodes.location_id = $2)
+           ORDER BY nodes.name""",
+        need.node_id,
+        need.location_id,
+    )
+    pools = await queryable.fetch(
+        """SELECT name, family, topology, vlan, location_id, node_ids FROM pools
+           WHERE network_id = $1 AND enabled AND family = (
+               SELECT min(family) FROM pools WHERE network_id = $1 AND enabled)
+           ORDER BY created_at, id""",
+        need.network_id,
+    )
+    return [_Node(row["node_id"], row["name"], _obstacles(row, pools, need)) for row in rows]
+
+
+def _obstacles(node: Record, pools: Sequence[Record], need: Need) -> list[Obstacle]:
+    found = []
+    if node["state"] != "online":
+        found.append(_OFFLINE if node["state"] == "offline" else _PENDING)
+    if node["mode"] != "managed":
+        found.append(_OBSERVED)
+    if node["maintenance"]:
+        found.append(_MAINTENANCE)
+    if node["unreported"]:
+        found.append(_UNREPORTED)
+    else:
+        found += lacking(node, vcpus=need.vcpus, memory_mib=need.memory_mib, disk_gib=need.disk_gib)
+    network = _network(node, pools)
+    return found if network is None else [*found, network]
+
+
+def _network(node: Record, pools: Sequence[Record]) -> Obstacle | None:
+    """Why no pool gives a machine on this node its primary address."""
+    if not pools:
+        return Obstacle(Stage.NETWORK, "network: it has no enabled pool", "none is enabled")
+    serving = [
+        pool
+        for pool in pools
+        if pool["location_id"] == node["location_id"] and (not pool["node_ids"] or node["node_id"] in pool["node_ids"])
+    ]
+    if not serving:
+        return Obstacle(Stage.NETWORK, "network: no enabled pool serves this node", "none serves a node with room")
+    facts: dict[str, Any] = {"network_lacks": node["network_lacks"]}
+    reasons = [
+        lack(facts, needs(family=pool["family"], topology=pool["topology"], vlan=pool["vlan"])) for pool in serving
+    ]
+    if None in reasons:
+        return None
+    text = f"network: it cannot carry the pool {serving[0]['name']} ({reasons[0]})"
+    return Obstacle(Stage.NETWORK, text, "the nodes with room cannot carry the pools that serve them")
+
+
+def _told(node: _Node) -> dict[str, object]:
+    return {"node_id": str(node.id), "node": node.name, "reasons": [each.text for each in node.obstacles]}
+
+
+def _listed(words: Iterable[str]) -> str:
+    """One; one and two; one, two and three."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,23 @@
+"""Sizes as people read them: 4 TiB, not 4.1943e+06 MiB."""
+
+from __future__ import annotations
+
+_UNITS = ("MiB", "GiB", "TiB", "PiB")
+
+
+def memory_text(mib: float) -> str:
+    """A size given in MiB, in the largest unit that leaves at least one of it, with one decimal where it has one."""
+    return _text(mib, 0)
+
+
+def disk_text(gib: float) -> str:
+    """A size given in GiB, as `memory_text`."""
+    return _text(gib, 1)
+
+
+def _text(size: float, unit: int) -> str:
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    # Rounded down: what is said to be free is free.
+    tenths = int(size * 10)
+    return f"{tenths // 10}{f'.{tenths % 10}' if tenths % 10 else ''} {_UNITS[unit]}"
