@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 
-API_TOKEN_PREFIX = "svcvm_"  # noqa: S105 - the public start of a token
-SETUP_TOKEN_PREFIX = "svcsetup_"  # noqa: S105
+SETUP_TOKEN_PREFIX = "svcsetup_"  # noqa: S105 - the public start of a token
 
 
 def new_secret(prefix: str = "") -> str:

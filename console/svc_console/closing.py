@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from svc_actors.controller.machines.consoles import Standing
 from svc_console.relay import Ending
+from svc_console.source import Refusal
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Close:
     reason: str
 
 
-STOPPING = Close(1001, "The controller is stopping: try again with a new ticket.")
+STOPPING = Close(1001, "The service is stopping: try again with a new ticket.")
 NOT_BINARY = Close(1003, "A console takes binary messages only.")
 TICKET_REFUSED = Close(4401, "This ticket is spent, expired or not yours: ask for a new one.")
 SIGNED_OUT = Close(4403, "The session or token this console was opened with has ended.")
@@ -34,8 +34,8 @@ ENDINGS: dict[Ending, Close] = {
     Ending.NOT_BINARY: NOT_BINARY,
 }
 
-STANDINGS: dict[Standing, Close] = {
-    Standing.SIGNED_OUT: SIGNED_OUT,
-    Standing.MACHINE_GONE: MACHINE_GONE,
-    Standing.MACHINE_STOPPED: GUEST_ENDED,
+REFUSALS: dict[Refusal, Close] = {
+    Refusal.SIGNED_OUT: SIGNED_OUT,
+    Refusal.MACHINE_GONE: MACHINE_GONE,
+    Refusal.MACHINE_STOPPED: GUEST_ENDED,
 }

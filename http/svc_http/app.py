@@ -56,7 +56,7 @@ class App(QuartTrio):
         self.metrics = metrics
         self.streams = api.streams
         self.config["RESPONSE_TIMEOUT"] = None
-        self.register_error_handler(HTTPException, _refused)
+        self.register_error_handler(HTTPException, self._refused)
         metrics.event_streams.set_function(lambda: len(api.streams))
 
     async def asgi_app(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -77,6 +77,15 @@ class App(QuartTrio):
         finally:
             exchange.account(self.metrics, began)
 
+    async def _refused(self, error: HTTPException) -> Response:
+        """What Quart refuses outside the API, in the API's words."""
+        failures = self._api.failures
+        if isinstance(error, MethodNotAllowed):
+            status, body, headers = wrong_method(", ".join(sorted(error.valid_methods or ())), failures)
+        else:
+            status, body, headers = no_such_path(failures)
+        return Response(body, status, headers={name.decode(): value.decode() for name, value in headers})
+
 
 def create_app(
     registry: Registry[ServicesT],
@@ -84,29 +93,25 @@ def create_app(
     *,
     authenticator: Authenticator,
     public_url: str,
-    session_cookie: str = "svcvm_session",
     metrics: Metrics | None = None,
 ) -> App:
     """The application that serves `registry` for `public_url` (an origin: scheme, host, port)."""
-    credentials = Credentials(authenticator, cookie=session_cookie, public_url=public_url)
-    return App(Api(registry, services, credentials, session_cookie), metrics or Metrics())
+    credentials = Credentials(authenticator, cookie=registry.realm.session_cookie, public_url=public_url)
+    return App(Api(registry, services, credentials), metrics or Metrics())
 
 
 class Api(Generic[ServicesT]):
     """The operations of a registry, over HTTP."""
 
-    def __init__(
-        self, registry: Registry[ServicesT], services: ServicesT, credentials: Credentials, session_cookie: str
-    ) -> None:
+    def __init__(self, registry: Registry[ServicesT], services: ServicesT, credentials: Credentials) -> None:
         self.streams = Streams()
         self._registry = registry
         self._services = services
         self._credentials = credentials
-        self._cookie = session_cookie
+        self._cookie = registry.realm.session_cookie
+        self.failures = registry.realm.failures
         self._routes = Routes(registry.entries())
-        self._document: Callable[[], bytes] = cache(
-            lambda: json.dumps(document(registry, session_cookie=session_cookie), ensure_ascii=False).encode()
-        )
+        self._document: Callable[[], bytes] = cache(lambda: json.dumps(document(registry), ensure_ascii=False).encode())
 
     async def answer(self, exchange: Exchange) -> None:
         path, method = exchange.scope["path"][len(API_PREFIX) :], exchange.scope["method"]
@@ -116,7 +121,7 @@ class Api(Generic[ServicesT]):
             return
         entry = found.entries.get("GET" if method == "HEAD" else method)
         if entry is None or (method == "HEAD" and entry.operation.presentation is Presentation.EVENT_STREAM):
-            await exchange.respond(*wrong_method(found.allowed))
+            await exchange.respond(*wrong_method(found.allowed, self.failures))
             return
         exchange.operation = entry.operation.name
         effects = Effects()
@@ -130,7 +135,7 @@ class Api(Generic[ServicesT]):
         except ClientGoneError:
             raise
         except Exception as error:  # noqa: BLE001 - the edge: a defect is logged whole and answered as `internal`
-            reply = failure(as_service_error(error, exchange.request_id))
+            reply = failure(as_service_error(error, exchange.request_id), self.failures)
         if isinstance(reply, tuple):
             status, body, headers = reply
             await exchange.respond(status, body, [*headers, *self._cookies(effects)])
@@ -140,9 +145,9 @@ class Api(Generic[ServicesT]):
 
     async def _answer_besides(self, exchange: Exchange, path: str, method: str) -> None:
         if path != "/openapi.json":
-            await exchange.respond(*no_such_path())
+            await exchange.respond(*no_such_path(self.failures))
         elif method not in ("GET", "HEAD"):
-            await exchange.respond(*wrong_method("GET, HEAD"))
+            await exchange.respond(*wrong_method("GET, HEAD", self.failures))
         else:
             exchange.operation = "openapi"
             await exchange.respond(200, self._document(), [(b"content-type", JSON_TYPE)])
@@ -245,12 +250,3 @@ def _inside(path: str) -> str:
     if not path.startswith("/") or path.startswith(("//", "/\\")) or any(not "!" <= c <= "~" for c in path):
         return "/"
     return path
-
-
-async def _refused(error: HTTPException) -> Response:
-    """What Quart refuses outside the API, in the API's words."""
-    if isinstance(error, MethodNotAllowed):
-        status, body, headers = wrong_method(", ".join(sorted(error.valid_methods or ())))
-    else:
-        status, body, headers = no_such_path()
-    return Response(body, status, headers={name.decode(): value.decode() for name, value in headers})

@@ -1,4 +1,4 @@
-"""Failures on the wire: one envelope for everything, `{"error": {"code", "message", "hint"?, "details"?}}`.
+"""Failures on the wire: one envelope for everything, `{"error": {...}}`, as the service's table has it.
 
 Invariants: the status follows from the code (specification, section Errors), with one exception that HTTP itself asks
 for: an unknown method on a known path is `invalid` with 405 and the Allow header. The text of a defect never leaves
@@ -10,38 +10,30 @@ from __future__ import annotations
 import structlog
 from pydantic_core import to_json
 
-from svc.registry.openapi import STATUS_OF
+from svc.registry.failures import Failures
 from svc_actors.errors import ErrorCode, ServiceError, invalid, not_found
 from svc_http.exchange import JSON_TYPE, Header, Reply
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 
 
-def envelope(error: ServiceError) -> bytes:
-    members: dict[str, object] = {"code": error.code.value, "message": error.message}
-    if error.hint is not None:
-        members["hint"] = error.hint
-    if error.details is not None:
-        members["details"] = error.details
-    return to_json({"error": members}, fallback=str)
-
-
-def failure(error: ServiceError) -> Reply:
+def failure(error: ServiceError, failures: Failures) -> Reply:
     """Status, body and headers."""
     headers: list[Header] = [(b"content-type", JSON_TYPE)]
     if error.code is ErrorCode.RATE_LIMITED and error.details and "retry_after" in error.details:
         headers.append((b"retry-after", str(error.details["retry_after"]).encode()))
     if error.code is ErrorCode.UNAUTHENTICATED:
         headers.append((b"www-authenticate", b"Bearer"))
-    return STATUS_OF[error.code], envelope(error), headers
+    return failures.status(error), to_json({"error": failures.members(error)}, fallback=str), headers
 
 
-def no_such_path() -> Reply:
-    return failure(not_found("There is nothing at this path.", hint="GET /api/v1/openapi.json lists every path."))
+def no_such_path(failures: Failures) -> Reply:
+    error = not_found("There is nothing at this path.", hint="GET /api/v1/openapi.json lists every path.")
+    return failure(error, failures)
 
 
-def wrong_method(allowed: str) -> Reply:
-    _, body, headers = failure(invalid(f"This path answers to {allowed} only."))
+def wrong_method(allowed: str, failures: Failures) -> Reply:
+    _, body, headers = failure(invalid(f"This path answers to {allowed} only."), failures)
     return 405, body, [*headers, (b"allow", allowed.encode())]
 
 

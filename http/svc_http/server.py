@@ -18,7 +18,6 @@ from hypercorn.config import Config, Sockets
 from hypercorn.trio import serve
 from hypercorn.typing import ASGIFramework
 
-from svc.controller.config import ControllerConfig
 from svc_http import connections
 from svc_http.app import App
 
@@ -42,15 +41,16 @@ class TlsFiles:
 
 async def serve_https(
     app: App,
-    config: ControllerConfig,
+    bind: str,
     tls: TlsFiles,
     shutdown: trio.Event,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `shutdown` is set. Started with the URLs listened on (the port is real when 0 was asked for)."""
+    """Serve on `bind`, an address and port, until `shutdown` is set. Started with the URLs listened on (the port is
+    real when 0 was asked for)."""
     connections.install()
     server = _ServerConfig()
-    server.bind = [f"{config.bind_host}:{config.api_port}"]
+    server.bind = [bind]
     server.certfile, server.keyfile = str(tls.certificate), str(tls.key)
 
     async def stopped() -> None:

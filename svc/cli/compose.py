@@ -18,13 +18,15 @@ import structlog
 import trio
 
 from svc.cli.actor_alerts import ActorAlerts
+from svc.cli.machine_consoles import MachineConsoles
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.defaults import seed_defaults
+from svc.controller.realm import REALM
 from svc.controller.services import Controller
+from svc.controller.setup import ensure_setup_token
 from svc.identity.authenticate import Authentication
 from svc.identity.passwords import Passwords
-from svc.identity.sign_in import ensure_setup_token
 from svc.identity.throttle import forget_old_failures
 from svc.registry.idempotency import forget_expired
 from svc_actors.alerts import forget_closed_alerts
@@ -77,10 +79,15 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
     ):
         certificate = services.authority.server_certificate(config.data_dir, config.public_host)
         app = create_app(
-            controller_registry(), services, authenticator=Authentication(database), public_url=config.public_url
+            controller_registry(), services, authenticator=Authentication(database, REALM), public_url=config.public_url
         )
         stop = trio.Event()
-        add_console_routes(app, services, shutdown=stop)
+        add_console_routes(
+            app,
+            MachineConsoles(database, services.gateway),
+            session_cookie=REALM.session_cookie,
+            shutdown=stop,
+        )
         add_pages(app)
         _watch(app, services)
         token = await ensure_setup_token(database)
@@ -88,7 +95,7 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
         tls = TlsFiles(certificate.chain, certificate.key)
         checks = {"database": database_check(database)}
         async with trio.open_nursery() as listeners:
-            await listeners.start(partial(serve_https, app, config, tls, stop))
+            await listeners.start(partial(serve_https, app, f"{config.bind_host}:{config.api_port}", tls, stop))
             await listeners.start(
                 partial(serve_loopback, operations_app(app.metrics, checks), config.operations_port, stop)
             )

@@ -123,13 +123,20 @@ async def ops(session: Session, /, **given: Any) -> None:
 
 
 @click.command()
-@click.argument("service", type=click.Choice(["controller"]))
+@click.argument("service", type=click.Choice(["controller", "panel"]))
 def openapi(service: str) -> None:
     """Print a service's OpenAPI 3.1 document; no server is asked."""
-    from svc.controller.catalogue import controller_registry
     from svc.registry.openapi import document
 
-    click.echo(json.dumps(document(controller_registry()), indent=2, ensure_ascii=False))
+    if service == "panel":
+        from svc.panel.catalogue import panel_registry
+
+        described = document(panel_registry())
+    else:
+        from svc.controller.catalogue import controller_registry
+
+        described = document(controller_registry())
+    click.echo(json.dumps(described, indent=2, ensure_ascii=False))
 
 
 @click.command()

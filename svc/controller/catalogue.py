@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from functools import cache
 
-from svc.controller import images, overview, projects, tasks
+from svc.controller import images, overview, projects, setup, tasks
 from svc.controller.machines import consoles, machines, plans, ssh_keys
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
 from svc.controller.nodes import joining, locations, network, nodes
+from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.traffic import plan_traffic, traffic
 from svc.identity import activity, alerts, events, people, settings, sign_in, support, tokens, users
 from svc.registry.registry import Registry
 
 AREAS = (
+    setup,
     sign_in,
     activity,
     events,
@@ -49,4 +51,4 @@ AREAS = (
 
 @cache
 def controller_registry() -> Registry[Controller]:
-    return Registry(operation for area in AREAS for operation in area.operations)
+    return Registry((operation for area in AREAS for operation in area.operations), REALM)

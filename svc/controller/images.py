@@ -15,7 +15,8 @@ from svc.controller.tasks import TaskModel
 from svc.identity.fields import Name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
-from svc.registry.principal import Access, Role, Scope
+from svc.registry.principal import Access, Role
+from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.controller.images.files import ImageFiles
 from svc_actors.controller.images.images import (

@@ -13,7 +13,8 @@ from svc.controller.services import Controller
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, contains, joined, literally
-from svc.registry.principal import Access, Principal, Role, Scope
+from svc.registry.principal import Access, Principal, Role
+from svc.registry.scopes import Scope
 from svc.registry.shapes import NAME
 from svc_actors.controller.nodes.records import SHOWN_STATE
 from svc_actors.rows import sole

@@ -15,7 +15,8 @@ from svc.identity.fields import Name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, joined, paginate
-from svc.registry.principal import Access, Principal, Role, Scope
+from svc.registry.principal import Access, Principal, Role
+from svc.registry.scopes import Scope
 from svc_actors.errors import not_found
 from svc_actors.store import ForeignKeyViolationError, Queryable, Transaction, audit
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from svc.controller.config import ControllerConfig
+from svc.controller.realm import REALM
 from svc.identity.passwords import Passwords
+from svc.registry.realm import Realm
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.reconcile.network_watch import NetworkWatch
@@ -27,3 +29,4 @@ class Controller:
     tasks: TaskRunner
     sealer: Sealer
     passwords: Passwords
+    realm: Realm = REALM

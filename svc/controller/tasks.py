@@ -13,7 +13,8 @@ from svc.controller.services import Controller
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Principal, Scope
+from svc.registry.principal import Access, Principal
+from svc.registry.scopes import Scope
 from svc_actors.controller.tasks.runner import Level, ResourceKind, Task, TaskStatus, as_task, get_task, read_log
 from svc_actors.errors import ErrorCode, not_found
 from svc_actors.store import Queryable

@@ -11,7 +11,8 @@ from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Role, Scope
+from svc.registry.principal import Access, Role
+from svc.registry.scopes import Scope
 from svc_actors.store import Outcome, Queryable, Via
 
 operations = Operations[IdentityServices]()

@@ -9,7 +9,8 @@ from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Scope
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
 from svc_actors.alerts import Severity, announce_alert
 from svc_actors.errors import not_found
 from svc_actors.store import Record, audit

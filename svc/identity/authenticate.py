@@ -11,9 +11,10 @@ from datetime import timedelta
 from typing import Final
 
 from svc.identity.sessions import IDLE, end
-from svc.registry.principal import EVERY_SCOPE, Principal, Role, Scope, with_contained
+from svc.registry.principal import Principal, Role
+from svc.registry.realm import Realm
 from svc_actors.errors import unauthenticated
-from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint
+from svc_actors.secrets import fingerprint
 from svc_actors.store import Database
 
 _TOUCH_EVERY: Final = timedelta(minutes=1)
@@ -39,18 +40,18 @@ LEFT JOIN users AS o ON o.id = i.operator_id
 WHERE s.token_hash = $1
 """
 
-_SCOPES: dict[tuple[str, ...], frozenset[Scope]] = {}
-
 
 class Authentication:
     """What the HTTP side asks; see `svc_http.credentials.Authenticator`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, realm: Realm) -> None:
         self._database = database
+        self._realm = realm
+        self._closed: dict[tuple[str, ...], frozenset[str]] = {}
 
     async def by_token(self, token: str) -> Principal:
         row = None
-        if token.startswith(API_TOKEN_PREFIX):
+        if token.startswith(self._realm.token_prefix):
             row = await self._database.fetchrow(_OF_BEARER, fingerprint(token), _TOUCH_EVERY)
         if row is None:
             raise unauthenticated("This token is unknown, expired or revoked, or its owner is suspended.")
@@ -60,7 +61,7 @@ class Authentication:
             user_id=row["user_id"],
             email=row["email"],
             role=Role(row["role"]),
-            scopes=_scopes(tuple(row["scopes"])),
+            scopes=self._scopes(tuple(row["scopes"])),
             token_id=row["id"],
         )
 
@@ -79,16 +80,15 @@ class Authentication:
             user_id=row["user_id"],
             email=row["email"],
             role=Role(row["role"]),
-            scopes=EVERY_SCOPE,
+            scopes=None,
             session_id=row["id"],
             impersonation_id=row["impersonation_id"],
             impersonator_id=row["operator_id"],
             impersonator_email=row["operator_email"],
         )
 
-
-def _scopes(names: tuple[str, ...]) -> frozenset[Scope]:
-    known = _SCOPES.get(names)
-    if known is None:
-        known = _SCOPES[names] = with_contained(Scope(name) for name in names)
-    return known
+    def _scopes(self, names: tuple[str, ...]) -> frozenset[str]:
+        known = self._closed.get(names)
+        if known is None:
+            known = self._closed[names] = self._realm.scopes.closed(names)
+        return known

@@ -14,7 +14,8 @@ from pydantic import Field
 from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Presentation, Request, Route
-from svc.registry.principal import Access, Principal, Role, Scope
+from svc.registry.principal import Access, Principal, Role
+from svc.registry.scopes import Scope
 from svc.registry.streaming import EventStream, Visibility
 from svc_actors.errors import unauthenticated
 from svc_actors.store import Database, Event, EventKind

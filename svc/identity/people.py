@@ -18,7 +18,8 @@ from svc.identity.users import update_person
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Role, Scope
+from svc.registry.principal import Access, Role
+from svc.registry.scopes import Scope
 from svc_actors.errors import conflict
 from svc_actors.rows import sole
 

@@ -6,10 +6,14 @@ from typing import Protocol
 
 from svc.identity.passwords import Passwords
 from svc.registry.operation import Services
+from svc.registry.realm import Realm
 from svc_actors.store import EventLog
 
 
 class IdentityServices(Services, Protocol):
+    @property
+    def realm(self) -> Realm: ...
+
     @property
     def events(self) -> EventLog: ...
 

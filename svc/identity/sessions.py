@@ -18,7 +18,6 @@ from svc_actors.store import Transaction
 IDLE = timedelta(hours=12)
 ABSOLUTE = timedelta(days=7)
 SUPPORT = timedelta(minutes=30)
-SESSION_COOKIE = "svcvm_session"
 _MAX_USER_AGENT = 300
 
 

@@ -6,7 +6,8 @@ from svc.identity.fields import Line, Name
 from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
-from svc.registry.principal import Access, Scope
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
 from svc_actors.store import Queryable, audit
 
 operations = Operations[IdentityServices]()

@@ -1,6 +1,6 @@
-"""Setup, sign-in, sign-out and /me.
+"""Sign-in, sign-out and /me.
 
-Invariants: the first administrator is made once, with the token that was minted for it; whoever is unknown, has no
+Invariants: whoever is unknown, has no
 password or typed a wrong one gets the same answer at the same cost; only who proved the password is told of a
 suspension.
 """
@@ -15,36 +15,17 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.identity import sessions
-from svc.identity.fields import Email, Name, NewPassword
-from svc.identity.passwords import check_password
 from svc.identity.services import IdentityServices
 from svc.identity.settings import read_settings
 from svc.identity.throttle import SignInAttempt
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
-from svc.registry.principal import Access, Role, Scope
-from svc_actors.errors import conflict, forbidden, invalid, unauthenticated
-from svc_actors.secrets import SETUP_TOKEN_PREFIX, fingerprint, new_secret
-from svc_actors.store import Database, Queryable, Transaction, Via, audit
+from svc.registry.principal import Access, Role
+from svc.registry.scopes import Scope
+from svc_actors.errors import forbidden, invalid, unauthenticated
+from svc_actors.store import Transaction, Via, audit
 
 operations = Operations[IdentityServices]()
-
-DEFAULT_PROJECT = "default"
-_SETUP_LOCK = 0x5356_5355
-
-
-class SetupStatus(Model):
-    """`required`: there is no administrator yet."""
-
-    required: bool
-    service_name: str
-
-
-class SetupRequest(Request):
-    token: Annotated[str, Field(min_length=1, max_length=200)]
-    email: Email
-    name: Name
-    password: NewPassword
 
 
 class LoginRequest(Request):
@@ -83,83 +64,10 @@ class Me(Model):
     role: Role
     phone: str
     company: str
-    scopes: list[Scope]
+    scopes: list[str]
     created_at: datetime
     last_sign_in_at: datetime | None
     impersonation: Impersonation | None = None
-
-
-async def ensure_setup_token(database: Database) -> str | None:
-    """A fresh token for POST /setup, which ends any earlier one; None once there is an administrator."""
-    async with database.transaction() as tx:
-        await tx.execute("SELECT pg_advisory_xact_lock($1)", _SETUP_LOCK)
-        if await _administrator_exists(tx):
-            return None
-        token = new_secret(SETUP_TOKEN_PREFIX)
-        await tx.execute("DELETE FROM setup_tokens WHERE used_at IS NULL")
-        await tx.execute("INSERT INTO setup_tokens (token_hash) VALUES ($1)", fingerprint(token))
-    return token
-
-
-@operations.declare(
-    "setup.status",
-    "Whether the first administrator is still to be made",
-    Route.get("/setup/status"),
-    access=Access.PUBLIC,
-    scope=Scope.READ,
-)
-async def setup_status(context: Context[IdentityServices], request: Empty) -> SetupStatus:
-    database = context.services.database
-    settings = await read_settings(database)
-    return SetupStatus(required=not await _administrator_exists(database), service_name=settings.service_name)
-
-
-@operations.declare(
-    "setup.run",
-    "Make the first administrator, with the token that the service printed",
-    Route.post("/setup"),
-    access=Access.PUBLIC,
-    scope=Scope.WRITE,
-    positional=("token",),
-)
-async def setup(context: Context[IdentityServices], request: SetupRequest) -> LoginResult:
-    if await _administrator_exists(context.services.database):
-        raise conflict("This service is set up already.", hint="Sign in.")
-    check_password(request.password, [request.email.partition("@")[0]])
-    password_hash = await context.services.passwords.hash(request.password)
-    async with context.services.database.transaction() as tx:
-        await tx.execute("SELECT pg_advisory_xact_lock($1)", _SETUP_LOCK)
-        if await _administrator_exists(tx):
-            raise conflict("This service is set up already.", hint="Sign in.")
-        if not await tx.fetchval(
-            "UPDATE setup_tokens SET used_at = now() WHERE token_hash = $1 AND used_at IS NULL RETURNING true",
-            fingerprint(request.token),
-        ):
-            raise forbidden(
-                "This is not the setup token.",
-                hint="The service prints it when it starts, and a restart makes a new one.",
-            )
-        user_id: UUID = await tx.fetchval(
-            """
-            INSERT INTO users (email, name, role, password_hash, last_sign_in_at)
-            VALUES ($1, $2, 'administrator', $3, now()) RETURNING id
-            """,
-            request.email,
-            request.name,
-            password_hash,
-        )
-        await tx.execute(
-            """
-            WITH found AS (SELECT id FROM projects WHERE name = $1 ORDER BY created_at, id LIMIT 1),
-                 made AS (INSERT INTO projects (name) SELECT $1 WHERE NOT EXISTS (SELECT FROM found) RETURNING id)
-            INSERT INTO project_members (project_id, user_id)
-            SELECT id, $2::uuid FROM found UNION ALL SELECT id, $2::uuid FROM made
-            """,
-            DEFAULT_PROJECT,
-            user_id,
-        )
-        user = SignedIn(id=user_id, email=request.email, name=request.name, role=Role.ADMINISTRATOR)
-        return await _signed_in(context, tx, user, via=Via.SETUP)
 
 
 @operations.declare(
@@ -205,7 +113,7 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
         if not still:
             raise unauthenticated("The email address or the password is wrong.")
         user = SignedIn(id=row["id"], email=row["email"], name=row["name"], role=Role(row["role"]))
-        return await _signed_in(context, tx, user, via=Via.SESSION)
+        return await begin_session(context, tx, user, via=Via.SESSION)
 
 
 @operations.declare(
@@ -258,6 +166,7 @@ async def me(context: Context[IdentityServices], request: Empty) -> Me:
             started_at=row["started_at"],
             expires_at=row["expires_at"],
         )
+    scopes = context.principal.scopes
     return Me(
         id=row["id"],
         email=row["email"],
@@ -265,18 +174,16 @@ async def me(context: Context[IdentityServices], request: Empty) -> Me:
         role=Role(row["role"]),
         phone=row["phone"],
         company=row["company"],
-        scopes=sorted(context.principal.scopes),
+        scopes=sorted(context.services.realm.scopes.names if scopes is None else scopes),
         created_at=row["created_at"],
         last_sign_in_at=row["last_sign_in_at"],
         impersonation=impersonation,
     )
 
 
-async def _administrator_exists(queryable: Queryable) -> bool:
-    return bool(await queryable.fetchval("SELECT EXISTS (SELECT FROM users WHERE role = 'administrator')"))
-
-
-async def _signed_in(context: Context[IdentityServices], tx: Transaction, user: SignedIn, *, via: Via) -> LoginResult:
+async def begin_session(
+    context: Context[IdentityServices], tx: Transaction, user: SignedIn, *, via: Via
+) -> LoginResult:
     begun = await sessions.begin(
         tx,
         user.id,

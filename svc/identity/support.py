@@ -18,7 +18,8 @@ from svc.identity.services import IdentityServices
 from svc.identity.sign_in import LoginResult, SignedIn
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
-from svc.registry.principal import Access, Role, Scope
+from svc.registry.principal import Access, Role
+from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, forbidden
 
 operations = Operations[IdentityServices]()

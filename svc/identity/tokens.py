@@ -17,10 +17,11 @@ from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Scope, with_contained
-from svc_actors.errors import forbidden, not_found
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.errors import forbidden, not_found, wrong_field
 from svc_actors.rows import sole
-from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
+from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import audit
 
 operations = Operations[IdentityServices]()
@@ -31,7 +32,7 @@ _COLUMNS = "id, name, scopes, last_four, created_at, expires_at, last_used_at"
 class ApiToken(Model):
     id: UUID
     name: str
-    scopes: list[Scope]
+    scopes: list[str]
     last_four: str
     created_at: datetime
     expires_at: datetime | None
@@ -48,7 +49,7 @@ class ApiTokenCreateRequest(Request):
     """`days` until it expires; 0: never."""
 
     name: Name
-    scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(Scope))]
+    scopes: Annotated[list[Annotated[str, Field(max_length=50)]], Field(min_length=1, max_length=50)]
     days: Annotated[int, Field(ge=0, le=3650)] = 365
 
 
@@ -86,11 +87,15 @@ async def list_tokens(context: Context[IdentityServices], request: PageRequest) 
     secret=True,
 )
 async def create_token(context: Context[IdentityServices], request: ApiTokenCreateRequest) -> ApiTokenCreated:
-    excess = with_contained(request.scopes) - context.principal.scopes
+    realm, own = context.services.realm, context.principal.scopes
+    unknown = [scope for scope in request.scopes if scope not in realm.scopes.names]
+    if unknown:
+        raise wrong_field("scopes", f"there is no scope {unknown[0]}; there are {', '.join(realm.scopes.names)}")
+    excess = set() if own is None else realm.scopes.closed(request.scopes) - own
     if excess:
         names = ", ".join(sorted(excess))
         raise forbidden(f"A token cannot be given more than what makes it has: {names}.")
-    token = new_secret(API_TOKEN_PREFIX)
+    token = new_secret(realm.token_prefix)
     async with context.services.database.transaction() as tx:
         row = await tx.fetchrow(
             f"""

@@ -29,7 +29,8 @@ from svc.registry.operation import (
     Route,
     ServicesT,
 )
-from svc.registry.principal import Access, Scope
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
 
 RequestT = TypeVar("RequestT", bound=Request)
 ResultT = TypeVar("ResultT")

@@ -10,26 +10,15 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
+from svc.registry.failures import Failures
 from svc.registry.operation import Model, Presentation, ServicesT
 from svc.registry.parameters import path_parameters
 from svc.registry.principal import Access
 from svc.registry.registry import Entry, Registry
+from svc.registry.scopes import ScopePolicy
 from svc_actors.errors import ErrorCode
 
 JsonObject = dict[str, Any]
-
-STATUS_OF: dict[ErrorCode, int] = {
-    ErrorCode.INVALID: 400,
-    ErrorCode.UNAUTHENTICATED: 401,
-    ErrorCode.FORBIDDEN: 403,
-    ErrorCode.NOT_FOUND: 404,
-    ErrorCode.CONFLICT: 409,
-    ErrorCode.NOT_READY: 409,
-    ErrorCode.CAPACITY: 409,
-    ErrorCode.RATE_LIMITED: 429,
-    ErrorCode.UNAVAILABLE: 503,
-    ErrorCode.INTERNAL: 500,
-}
 
 _REF = "#/components/schemas/{model}"
 _CONTENT_TYPES = {
@@ -39,44 +28,27 @@ _CONTENT_TYPES = {
 }
 
 
-class ErrorBody(Model):
-    """`hint` says what to do about it; `details` are facts for a program."""
-
-    code: ErrorCode
-    message: str
-    hint: str | None = None
-    details: dict[str, Any] | None = None
-
-
-class ErrorEnvelope(Model):
-    """Every failure, whatever its status."""
-
-    error: ErrorBody
-
-
-def document(
-    registry: Registry[ServicesT],
-    *,
-    title: str = "Virtual Machine Controller",
-    session_cookie: str = "svcvm_session",
-) -> JsonObject:
+def document(registry: Registry[ServicesT]) -> JsonObject:
     """The OpenAPI document, as a JSON object. Paths are relative to its one server, `/api/v1`."""
-    entries = list(registry.entries())
-    schemas, definitions = _schemas(entries)
+    entries, realm = list(registry.entries()), registry.realm
+    codes = _codes_by_status(realm.failures)
+    schemas, definitions = _schemas(entries, realm.failures.envelope)
     paths: dict[str, JsonObject] = {}
     for entry in entries:
         route = entry.operation.route
-        paths.setdefault(route.path, {})[route.method.value.lower()] = _operation(entry, schemas, definitions)
+        paths.setdefault(route.path, {})[route.method.value.lower()] = _operation(
+            entry, realm.scopes, codes, schemas, definitions
+        )
     return {
         "openapi": "3.1.0",
-        "info": {"title": title, "version": version("svc")},
+        "info": {"title": realm.title, "version": version("svc")},
         "servers": [{"url": "/api/v1"}],
         "paths": {path: paths[path] for path in sorted(paths)},
         "components": {
             "schemas": {name: definitions[name] for name in sorted(definitions)},
-            "responses": {_response_name(status): _failure(codes) for status, codes in _codes_by_status().items()},
+            "responses": {_response_name(status): _failure(named, realm.failures) for status, named in codes.items()},
             "securitySchemes": {
-                "session": {"type": "apiKey", "in": "cookie", "name": session_cookie},
+                "session": {"type": "apiKey", "in": "cookie", "name": realm.session_cookie},
                 "token": {"type": "http", "scheme": "bearer"},
             },
         },
@@ -86,10 +58,12 @@ def document(
 _Key = tuple[str, JsonSchemaMode]
 
 
-def _schemas(entries: Iterable[Entry[Any]]) -> tuple[dict[_Key, JsonObject], dict[str, JsonObject]]:
+def _schemas(
+    entries: Iterable[Entry[Any]], envelope: type[Model]
+) -> tuple[dict[_Key, JsonObject], dict[str, JsonObject]]:
     """One pass over all models, so that a name stands for one schema in the whole document."""
     inputs: list[tuple[_Key, JsonSchemaMode, TypeAdapter[Any]]] = [
-        (("", "serialization"), "serialization", TypeAdapter(ErrorEnvelope))
+        (("", "serialization"), "serialization", TypeAdapter(envelope))
     ]
     for entry in entries:
         name = entry.operation.name
@@ -124,7 +98,13 @@ def _renamed(
     )
 
 
-def _operation(entry: Entry[Any], schemas: dict[_Key, JsonObject], definitions: dict[str, JsonObject]) -> JsonObject:
+def _operation(
+    entry: Entry[Any],
+    scopes: ScopePolicy,
+    statuses: Iterable[int],
+    schemas: dict[_Key, JsonObject],
+    definitions: dict[str, JsonObject],
+) -> JsonObject:
     operation = entry.operation
     request = _resolved(schemas[(operation.name, "validation")], definitions)
     described: JsonObject = {
@@ -142,13 +122,13 @@ def _operation(entry: Entry[Any], schemas: dict[_Key, JsonObject], definitions: 
         described["requestBody"] = _body(entry, request)
     if parameters:
         described["parameters"] = parameters
-    described["responses"] = _responses(entry, schemas)
+    described["responses"] = _responses(entry, statuses, schemas)
     if operation.access is Access.PUBLIC:
         described["security"] = []
     else:
         described["security"] = [{"session": []}, {"token": []}]
         described["description"] = (
-            f"Role: {operation.access.value.replace('_', ' ')}. Scope of a token: {operation.scope.value}."
+            f"Role: {operation.access.value.replace('_', ' ')}. Scope of a token: {scopes.asked(operation)}."
         )
     return described
 
@@ -198,7 +178,7 @@ def _body(entry: Entry[Any], request: JsonObject) -> JsonObject:
     return {"required": bool(required), "content": {"application/json": {"schema": schema}}}
 
 
-def _responses(entry: Entry[Any], schemas: dict[_Key, JsonObject]) -> JsonObject:
+def _responses(entry: Entry[Any], statuses: Iterable[int], schemas: dict[_Key, JsonObject]) -> JsonObject:
     operation = entry.operation
     responses: JsonObject = {}
     if operation.presentation is Presentation.REDIRECT:
@@ -212,14 +192,14 @@ def _responses(entry: Entry[Any], schemas: dict[_Key, JsonObject]) -> JsonObject
                 schema = schemas[(operation.name, "serialization")]
                 success["content"] = {"application/json": {"schema": schema}}
             responses[str(status)] = success
-    for status in _codes_by_status():
+    for status in statuses:
         responses[str(status)] = {"$ref": f"#/components/responses/{_response_name(status)}"}
     return responses
 
 
-def _codes_by_status() -> dict[int, list[ErrorCode]]:
+def _codes_by_status(failures: Failures) -> dict[int, list[ErrorCode]]:
     by_status: dict[int, list[ErrorCode]] = {}
-    for code, status in STATUS_OF.items():
+    for code, status in failures.statuses.items():
         by_status.setdefault(status, []).append(code)
     return dict(sorted(by_status.items()))
 
@@ -228,8 +208,8 @@ def _response_name(status: int) -> str:
     return f"Failure{status}"
 
 
-def _failure(codes: list[ErrorCode]) -> JsonObject:
+def _failure(codes: list[ErrorCode], failures: Failures) -> JsonObject:
     return {
         "description": ", ".join(code.value for code in codes),
-        "content": {"application/json": {"schema": {"$ref": _REF.format(model=ErrorEnvelope.__name__)}}},
+        "content": {"application/json": {"schema": {"$ref": _REF.format(model=failures.envelope.__name__)}}},
     }

@@ -19,7 +19,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from svc.registry.principal import Access, Principal, Scope
+from svc.registry.principal import Access, Principal
+from svc.registry.scopes import Scope
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
@@ -12,19 +11,6 @@ class Role(StrEnum):
     ADMINISTRATOR = "administrator"
     STAFF = "staff"
     CUSTOMER = "customer"
-
-
-class Scope(StrEnum):
-    """What a token may do. A cookie session has every scope: its role alone bounds it. `ADMIN` contains the others;
-    `WRITE` contains `READ`. `PROVISION` opens /provision and nothing else."""
-
-    READ = "read"
-    WRITE = "write"
-    PROVISION = "provision"
-    ADMIN = "admin"
-
-
-EVERY_SCOPE = frozenset(Scope)
 
 
 class Access(StrEnum):
@@ -48,12 +34,12 @@ _ROLES: dict[Access, frozenset[Role]] = {
 class Principal:
     """`user_id` is None for the anonymous caller of a public operation. During a support session this is the
     customer, and `impersonator_id` the administrator behind it.
-    `scopes` is closed under containment (see `with_contained`)."""
+    `scopes` is closed under containment (see `ScopePolicy.closed`); None is the whole authority of the role."""
 
     user_id: UUID | None
     email: str | None
     role: Role | None
-    scopes: frozenset[Scope]
+    scopes: frozenset[str] | None
     session_id: UUID | None = None
     token_id: UUID | None = None
     impersonation_id: UUID | None = None
@@ -77,11 +63,3 @@ class Principal:
 
 
 ANONYMOUS = Principal(user_id=None, email=None, role=None, scopes=frozenset())
-
-
-def with_contained(scopes: Iterable[Scope]) -> frozenset[Scope]:
-    """The scopes with those that they contain."""
-    given = frozenset(scopes)
-    if Scope.ADMIN in given:
-        return EVERY_SCOPE
-    return given | {Scope.READ} if Scope.WRITE in given else given

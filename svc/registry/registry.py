@@ -27,6 +27,8 @@ from pydantic import BaseModel, TypeAdapter
 from svc.registry.operation import Context, Method, Operation, Presentation, ServicesT
 from svc.registry.parameters import ParameterReader, Parameters, path_parameters
 from svc.registry.principal import Access, Principal
+from svc.registry.realm import Realm
+from svc.registry.scopes import ScopePolicy
 from svc_actors.allowance import Allowance, Allowances
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated, unavailable
 from svc_actors.runtime import ActorUnavailable, Draining, MailboxFull
@@ -63,7 +65,8 @@ class Entry(Generic[ServicesT]):
 
 
 class Registry(Generic[ServicesT]):
-    def __init__(self, operations: Iterable[Operation[ServicesT, Any, Any]]) -> None:
+    def __init__(self, operations: Iterable[Operation[ServicesT, Any, Any]], realm: Realm) -> None:
+        self.realm = realm
         self._entries: dict[str, Entry[ServicesT]] = {}
         self._refused = Allowances(per_minute=_REFUSED_ROWS_OF_A_PRINCIPAL)
         self._strangers = Allowance(per_minute=_ROWS_OF_STRANGERS)
@@ -104,7 +107,7 @@ class Registry(Generic[ServicesT]):
         """
         entry = self._entries[name]
         try:
-            authorise(entry.operation, context.principal)
+            authorise(entry.operation, context.principal, self.realm.scopes)
             request = await entry.reader.read(parameters)
             try:
                 return await entry.operation.handler(context, request)
@@ -127,16 +130,14 @@ class Registry(Generic[ServicesT]):
         return operation.access is Access.PUBLIC and error.code is not ErrorCode.INVALID and self._strangers.spend()
 
 
-def authorise(operation: Operation[Any, Any, Any], principal: Principal) -> None:
+def authorise(operation: Operation[Any, Any, Any], principal: Principal, scopes: ScopePolicy) -> None:
     """Authentication, scope, support-session rule, role. Raises `unauthenticated` or `forbidden`."""
     if operation.access is not Access.PUBLIC:
         if principal.user_id is None:
             raise unauthenticated("Sign in first.", hint="Send a session cookie, or Authorization: Bearer <token>.")
-        if operation.scope not in principal.scopes:
-            raise forbidden(
-                f"This token does not have the scope {operation.scope.value}.",
-                details={"scope": operation.scope.value},
-            )
+        if principal.scopes is not None and not scopes.allows(principal.scopes, operation):
+            asked = scopes.asked(operation)
+            raise forbidden(f"This token does not have the scope {asked}.", details={"scope": asked})
     acts = operation.mutates or operation.route.method is not Method.GET
     if principal.impersonation_id is not None and acts and not operation.in_support_session:
         # Before the role: an operator in a customer's account is told of the rule, not of the customer's role.

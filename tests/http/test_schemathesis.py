@@ -29,10 +29,11 @@ from schemathesis.specs.openapi.checks import (
 from svc.cli.compose import open_services
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
+from svc.controller.realm import REALM
 from svc.identity.authenticate import Authentication
 from svc.registry.openapi import document
 from svc.registry.operation import Method, Presentation
-from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
+from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database
 from svc_http.app import create_app
 from svc_http.server import serve_https
@@ -74,10 +75,12 @@ def controller(database_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
             open_services(config, database) as services,
             trio.open_nursery() as nursery,
         ):
-            app = create_app(REGISTRY, services, authenticator=Authentication(database), public_url="https://localhost")
+            app = create_app(
+                REGISTRY, services, authenticator=Authentication(database, REALM), public_url="https://localhost"
+            )
             stopping = trio.Event()
             stop.append((trio.lowlevel.current_trio_token(), stopping))
-            [bind] = await nursery.start(partial(serve_https, app, config, self_signed(folder), stopping))
+            [bind] = await nursery.start(partial(serve_https, app, "127.0.0.1:0", self_signed(folder), stopping))
             url = bind.replace("127.0.0.1", "localhost")
             started.put(Running(url, await _administrator(database), await _things(database)))
 
@@ -101,7 +104,7 @@ def controller(database_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
 
 
 async def _administrator(database: Database) -> str:
-    token = new_secret(API_TOKEN_PREFIX)
+    token = new_secret(REALM.token_prefix)
     await database.execute(
         """
         WITH root AS (

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from svc.identity.events import visible_events
-from svc.registry.principal import EVERY_SCOPE, Principal, Role
+from svc.registry.principal import Principal, Role
 from svc_actors.errors import ServiceError
 from svc_actors.store import EventKind, NewEvent, append
 from tests.support.identity import PASSWORD, Client, World
@@ -335,7 +335,7 @@ async def test_events_reach_only_those_who_may_see_what_they_tell(world: World) 
         events = [await anext(log) for _ in range(5)]
     seen = {}
     for name, user_id in users.items():
-        principal = Principal(user_id=user_id, email=name, role=Role.CUSTOMER, scopes=EVERY_SCOPE)
+        principal = Principal(user_id=user_id, email=name, role=Role.CUSTOMER, scopes=None)
         visible = await visible_events(world.database, principal)
         seen[name] = {event.subject for event in events if visible(event)}
     assert seen == {
@@ -352,7 +352,7 @@ async def test_a_stream_may_not_go_on_once_its_session_token_or_person_has_ended
     await world.token(user)
     session = await world.database.fetchval("SELECT id FROM sessions")
     token = await world.database.fetchval("SELECT id FROM api_tokens")
-    whole = Principal(user_id=user, email="ada", role=Role.CUSTOMER, scopes=EVERY_SCOPE)
+    whole = Principal(user_id=user, email="ada", role=Role.CUSTOMER, scopes=None)
 
     async def stands(**credential: object) -> bool:
         try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import trio
 
+from svc.controller.setup import ensure_setup_token
 from svc.identity.passwords import Passwords
-from svc.identity.sign_in import ensure_setup_token
 from svc_actors.store import Database
 from tests.support.identity import ORIGIN, PASSWORD, World, open_world
 

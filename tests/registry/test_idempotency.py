@@ -13,7 +13,7 @@ import trio
 import svc.registry.idempotency as idempotency
 from svc.registry.idempotency import forget_expired, once
 from svc.registry.operation import Context
-from svc.registry.principal import EVERY_SCOPE, Principal, Role
+from svc.registry.principal import Principal, Role
 from svc_actors.errors import ErrorCode, ServiceError, capacity
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, EventLog, Via
@@ -24,7 +24,7 @@ ORDER = ToyMakeRequest(id="ball", size=1, idempotency_key="k")
 
 def context(database: Database, token: UUID | None = None) -> Context[Toys]:
     token = token or UUID(int=1)
-    principal = Principal(user_id=UUID(int=2), email="a@b", role=Role.CUSTOMER, scopes=EVERY_SCOPE, token_id=token)
+    principal = Principal(user_id=UUID(int=2), email="a@b", role=Role.CUSTOMER, scopes=None, token_id=token)
     caller = Caller(principal.user_id, "a@b", "customer", Via.TOKEN, None, None, token, None, "request", "toy.make")
     services = Toys(database, Sealer(bytes(32)), EventLog(database))
     return Context(principal=principal, caller=caller, services=services, response=Toy)

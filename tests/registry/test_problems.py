@@ -15,9 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from svc.controller.catalogue import controller_registry
 from svc.controller.images import ImageCreateRequest
+from svc.controller.realm import REALM
 from svc.identity.fields import Name, Text
 from svc.registry.parameters import Parameters
-from svc.registry.principal import EVERY_SCOPE, Access, Principal, Role
+from svc.registry.principal import Access, Principal, Role
 from svc.registry.problems import explained
 from svc.registry.registry import Entry, authorise
 from svc_actors.errors import ErrorCode, ServiceError
@@ -87,10 +88,10 @@ async def test_an_unknown_field_of_the_query_is_refused_whatever_the_method(toys
     ("access", "words"), [(Access.STAFF, "staff and administrators"), (Access.ADMINISTRATOR, "administrators")]
 )
 def test_who_is_refused_for_their_role_is_told_who_may(access: Access, words: str) -> None:
-    customer = Principal(user_id=UUID(int=1), email="ada", role=Role.CUSTOMER, scopes=EVERY_SCOPE)
+    customer = Principal(user_id=UUID(int=1), email="ada", role=Role.CUSTOMER, scopes=None)
 
     with pytest.raises(ServiceError, match=f"^This is for {words} only.$"):
-        authorise(operation(access=access), customer)
+        authorise(operation(access=access), customer, REALM.scopes)
 
 
 def test_a_contradiction_between_fields_names_one_of_them() -> None:

@@ -15,11 +15,12 @@ from svc.cli.app import build, execute
 from svc.cli.columns import columns
 from svc.cli.description import describe
 from svc.controller.catalogue import controller_registry
+from svc.controller.realm import REALM
 from svc.registry.openapi import document
 from svc.registry.operation import Command, Empty, Method, Operation, Presentation, Request, Route
 from svc.registry.parameters import Parameters
-from svc.registry.principal import Scope, with_contained
 from svc.registry.registry import InconsistentRegistryError, Registry
+from svc.registry.scopes import Scope
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import ActorUnavailable, Draining, MailboxFull
 from svc_actors.store import Database
@@ -55,7 +56,7 @@ class Defaulted(Request):
 )
 def test_a_second_declaration_of_the_same_is_refused(second: dict[str, Any], why: str) -> None:
     with pytest.raises(InconsistentRegistryError, match=why):
-        Registry([operation(), operation(**second)])
+        Registry([operation(), operation(**second)], REALM)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +81,9 @@ def test_a_second_declaration_of_the_same_is_refused(second: dict[str, Any], why
     ],
 )
 def test_a_declaration_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> None:
-    Registry([operation()])
+    Registry([operation()], REALM)
     with pytest.raises(InconsistentRegistryError):
-        Registry([operation(**changes)])
+        Registry([operation(**changes)], REALM)
 
 
 def test_a_route_that_differs_only_in_the_parameters_name_is_the_same_route() -> None:
@@ -91,7 +92,7 @@ def test_a_route_that_differs_only_in_the_parameters_name_is_the_same_route() ->
 
     other = operation(name="toy.other", request=Renamed, route=Route(Method.GET, "/toys/{toy}"))
     with pytest.raises(InconsistentRegistryError, match="route"):
-        Registry([operation(), dataclasses.replace(other, command=Command(("toy", "other")))])
+        Registry([operation(), dataclasses.replace(other, command=Command(("toy", "other")))], REALM)
 
 
 def test_every_operation_is_in_the_openapi_document_and_nothing_else_is() -> None:
@@ -180,7 +181,7 @@ async def test_an_order_that_its_actor_did_not_take_is_unavailable(database: Dat
     async def refuse(*_: object) -> NoReturn:
         raise undelivered
 
-    registry = Registry([operation(handler=refuse)])
+    registry = Registry([operation(handler=refuse)], REALM)
     with pytest.raises(ServiceError) as refused:
         await registry.execute("toy.show", context(database), Parameters(path={"id": "x"}))
     assert refused.value.code is ErrorCode.UNAVAILABLE
@@ -195,7 +196,7 @@ def test_no_operation_takes_a_command_string_or_leaves_its_scope_to_chance() -> 
 
 
 def test_scopes_contain_what_they_say() -> None:
-    assert with_contained([Scope.ADMIN]) == set(Scope)
-    assert with_contained([Scope.WRITE]) == {Scope.WRITE, Scope.READ}
-    assert with_contained([Scope.PROVISION]) == {Scope.PROVISION}
+    assert REALM.scopes.closed([Scope.ADMIN]) == set(Scope)
+    assert REALM.scopes.closed([Scope.WRITE]) == {Scope.WRITE, Scope.READ}
+    assert REALM.scopes.closed([Scope.PROVISION]) == {Scope.PROVISION}
     assert Toy(id="x", size=1).note is None

@@ -15,7 +15,9 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from trio_websocket import WebSocketConnection, open_websocket_url
 
+from svc.cli.machine_consoles import MachineConsoles
 from svc.controller.machines import consoles
+from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.identity.authenticate import Authentication
 from svc.registry.registry import Registry
@@ -160,13 +162,19 @@ async def open_house(database: Database) -> AsyncIterator[House]:
     config.keep_alive_timeout = 5 * PING_SECONDS
     async with trio.open_nursery() as nursery:
         app = create_app(
-            Registry(consoles.operations),
+            Registry(consoles.operations, REALM),
             services,
-            authenticator=Authentication(database),
+            authenticator=Authentication(database, REALM),
             public_url="https://controller.test",
         )
         shutdown = trio.Event()
-        counted = add_console_routes(app, services, shutdown=shutdown, standing_seconds=STANDING_SECONDS)
+        counted = add_console_routes(
+            app,
+            MachineConsoles(database, gateway),
+            session_cookie=REALM.session_cookie,
+            shutdown=shutdown,
+            standing_seconds=STANDING_SECONDS,
+        )
         (url,) = await nursery.start(serve, app, config)
         yield House(database, gateway, counted, url, vm_id, node_id, project_id, shutdown)
         nursery.cancel_scope.cancel()

@@ -13,10 +13,11 @@ from uuid import UUID
 import trio
 from pydantic import Field
 
-from svc.controller.config import ControllerConfig
+from svc.controller.realm import REALM
 from svc.registry.operation import Command, Context, Empty, Method, Model, Operation, Presentation, Request, Route
-from svc.registry.principal import EVERY_SCOPE, Access, Principal, Role, Scope, with_contained
+from svc.registry.principal import Access, Principal, Role
 from svc.registry.registry import Registry
+from svc.registry.scopes import Scope
 from svc.registry.streaming import EventStream, Visibility
 from svc_actors.errors import forbidden, rate_limited, unauthenticated
 from svc_actors.sealing import Sealer
@@ -202,7 +203,7 @@ class Everybody:
             raise forbidden("suspended")
         if role not in list(Role):
             raise unauthenticated("unknown token")
-        granted = with_contained(Scope(scope) for scope in scopes)
+        granted = REALM.scopes.closed(scopes)
         return Principal(user_id=ADA, email="ada@example.org", role=Role(role), scopes=granted, token_id=SUPPORT)
 
     async def by_session(self, cookie: str) -> Principal:
@@ -211,7 +212,7 @@ class Everybody:
                 user_id=ADA,
                 email="ada@example.org",
                 role=Role.CUSTOMER,
-                scopes=EVERY_SCOPE,
+                scopes=None,
                 session_id=SUPPORT,
                 impersonation_id=SUPPORT,
                 impersonator_id=SUPPORT,
@@ -221,7 +222,7 @@ class Everybody:
 
 
 def toy_app(services: Toys, origin: str = "https://toys.test") -> App:
-    return create_app(Registry(OPERATIONS), services, authenticator=Everybody(), public_url=origin)
+    return create_app(Registry(OPERATIONS, REALM), services, authenticator=Everybody(), public_url=origin)
 
 
 @dataclass
@@ -245,13 +246,12 @@ async def served(database: Database, folder: Path) -> AsyncIterator[Served]:
     services = Toys(database, Sealer(bytes(32)), log)
     app = toy_app(services)
     files = self_signed(folder)
-    config = ControllerConfig(data_dir=folder, public_host="localhost", bind_host="127.0.0.1", api_port=0)
     stop, ended = trio.Event(), trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(log.run)
 
         async def serve(task_status: trio.TaskStatus[list[str]]) -> None:
-            await serve_https(app, config, files, stop, task_status)
+            await serve_https(app, "127.0.0.1:0", files, stop, task_status)
             ended.set()
 
         [bind] = await nursery.start(serve)

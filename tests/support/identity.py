@@ -13,22 +13,23 @@ from uuid import UUID
 import httpx
 import trio
 
-from svc.controller import projects
+from svc.controller import projects, setup
 from svc.controller.catalogue import controller_registry
 from svc.controller.machines import ssh_keys
+from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.identity import activity, events, people, settings, sign_in, support, tokens, users
 from svc.identity.authenticate import Authentication
 from svc.identity.passwords import Passwords
 from svc.registry.registry import Registry
 from svc_actors.sealing import Sealer
-from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
+from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, EventLog
 from svc_http.app import App, create_app
 
 ORIGIN = "https://controller.test"
 PASSWORD = "Correct-Horse-42"
-AREAS = (activity, events, people, projects, settings, sign_in, ssh_keys, support, tokens, users)
+AREAS = (activity, events, people, projects, settings, setup, sign_in, ssh_keys, support, tokens, users)
 
 
 class CheapPasswords(Passwords):
@@ -110,7 +111,7 @@ class World:
         return user_id
 
     async def token(self, user_id: UUID, scopes: Iterable[str] = ("admin",)) -> str:
-        token = new_secret(API_TOKEN_PREFIX)
+        token = new_secret(REALM.token_prefix)
         await self.database.execute(
             "INSERT INTO api_tokens (token_hash, last_four, user_id, name, scopes) VALUES ($1, $2, $3, 'test', $4)",
             fingerprint(token),
@@ -138,7 +139,7 @@ class World:
 
 @cache
 def people_registry() -> Registry[Controller]:
-    return Registry(operation for area in AREAS for operation in area.operations)
+    return Registry((operation for area in AREAS for operation in area.operations), REALM)
 
 
 @asynccontextmanager
@@ -154,12 +155,16 @@ async def open_world(
             services = cast(
                 Controller,
                 SimpleNamespace(
-                    database=database, events=log, sealer=Sealer(bytes(32)), passwords=passwords or CheapPasswords()
+                    database=database,
+                    events=log,
+                    sealer=Sealer(bytes(32)),
+                    passwords=passwords or CheapPasswords(),
+                    realm=REALM,
                 ),
             )
         else:
             registry = controller_registry()
-        app = create_app(registry, services, authenticator=Authentication(database), public_url=ORIGIN)
+        app = create_app(registry, services, authenticator=Authentication(database, REALM), public_url=ORIGIN)
         world = World(app, services, registry, nursery)
         try:
             yield world

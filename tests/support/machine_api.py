@@ -11,7 +11,7 @@ from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.services import Controller
 from svc.registry.operation import Context, Effects
-from svc.registry.principal import Principal, Role, Scope, with_contained
+from svc.registry.principal import Principal, Role
 from svc.registry.registry import Registry, authorise
 from svc_actors.store import Caller, Database, Via
 from tests.support.machine_service import Service
@@ -45,7 +45,7 @@ class Api:
 
     async def _call(self, name: str, values: dict[str, object], upload: AsyncIterator[bytes] | None) -> Any:
         operation = REGISTRY[name]
-        authorise(operation, self.principal)
+        authorise(operation, self.principal, REGISTRY.realm.scopes)
         self.effects = Effects()
         caller = Caller(
             actor_id=self.principal.user_id,
@@ -78,6 +78,4 @@ async def person(database: Database, role: Role, *, projects: tuple[UUID, ...] =
     )
     for project in projects:
         await database.execute("INSERT INTO project_members (project_id, user_id) VALUES ($1, $2)", project, user_id)
-    return Principal(
-        user_id=user_id, email=email, role=role, scopes=with_contained(frozenset({Scope.ADMIN})), session_id=uuid4()
-    )
+    return Principal(user_id=user_id, email=email, role=role, scopes=None, session_id=uuid4())

@@ -19,7 +19,8 @@ from svc.controller.nodes import nodes
 from svc.controller.nodes.models import NodeDetail
 from svc.controller.services import Controller
 from svc.registry.operation import Context
-from svc.registry.principal import Principal, Role, Scope
+from svc.registry.principal import Principal, Role
+from svc.registry.scopes import Scope
 from svc_actors.controller.nodes.records import NodeMode, NodeState
 from svc_actors.errors import ServiceError
 from svc_actors.store import Caller, Database, Via

@@ -12,6 +12,7 @@ from uuid import UUID
 import httpx
 import trio
 
+from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc_actors.sealing import Sealer
 from svc_actors.store import EventLog
@@ -37,7 +38,9 @@ async def callers(stage: Stage) -> AsyncIterator[Callers]:
         await nursery.start(log.run)
         services = cast(
             Controller,
-            SimpleNamespace(database=stage.database, events=log, sealer=Sealer(bytes(32)), passwords=CheapPasswords()),
+            SimpleNamespace(
+                database=stage.database, events=log, sealer=Sealer(bytes(32)), passwords=CheapPasswords(), realm=REALM
+            ),
         )
         async with open_world(stage.database, services=services) as world:
 

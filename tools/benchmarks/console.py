@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from types import SimpleNamespace
 from typing import cast
 from uuid import UUID, uuid4
 
@@ -27,9 +26,11 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from quart_trio import QuartTrio
 
+from svc.cli.machine_consoles import MachineConsoles
+from svc.controller.realm import REALM
 from svc_actors.controller.machines.consoles import ConsoleOpen
-from svc_console import add_console_routes
-from svc_console.routes import ConsoleServices
+from svc_actors.store import Database
+from svc_console.routes import add_console_routes
 from tools.benchmarks import Ratio
 
 ROUNDS = 5
@@ -89,8 +90,8 @@ class SourceAsGuest:
 
 async def relay_ours(port: int, source: int) -> None:
     app = QuartTrio(__name__)
-    services = SimpleNamespace(database=GoodTickets(), gateway=SourceAsGuest(source))
-    add_console_routes(app, cast(ConsoleServices, services))
+    consoles = MachineConsoles(cast(Database, GoodTickets()), SourceAsGuest(source))
+    add_console_routes(app, consoles, session_cookie=REALM.session_cookie)
     config = Config()
     config.bind = [f"127.0.0.1:{port}"]
     config.accesslog = config.errorlog = None

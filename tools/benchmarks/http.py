@@ -30,12 +30,12 @@ import trio
 from pydantic_core import to_json
 
 from svc.controller.catalogue import controller_registry
-from svc.controller.config import ControllerConfig
 from svc.controller.machines.models import VM_SELECT
+from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.identity.authenticate import Authentication
 from svc_actors.sealing import Sealer
-from svc_actors.secrets import API_TOKEN_PREFIX, fingerprint, new_secret
+from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, Event, EventKind, EventLog, NewEvent, append, embedded, migrate
 from svc_http.app import App, create_app
 from svc_http.server import TlsFiles, serve_https
@@ -194,11 +194,11 @@ async def _server(kind: str, folder: Path, url: str) -> AsyncIterator[int]:
 
 
 def _application(database: Database, events: EventLog | None = None) -> App:
-    services = SimpleNamespace(database=database, events=events, sealer=Sealer(bytes(32)))
+    services = SimpleNamespace(database=database, events=events, sealer=Sealer(bytes(32)), realm=REALM)
     return create_app(
         controller_registry(),
         cast(Controller, services),
-        authenticator=Authentication(database),
+        authenticator=Authentication(database, REALM),
         public_url="https://bench",
     )
 
@@ -214,8 +214,7 @@ async def _serve(kind: str, folder: Path, url: str) -> None:
             port = await nursery.start(_serve_loop, folder, log)
         else:
             app = _bare() if kind == "bare" else _application(database, log)
-            config = ControllerConfig(data_dir=folder, public_host="bench", bind_host="127.0.0.1", api_port=0)
-            serve = partial(serve_https, app, config, _tls(folder), trio.Event())
+            serve = partial(serve_https, app, "127.0.0.1:0", _tls(folder), trio.Event())
             [bind] = await nursery.start(serve)
             port = int(bind.rpartition(":")[2])
         print(port, flush=True)
@@ -272,7 +271,7 @@ def _tls(folder: Path) -> TlsFiles:
 
 async def _seed(database: Database) -> tuple[str, UUID]:
     """An administrator's token, and ten thousand machines, of which one id."""
-    token = new_secret(API_TOKEN_PREFIX)
+    token = new_secret(REALM.token_prefix)
     user = await database.fetchval(
         "INSERT INTO users (email, name, role) VALUES ('root@bench', 'Root', 'administrator') RETURNING id"
     )

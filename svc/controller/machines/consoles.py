@@ -9,7 +9,8 @@ from svc.controller.machines.models import visible_machine
 from svc.controller.services import Controller
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.principal import Access, Principal, Scope
+from svc.registry.principal import Access, Principal
+from svc.registry.scopes import Scope
 from svc_actors.controller.machines.consoles import (
     OPENABLE,
     ConsoleKind,

@@ -31,7 +31,8 @@ from svc.registry.declare import Operations
 from svc.registry.idempotency import key_owner, once
 from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Principal, Role, Scope
+from svc.registry.principal import Access, Principal, Role
+from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE, Shape
 from svc_actors.controller.machines.creation import IdempotencyKey, NewMachine, create_machine, find_by_key
 from svc_actors.controller.machines.metrics import machine_metrics

@@ -16,7 +16,8 @@ from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.principal import Access, Scope
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
 from svc_actors.controller.machines.machine import Changes, Machine
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.tasks.runner import Task

@@ -15,7 +15,8 @@ from svc.identity.fields import Name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, paginate
-from svc.registry.principal import Access, Role, Scope
+from svc.registry.principal import Access, Role
+from svc.registry.scopes import Scope
 from svc_actors.controller.traffic.periods import Period, period_of, start_of, utc_now
 from svc_actors.controller.traffic.policies import as_policy, policies
 from svc_actors.controller.traffic.policy import TrafficAction, TrafficDirection

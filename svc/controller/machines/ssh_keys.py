@@ -20,7 +20,8 @@ from svc.identity.fields import Name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Role, Scope
+from svc.registry.principal import Access, Role
+from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.rows import sole
 from svc_actors.store import UniqueViolationError, audit

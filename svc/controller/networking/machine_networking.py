@@ -20,7 +20,8 @@ from svc.controller.services import Controller
 from svc.controller.traffic.models import TrafficMonth
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.principal import Access, Principal, Scope
+from svc.registry.principal import Access, Principal
+from svc.registry.scopes import Scope
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.network_attachment import NewAddress, ipv4_allowed
 from svc_actors.controller.machines.spec import effective_rate, held_network

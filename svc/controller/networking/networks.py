@@ -13,7 +13,8 @@ from svc.controller.services import Controller
 from svc.identity.fields import Name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
-from svc.registry.principal import Access, Scope
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
 from svc_actors.controller.networking.networks import create_network, create_pool, remove_network, update_network
 from svc_actors.store import Queryable, Record, Transaction, audit
 

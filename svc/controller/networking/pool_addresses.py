@@ -16,7 +16,8 @@ from svc.identity.fields import Reason
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Scope
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.controller.networking.addresses import force_free
 from svc_actors.controller.networking.pool_arithmetic import Slots

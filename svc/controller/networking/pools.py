@@ -22,7 +22,8 @@ from svc.identity.fields import Name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Scope
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
 from svc_actors.controller.networking.networks import GatewayMode
 from svc_actors.controller.networking.pool_edits import remove_pool, update_pool
 from svc_actors.controller.networking.pool_watch import POOLS

@@ -28,7 +28,8 @@ from svc.controller.services import Controller
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, contains, equals, joined, paginate
-from svc.registry.principal import Access, Principal, Role, Scope
+from svc.registry.principal import Access, Principal, Role
+from svc.registry.scopes import Scope
 from svc_actors.controller.machines.records import announce_machine
 from svc_actors.controller.networking.security_groups import (
     add_rule,

@@ -26,7 +26,8 @@ from svc.registry.operation import (
     Request,
     Route,
 )
-from svc.registry.principal import Access, Scope
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
 from svc.registry.shapes import NAME, Shape
 from svc_actors.controller.nodes.enrolment import (
     create_bootstrap,

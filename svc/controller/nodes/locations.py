@@ -10,7 +10,8 @@ from svc.identity.fields import Name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, paginate
-from svc.registry.principal import Access, Scope
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
 from svc_actors.errors import conflict
 from svc_actors.rows import sole
 from svc_actors.store import UniqueViolationError, audit

@@ -9,7 +9,8 @@ from uuid import UUID
 from svc.controller.services import Controller
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.principal import Access, Scope
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
 from svc_actors.controller.nodes.records import get_node
 from svc_actors.rows import sole
 

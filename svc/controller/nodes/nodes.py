@@ -33,7 +33,8 @@ from svc.controller.tasks import TASK_COLUMNS, TaskModel, page_of_tasks
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Scope
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
 from svc_actors.controller.nodes.node import Node, NodeChange
 from svc_actors.controller.nodes.records import SELECT, SHOWN_STATE, NodeMode, NodeRecord, NodeState, as_node, get_node
 from svc_actors.controller.tasks.runner import ResourceKind, create_task

@@ -12,7 +12,8 @@ from svc.controller.machines.plans import Plan, shown_plan
 from svc.controller.services import Controller
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.principal import Access, Scope
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
 from svc_actors.controller.traffic.enforcement import enforce_plan
 from svc_actors.controller.traffic.periods import utc_now
 from svc_actors.controller.traffic.policies import set_policy

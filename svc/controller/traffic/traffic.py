@@ -27,7 +27,8 @@ from svc.controller.traffic.models import (
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, joined, paginate
-from svc.registry.principal import Access, Principal, Scope
+from svc.registry.principal import Access, Principal
+from svc.registry.scopes import Scope
 from svc_actors.controller.traffic.periods import Period, period_of, until, utc_now
 from svc_actors.controller.traffic.policies import as_policy, policies, policy_of
 from svc_actors.controller.traffic.readings import month_of, months_of

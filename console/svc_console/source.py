@@ -1,0 +1,43 @@
+"""What the relay asks of the service whose consoles it serves."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+import trio
+
+
+class Refusal(StrEnum):
+    """Why a console may not be open, or not any more."""
+
+    SIGNED_OUT = "signed_out"
+    """The session or token has ended, or its person is suspended or may no longer see the machine."""
+    MACHINE_GONE = "machine_gone"
+    MACHINE_STOPPED = "machine_stopped"
+
+
+class Console(Protocol):
+    """What a redeemed ticket opens."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the machine's node is there now."""
+        ...
+
+    async def refusal(self) -> Refusal | None:
+        """None while the console may be open. Raises `ServiceError` when that cannot be told."""
+        ...
+
+    async def open(self, *, timeout: float) -> trio.abc.Stream:
+        """The guest's end. Raises `ServiceError`: `not_found` or `not_ready` when the guest is off."""
+        ...
+
+
+class ConsoleSource(Protocol):
+    async def redeem(self, ticket: str, *, session_cookie: str | None) -> Console | None:
+        """Spend a ticket. None when it opens nothing."""
+        ...

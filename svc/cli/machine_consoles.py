@@ -1,0 +1,71 @@
+"""The controller's machines as consoles that svc_console can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+import trio
+
+from svc_actors.controller.machines.consoles import ConsoleOpen, Grant, Standing, redeem, standing
+from svc_actors.store import Database
+from svc_console.source import Refusal
+
+_REFUSALS = {
+    Standing.GOOD: None,
+    Standing.SIGNED_OUT: Refusal.SIGNED_OUT,
+    Standing.MACHINE_GONE: Refusal.MACHINE_GONE,
+    Standing.MACHINE_STOPPED: Refusal.MACHINE_STOPPED,
+}
+
+
+class Streams(Protocol):
+    """What a console asks of the node gateway."""
+
+    def is_online(self, node_id: UUID) -> bool: ...
+
+    async def open_stream(
+        self, node_id: UUID, operation: Callable[[str], ConsoleOpen], *, timeout: float
+    ) -> trio.abc.Stream: ...
+
+
+@dataclass(frozen=True)
+class MachineConsole:
+    database: Database
+    gateway: Streams
+    grant: Grant
+    node_id: UUID
+
+    @property
+    def kind(self) -> str:
+        return self.grant.kind.value
+
+    @property
+    def reachable(self) -> bool:
+        return self.gateway.is_online(self.node_id)
+
+    async def refusal(self) -> Refusal | None:
+        return _REFUSALS[await standing(self.database, self.grant)]
+
+    async def open(self, *, timeout: float) -> trio.abc.Stream:
+        grant = self.grant
+        return await self.gateway.open_stream(
+            self.node_id,
+            lambda token: ConsoleOpen(vm_id=grant.vm_id, kind=grant.kind, stream_token=token),
+            timeout=timeout,
+        )
+
+
+@dataclass(frozen=True)
+class MachineConsoles:
+    database: Database
+    gateway: Streams
+
+    async def redeem(self, ticket: str, *, session_cookie: str | None) -> MachineConsole | None:
+        grant = await redeem(self.database, ticket, session_cookie=session_cookie)
+        if grant is None:
+            return None
+        node_id: UUID = await self.database.fetchval("SELECT node_id FROM vms WHERE id = $1", grant.vm_id)
+        return MachineConsole(self.database, self.gateway, grant, node_id)

@@ -1,0 +1,32 @@
+"""The controller among services (vm-controller-api.md, Authentication and Errors)."""
+
+from __future__ import annotations
+
+from svc.registry.failures import ErrorEnvelope, Failures
+from svc.registry.principal import Role
+from svc.registry.realm import Realm
+from svc.registry.scopes import ListedScopes
+from svc_actors.errors import ErrorCode
+
+REALM = Realm(
+    title="Virtual Machine Controller",
+    token_prefix="svcvm_",  # noqa: S106 - the public start of a token
+    session_cookie="svcvm_session",
+    roles=frozenset(Role),
+    scopes=ListedScopes(),
+    failures=Failures(
+        statuses={
+            ErrorCode.INVALID: 400,
+            ErrorCode.UNAUTHENTICATED: 401,
+            ErrorCode.FORBIDDEN: 403,
+            ErrorCode.NOT_FOUND: 404,
+            ErrorCode.CONFLICT: 409,
+            ErrorCode.NOT_READY: 409,
+            ErrorCode.CAPACITY: 409,
+            ErrorCode.RATE_LIMITED: 429,
+            ErrorCode.UNAVAILABLE: 503,
+            ErrorCode.INTERNAL: 500,
+        },
+        envelope=ErrorEnvelope,
+    ),
+)

@@ -1,0 +1,71 @@
+"""The panel among services (hosting-panel-api.md, Authentication and Errors)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from svc.registry.failures import Failures
+from svc.registry.operation import Model
+from svc.registry.principal import Role
+from svc.registry.realm import Realm
+from svc.registry.scopes import Area, PrefixScopes
+from svc_actors.errors import ErrorCode, ServiceError
+
+
+class PanelErrorBody(Model):
+    """`hint` is guidance for the caller; empty where there is none."""
+
+    code: Literal["invalid", "unauthenticated", "forbidden", "not_found", "conflict", "rate_limited", "unavailable"]
+    message: str
+    hint: str
+
+
+class PanelErrorEnvelope(Model):
+    """Every failure, whatever its status."""
+
+    error: PanelErrorBody
+
+
+class PanelFailures(Failures):
+    """Exactly `code`, `message` and `hint`."""
+
+    def members(self, error: ServiceError) -> dict[str, object]:
+        return {"code": self.code(error.code).value, "message": error.message, "hint": error.hint or ""}
+
+
+REALM = Realm(
+    title="Hosting Panel",
+    token_prefix="svc_",  # noqa: S106 - the public start of a token
+    session_cookie="svc_session",
+    roles=frozenset({Role.ADMINISTRATOR, Role.CUSTOMER}),
+    scopes=PrefixScopes(
+        {
+            "read": Area(reads_only=True),
+            "sites": Area(("site", "domain", "redirect", "dns", "certificate", "schedule", "wordpress")),
+            "files": Area(("file",)),
+            "databases": Area(("database", "database_user", "export")),
+            "backups": Area(("backup", "recovery")),
+            "deploy": Area(("app", "deploy", "staging")),
+            "migrate": Area(("import", "htaccess", "migration")),
+            "jobs": Area(("job", "health"), reads_only=True),
+            "admin": Area(),
+        }
+    ),
+    failures=PanelFailures(
+        statuses={
+            ErrorCode.INVALID: 400,
+            ErrorCode.UNAUTHENTICATED: 401,
+            ErrorCode.FORBIDDEN: 403,
+            ErrorCode.NOT_FOUND: 404,
+            ErrorCode.CONFLICT: 409,
+            ErrorCode.RATE_LIMITED: 429,
+            ErrorCode.UNAVAILABLE: 503,
+        },
+        envelope=PanelErrorEnvelope,
+        spoken_as={
+            ErrorCode.NOT_READY: ErrorCode.CONFLICT,
+            ErrorCode.CAPACITY: ErrorCode.CONFLICT,
+            ErrorCode.INTERNAL: ErrorCode.UNAVAILABLE,
+        },
+    ),
+)

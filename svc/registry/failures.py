@@ -1,0 +1,59 @@
+"""How a service's failures look on the wire: its codes, their statuses, and the members of the envelope.
+
+An error is raised with one of the kernel's codes. A service whose specification has fewer of them answers with the
+code that says the same there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from svc.registry.operation import Model
+from svc_actors.errors import ErrorCode, ServiceError
+
+
+class ErrorBody(Model):
+    """`hint` says what to do about it; `details` are facts for a program."""
+
+    code: ErrorCode
+    message: str
+    hint: str | None = None
+    details: dict[str, Any] | None = None
+
+
+class ErrorEnvelope(Model):
+    """Every failure, whatever its status."""
+
+    error: ErrorBody
+
+
+@dataclass(frozen=True)
+class Failures:
+    """`statuses`: the HTTP status of each code that the service answers with. `spoken_as`: the code it answers with in
+    place of one that it has not. `envelope` describes the answer in OpenAPI."""
+
+    statuses: Mapping[ErrorCode, int]
+    envelope: type[Model]
+    spoken_as: Mapping[ErrorCode, ErrorCode] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for code in ErrorCode:
+            if self.code(code) not in self.statuses:
+                raise ValueError(f"the code {code.value} has no status")
+
+    def code(self, code: ErrorCode) -> ErrorCode:
+        return self.spoken_as.get(code, code)
+
+    def status(self, error: ServiceError) -> int:
+        return self.statuses[self.code(error.code)]
+
+    def members(self, error: ServiceError) -> dict[str, object]:
+        """The members of `error` in the envelope."""
+        members: dict[str, object] = {"code": self.code(error.code).value, "message": error.message}
+        if error.hint is not None:
+            members["hint"] = error.hint
+        if error.details is not None:
+            members["details"] = error.details
+        return members

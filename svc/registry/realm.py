@@ -1,0 +1,23 @@
+"""What tells one service of this kernel from another: how its callers identify themselves, what they may be, and how
+it answers when it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from svc.registry.failures import Failures
+from svc.registry.principal import Role
+from svc.registry.scopes import ScopePolicy
+
+
+@dataclass(frozen=True)
+class Realm:
+    """`title` heads the API's document. `token_prefix` begins every API token, `session_cookie` names the cookie of a
+    browser session; two services on one host differ in both. `roles` are those that its people can have."""
+
+    title: str
+    token_prefix: str
+    session_cookie: str
+    roles: frozenset[Role]
+    scopes: ScopePolicy
+    failures: Failures

@@ -1,0 +1,113 @@
+"""The panel stands on what services share, without the controller."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from svc.identity.authenticate import Authentication
+from svc.identity.passwords import Passwords
+from svc.panel.catalogue import panel_registry
+from svc.panel.realm import REALM
+from svc.panel.services import Panel
+from svc.registry.openapi import document
+from svc.registry.scopes import Scope
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database, EventLog
+from svc_http.app import create_app
+
+ORIGIN = "https://panel.test"
+
+
+def test_its_registry_loads_nothing_of_the_controller() -> None:
+    program = """
+import sys
+from typing import Any, cast
+import svc.panel.catalogue, svc_http.app
+svc.panel.catalogue.panel_registry()
+print([name for name in sys.modules if name.startswith(("svc.controller", "svc_actors.controller", "svc_nodeagent"))])
+"""
+
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+    assert loaded.strip() == "[]"
+
+
+def test_its_document_has_sign_in_and_its_own_seven_codes() -> None:
+    described = document(panel_registry())
+
+    assert described["info"]["title"] == "Hosting Panel"
+    assert described["paths"]["/auth/login"]["post"]["operationId"] == "session.login"
+    body = described["components"]["schemas"]["PanelErrorBody"]
+    assert sorted(body["properties"]) == sorted(body["required"]) == ["code", "hint", "message"]
+    assert len(body["properties"]["code"]["enum"]) == 7
+    assert described["components"]["securitySchemes"]["session"]["name"] == "svc_session"
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_no_error_leaves_it_with_a_code_or_member_of_another_service(code: ErrorCode) -> None:
+    error = ServiceError(code, "What happened.", details={"of": "no concern"})
+
+    members = REALM.failures.members(error)
+
+    assert set(members) == {"code", "message", "hint"}
+    assert members["code"] in {c.value for c in REALM.failures.statuses}
+    assert members["hint"] == ""
+
+
+@pytest.mark.parametrize(
+    ("scopes", "name", "mutates", "allowed"),
+    [
+        ({"read"}, "site.list", False, True),
+        ({"read"}, "site.create", True, False),
+        ({"sites"}, "site.create", True, True),
+        ({"sites"}, "dns.point", True, True),
+        ({"sites"}, "staging.push", True, False),
+        ({"files"}, "filer.write", True, False),
+        ({"jobs"}, "job.list", False, True),
+        ({"jobs"}, "job.cancel", True, False),
+        ({"admin"}, "webhook.create", True, True),
+        ({"made up"}, "site.list", False, False),
+        (set(), "site.list", False, False),
+    ],
+)
+def test_a_scope_is_an_area_of_operation_names(scopes: set[str], name: str, mutates: bool, allowed: bool) -> None:
+    class Operation:
+        scope = Scope.ADMIN
+
+        def __init__(self) -> None:
+            self.name = name
+            self.mutates = mutates
+
+    assert REALM.scopes.allows(frozenset(scopes), Operation()) is allowed
+
+
+async def test_a_person_signs_in_and_gets_the_panels_cookie(database: Database) -> None:
+    passwords = Passwords()
+    await database.execute(
+        "INSERT INTO users (email, name, role, password_hash) VALUES ('ada@example.com', 'Ada', 'customer', $1)",
+        await passwords.hash("Correct-Horse-42"),
+    )
+    services = Panel(database, EventLog(database), Sealer(bytes(32)), passwords)
+    app = create_app(panel_registry(), services, authenticator=Authentication(database, REALM), public_url=ORIGIN)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, app)), base_url=ORIGIN) as browser:
+        page = {"Origin": ORIGIN, "X-Service-Request": "1"}
+        wrong = await browser.post(
+            "/api/v1/auth/login", json={"email": "ada@example.com", "password": "a guess"}, headers=page
+        )
+        right = await browser.post(
+            "/api/v1/auth/login", json={"email": "ada@example.com", "password": "Correct-Horse-42"}, headers=page
+        )
+        me = await browser.get("/api/v1/me")
+
+    assert wrong.status_code == 401
+    assert set(wrong.json()["error"]) == {"code", "message", "hint"}
+    assert right.headers["set-cookie"].startswith("svc_session=")
+    assert me.json()["email"] == "ada@example.com"
+    assert "sites" in me.json()["scopes"]
