@@ -28,7 +28,7 @@ from svc.registry.parameters import Parameters
 from svc.registry.principal import Principal
 from svc.registry.registry import Entry, Registry
 from svc_actors.errors import invalid
-from svc_actors.store import Caller, Via
+from svc_actors.store import Caller, Via, serve_request
 from svc_http.credentials import Authenticator, Credentials
 from svc_http.errors import as_service_error, failure, no_such_path, wrong_method
 from svc_http.exchange import JSON_TYPE, ClientGoneError, Exchange, Header, Reply
@@ -60,6 +60,7 @@ class App(QuartTrio):
         metrics.event_streams.set_function(lambda: len(api.streams))
 
     async def asgi_app(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        serve_request()
         if scope["type"] != "http":
             await super().asgi_app(scope, receive, send)
             return

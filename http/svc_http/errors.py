@@ -20,7 +20,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 def failure(error: ServiceError, failures: Failures) -> Reply:
     """Status, body and headers."""
     headers: list[Header] = [(b"content-type", JSON_TYPE)]
-    if error.code is ErrorCode.RATE_LIMITED and error.details and "retry_after" in error.details:
+    if error.details and "retry_after" in error.details:
         headers.append((b"retry-after", str(error.details["retry_after"]).encode()))
     if error.code is ErrorCode.UNAUTHENTICATED:
         headers.append((b"www-authenticate", b"Bearer"))

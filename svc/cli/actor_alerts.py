@@ -18,7 +18,7 @@ from svc_actors.alerts import Severity, close_alert, close_alerts, raise_alert
 from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorAlert, AlertKind
 from svc_actors.runtime.supervision import log_alert
-from svc_actors.store import Database
+from svc_actors.store import Database, Transaction
 
 RETRY_SECONDS: Final = 5.0
 _PREFIX: Final = "actor:"
@@ -59,17 +59,19 @@ class ActorAlerts:
                 await self._noticed.wait()
 
     async def _close_those_of_before(self) -> None:
-        async with self._database.transaction() as tx:
-            await close_alerts(tx, _PREFIX)
+        await self._database.transact(lambda tx: close_alerts(tx, _PREFIX))
 
     async def _write(self, alert: ActorAlert) -> None:
         key = f"{_PREFIX}{alert.actor}"
-        async with self._database.transaction() as tx:
+
+        async def write(tx: Transaction) -> None:
             if alert.kind is AlertKind.RECOVERED:
                 await close_alert(tx, key)
             else:
                 await raise_alert(
                     tx, key, f"{alert.actor} is {alert.kind.value} after {alert.during}", severity=Severity.WARNING
                 )
+
+        await self._database.transact(write)
         if self._unwritten.get(alert.actor) is alert:  # Else there is news already, which is written next.
             del self._unwritten[alert.actor]

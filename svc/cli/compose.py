@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from svc.identity.authenticate import Authentication
 from svc.identity.passwords import Passwords
 from svc.identity.throttle import forget_old_failures
 from svc.registry.idempotency import forget_expired
-from svc_actors.alerts import forget_closed_alerts
+from svc_actors.alerts import forget_closed_alerts, raise_alert
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.images.files import ImageFiles, ImageSources
@@ -41,17 +41,17 @@ from svc_actors.controller.reconcile.network_watch import NetworkWatch
 from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_observer
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
-from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
-from svc_actors.store import Database, EventLog, database_url, migrate
+from svc_actors.store import LANE, Database, EventLog, database_url, exclusive, keep_running, migrate
 from svc_console.routes import add_console_routes
 from svc_http.app import App, create_app
 from svc_http.operations import database_check, operations_app
 from svc_http.pages import add_pages
 from svc_http.server import TlsFiles, serve_https, serve_loopback
 
-POOL_SIZE = 16
+REQUEST_CONNECTIONS, BACKGROUND_CONNECTIONS = 16, 8
+"""Each lane's own (`svc_actors.store.lanes`). More than a PostgreSQL has cores for only makes each slower."""
 DRAIN_SECONDS = 10.0
 FORGET_SECONDS = 600.0
 
@@ -74,7 +74,8 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
     config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
     async with (
         database_url(config.data_dir, environ) as url,
-        Database.open(url, size=POOL_SIZE) as database,
+        Database.open(url, size=REQUEST_CONNECTIONS, background=BACKGROUND_CONNECTIONS) as database,
+        exclusive(database, "controller"),
         open_services(config, database) as services,
     ):
         certificate = services.authority.server_certificate(config.data_dir, config.public_host)
@@ -112,9 +113,9 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
     sealer = Sealer.from_file(config.data_dir / "secret.key")
     authority = await Authority.open(database, sealer)
     await seed_defaults(database)
-    events = EventLog(database)
-    alerts = ActorAlerts(database)
-    async with ActorSystem.open(on_alert=alerts.notice) as actors, trio.open_nursery() as nursery:
+    alerts, loop_alerts = ActorAlerts(database), _LoopAlerts(database)
+    events = EventLog(database, alert=loop_alerts.notice)
+    async with ActorSystem.open(on_alert=alerts.notice, carried=(LANE,)) as actors, trio.open_nursery() as nursery:
         observe = machine_observer(actors)
         watch = NodeWatch(
             actors,
@@ -144,13 +145,14 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         watch.handle_tasks(tasks)
         await nursery.start(events.run)
         nursery.start_soon(alerts.run)
+        nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
         await nursery.start(gateway.run)
         await nursery.start(watch.run)
         await nursery.start(tasks.run)
         await nursery.start(MachineWatch(database).run)
         await nursery.start(networks.run)
         await nursery.start(TrafficWatch(database, gateway, trespassed=watch.hooks.trespassed).run)
-        nursery.start_soon(_forget_for_ever, database)
+        nursery.start_soon(keep_running, "forgetting", partial(_forget_for_ever, database), loop_alerts.notice)
         try:
             yield Controller(config, database, events, actors, authority, gateway, networks, tasks, sealer, Passwords())
         finally:
@@ -160,16 +162,31 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
             nursery.cancel_scope.cancel()
 
 
+class _LoopAlerts:
+    """Background loops that keep failing, as alerts of the service. `notice` must not wait, so a task of its own writes
+    them; what cannot be written (the database is away) is in the log, and comes again if it lasts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._send, self._receive = trio.open_memory_channel[tuple[str, Exception]](64)
+
+    def notice(self, name: str, error: Exception) -> None:
+        with suppress(trio.WouldBlock):
+            self._send.send_nowait((name, error))
+
+    async def run(self) -> None:
+        async for name, error in self._receive:
+            message = f"The background loop {name} keeps failing, and is tried again: {error}"
+            await self._database.transact(partial(raise_alert, key=f"loop:{name}", message=message))
+
+
 async def _forget_for_ever(database: Database) -> None:
     """Remove what has run out: answers to idempotency keys, counts of failed sign-ins, alerts closed long ago."""
     while True:
         await trio.sleep(FORGET_SECONDS)
-        try:
-            await forget_expired(database)
-            await forget_old_failures(database)
-            await forget_closed_alerts(database)
-        except ServiceError as error:
-            log.warning("nothing forgotten", error=error.message)
+        await forget_expired(database)
+        await forget_old_failures(database)
+        await forget_closed_alerts(database)
 
 
 def _watch(app: App, services: Controller) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncclick as click
@@ -16,12 +18,28 @@ import structlog
 import trio
 
 from svc.cli.compose import open_controller
+from svc.cli.failures import Exit, Failure, first_cause
 from svc.cli.output import say
 from svc.controller.config import ControllerConfig
+from svc_actors.store import AnotherServiceError, DatabaseInUseError, DatabaseStartError, MigrationError
 
 _FOLDER = click.Path(path_type=Path, resolve_path=True, file_okay=False)
 
 log = structlog.get_logger("svc.serve")
+
+
+@asynccontextmanager
+async def _told_plainly() -> AsyncIterator[None]:
+    """Tell why the service cannot start, or had to stop, in a line: who starts it can mend that, and needs no trace."""
+    try:
+        yield
+    except Exception as error:
+        cause = first_cause(error)
+        if isinstance(cause, AnotherServiceError | DatabaseInUseError):
+            raise Failure(Exit.CONFLICT, str(cause)) from error
+        if isinstance(cause, DatabaseStartError | MigrationError):
+            raise Failure(Exit.FAILED, str(cause)) from error
+        raise
 
 
 @click.group()
@@ -60,7 +78,7 @@ async def controller(
         heartbeat_seconds=heartbeat,
     )
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with open_controller(config, os.environ) as running:
+        async with _told_plainly(), open_controller(config, os.environ) as running:
             if running.setup_token is not None:
                 # Shown to a person only: what is not a terminal is a log file, and the token is no matter for one.
                 token = running.setup_token if sys.stderr.isatty() else f"in {config.data_dir}/setup-token"

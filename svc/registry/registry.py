@@ -32,7 +32,7 @@ from svc.registry.scopes import ScopePolicy
 from svc_actors.allowance import Allowance, Allowances
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated, unavailable
 from svc_actors.runtime import ActorUnavailable, Draining, MailboxFull
-from svc_actors.store import Outcome, audit
+from svc_actors.store import Outcome, Transaction, audit
 
 SUPPORT_SESSION_REFUSAL = "a support session can look, not act"
 """In the specification's own words."""
@@ -152,19 +152,22 @@ async def _record_refusal(
     """The refusal itself is the caller's answer: a database that cannot take the row is logged, and hides nothing."""
     outcome = Outcome.FAILED if code in (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE) else Outcome.DENIED
     target = next(iter(parameters.path.values()), None)
+
+    async def write(tx: Transaction) -> None:
+        await audit.record(
+            tx,
+            context.caller,
+            target_kind=operation.subject,
+            target_id=target[:_MAX_TARGET].replace("\0", "") if target is not None else None,
+            target_name=None,
+            project_id=None,
+            outcome=outcome,
+            error_code=code.value,
+        )
+
     with trio.move_on_after(_AUDIT_DEADLINE) as deadline:
         try:
-            async with context.services.database.transaction() as tx:
-                await audit.record(
-                    tx,
-                    context.caller,
-                    target_kind=operation.subject,
-                    target_id=target[:_MAX_TARGET].replace("\0", "") if target is not None else None,
-                    target_name=None,
-                    project_id=None,
-                    outcome=outcome,
-                    error_code=code.value,
-                )
+            await context.services.database.transact(write)
         except ServiceError as error:
             log.warning("audit row lost", operation=operation.name, outcome=outcome.value, error=error.message)
     if deadline.cancelled_caught:

@@ -193,6 +193,38 @@ async def test_a_commit_whose_answer_is_lost_is_reported_as_unknown(
             assert await count(database) == 0
 
 
+async def test_a_write_of_its_own_whose_answer_is_lost_is_reported_as_unknown(
+    table: Database, database_url: str
+) -> None:
+    async with proxy_to(database_url) as proxy, Database.open(proxy.url, size=1) as database:
+        await database.execute("INSERT INTO note VALUES ($1, 'a')", 1)
+        proxy.answering = False
+        proxy.after = lambda piece: True
+        with pytest.raises(ServiceError) as caught:
+            await database.execute("INSERT INTO note VALUES ($1, 'a')", 2)
+        with pytest.raises(ServiceError) as read:
+            await database.fetchval("SELECT count(*) FROM note")
+    assert caught.value.details == {"outcome": "unknown"}
+    assert read.value.details is None
+
+    async def it_is_there() -> bool:
+        return await count(table) == 2
+
+    await until(it_is_there)
+
+
+async def test_a_write_of_its_own_that_is_answered_too_late_is_reported_as_unknown(table: Database) -> None:
+    await table.execute(
+        """
+        CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(600); RETURN NULL; END';
+        CREATE TRIGGER slow AFTER INSERT ON note FOR EACH ROW EXECUTE FUNCTION dawdle();
+        """
+    )
+    with pytest.raises(ServiceError) as caught:
+        await table.execute("INSERT INTO note VALUES (1, 'a')", timeout=0.05)
+    assert caught.value.details == {"outcome": "unknown"}
+
+
 async def test_a_transaction_that_loses_its_connection_is_known_to_be_undone(
     table: Database, database_url: str
 ) -> None:
@@ -279,7 +311,7 @@ async def test_the_caller_sees_its_own_exception_and_not_a_group(database_url: s
 
 
 async def test_a_server_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "ACQUIRE_TIMEOUT", 0.05)
+    monkeypatch.setattr(pool_module, "CONNECT_TIMEOUT", 0.05)
     with pytest.raises(ServiceError) as caught:
         async with Database.open("postgresql://svc@/svc?host=/nonexistent"):
             pytest.fail("there is no server to open")

@@ -88,7 +88,7 @@ async def test_a_query_given_up_over_the_network_is_stopped_and_leaves_no_reply_
 async def test_a_certificate_that_cannot_be_verified_is_refused(
     remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "ACQUIRE_TIMEOUT", 0.2)
+    monkeypatch.setattr(pool_module, "CONNECT_TIMEOUT", 0.2)
     (tmp_path / "other").mkdir()
     other = self_signed(tmp_path / "other").certificate
     for url in (

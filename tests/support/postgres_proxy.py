@@ -17,13 +17,15 @@ _SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
 
 class Proxy:
     """Forwards to a server's socket. `before` and `after` are asked about each piece that a client sends, before and
-    after it is forwarded; True cuts the connection there. `encrypted` counts the connections that came over TLS."""
+    after it is forwarded; True cuts the connection there. Without `answering`, answers
+    get lost on the way. `encrypted` counts the connections that came over TLS."""
 
     def __init__(self, server: Path, tls: ssl.SSLContext | None = None) -> None:
         self.url = ""
         self.encrypted = 0
         self.before: Callable[[bytes | bytearray], bool] = lambda piece: False
         self.after: Callable[[bytes | bytearray], bool] = lambda piece: False
+        self.answering = True
         self._server = server
         self._tls = tls
 
@@ -48,7 +50,8 @@ class Proxy:
 
             async def answers() -> None:
                 async for piece in server:
-                    await client.send_all(piece)
+                    if self.answering:
+                        await client.send_all(piece)
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(answers)

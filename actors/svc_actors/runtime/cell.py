@@ -194,10 +194,17 @@ class Cell:
 
     async def _step(self) -> None:
         """Load the instance, or handle the next message."""
+        if self.kind.system.carried:
+            self._carry(self.mailbox[0].asker)
         if self.actor is None:
             await self._activate()
         else:
             await self._handle(self._take(), self.actor)
+
+    def _carry(self, asker: trio.lowlevel.Task | None) -> None:
+        """Take over from the asker what the system was told to carry."""
+        for variable, otherwise in self.kind.system.carried:
+            variable.set(otherwise if asker is None else asker.context.get(variable, otherwise))
 
     async def _handle(self, message: Message, actor: Actor) -> None:
         try:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -29,7 +29,7 @@ IDLE_AFTER: Final = 5.0
 only those that are in use have a task: a live one is about ten objects, which every full garbage collection visits."""
 
 HANDLER_DEADLINE: Final = 45.0
-"""Longer than the store's own bounds together (5 s for a connection, 30 s for a statement, 5 s for the rollback): a
+"""Longer than the store's own bounds together (8 s for a connection, 30 s for a statement, 5 s for the rollback): a
 locked row answers the asker with `unavailable`, and only what hangs beyond that is ended as a crash."""
 
 logger = logging.getLogger(__name__)
@@ -85,6 +85,7 @@ class ActorSystem:
         self._checks_made = 0
         self._clock = trio.CancelScope()
         self.draining = False
+        self.carried: Sequence[tuple[ContextVar[Any], Any]] = ()
         self._closed = False
 
     @classmethod
@@ -97,14 +98,17 @@ class ActorSystem:
         restart: RestartPolicy | None = None,
         handler_deadline: float = HANDLER_DEADLINE,
         on_alert: Callable[[ActorAlert], None] | None = None,
+        carried: Sequence[ContextVar[Any]] = (),
     ) -> AsyncIterator[ActorSystem]:
         """A system for the length of a `with` block. Leaving the block cancels what `drain` has not finished.
 
         Times are in seconds. Alerts are logged, unless `on_alert` takes them; it is called in the midst of things and
-        must neither block nor raise.
+        must neither block nor raise. A handler runs with the asker's values of the `carried` variables, and for a told
+        message with those of now.
         """
         settings = Settings(mailbox_limit, idle_after, restart or RestartPolicy())
         system = cls(settings, handler_deadline, on_alert or log_alert)
+        system.carried = [(variable, variable.get()) for variable in carried]
         async with trio.open_nursery() as around:
             opened = trio.Event()
             around.start_soon(system._host, opened, name="actor system")

@@ -17,13 +17,20 @@ from svc_actors.store.events import (
     Subscription,
     append,
 )
+from svc_actors.store.exclusive import AnotherServiceError, exclusive
+from svc_actors.store.failures import Collision
+from svc_actors.store.lanes import LANE, Lane, serve_request
 from svc_actors.store.listening import Notification, NotificationKind
+from svc_actors.store.loops import LoopAlert, keep_running
 from svc_actors.store.migrate import Component, Migration, MigrationError, known_migrations, migrate
 from svc_actors.store.sequencing import Retention
 from svc_actors.store.transactions import Isolation, Queryable, Session, Transaction
 
 __all__ = [
+    "LANE",
+    "AnotherServiceError",
     "Caller",
+    "Collision",
     "Component",
     "Database",
     "DatabaseInUseError",
@@ -37,6 +44,8 @@ __all__ = [
     "ForeignKeyViolationError",
     "Gone",
     "Isolation",
+    "Lane",
+    "LoopAlert",
     "Migration",
     "MigrationError",
     "NewEvent",
@@ -55,7 +64,10 @@ __all__ = [
     "append",
     "database_url",
     "embedded",
+    "exclusive",
+    "keep_running",
     "known_migrations",
     "migrate",
     "record",
+    "serve_request",
 ]

@@ -5,26 +5,34 @@ Invariants:
   any other is closed and its place taken by a new one. No session state is reset between users: never `SET` on the
   pool.
 - Every wait has a bound: for a free connection, for connecting, for a statement.
+- Requests and background work have connections of their own (`svc_actors.store.lanes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
 
+from svc_actors.store.announcements import Announcement, Announcements
 from svc_actors.store.driver import Connection, Connector
-from svc_actors.store.failures import DRIVER_ERRORS, cannot_connect, pool_exhausted, translated
+from svc_actors.store.failures import DRIVER_ERRORS, Collision, cannot_connect, translated
+from svc_actors.store.lanes import LANE, Lane, Places
 from svc_actors.store.listening import Notification, listening
 from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.transactions import Isolation, Session, Statements, Transaction, bounded, transaction_on
 
 T = TypeVar("T")
 
-ACQUIRE_TIMEOUT = 5.0
+ACQUIRE_TIMEOUT = 8.0
+"""How long one may wait for a connection of its lane, in seconds; how many may wait is bounded as well."""
+CONNECT_TIMEOUT = 5.0
+"""How long the server may be away before its callers are told, in seconds."""
+_ATTEMPTS, _FIRST_BACK_OFF = 8, 0.004
 _TRUSTED_IDLE = 0.05
 _RECONNECT_PAUSE = 0.05
 _WATCH_PERIOD = 1.0
@@ -32,7 +40,8 @@ _WATCH_PERIOD = 1.0
 
 @dataclass(frozen=True)
 class DatabaseStatistics:
-    """The pool at this moment, and what happened to it since it was opened."""
+    """The pool at this moment, and what happened to it since it was opened. `collided` counts transactions that the
+    server undid for the sake of another."""
 
     size: int
     idle: int
@@ -42,50 +51,85 @@ class DatabaseStatistics:
     broken: int
     interrupted: int
     exhausted: int
+    collided: int
 
 
 class Database(Statements):
-    """The pool. Each plain statement is a transaction of its own; `transaction()` groups several."""
+    """The pool. Each plain statement is a transaction of its own; `transact()` and `transaction()` group several."""
 
-    def __init__(self, connector: Connector, nursery: trio.Nursery, size: int) -> None:
+    def __init__(self, connector: Connector, nursery: trio.Nursery, size: int, background: int) -> None:
+        self.announcements = Announcements(self._notify)
         self._connector = connector
         self._nursery = nursery
-        self._size = size
-        self._places = trio.Semaphore(size)
+        requests = Places(size)
+        self._lanes = {Lane.REQUEST: requests, Lane.BACKGROUND: Places(background) if background else requests}
         self._idle: list[Connection] = []
         self._unreachable_since: float | None = None
         self._watched: set[Connection] = set()
         self._closed = False
-        self._opened = self._broken = self._interrupted = self._exhausted = 0
+        self._opened = self._broken = self._interrupted = self._collided = 0
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str, *, size: int = 8, application_name: str = "svc") -> AsyncIterator[Database]:
+    async def open(
+        cls, url: str, *, size: int = 8, background: int = 0, application_name: str = "svc"
+    ) -> AsyncIterator[Database]:
         """A pool of at most `size` connections to the server of `url`, a libpq URL (unix socket, TCP, TLS).
+
+        With `background` the `size` connections are for requests, and as many more for background work.
 
         Connects once before it yields, and raises `unavailable` when that fails.
         """
         connector = await trio.to_thread.run_sync(lambda: Connector(url, application_name=application_name))
         async with background_nursery() as nursery:
-            database = cls(connector, nursery, size)
+            database = cls(connector, nursery, size, background)
             nursery.start_soon(database._watch)
+            nursery.start_soon(database.announcements.run)
             try:
-                database._release(await database._acquire())
+                places, connection = await database._acquire()
+                database._release(places, connection)
                 yield database
             finally:
                 database._close()
 
     def statistics(self) -> DatabaseStatistics:
+        lanes = set(self._lanes.values())
         return DatabaseStatistics(
-            size=self._size,
+            size=sum(lane.size for lane in lanes),
             idle=len(self._idle),
-            in_use=self._size - self._places.value,
-            waiting=self._places.statistics().tasks_waiting,
+            in_use=sum(lane.in_use for lane in lanes),
+            waiting=sum(lane.waiting for lane in lanes),
             opened=self._opened,
             broken=self._broken,
             interrupted=self._interrupted,
-            exhausted=self._exhausted,
+            exhausted=sum(lane.exhausted for lane in lanes),
+            collided=self._collided,
         )
+
+    async def transact(
+        self, work: Callable[[Transaction], Awaitable[T]], *, isolation: Isolation = Isolation.READ_COMMITTED
+    ) -> T:
+        """Run `work` in a transaction, again when the server undid it for the sake of another, and return its result.
+
+        `work` must do nothing that rolling back does not undo: it may be run several times. What follows a commit (an
+        order to an actor, a file) belongs behind the call. Raises what `transaction()` raises, and `Collision` when
+        there were collisions at every attempt.
+        """
+        return await self._again(lambda: self._attempt(work, isolation))
+
+    async def _attempt(self, work: Callable[[Transaction], Awaitable[T]], isolation: Isolation) -> T:
+        async with self.transaction(isolation=isolation) as transaction:
+            return await work(transaction)
+
+    async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """`attempt()`, repeated after a collision; the back-off is jittered, so that the two do not meet anew."""
+        for number in range(_ATTEMPTS - 1):
+            try:
+                return await attempt()
+            except Collision:
+                self._collided += 1
+                await trio.sleep(_FIRST_BACK_OFF * 2**number * random.uniform(0.5, 1.5))  # noqa: S311
+        return await attempt()
 
     @asynccontextmanager
     async def transaction(self, *, isolation: Isolation = Isolation.READ_COMMITTED) -> AsyncIterator[Transaction]:
@@ -93,13 +137,14 @@ class Database(Statements):
 
         Raises `unavailable` with details `{"outcome": "unknown"}` when the connection was lost in COMMIT, and
         `InFailedSQLTransactionError` when the block swallowed the error of a statement, so that nothing was committed.
+        Raises `Collision` when the server undid it for the sake of another: `transact` repeats it then.
         """
-        connection = await self._acquire()
+        places, connection = await self._acquire()
         try:
-            async with transaction_on(connection, isolation) as transaction:
+            async with transaction_on(connection, isolation, self.announcements.publish) as transaction:
                 yield transaction
         finally:
-            self._release(connection)
+            self._release(places, connection)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
@@ -107,7 +152,7 @@ class Database(Statements):
         connection = await self._connect()
         self._watched.add(connection)
         try:
-            yield Session(connection)
+            yield Session(connection, self.announcements.publish)
         finally:
             self._watched.discard(connection)
             self._discard(connection)
@@ -122,29 +167,36 @@ class Database(Statements):
         async with listening(self._connect, self._discard, channels) as receive:
             yield receive
 
-    async def _perform(self, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
-        connection = await self._acquire()
-        try:
-            return await bounded(connection, call, timeout)
-        finally:
-            self._release(connection)
+    async def _notify(self, announcements: Sequence[Announcement]) -> None:
+        await self.execute(
+            "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS pending (channel, payload)",
+            [channel for channel, _ in announcements],
+            [payload for _, payload in announcements],
+        )
 
-    async def _acquire(self) -> Connection:
+    async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
         try:
-            self._places.acquire_nowait()
-        except trio.WouldBlock:
-            with trio.move_on_after(ACQUIRE_TIMEOUT) as scope:
-                await self._places.acquire()
-            if scope.cancelled_caught:
-                self._exhausted += 1
-                raise pool_exhausted(self._size, ACQUIRE_TIMEOUT) from None
+            return await self._perform_once(sql, call, timeout)
+        except Collision:
+            return await self._again(lambda: self._perform_once(sql, call, timeout))
+
+    async def _perform_once(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
+        places, connection = await self._acquire()
+        try:
+            return await bounded(connection, call, timeout, alone=sql)
+        finally:
+            self._release(places, connection)
+
+    async def _acquire(self) -> tuple[Places, Connection]:
+        places = self._lanes[LANE.get()]
+        await places.acquire(ACQUIRE_TIMEOUT)
         try:
             connection = self._take_idle() or await self._connect()
         except BaseException:
-            self._places.release()
+            places.release()
             raise
         self._watched.add(connection)
-        return connection
+        return places, connection
 
     def _take_idle(self) -> Connection | None:
         now = trio.current_time()
@@ -164,21 +216,21 @@ class Database(Statements):
                 if connection.deadline <= now:
                     connection.link.give_up()
 
-    def _release(self, connection: Connection) -> None:
+    def _release(self, places: Places, connection: Connection) -> None:
         self._watched.discard(connection)
         if connection.reusable() and not self._closed:
             connection.idle_since = trio.current_time()
             self._idle.append(connection)
         else:
             self._discard(connection)
-        self._places.release()
+        places.release()
 
     async def _connect(self) -> Connection:
         """Connect, trying again while the server has been away for less than the time a caller is made to wait."""
-        patience = (self._unreachable_since or trio.current_time()) + ACQUIRE_TIMEOUT
+        patience = (self._unreachable_since or trio.current_time()) + CONNECT_TIMEOUT
         failure: BaseException | None = None
         while True:
-            with trio.move_on_after(ACQUIRE_TIMEOUT):
+            with trio.move_on_after(CONNECT_TIMEOUT):
                 try:
                     connection = await self._connector.connect()
                 except DRIVER_ERRORS as error:

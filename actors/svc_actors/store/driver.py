@@ -197,7 +197,7 @@ class Connector:
                         backend_pid=pid,
                         backend_secret=secret,
                     )
-                except OSError:
+                except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                     return
 
         return send

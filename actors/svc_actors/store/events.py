@@ -15,17 +15,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import trio
 
-from svc_actors.errors import ServiceError
 from svc_actors.store.database import Database
 from svc_actors.store.driver import Record, encode_json
+from svc_actors.store.listening import Notification
+from svc_actors.store.loops import LoopAlert, keep_running
 from svc_actors.store.sequencing import (
     EVENT_CHANNEL,
-    RETRY_PAUSE,
     SWEEP_PERIOD,
     Retention,
     Sequencer,
@@ -183,11 +184,19 @@ class Subscription:
 class EventLog:
     """This process's end of the log: numbers events when it is its turn, reads them once, hands them to subscribers."""
 
-    def __init__(self, database: Database, *, retention: Retention | None = None, buffer: int = 1024) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        retention: Retention | None = None,
+        buffer: int = 1024,
+        alert: LoopAlert | None = None,
+    ) -> None:
         self.position = 0
         self.stopped = False
         self._database = database
-        self._sequencer = Sequencer(database, retention or Retention())
+        self._sequencer = Sequencer(database, retention or Retention(), alert)
+        self._alert = alert
         self._capacity = buffer
         self._subscriptions: set[Subscription] = set()
         self._started = trio.Event()
@@ -235,14 +244,13 @@ class EventLog:
             _, self.position = await bounds(self._database)
             self._started.set()
             task_status.started()
-            while True:
-                try:
-                    while page := await _read_after(self._database, self.position, _PAGE):
-                        self._deliver(page)
-                except ServiceError:
-                    await trio.sleep(RETRY_PAUSE)
-                    continue
-                await next_notifications(notifications, SWEEP_PERIOD)
+            await keep_running("event reader", partial(self._read_on, notifications), self._alert)
+
+    async def _read_on(self, notifications: trio.MemoryReceiveChannel[Notification]) -> None:
+        while True:
+            while page := await _read_after(self._database, self.position, _PAGE):
+                self._deliver(page)
+            await next_notifications(notifications, SWEEP_PERIOD)
 
     def _deliver(self, page: Sequence[Event]) -> None:
         self.position = page[-1].position

@@ -1,15 +1,17 @@
-"""Which failures of the database mean "unavailable, try again", and which are the caller's own.
+"""What failures of the database mean to the one who sent the statement.
 
-A lost connection, a server that is starting, stopping, full or read-only is nothing a domain can answer: it becomes a
-`ServiceError` with code `unavailable`. Every other error of a statement (a constraint, a deadlock, a bad cast) stays
-the asyncpg exception that it is, for the one who sent the statement to catch.
+A lost connection, a server that is starting, stopping, full or read-only, a statement that the server cancelled: no
+domain can answer these, so each becomes a `ServiceError` with code `unavailable`, of that caller and nobody else. A
+transaction that the server undid because of another one's (a deadlock, a serialization failure) becomes a `Collision`,
+which `Database.transact` tries again. Every other error (a constraint, a bad cast) stays the asyncpg exception that it
+is, for the caller to catch.
 """
 
 from __future__ import annotations
 
 import asyncpg
 
-from svc_actors.errors import ServiceError, unavailable
+from svc_actors.errors import ErrorCode, ServiceError, unavailable
 
 DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """Everything that a statement or a connection attempt can fail with, apart from being cancelled."""
@@ -23,19 +25,61 @@ _SERVER_CANNOT = (
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
     asyncpg.IdleSessionTimeoutError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InsufficientResourcesError,
     asyncpg.PostgresSystemError,
     asyncpg.ReadOnlySQLTransactionError,
+    # pg_cancel_backend, statement_timeout, lock_timeout: an operator's or the role's, never our own.
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
 )
+_COLLISIONS = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    # The schema changed under a statement that this connection had prepared; it is prepared anew the next time.
+    asyncpg.InvalidCachedStatementError,
+    asyncpg.OutdatedSchemaCacheError,
+)
+_READS = ("SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN")
+_RETRY_AFTER = 1
+
+
+class Collision(ServiceError):  # noqa: N818
+    """The server undid this transaction for the sake of another one. Nothing was changed; it may be run again."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            ErrorCode.UNAVAILABLE,
+            f"The change met another one and was undone: {reason}. Nothing was changed.",
+            hint="Try again in a moment.",
+            details={"retry_after": _RETRY_AFTER},
+        )
 
 
 def translated(error: BaseException, *, connection_closed: bool) -> ServiceError | None:
     """The `unavailable` that `error` means to a caller, or None where it is the caller's own error."""
+    if isinstance(error, _COLLISIONS):
+        return Collision(_reason(error))
     if isinstance(error, _SERVER_CANNOT):
         return unavailable(f"The database is not available: {_reason(error)}.", hint=_HINT)
     if connection_closed and isinstance(error, asyncpg.InterfaceError):
         return unavailable("The connection to the database was lost.", hint=_HINT)
     return None
+
+
+def answer_lost(error: BaseException) -> bool:
+    """Whether the server may have done what it was asked although `error` came instead of its answer.
+
+    An error that the server reports is its answer: the statement was undone. Errors of the connection are the driver's
+    own; and a crash of another server process is reported at any moment, even right after a commit.
+    """
+    reported = isinstance(error, asyncpg.PostgresError)
+    return not reported or isinstance(error, asyncpg.PostgresConnectionError | asyncpg.CrashShutdownError)
+
+
+def may_write(sql: str) -> bool:
+    """Whether a statement may change something, by its first word: a SELECT of a function that does is missed."""
+    return not sql.lstrip(" \n(").upper().startswith(_READS)
 
 
 def cannot_connect(error: BaseException | None) -> ServiceError:
@@ -47,11 +91,20 @@ def pool_exhausted(size: int, seconds: float) -> ServiceError:
     return unavailable(
         f"All {size} database connections were busy for {seconds:g} s. Nothing was changed.",
         hint="Try again in a moment; if it persists, raise the size of the connection pool.",
+        details={"retry_after": _RETRY_AFTER},
+    )
+
+
+def queue_full(waiting: int) -> ServiceError:
+    return unavailable(
+        f"{waiting} others wait for a database connection already. Nothing was changed.",
+        hint="Try again in a moment.",
+        details={"retry_after": _RETRY_AFTER},
     )
 
 
 def timed_out(seconds: float) -> ServiceError:
-    return unavailable(f"The database did not answer within {seconds:g} s; the statement was cancelled.", hint=_HINT)
+    return unavailable(f"The database did not answer within {seconds:g} s; the statement was given up.", hint=_HINT)
 
 
 def lost_before_commit() -> ServiceError:

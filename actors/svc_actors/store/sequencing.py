@@ -6,6 +6,10 @@ work, or waited for it, drew its ids later. One sequencer moves committed rows t
 A row that is not committed yet is not seen, and is numbered when it is; nothing waits for a transaction that is held
 open.
 
+The sequencer is woken by announcements (`svc_actors.store.announcements`), in its own process without a round trip, and
+looks through the whole inbox every few seconds for what nobody could announce. Announcements come in any order, so they
+say only that there is something: `svc_actors.store.frontier` says where to look.
+
 Invariant: only the holder of a session-level advisory lock numbers, over the very session that holds it. When the
 session is lost, so is the right.
 """
@@ -19,14 +23,14 @@ from datetime import timedelta
 
 import trio
 
-from svc_actors.errors import ServiceError
 from svc_actors.store.database import Database
+from svc_actors.store.frontier import Frontier
 from svc_actors.store.listening import Notification
+from svc_actors.store.loops import LoopAlert, keep_running
 from svc_actors.store.transactions import Queryable, Session, Transaction
 
 EVENT_CHANNEL = "svc_event"
 SWEEP_PERIOD = 5.0
-RETRY_PAUSE = 0.2
 _INBOX_CHANNEL = "svc_event_inbox"
 _SEQUENCER_LOCK = 0x5356_4302
 _PAGE = 500
@@ -45,46 +49,74 @@ class Retention:
 class Sequencer:
     """Numbers events whenever no other process does. `active` says whether that is now."""
 
-    def __init__(self, database: Database, retention: Retention) -> None:
+    def __init__(self, database: Database, retention: Retention, alert: LoopAlert | None = None) -> None:
         self.active = False
         self._database = database
         self._retention = retention
+        self._alert = alert
+        self._woken = trio.Event()
 
     async def run(self) -> None:
-        """Run until cancelled; outages of the database are waited out."""
-        while True:
-            try:
-                async with self._database.session() as session:
-                    # Asked again and again: a query that waited for the lock would hold back vacuum meanwhile.
-                    while not await session.fetchval("SELECT pg_try_advisory_lock($1)", _SEQUENCER_LOCK):  # noqa: ASYNC110
-                        await trio.sleep(_TAKEOVER_PERIOD)
-                    self.active = True
-                    await self._sequence(session)
-            except ServiceError:
-                await trio.sleep(RETRY_PAUSE)
-            finally:
-                self.active = False
+        """Run until cancelled; whatever the database answers is waited out."""
+        await keep_running("event sequencer", self._hold, self._alert)
+
+    async def _hold(self) -> None:
+        """Number events for as long as the session with the lock lasts."""
+        try:
+            async with self._database.session() as session:
+                # Asked again and again: a query that waited for the lock would hold back vacuum meanwhile.
+                while not await session.fetchval("SELECT pg_try_advisory_lock($1)", _SEQUENCER_LOCK):  # noqa: ASYNC110
+                    await trio.sleep(_TAKEOVER_PERIOD)
+                self.active = True
+                with self._database.announcements.listener(_INBOX_CHANNEL, self._hear):
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._hear_others)
+                        nursery.start_soon(self._sequence, session)
+        finally:
+            self.active = False
+
+    async def _hear_others(self) -> None:
+        async with self._database.listen(_INBOX_CHANNEL) as notifications:
+            async for notification in notifications:
+                self._hear(notification.payload)
+
+    def _hear(self, _: str) -> None:
+        self._woken.set()
 
     async def _sequence(self, session: Session) -> None:
-        sweep_at, prune_at, start = -math.inf, trio.current_time(), 0
-        async with self._database.listen(_INBOX_CHANNEL) as notifications:
-            while True:
-                now = trio.current_time()
-                if now >= sweep_at:
-                    # From time to time the whole inbox; otherwise from the lowest id that was announced, since moved
-                    # rows stay in the index while somebody holds a transaction open.
-                    sweep_at, start = now + SWEEP_PERIOD, 0
-                while await _move(session, start) == _PAGE:
-                    pass
-                if now >= prune_at:
-                    prune_at = now + _PRUNE_PERIOD
-                    await prune(session, self._retention)
-                announced = await next_notifications(notifications, SWEEP_PERIOD)
-                start = min((int(it.payload) if it.payload else 0 for it in announced), default=0)
+        frontier = Frontier(await session.fetchval("SELECT last_value FROM event_inbox_id_seq"))
+        sweep_at, prune_at = -math.inf, trio.current_time() + _PRUNE_PERIOD
+        while True:
+            now = trio.current_time()
+            self._woken = trio.Event()
+            if now >= sweep_at:
+                # The whole inbox, from time to time: whatever has been overlooked is late, and not lost.
+                sweep_at = now + SWEEP_PERIOD
+                oldest_running, next_transaction = await session.fetchone(_RUNNING)
+                await _move_all(session, frontier, low=0)
+                frontier.check(oldest_running, next_transaction)
+            else:
+                await _move_all(session, frontier, low=frontier.low)
+            if now >= prune_at:
+                prune_at = now + _PRUNE_PERIOD
+                await prune(session, self._retention)
+            with trio.move_on_at(sweep_at):
+                await self._woken.wait()
+
+
+_RUNNING = """
+    SELECT pg_snapshot_xmin(now_running)::text::bigint, pg_snapshot_xmax(now_running)::text::bigint
+    FROM pg_current_snapshot() AS now_running
+"""
 
 
 async def prune(database: Queryable, retention: Retention) -> int:
-    """Remove the oldest events past `retention`, and return how many; the newest always stays, to count on from."""
+    """Remove the oldest events past `retention`, and return how many; the newest always stays, to count on from.
+
+    Positions are contiguous, so "no more than `rows`" is a position. "Younger than `age`" is the first position whose
+    event is: found by walking the primary key from the oldest event, which costs what is to be removed. The greater of
+    both is the first to keep, and never past the newest. Removed a batch at a time, each a short transaction.
+    """
     keep_from = await database.fetchval(
         """
         SELECT least(
@@ -103,7 +135,7 @@ async def prune(database: Queryable, retention: Retention) -> int:
     )
     removed = 0
     while keep_from is not None:
-        tag = await database.execute(
+        count = await database.change(
             """
             DELETE FROM event WHERE position < (
                 SELECT least($1::bigint, min(position) + $2::bigint) FROM event
@@ -112,7 +144,6 @@ async def prune(database: Queryable, retention: Retention) -> int:
             keep_from,
             _PRUNE_BATCH,
         )
-        count = int(tag.split()[-1])
         removed += count
         if count < _PRUNE_BATCH:
             break
@@ -120,30 +151,45 @@ async def prune(database: Queryable, retention: Retention) -> int:
 
 
 async def write_to_inbox(transaction: Transaction, items: Sequence[tuple[object, ...]]) -> None:
+    """Write events as the last words of a transaction, their ids in the order of `items`."""
     await transaction.execute(
         """
-        WITH written AS (
-            INSERT INTO event_inbox (at, kind, subject, project_id, node_id, administrators_only, payload)
-            SELECT clock_timestamp(), kind, subject, project_id, node_id, administrators_only, payload::jsonb
-            FROM unnest($2::text[], $3::text[], $4::uuid[], $5::uuid[], $6::boolean[], $7::text[])
-                WITH ORDINALITY AS new (kind, subject, project_id, node_id, administrators_only, payload, place)
-            ORDER BY place
-            RETURNING id
-        )
-        SELECT pg_notify($1, (SELECT min(id) FROM written)::text)
+        INSERT INTO event_inbox (at, kind, subject, project_id, node_id, administrators_only, payload)
+        SELECT clock_timestamp(), kind, subject, project_id, node_id, administrators_only, payload::jsonb
+        FROM unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[], $5::boolean[], $6::text[])
+            WITH ORDINALITY AS new (kind, subject, project_id, node_id, administrators_only, payload, place)
+        ORDER BY place
         """,
-        _INBOX_CHANNEL,
         *([item[column] for item in items] for column in range(6)),
     )
+    transaction.announce(_INBOX_CHANNEL)
 
 
-async def _move(session: Session, start: int) -> int:
-    """Number one page of committed events from inbox id `start` on; returns how many there were. Atomic."""
-    moved: int = await session.fetchval(
+async def _move_all(session: Session, frontier: Frontier, *, low: int) -> None:
+    while True:
+        moved = await _move(session, low, frontier)
+        frontier.moved(moved)
+        if len(moved) < _PAGE:
+            return
+
+
+async def _move(session: Session, low: int, frontier: Frontier) -> list[int]:
+    """Number one page of committed events, and return the inbox ids they had. Atomic.
+
+    With 7 and 10 in the inbox above `low`, 5 a gap that has been filled, and the log at position 41: `found` is 5, 7,
+    10, `taken` removes them from the inbox, `placed` writes them at 42, 43, 44 in the order of their ids. The last line
+    tells all readers, of this process and others, one NOTIFY a page: no other transaction that writes contains one, so
+    this waits for none. Costs an index scan of the rows that are found, a look-up a gap, and one at the end of the log.
+    """
+    moved: list[int] = await session.fetchval(
         """
-        WITH taken AS (
-            DELETE FROM event_inbox
-            WHERE id IN (SELECT id FROM event_inbox WHERE id >= $2 ORDER BY id LIMIT $3)
+        WITH found AS (
+            (SELECT id FROM event_inbox WHERE id > $2 ORDER BY id LIMIT $3)
+            UNION
+            (SELECT id FROM event_inbox WHERE id = ANY($4::bigint[]) ORDER BY id LIMIT $3)
+            ORDER BY id LIMIT $3
+        ), taken AS (
+            DELETE FROM event_inbox WHERE id IN (SELECT id FROM found)
             RETURNING *
         ), placed AS (
             INSERT INTO event (position, at, kind, subject, project_id, node_id, administrators_only, payload)
@@ -154,12 +200,13 @@ async def _move(session: Session, start: int) -> int:
         ), counted AS (
             SELECT count(*) AS count, max(position) AS last FROM placed
         )
-        SELECT count FROM counted
+        SELECT (SELECT coalesce(array_agg(id), '{}') FROM taken) FROM counted
         CROSS JOIN LATERAL (SELECT CASE WHEN count > 0 THEN pg_notify($1, last::text) END) AS announced
         """,
         EVENT_CHANNEL,
-        start,
+        low,
         _PAGE,
+        sorted(frontier.gaps),
     )
     return moved
 

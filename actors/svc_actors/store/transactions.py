@@ -19,11 +19,23 @@ from uuid import UUID
 import asyncpg
 import trio
 
+from svc_actors.errors import ServiceError
+from svc_actors.store.announcements import Announcement
 from svc_actors.store.driver import Connection, Record
-from svc_actors.store.failures import DRIVER_ERRORS, lost_before_commit, outcome_unknown, timed_out, translated
+from svc_actors.store.failures import (
+    DRIVER_ERRORS,
+    answer_lost,
+    lost_before_commit,
+    may_write,
+    outcome_unknown,
+    timed_out,
+    translated,
+)
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
+
+Publish = Callable[[Sequence[Announcement]], None]
 
 STATEMENT_TIMEOUT = 30.0
 _COMMIT_TIMEOUT = 30.0
@@ -45,32 +57,46 @@ class Queryable(Protocol):
     async def fetch(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> list[Record]: ...
     async def fetchrow(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Record | None: ...
     async def fetchval(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Any: ...
+    async def fetchone(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Record: ...
     async def execute(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> str: ...
+    async def change(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> int: ...
 
 
 class Statements(ABC):
-    """The four ways to run one statement, over whatever supplies the connection."""
+    """The ways to run one statement, over whatever supplies the connection."""
 
     @abstractmethod
-    async def _perform(self, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T: ...
+    async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T: ...
 
     async def fetch(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> list[Record]:
         """All rows."""
-        return await self._perform(lambda connection: connection.rows(sql, args, 0), timeout)
+        return await self._perform(sql, lambda connection: connection.rows(sql, args, 0), timeout)
 
     async def fetchrow(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Record | None:
         """The first row, or None."""
-        rows = await self._perform(lambda connection: connection.rows(sql, args, 1), timeout)
+        rows = await self._perform(sql, lambda connection: connection.rows(sql, args, 1), timeout)
         return rows[0] if rows else None
+
+    async def fetchone(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Record:
+        """The row of a statement that always gives one: `INSERT ... RETURNING`, an aggregate. Else `LookupError`."""
+        rows = await self._perform(sql, lambda connection: connection.rows(sql, args, 1), timeout)
+        if not rows:
+            raise LookupError("a statement that always gives a row gave none")
+        return rows[0]
 
     async def fetchval(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Any:
         """The first column of the first row, or None."""
-        rows = await self._perform(lambda connection: connection.rows(sql, args, 1), timeout)
+        rows = await self._perform(sql, lambda connection: connection.rows(sql, args, 1), timeout)
         return rows[0][0] if rows else None
 
     async def execute(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> str:
         """Run it; the answer is the server's command tag, such as `UPDATE 1`."""
-        return await self._perform(lambda connection: connection.execute(sql, *args), timeout)
+        return await self._perform(sql, lambda connection: connection.execute(sql, *args), timeout)
+
+    async def change(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> int:
+        """Run an INSERT, UPDATE or DELETE; the number of rows that it wrote or removed."""
+        tag = await self.execute(sql, *args, timeout=timeout)
+        return int(tag.rpartition(" ")[2])
 
 
 class LastWords(Protocol[T_contra]):
@@ -87,8 +113,9 @@ class Transaction(Statements):
         self._connection = connection
         self._savepoints = 0
         self._last_words: list[tuple[LastWords[Any], object]] = []
+        self.announcements: list[Announcement] = []
 
-    async def _perform(self, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
+    async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
         return await bounded(self._connection, call, timeout)
 
     async def executemany(
@@ -96,19 +123,24 @@ class Transaction(Statements):
     ) -> None:
         """Run one statement for each row of arguments, many to a round trip."""
         for batch in _batches(rows):
-            await self._perform(lambda connection, batch=batch: connection.executemany(sql, batch), timeout)  # type: ignore[misc]
+            await self._perform(
+                sql,
+                lambda connection, batch=batch: connection.executemany(sql, batch),  # type: ignore[misc]
+                timeout,
+            )
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
         """A block that is undone alone when it is left by an exception."""
         self._savepoints += 1
         name = f"savepoint_{self._savepoints}"
-        registered = len(self._last_words)
+        registered, announced = len(self._last_words), len(self.announcements)
         await self.execute(f"SAVEPOINT {name}")
         try:
             yield
         except BaseException:
             del self._last_words[registered:]
+            del self.announcements[announced:]
             if not self._connection.is_closed():
                 with trio.CancelScope(shield=True):
                     await self.execute(f"ROLLBACK TO SAVEPOINT {name}", timeout=_ROLLBACK_TIMEOUT)
@@ -119,6 +151,10 @@ class Transaction(Statements):
         """Have `last_words` called with all its items just before COMMIT, when every lock that the transaction needed
         is already held. An item is forgotten when the savepoint that it was registered in is rolled back."""
         self._last_words.append((last_words, item))
+
+    def announce(self, channel: str, payload: str = "") -> None:
+        """Have the listeners of `channel` told once this is committed (`svc_actors.store.announcements`)."""
+        self.announcements.append((channel, payload))
 
     async def _say_last_words(self) -> None:
         items: dict[LastWords[Any], list[Any]] = {}
@@ -134,23 +170,27 @@ class Session(Statements):
     When it is lost every later call raises `unavailable`, and what it held is no longer held.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, publish: Publish) -> None:
         self._connection = connection
+        self._publish = publish
 
-    async def _perform(self, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
-        return await bounded(self._connection, call, timeout)
+    async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
+        return await bounded(self._connection, call, timeout, alone=sql)
 
     @asynccontextmanager
     async def transaction(self, *, isolation: Isolation = Isolation.READ_COMMITTED) -> AsyncIterator[Transaction]:
-        async with transaction_on(self._connection, isolation) as transaction:
+        async with transaction_on(self._connection, isolation, self._publish) as transaction:
             yield transaction
 
 
-async def bounded(connection: Connection, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
+async def bounded(
+    connection: Connection, call: Callable[[Connection], Awaitable[T]], timeout: float, *, alone: str | None = None
+) -> T:
     """`call(connection)` within `timeout` seconds, with failures of the database as `unavailable`.
 
-    Nothing is sent for a task that is cancelled already. A cancel scope for each statement would be an eighth of its
-    cost, so the usual deadline is left to the pool's watch.
+    `alone` is the statement where it is a transaction of its own: when its answer is lost and it may have written, the
+    error says that the outcome is unknown. Nothing is sent for a task that is cancelled already. A cancel scope for
+    each statement would be an eighth of its cost, so the usual deadline is left to the pool's watch.
     """
     await trio.lowlevel.checkpoint_if_cancelled()
     if timeout == STATEMENT_TIMEOUT:
@@ -159,25 +199,33 @@ async def bounded(connection: Connection, call: Callable[[Connection], Awaitable
             return await call(connection)
         except DRIVER_ERRORS as error:
             if trio.current_time() >= connection.deadline and connection.is_closed():
-                raise timed_out(timeout) from error
-            raise _told(error, connection) from error
+                raise _gave_up(timeout, alone) from error
+            raise _told(error, connection, alone) from error
         finally:
             connection.deadline = math.inf
     with trio.CancelScope(relative_deadline=timeout):
         try:
             return await call(connection)
         except DRIVER_ERRORS as error:
-            raise _told(error, connection) from error
-    raise timed_out(timeout)
+            raise _told(error, connection, alone) from error
+    raise _gave_up(timeout, alone)
 
 
-def _told(error: BaseException, connection: Connection) -> BaseException:
+def _told(error: BaseException, connection: Connection, alone: str | None) -> BaseException:
     """What the caller is told of `error`: the error itself, unless it is the database that cannot."""
-    return translated(error, connection_closed=connection.is_closed()) or error
+    closed = connection.is_closed()
+    told = translated(error, connection_closed=closed)
+    if told is not None and closed and alone is not None and answer_lost(error) and may_write(alone):
+        return outcome_unknown()
+    return told or error
+
+
+def _gave_up(timeout: float, alone: str | None) -> ServiceError:
+    return outcome_unknown() if alone is not None and may_write(alone) else timed_out(timeout)
 
 
 @asynccontextmanager
-async def transaction_on(connection: Connection, isolation: Isolation) -> AsyncIterator[Transaction]:
+async def transaction_on(connection: Connection, isolation: Isolation, publish: Publish) -> AsyncIterator[Transaction]:
     """A transaction on `connection` for the length of the block; see `Database.transaction`."""
     await bounded(connection, lambda it: it.execute(f"BEGIN ISOLATION LEVEL {isolation.value}"), STATEMENT_TIMEOUT)
     transaction = Transaction(connection)
@@ -188,6 +236,7 @@ async def transaction_on(connection: Connection, isolation: Isolation) -> AsyncI
         await _roll_back(connection)
         raise
     await _commit(connection)
+    publish(transaction.announcements)
 
 
 async def _commit(connection: Connection) -> None:
@@ -197,7 +246,7 @@ async def _commit(connection: Connection) -> None:
         try:
             tag = await connection.execute("COMMIT")
         except DRIVER_ERRORS as error:
-            raise outcome_unknown() if connection.is_closed() else _told(error, connection) from error
+            raise outcome_unknown() if connection.is_closed() else _told(error, connection, None) from error
         if tag != "COMMIT":
             raise asyncpg.InFailedSQLTransactionError(
                 "the transaction was rolled back, since the error of one of its statements was swallowed"

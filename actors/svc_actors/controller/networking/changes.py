@@ -67,7 +67,7 @@ async def network_applied(tx: Transaction, vm_id: UUID, generation: int) -> bool
 
 async def call_watch(tx: Transaction) -> None:
     """Have the network watch look, once this is committed."""
-    await tx.execute("SELECT pg_notify($1, '')", CHANNEL)
+    tx.announce(CHANNEL)
 
 
 def network_alert(vm_id: UUID) -> str:

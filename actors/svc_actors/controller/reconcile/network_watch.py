@@ -163,10 +163,11 @@ class NetworkWatch:
                 await trio.sleep(self._rhythm.gather)
 
     async def _hear(self, *, task_status: trio.TaskStatus[None]) -> None:
-        async with self._database.listen(CHANNEL) as heard:
-            task_status.started()
-            async for _ in heard:
-                self._called.set()
+        with self._database.announcements.listener(CHANNEL, lambda _: self._called.set()):
+            async with self._database.listen(CHANNEL) as heard:
+                task_status.started()
+                async for _ in heard:
+                    self._called.set()
 
     async def _look(self, nursery: trio.Nursery) -> None:
         """Wake every node that has something outstanding."""

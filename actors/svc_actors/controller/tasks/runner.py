@@ -79,6 +79,9 @@ RESUMED_SECONDS: Final = 30.0
 """The least that a resumed task has, whatever the wall clock says: its node may have the outcome in its journal."""
 
 _FIRST_PAUSE: Final = 0.2
+_STARTING_AT_ONCE: Final = 16
+"""Tasks that may be written down as started at the same time. After a restart thousands resume, and each waits for its
+node most of its time: that is not limited, but the database is left to others in between."""
 log = structlog.get_logger(__name__)
 
 Work = Callable[[TaskRun], Awaitable[OperationResult | None]]
@@ -117,6 +120,7 @@ class TaskRunner:
         self._draining = False
         self._emptied = trio.Event()
         self._context = copy_context()
+        self._starting = trio.CapacityLimiter(_STARTING_AT_ONCE)
 
     def handles(self, op: str, work: Work, *, end: End | None = None, irrevocable: str | None = None) -> None:
         """Say how tasks of this operation are worked.
@@ -279,8 +283,8 @@ class TaskRunner:
             return _failed(ErrorCode.INTERNAL, f"This version of the service does not know how to do {run.task.op}.")
         if run.cancel_requested and run.task.status is TaskStatus.QUEUED:
             return Ending(TaskStatus.CANCELLED, "Cancelled before it was begun.")
-        async with self.database.transaction() as tx:
-            started = await start_task(tx, run.task.id)
+        async with self._starting:
+            started = await self.database.transact(lambda tx: start_task(tx, run.task.id))
         if started is None:
             return None
         run.task = started
@@ -329,8 +333,7 @@ class TaskRunner:
         if handler is not None and handler.end is not None:
             await handler.end(task, ending)
             return
-        async with self.database.transaction() as tx:
-            await end_task(tx, task.id, ending)
+        await self.database.transact(lambda tx: end_task(tx, task.id, ending))
 
 
 def _failed(code: ErrorCode, message: str, hint: str | None = None) -> Ending:

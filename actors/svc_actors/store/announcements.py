@@ -1,0 +1,65 @@
+"""Telling, after a commit, those who wait for what it changed.
+
+NOTIFY inside a transaction takes a lock of the whole cluster that is held until the commit is on disk: commits that
+notify happen one after the other (399 a second instead of 3,534 with 16 writers and a flush of 2 ms). So transactions
+only note what they will announce. After the commit a listener in this process is called directly; where it has none,
+one statement without a write tells other processes all that has gathered meanwhile.
+
+An announcement is a hint to look and may be lost with the process between its commit and the telling: whoever listens
+looks by itself from time to time as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import trio
+
+from svc_actors.errors import ServiceError
+from svc_actors.store.failures import DRIVER_ERRORS
+
+Announcement = tuple[str, str]
+"""Channel and payload."""
+Listener = Callable[[str], None]
+"""Is given the payload, in the midst of a commit: it must neither wait nor raise."""
+
+
+class Announcements:
+    def __init__(self, notify: Callable[[Sequence[Announcement]], Awaitable[None]]) -> None:
+        self._notify = notify
+        self._listeners: dict[str, list[Listener]] = {}
+        self._pending: dict[Announcement, None] = {}
+        self._woken = trio.Event()
+
+    def publish(self, announcements: Sequence[Announcement]) -> None:
+        """Tell what a transaction that is now committed had to announce."""
+        for channel, payload in announcements:
+            listeners = self._listeners.get(channel)
+            if listeners:
+                for listener in listeners:
+                    listener(payload)
+            else:
+                self._pending[channel, payload] = None
+                self._woken.set()
+
+    @contextmanager
+    def listener(self, channel: str, listener: Listener) -> Iterator[None]:
+        """Have `listener` called for the commits of this process, for the length of the block."""
+        listeners = self._listeners.setdefault(channel, [])
+        listeners.append(listener)
+        try:
+            yield
+        finally:
+            listeners.remove(listener)
+
+    async def run(self) -> None:
+        """Tell other processes, until cancelled. What cannot be told now is left to their own looking."""
+        while True:
+            await self._woken.wait()
+            self._woken = trio.Event()
+            pending, self._pending = list(self._pending), {}
+            try:
+                await self._notify(pending)
+            except (ServiceError, *DRIVER_ERRORS):
+                continue

@@ -1,0 +1,101 @@
+"""One service on a database at a time: a second one is refused before it touches anything.
+
+A session holds an advisory lock for as long as the service runs, so the lock ends with the service however it ends.
+When the session is lost (PostgreSQL was restarted, the connection cut) the lock is taken again as soon as the server
+answers; if another service has it by then, this one stops. Until it notices, within `_CHECK_PERIOD` and the time a dead
+connection takes to be seen, both may run: what must hold even then is a constraint in the database.
+
+Several controllers on one database do not take this lock: it stands in one place, where the service is composed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+from uuid import uuid4
+
+import structlog
+import trio
+
+from svc_actors.errors import ServiceError
+from svc_actors.store.database import Database
+from svc_actors.store.failures import DRIVER_ERRORS
+from svc_actors.store.nurseries import background_nursery
+from svc_actors.store.transactions import Session
+
+_LOCK: Final = 0x5356_4304
+_CHECK_PERIOD, _RETRY_PAUSE = 1.0, 0.2
+_DYING: Final = 2.0
+"""How long a predecessor that was killed may take to be noticed by the server, in seconds."""
+_KEEPALIVE: Final = "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
+"""On the server's side, over TCP: a controller whose host lost its power frees the lock after 20 s, not 2 hours."""
+
+log = structlog.get_logger(__name__)
+
+
+class AnotherServiceError(RuntimeError):
+    """Another service of this kind runs on the database; the message says which, and that nothing was changed."""
+
+
+@asynccontextmanager
+async def exclusive(database: Database, service: str) -> AsyncIterator[None]:
+    """Be the only `service` on this database for the length of the block.
+
+    Raises `AnotherServiceError` at once when there is one. When the right is lost to another later, the block is
+    cancelled and the same error leaves it, in an exception group.
+    """
+    async with background_nursery() as nursery:
+        await nursery.start(_hold, database, service)
+        yield
+
+
+async def _hold(database: Database, service: str, task_status: trio.TaskStatus[None]) -> None:
+    me = f"svc {service} {uuid4()}"
+    held = False
+    while True:
+        try:
+            async with database.session() as session:
+                await session.execute(_KEEPALIVE)
+                await session.execute("SELECT set_config('application_name', $1, false)", me)
+                await _take(session, service, me)
+                if held:
+                    log.warning("the right to be the only service was lost, and taken again", service=service)
+                else:
+                    held = True
+                    task_status.started()
+                while True:
+                    await trio.sleep(_CHECK_PERIOD)
+                    await session.fetchval("SELECT 1")
+        except (ServiceError, *DRIVER_ERRORS) as error:
+            if not held:
+                raise
+            log.warning("the session that makes this the only service was lost", service=service, error=str(error))
+            await trio.sleep(_RETRY_PAUSE)
+
+
+async def _take(session: Session, service: str, me: str) -> None:
+    """Take the lock, or raise `AnotherServiceError` once it is clear that its holder lives."""
+    give_up_at = trio.current_time() + _DYING
+    while not await session.fetchval("SELECT pg_try_advisory_lock($1, hashtext($2))", _LOCK, service):
+        holder = await session.fetchrow(
+            """
+            SELECT pid, application_name AS name, coalesce(host(client_addr), 'this host') AS address, backend_start
+            FROM pg_locks JOIN pg_stat_activity USING (pid)
+            WHERE locktype = 'advisory' AND granted AND objsubid = 2
+              AND classid = $1::bigint::oid AND pg_locks.objid = (hashtext($2)::bigint & 4294967295)::oid
+              AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            """,
+            _LOCK,
+            service,
+        )
+        if holder is not None and holder["name"] == me:
+            # Our own session of before: this end is gone, the server has not noticed yet.
+            await session.execute("SELECT pg_terminate_backend($1)", holder["pid"])
+        elif trio.current_time() >= give_up_at:
+            where = f" It connected from {holder['address']} at {holder['backend_start']:%F %T} UTC." if holder else ""
+            raise AnotherServiceError(
+                f"Another {service} runs on this database.{where} This one has stopped, and changed nothing. "
+                "Stop the other one, or give this one a database of its own."
+            )
+        await trio.sleep(_RETRY_PAUSE)

@@ -1,0 +1,71 @@
+"""Two lanes over one pool: connections for requests, and connections for everything else.
+
+A request (somebody waits for its answer) never waits for a connection behind background work: thousands of tasks that
+resume after a restart queue up among themselves. Code says where a request begins, by `serve_request`; what is not
+marked is background. The mark is a context variable: it follows the calls of a task, and the messages that it sends to
+actors when the actor system is told to carry `LANE`.
+
+A lane lets a bounded number wait. Past that a request is refused at once, and told when to come again: waiting longer
+would only make every answer late.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from enum import StrEnum
+from typing import Final
+
+import trio
+
+from svc_actors.store.failures import pool_exhausted, queue_full
+
+MOST_WAITING: Final = 1024
+"""Of one lane. At a few hundred statements a second and connection this is what is served within a second or so."""
+
+
+class Lane(StrEnum):
+    REQUEST = "request"
+    BACKGROUND = "background"
+
+
+LANE: ContextVar[Lane] = ContextVar("svc_actors.store.lane", default=Lane.BACKGROUND)
+"""The lane of the running code."""
+
+
+def serve_request() -> None:
+    """Say that this task, from here on, is one that somebody waits for."""
+    LANE.set(Lane.REQUEST)
+
+
+class Places:
+    """The connections that a lane may have in use at once; those who wait are served in the order they came."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.exhausted = 0
+        self._free = trio.Semaphore(size)
+
+    @property
+    def in_use(self) -> int:
+        return self.size - self._free.value
+
+    @property
+    def waiting(self) -> int:
+        return self._free.statistics().tasks_waiting
+
+    async def acquire(self, patience: float) -> None:
+        """Take a place within `patience` seconds, or raise `unavailable`."""
+        try:
+            self._free.acquire_nowait()
+        except trio.WouldBlock:
+            if self.waiting >= MOST_WAITING:
+                self.exhausted += 1
+                raise queue_full(self.waiting) from None
+            with trio.move_on_after(patience) as scope:
+                await self._free.acquire()
+            if scope.cancelled_caught:
+                self.exhausted += 1
+                raise pool_exhausted(self.size, patience) from None
+
+    def release(self) -> None:
+        self._free.release()
