@@ -1,8 +1,11 @@
-"""Whether guests run under KVM here, found out by running one.
+"""Whether guests run under KVM here, found out by running one as QEMU's own account.
 
-/dev/kvm may exist and its guests never get past their firmware (some nested hosts). So a guest of the kind that
-machines are, whose boot sector does one thing, leave through QEMU's exit port, is given a few seconds under KVM. The
-verdict holds until the host is booted again.
+/dev/kvm may exist and its guests never get past their firmware (some nested hosts), or exist and be closed to the
+account that libvirt runs guests as (no udev gave it to the group kvm), or be absent. So a guest of the kind that
+machines are, whose boot sector does one thing, leave through QEMU's exit port, is given a few seconds under KVM.
+
+Invariant: a verdict holds for the device it was found on. It is found anew when the host was booted again, and when
+/dev/kvm came, went, or was given to somebody else.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import os
 import pwd
 import tempfile
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 import structlog
@@ -21,7 +26,10 @@ from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.domains import Accelerator
 from svc_nodeagent.hypervisor.files import in_thread
 from svc_nodeagent.hypervisor.programs import RunAs, try_program
+from svc_nodeagent.protocol import FailureCode
 
+DEVICE = Path("/dev/kvm")
+EMULATOR = "qemu-system-x86_64"
 PROBE_SECONDS = 5.0
 _EXIT_PORT = 0xF4
 _EXIT_VALUE = 0x2A
@@ -35,61 +43,103 @@ _EXPECTED_STATUS = _EXIT_VALUE << 1 | 1
 log = structlog.get_logger()
 
 
+class DeviceAccess(StrEnum):
+    """What QEMU's account may do with /dev/kvm."""
+
+    ABSENT = "absent"
+    DENIED = "denied"
+    GRANTED = "granted"
+
+
 class Verdict(BaseModel):
+    """`boot_id` and `device` say of which boot and of which state of /dev/kvm this was found."""
+
     model_config = ConfigDict(frozen=True)
 
     boot_id: str
+    device: str
     accelerator: Accelerator
     reason: str
 
 
+@dataclass(frozen=True)
 class Acceleration:
-    """The verdict of this boot: asked once, kept in the data folder."""
+    """The verdict, kept in the file `cache`. Device and emulator are parameters so that tests can put others in."""
 
-    def __init__(self, cache: Path) -> None:
-        self._cache = cache
-        self._verdict: Verdict | None = None
-        self._lock = trio.Lock()
+    cache: Path
+    device: Path = DEVICE
+    emulator: str | Path = EMULATOR
+    probe_seconds: float = PROBE_SECONDS
+    _lock: trio.Lock = field(default_factory=trio.Lock)
 
     async def verdict(self) -> Verdict:
         async with self._lock:
-            if self._verdict is None:
-                boot_id = (await trio.Path("/proc/sys/kernel/random/boot_id").read_text()).strip()
-                kept = await in_thread(_read, self._cache)
-                if kept is None or kept.boot_id != boot_id:
-                    kept = await probe(boot_id)
-                    await in_thread(write_whole, self._cache, kept.model_dump_json().encode(), mode=0o644)
-                    log.info("accelerator chosen", accelerator=kept.accelerator, reason=kept.reason)
-                self._verdict = kept
-            return self._verdict
+            boot_id = (await trio.Path("/proc/sys/kernel/random/boot_id").read_text()).strip()
+            device = await in_thread(_state_of, self.device)
+            known = await in_thread(_read, self.cache)
+            if known is not None and (known.boot_id, known.device) == (boot_id, device):
+                return known
+            accelerator, reason = await self._probe()
+            verdict = Verdict(boot_id=boot_id, device=device, accelerator=accelerator, reason=reason)
+            await in_thread(write_whole, self.cache, verdict.model_dump_json().encode(), mode=0o644)
+            log.info("accelerator chosen", accelerator=accelerator, reason=reason)
+            return verdict
+
+    async def access(self) -> DeviceAccess:
+        """Asked of the kernel as QEMU's account, so that groups, ACLs and capabilities count as they do for QEMU."""
+        if not await trio.Path(self.device).exists():
+            return DeviceAccess.ABSENT
+        status, _, _ = await try_program(
+            *("test", "-r", self.device, "-a", "-w", self.device), run_as=qemu_user(), timeout=10
+        )
+        return DeviceAccess.GRANTED if status == 0 else DeviceAccess.DENIED
+
+    async def _probe(self) -> tuple[Accelerator, str]:
+        match await self.access():
+            case DeviceAccess.ABSENT:
+                return Accelerator.TCG, f"there is no {self.device}: guests are emulated, and slow"
+            case DeviceAccess.DENIED:
+                return Accelerator.TCG, f"QEMU's account may not open {self.device}: guests are emulated, and slow"
+            case DeviceAccess.GRANTED:
+                return await self._boot_a_guest()
+
+    async def _boot_a_guest(self) -> tuple[Accelerator, str]:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o711)  # noqa: S103  (QEMU's user passes through)
+            disk = Path(folder) / "boot-sector"
+            await in_thread(disk.write_bytes, _BOOT_SECTOR.ljust(_DISK_BYTES, b"\0"))
+            arguments = [
+                *(self.emulator, "-accel", "kvm", "-machine", "q35", "-cpu", "host", "-m", "64"),
+                *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+                *("-drive", f"file={disk},format=raw,if=ide,snapshot=on"),
+                *("-device", f"isa-debug-exit,iobase={_EXIT_PORT:#x},iosize=0x4"),
+            ]
+            try:
+                status, _, error = await try_program(*arguments, timeout=self.probe_seconds, run_as=qemu_user())
+            except HostError as failure:
+                if failure.code is not FailureCode.TIMED_OUT:
+                    return Accelerator.TCG, f"{self.device} could not be tried ({failure.message}): guests are emulated"
+                return Accelerator.TCG, (
+                    f"{self.device} is there, but a guest on it did not boot within {self.probe_seconds:g} s: "
+                    "guests are emulated"
+                )
+        if status == _EXPECTED_STATUS:
+            return Accelerator.KVM, "a guest booted under KVM"
+        said = " ".join(error.split())[-200:] or f"QEMU ended with status {status}"
+        return Accelerator.TCG, f"{self.device} is there and not usable ({said}): guests are emulated"
 
 
-async def probe(boot_id: str) -> Verdict:
-    def tcg(reason: str) -> Verdict:
-        return Verdict(boot_id=boot_id, accelerator=Accelerator.TCG, reason=reason)
-
-    if not await trio.Path("/dev/kvm").exists():
-        return tcg("there is no /dev/kvm: guests are emulated, and slow")
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o711)  # noqa: S103  (QEMU's user passes through)
-        disk = Path(folder) / "boot-sector"
-        await in_thread(disk.write_bytes, _BOOT_SECTOR.ljust(_DISK_BYTES, b"\0"))
-        arguments = [
-            *("qemu-system-x86_64", "-accel", "kvm", "-machine", "q35", "-cpu", "host", "-m", "64"),
-            *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-            *("-drive", f"file={disk},format=raw,if=ide,snapshot=on"),
-            *("-device", f"isa-debug-exit,iobase={_EXIT_PORT:#x},iosize=0x4"),
-        ]
-        try:
-            status, _, error = await try_program(*arguments, timeout=PROBE_SECONDS, run_as=qemu_user())
-        except HostError:
-            return tcg(
-                f"/dev/kvm is there, but a guest on it did not boot within {PROBE_SECONDS:g} s: guests are emulated"
-            )
-    if status == _EXPECTED_STATUS:
-        return Verdict(boot_id=boot_id, accelerator=Accelerator.KVM, reason="a guest booted under KVM")
-    said = " ".join(error.split())[-200:] or f"QEMU ended with status {status}"
-    return tcg(f"/dev/kvm is there and not usable ({said}): guests are emulated")
+def _state_of(device: Path) -> str:
+    """Which device this is and whose. Its time of change is part of it: that moves with owner, mode and ACL alike, and
+    with nothing that guests do."""
+    try:
+        status = device.stat()
+    except FileNotFoundError:
+        return "absent"
+    return (
+        f"{status.st_dev}:{status.st_ino} {status.st_rdev} {status.st_mode:o} {status.st_uid}:{status.st_gid} "
+        f"{status.st_ctime_ns}"
+    )
 
 
 def _read(path: Path) -> Verdict | None:

@@ -4,6 +4,8 @@ Invariants:
 
 - a call that does not return costs its caller the deadline and this connection one thread of its own few; nothing else
   waits for it;
+- a look has a deadline of its own (`CALL_TIMEOUT_SECONDS`); an order has none (`PATIENT`): that libvirt takes long says
+  nothing about what it did, so an order is waited for as long as the operation that it belongs to lasts;
 - libvirt's errors leave here as `HostError`; a broken connection as `ConnectionLost`, after which the same work may be
   asked for again: reconnection goes on for ever, with a pause that grows to `MAX_PAUSE_SECONDS`;
 - after every (re)connection each listener hears `reconnected`, because what happened meanwhile was not seen.
@@ -11,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Callable
@@ -32,6 +35,9 @@ Libvirt = Any
 """`libvirt.virConnect`; the binding has no types."""
 
 CALL_TIMEOUT_SECONDS = 30.0
+PATIENT = math.inf
+SLOW_SECONDS = 5.0
+"""A call that takes longer is logged: on a healthy host none does."""
 THREADS = 16
 MAX_PAUSE_SECONDS = 10.0
 KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 5, 3
@@ -93,15 +99,22 @@ class Connection:
         return {"busy": int(self._limiter.borrowed_tokens), "threads": int(self._limiter.total_tokens)}
 
     async def call(self, work: Callable[[Libvirt], T], *, timeout: float = CALL_TIMEOUT_SECONDS) -> T:
-        """Run `work(connection)` in a thread. After `timeout` seconds it is abandoned, and may still take effect."""
-        with trio.move_on_after(timeout):
-            connection = await self._connected()
+        """Run `work(connection)` in a thread. After `timeout` seconds, or when the caller is cancelled, it is
+        abandoned, and may still take effect.
+
+        Raises `ConnectionLost` when there is no connection within `CALL_TIMEOUT_SECONDS`."""
+        began = trio.current_time()
+        connection = await self._connected(min(timeout, CALL_TIMEOUT_SECONDS))
+        with trio.CancelScope(deadline=began + timeout):
             try:
                 return await trio.to_thread.run_sync(
                     work, connection, abandon_on_cancel=True, limiter=self._limiter, thread_name="libvirt call"
                 )
             except libvirt.libvirtError as error:
                 raise self._translated(error, connection) from error
+            finally:
+                if (seconds := trio.current_time() - began) >= SLOW_SECONDS:
+                    log.warning("libvirt is slow", seconds=round(seconds, 1), hint="The node's preflight may say why.")
         if self._connection is None:
             raise ConnectionLost(self._last_error)
         raise HostError(
@@ -135,9 +148,12 @@ class Connection:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
                 await self._disconnect()
 
-    async def _connected(self) -> Libvirt:
-        while self._connection is None:
-            await self._changed.wait()
+    async def _connected(self, timeout: float) -> Libvirt:
+        with trio.move_on_after(timeout):
+            while self._connection is None:
+                await self._changed.wait()
+        if self._connection is None:
+            raise ConnectionLost(self._last_error)
         return self._connection
 
     async def _connect(self) -> None:

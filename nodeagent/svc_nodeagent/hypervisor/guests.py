@@ -1,4 +1,8 @@
-"""What is asked of libvirt about one guest: each a call with a deadline, each finding its end reached a success."""
+"""What is asked of libvirt about one guest, each finding its end reached a success.
+
+An order has no deadline of its own: it lasts as long as the operation that it is a step of, because a host that takes
+long has not failed. What is only a look (`domain_xml`, `open_screen`) is given up after `CALL_TIMEOUT_SECONDS`.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,13 @@ import trio
 from pydantic import BaseModel
 
 from svc_nodeagent.host import HostError
-from svc_nodeagent.hypervisor.connection import CALL_TIMEOUT_SECONDS, Connection, LibvirtError
+from svc_nodeagent.hypervisor.connection import CALL_TIMEOUT_SECONDS, PATIENT, Connection, LibvirtError
 from svc_nodeagent.hypervisor.domains import domain_state
 from svc_nodeagent.hypervisor.guest_network import CardNotFound, Command, Interfaces, Started, Status, changes
 from svc_nodeagent.protocol import DomainState, FailureCode, GuestTold, NetworkSpec
 
 T = TypeVar("T")
 Answer = TypeVar("Answer", bound=BaseModel)
-START_TIMEOUT_SECONDS = 60.0
 GUEST_AGENT_SECONDS = 30
 TELL_SECONDS = 8.0
 """For telling a guest its network: it is a courtesy, and the apply it belongs to waits for it."""
@@ -47,7 +50,7 @@ class Guests:
             raise
 
     async def define(self, xml: str) -> None:
-        await self._connection.call(lambda connection: connection.defineXML(xml))
+        await self._connection.call(lambda connection: connection.defineXML(xml), timeout=PATIENT)
 
     async def reset(self, vm_id: UUID) -> None:
         await self._on_domain(vm_id, lambda domain: domain.reset(0))
@@ -63,7 +66,7 @@ class Guests:
 
     async def start(self, vm_id: UUID) -> None:
         try:
-            await self._on_domain(vm_id, lambda domain: domain.create(), timeout=START_TIMEOUT_SECONDS)
+            await self._on_domain(vm_id, lambda domain: domain.create())
         except LibvirtError as error:
             if await self.state(vm_id) is DomainState.RUNNING:
                 return
@@ -75,7 +78,7 @@ class Guests:
                 domain.destroyFlags(libvirt.VIR_DOMAIN_DESTROY_DEFAULT)
 
         try:
-            await self._on_domain(vm_id, destroy, timeout=START_TIMEOUT_SECONDS)
+            await self._on_domain(vm_id, destroy)
         except LibvirtError as error:
             if error.number not in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
                 raise
@@ -146,15 +149,17 @@ class Guests:
         return answer.model_validate_json(await self._on_domain(vm_id, ask, timeout=_TELL_ANSWER_SECONDS + 2))
 
     async def domain_xml(self, vm_id: UUID) -> str:
-        return await self._on_domain(vm_id, lambda domain: str(domain.XMLDesc()))
+        return await self._on_domain(vm_id, lambda domain: str(domain.XMLDesc()), timeout=CALL_TIMEOUT_SECONDS)
 
     async def open_screen(self, vm_id: UUID) -> int:
         """A descriptor connected to the guest's VNC server, which it regards as authenticated."""
         return await self._on_domain(
-            vm_id, lambda domain: int(domain.openGraphicsFD(0, libvirt.VIR_DOMAIN_OPEN_GRAPHICS_SKIPAUTH))
+            vm_id,
+            lambda domain: int(domain.openGraphicsFD(0, libvirt.VIR_DOMAIN_OPEN_GRAPHICS_SKIPAUTH)),
+            timeout=CALL_TIMEOUT_SECONDS,
         )
 
-    async def _on_domain(self, vm_id: UUID, work: Callable[[Any], T], *, timeout: float = CALL_TIMEOUT_SECONDS) -> T:
+    async def _on_domain(self, vm_id: UUID, work: Callable[[Any], T], *, timeout: float = PATIENT) -> T:
         return await self._connection.call(
             lambda connection: work(connection.lookupByUUIDString(str(vm_id))), timeout=timeout
         )

@@ -10,6 +10,7 @@ reconnection as a comparison, so the last word on each machine is true however m
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ import structlog
 import trio
 
 from svc_nodeagent import outbound
+from svc_nodeagent.dispatch import QUERIES
 from svc_nodeagent.host import HostError, OpenStream, Report
 from svc_nodeagent.hypervisor import inventory
 from svc_nodeagent.hypervisor.acceleration import Acceleration
@@ -123,6 +125,7 @@ class LibvirtHost:
         self._states: dict[UUID, DomainState] = {}
         self._lines: dict[UUID, SerialLine] = {}
         self._restore_failure: str | None = None
+        self._emulator: inventory.Emulator | None = None
         self._nursery: trio.Nursery
 
     @classmethod
@@ -141,8 +144,8 @@ class LibvirtHost:
         uplink, and bridged cards are plugged into it. `image_networks`: beside the public Internet, where images may
         be fetched from.
 
-        Brings the network back to what the records say before anything else. Raises `ValueError` when a record of a
-        machine cannot be read. One at a time in a process.
+        It is handed out ready for orders: the network is back to what the records say, and the accelerator is chosen.
+        Raises `ValueError` when a record of a machine cannot be read. One at a time in a process.
         """
         folders = Folders(folder)
         await in_thread(folders.create)
@@ -161,6 +164,7 @@ class LibvirtHost:
                     host._nursery.start_soon(host._sample)
                     host._nursery.start_soon(traffic.run)
                     host._nursery.start_soon(network.keep)
+                    await host._acceleration.verdict()
                     try:
                         yield host
                     finally:
@@ -172,13 +176,15 @@ class LibvirtHost:
                 loop.cancel_scope.cancel()
 
     async def perform(self, operation: NodeOperation, report: Report) -> OperationResult:
-        for attempt in range(1, ATTEMPTS + 1):
+        """An order goes on when libvirt is lost over it, as long as its caller waits; a query, `ATTEMPTS` times."""
+        for attempt in itertools.count(1):
             try:
                 return await self._perform(operation, report)
-            except ConnectionLost:
-                if attempt == ATTEMPTS:
+            except ConnectionLost as lost:
+                if attempt >= ATTEMPTS and isinstance(operation, QUERIES):
                     raise
-                await report(0, "libvirt was restarted; going on")
+                log.warning("trying again", operation=operation.op, error=lost.message)
+                await report(0, "libvirt cannot be reached on this node; trying again")
             except (OSError, ValueError) as error:
                 log.exception("operation failed", operation=operation.op)
                 raise HostError(
@@ -190,7 +196,10 @@ class LibvirtHost:
         return await inventory.capacity(self._folders)
 
     async def facts(self) -> NodeFacts:
-        return await inventory.facts(self._connection, self._acceleration, self._naming, self._bridge)
+        if self._emulator is None and self._connection.is_connected:
+            self._emulator = await inventory.emulator(self._connection)
+        emulator = self._emulator or inventory.NO_EMULATOR
+        return await inventory.facts(emulator, self._acceleration, self._naming, self._bridge)
 
     async def domain_changes(self) -> AsyncIterator[DomainChanged]:
         """The latest change of each machine; what nobody fetched in time gives way to what came after it."""
@@ -353,6 +362,7 @@ class LibvirtHost:
     # What libvirt tells (`connection.Listener`)
 
     def reconnected(self) -> None:
+        self._emulator = None
         self._nursery.start_soon(self._guarded, self._compare)
 
     def lifecycle(self, event: LifecycleEvent) -> None:

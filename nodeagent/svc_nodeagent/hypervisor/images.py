@@ -40,8 +40,8 @@ from svc_nodeagent.hypervisor.qcow2 import unfit_header
 from svc_nodeagent.protocol import CachedImage, ControllerSource, FailureCode, ImageFormat, ImageSpec
 
 CHUNK_BYTES = 1024 * 1024
-_TOLD_EVERY = 5
-"""Percent between two lines of progress: each is a line of the task's log."""
+_TOLD_EVERY_SECONDS = 3.0
+"""Between two lines of progress: each is a row of the task's log, and a line on the screen of who waits for it."""
 SILENCE_TIMEOUT_SECONDS = 60.0
 FREE_SPACE_KEPT_BYTES = 512 * 1024 * 1024
 MOST_IMAGE_BYTES = 64 * 1024**3
@@ -197,7 +197,7 @@ class ImageCache:
                 descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600)
                 stack.callback(os.close, descriptor)
                 os.ftruncate(descriptor, have)
-                told = -_TOLD_EVERY
+                next_line = trio.current_time()
                 async for chunk in reader.chunks():
                     if have + len(chunk) > most:
                         raise _TooLarge(most)
@@ -206,9 +206,9 @@ class ImageCache:
                     if have >= look_at:
                         look_at += _LOOKED_AT_EVERY
                         await in_thread(_refuse_when_full, partial.parent, 0, spec.name)
-                    percent = min(99, have * 100 // total) if total else 0
-                    if percent >= told + _TOLD_EVERY:
-                        told = percent
+                    if trio.current_time() >= next_line:
+                        next_line = trio.current_time() + _TOLD_EVERY_SECONDS
+                        percent = min(99, have * 100 // total) if total else 0
                         await report(percent, f"fetching image {spec.name}: {have // 2**20} MiB")
             except (httpx.HTTPError, httpx.InvalidURL, OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
                 raise _fetch_failed(spec, error) from error

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,7 +16,7 @@ import libvirt
 
 from svc_nodeagent.enrol import host_uuid
 from svc_nodeagent.hypervisor.acceleration import Acceleration
-from svc_nodeagent.hypervisor.connection import Connection, Libvirt, version_text
+from svc_nodeagent.hypervisor.connection import PATIENT, Connection, Libvirt, version_text
 from svc_nodeagent.hypervisor.domains import domain_state
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.naming import Naming
@@ -31,14 +32,24 @@ async def capacity(folders: Folders) -> Capacity:
     return await in_thread(_capacity, folders.root)
 
 
-async def facts(
-    connection: Connection, acceleration: Acceleration, naming: Naming, bridge: str | None = None
-) -> NodeFacts:
-    """Facts of the host; what only libvirt knows is `unknown` while it cannot be reached."""
-    libvirt_version = hypervisor = UNKNOWN
-    machine_types: tuple[str, ...] = ()
-    if connection.is_connected:
-        libvirt_version, hypervisor, machine_types = await connection.call(_hypervisor)
+@dataclass(frozen=True)
+class Emulator:
+    """What only libvirt knows. Asking is slow where libvirt probes QEMU for it (see preflight's check `kvm`), and the
+    answer holds as long as libvirtd runs."""
+
+    libvirt: str
+    hypervisor: str
+    machine_types: tuple[str, ...]
+
+
+NO_EMULATOR = Emulator(UNKNOWN, UNKNOWN, ())
+
+
+async def emulator(connection: Connection) -> Emulator:
+    return await connection.call(_emulator, timeout=PATIENT)
+
+
+async def facts(emulator: Emulator, acceleration: Acceleration, naming: Naming, bridge: str | None = None) -> NodeFacts:
     verdict = await acceleration.verdict()
     features = await network_features(bridge)
     return NodeFacts(
@@ -47,11 +58,11 @@ async def facts(
         agent_version=agent_version(),
         os=await in_thread(_os_name),
         kernel=platform.release(),
-        libvirt=libvirt_version,
-        hypervisor=hypervisor,
+        libvirt=emulator.libvirt,
+        hypervisor=emulator.hypervisor,
         cpu_model=await in_thread(_cpu_model),
         accelerator=verdict.accelerator.value,
-        machine_types=machine_types,
+        machine_types=emulator.machine_types,
         network_features=features.found,
         network_lacks=features.lacks,
         host_addresses=await host_addresses(naming),
@@ -122,13 +133,13 @@ def _capacity(folder: Path) -> Capacity:
     )
 
 
-def _hypervisor(connected: Libvirt) -> tuple[str, str, tuple[str, ...]]:
+def _emulator(connected: Libvirt) -> Emulator:
     capabilities = ElementTree.fromstring(connected.getCapabilities())  # noqa: S314 - from libvirt itself
     machines = capabilities.findall("./guest/arch[@name='x86_64']/machine")
-    return (
-        version_text(connected.getLibVersion()),
-        f"QEMU {version_text(connected.getVersion())}",
-        tuple(sorted({machine.text for machine in machines if machine.text})),
+    return Emulator(
+        libvirt=version_text(connected.getLibVersion()),
+        hypervisor=f"QEMU {version_text(connected.getVersion())}",
+        machine_types=tuple(sorted({machine.text for machine in machines if machine.text})),
     )
 
 

@@ -3,6 +3,7 @@
 Invariants:
 
 - every step finds what it would make, so an operation interrupted between any two steps converges when it is repeated;
+- a creation that has failed, by an error of the host or because its time was over, leaves nothing of the machine;
 - the record is written first and removed last; domain, seed and network are derived from it;
 - steps of one machine do not overlap (a lock a machine), but nothing waits under the lock for a guest or a download: a
   forced stop or a deletion comes through at once, and what it supersedes notices (`_Order`) and ends as cancelled.
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+import structlog
 import trio
 
 from svc_nodeagent.durable import write_whole
@@ -24,6 +26,7 @@ from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor import disks
 from svc_nodeagent.hypervisor.acceleration import Acceleration, qemu_user
+from svc_nodeagent.hypervisor.connection import ConnectionLost
 from svc_nodeagent.hypervisor.domains import domain_xml
 from svc_nodeagent.hypervisor.files import (
     RECORD,
@@ -55,6 +58,10 @@ from svc_nodeagent.protocol import (
 POLL_SECONDS = 0.5
 PRESS_AGAIN_SECONDS = 10.0
 PUT_BACK_SECONDS = 10.0
+UNDO_SECONDS = 20.0
+"""For removing what a failed creation has made; a host that takes longer is told again when the machine is deleted."""
+log = structlog.get_logger()
+
 _OFF = (DomainState.STOPPED, DomainState.CRASHED)
 
 
@@ -122,20 +129,14 @@ class Machines:
         fault_point("create.image")
         async with self._steps(spec.vm_id):
             order.check()
-            await report(60, "making the disks, the first boot's seed and the network")
-            record = await self._not_older(record)
-            await in_thread(self._write_record, record, spec.seed.account.password_hash)
-            fault_point("create.record")
-            await _together(partial(self._make_disks, record), partial(self._network.apply, spec.vm_id, record.network))
-            fault_point("create.network")
-            await report(90, "defining the machine")
-            await self._define(record)
-            fault_point("create.defined")
-            if operation.start:
-                await report(95, "starting")
-                await self._guests.start(spec.vm_id)
-                fault_point("create.started")
-            return await self._result(spec.vm_id)
+            try:
+                await self._build(await self._not_older(record), operation, report)
+                return await self._result(spec.vm_id)
+            except ConnectionLost:
+                raise  # The same creation goes on once libvirt is back.
+            except BaseException:
+                await self._undo(spec.vm_id)
+                raise
 
     async def start(self, vm_id: UUID, network: NetworkSpec) -> DomainResult:
         """The definition is written anew from the record, so that changes made while the machine ran take effect."""
@@ -188,16 +189,7 @@ class Machines:
     async def delete(self, vm_id: UUID, *, destroy_disks: bool) -> DeleteResult:
         self._order(vm_id, "the deletion")
         async with self._steps(vm_id):
-            await self._guests.destroy(vm_id)
-            fault_point("delete.stopped")
-            await self._guests.undefine(vm_id)
-            fault_point("delete.undefined")
-            removed = await self._network.remove(vm_id)
-            fault_point("delete.network")
-            retained = () if destroy_disks else await in_thread(disks.retain, self._folders, vm_id)
-            await in_thread(disks.destroy, self._folders, vm_id)
-            fault_point("delete.removed")
-        return DeleteResult(vm_id=vm_id, removed_addresses=removed, retained_disks=retained)
+            return await self._remove(vm_id, destroy_disks=destroy_disks)
 
     async def update(self, operation: VmUpdate) -> DomainResult:
         async with self._steps(operation.vm_id):
@@ -273,6 +265,42 @@ class Machines:
                 await report(min(90, int(90 * waited / seconds)), "asking the guest to shut down")
                 await self._guests.press_power_button(vm_id)
             await trio.sleep(POLL_SECONDS)
+
+    async def _build(self, record: MachineRecord, operation: VmCreate, report: Report) -> None:
+        await report(60, "making the disks, the first boot's seed and the network")
+        await in_thread(self._write_record, record, operation.machine.seed.account.password_hash)
+        fault_point("create.record")
+        await _together(partial(self._make_disks, record), partial(self._network.apply, record.vm_id, record.network))
+        fault_point("create.network")
+        await report(90, "defining the machine")
+        await self._define(record)
+        fault_point("create.defined")
+        if operation.start:
+            await report(95, "starting")
+            await self._guests.start(record.vm_id)
+            fault_point("create.started")
+
+    async def _undo(self, vm_id: UUID) -> None:
+        """Leave nothing of a creation that has failed. What cannot be removed now is, when the machine is deleted."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS) as patience:
+            try:
+                await self._remove(vm_id, destroy_disks=True)
+            except (HostError, OSError) as error:
+                log.error("a failed creation was not undone", vm_id=str(vm_id), error=str(error))
+        if patience.cancelled_caught:
+            log.error("a failed creation was not undone", vm_id=str(vm_id), error=f"not within {UNDO_SECONDS:g} s")
+
+    async def _remove(self, vm_id: UUID, *, destroy_disks: bool) -> DeleteResult:
+        await self._guests.destroy(vm_id)
+        fault_point("delete.stopped")
+        await self._guests.undefine(vm_id)
+        fault_point("delete.undefined")
+        removed = await self._network.remove(vm_id)
+        fault_point("delete.network")
+        retained = () if destroy_disks else await in_thread(disks.retain, self._folders, vm_id)
+        await in_thread(disks.destroy, self._folders, vm_id)
+        fault_point("delete.removed")
+        return DeleteResult(vm_id=vm_id, removed_addresses=removed, retained_disks=retained)
 
     async def _make_disks(self, record: MachineRecord) -> None:
         await disks.ensure_disks(record, self._images.base_of(record.base), self._folders, _owner())

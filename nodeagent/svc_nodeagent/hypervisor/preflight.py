@@ -1,7 +1,7 @@
 """Is this host ready to run guests: a check for each question, answered by trying, and telling what to do.
 
-Names of checks are stable: programs, libvirt, emulator, accelerator, nftables, forwarding, disk, storage. (Clock and
-certificate are the agent's own to judge.)
+Names of checks are stable: programs, libvirt, emulator, kvm, accelerator, nftables, forwarding, disk, storage. (Clock
+and certificate are the agent's own to judge.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from svc_nodeagent.host import HostError
-from svc_nodeagent.hypervisor.acceleration import Acceleration, qemu_user
+from svc_nodeagent.hypervisor.acceleration import Acceleration, DeviceAccess, qemu_user
 from svc_nodeagent.hypervisor.connection import Connection, version_text
 from svc_nodeagent.hypervisor.domains import Accelerator
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
@@ -145,6 +145,7 @@ async def preflight(
         "programs": _programs,
         "libvirt": lambda: _libvirt(connection),
         "emulator": lambda: _emulator(connection),
+        "kvm": lambda: _kvm(acceleration),
         "accelerator": lambda: _accelerator(acceleration),
         "nftables": lambda: _nftables(bridge),
         "forwarding": lambda: _forwarding(restore_failure),
@@ -182,6 +183,28 @@ async def _emulator(connection: Connection) -> PreflightCheck:
             "emulator", f"QEMU {version_text(number)} is too old; {OLDEST_QEMU[0]}.{OLDEST_QEMU[1]} or newer is needed."
         )
     return _passed("emulator", f"QEMU {version_text(number)}.")
+
+
+async def _kvm(acceleration: Acceleration) -> PreflightCheck:
+    """May QEMU's account use KVM? Where root may and QEMU may not, libvirt takes its own answer for out of date at
+    every call and probes QEMU anew: it probes with root's capability, and checks as QEMU's account."""
+    device = acceleration.device
+    match await acceleration.access():
+        case DeviceAccess.GRANTED:
+            return _passed("kvm", f"QEMU's account may use {device}.")
+        case DeviceAccess.DENIED:
+            return _warning(
+                "kvm",
+                f"QEMU's account may not open {device}: guests are emulated, and every call to libvirt that asks for "
+                f"QEMU's capabilities takes seconds. Give it to the group kvm, as udev does where it runs: "
+                f"chgrp kvm {device} && chmod 660 {device}.",
+            )
+        case DeviceAccess.ABSENT:
+            return _warning(
+                "kvm",
+                f"There is no {device}: guests are emulated. Turn virtualisation on in the firmware, or on the host "
+                "that this one is a guest of, and load kvm_intel or kvm_amd.",
+            )
 
 
 async def _accelerator(acceleration: Acceleration) -> PreflightCheck:

@@ -14,11 +14,19 @@ from uuid import UUID
 import libvirt
 import pytest
 import trio
+from trio.testing import MockClock
 
 from svc_nodeagent.host import HostError
-from svc_nodeagent.hypervisor.connection import THREADS, Connection, ConnectionLost, LifecycleEvent
+from svc_nodeagent.hypervisor.connection import (
+    CALL_TIMEOUT_SECONDS,
+    THREADS,
+    Connection,
+    ConnectionLost,
+    LifecycleEvent,
+)
+from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.libvirt_loop import EVENT_LOOP
-from svc_nodeagent.protocol import FailureCode
+from svc_nodeagent.protocol import DomainState, FailureCode
 
 TEST_DRIVER = "test:///default"
 DOMAIN = "test"
@@ -112,12 +120,44 @@ async def _times_out(connection: Connection, release: threading.Event) -> None:
 
 
 async def test_while_libvirt_is_away_calls_say_so_and_the_host_still_opens(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     connection = Connection("test:///nonexistent-description.xml", Heard())
     with pytest.raises(ConnectionLost) as lost:
         await connection.call(lambda libvirt_: libvirt_.getHostname(), timeout=5)
     assert lost.value.hint
+
+
+@pytest.fixture
+def unhurried_clock() -> MockClock:
+    """Jumps only when nothing has happened for long, so that a thread at work is not taken for idle."""
+    return MockClock(autojump_threshold=0.3)
+
+
+async def test_an_order_that_libvirt_is_slow_at_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, unhurried_clock: MockClock
+) -> None:
+    release, create = threading.Event(), libvirt.virDomain.create
+
+    def slow_create(domain: libvirt.virDomain) -> int:
+        release.wait()
+        return int(create(domain))
+
+    async def release_after(seconds: float) -> None:
+        await trio.sleep(seconds)
+        release.set()
+
+    monkeypatch.setattr(libvirt.virDomain, "create", slow_create)
+    async with connected(Heard()) as connection, trio.open_nursery() as nursery:
+        guests = Guests(connection)
+        vm_id = UUID(await connection.call(lambda libvirt_: libvirt_.lookupByName(DOMAIN).UUIDString()))
+        await guests.destroy(vm_id)
+        nursery.start_soon(release_after, 10 * CALL_TIMEOUT_SECONDS)
+
+        await guests.start(vm_id)
+
+        assert trio.current_time() >= 10 * CALL_TIMEOUT_SECONDS
+        assert await guests.state(vm_id) is DomainState.RUNNING
 
 
 @pytest.mark.system

@@ -280,13 +280,51 @@ async def test_released_addresses_are_named_again_when_asked_again(host: Libvirt
     assert [(machine.addresses, machine.differences) for machine in probe.machines] == [((), ())]
 
 
+async def test_a_creation_that_fails_leaves_nothing(host: LibvirtHost, demo_image: Path, data_folder: Path) -> None:
+    spec = machine(network(ADDRESS)).model_copy(update={"memory_mib": 64 * 2**20})  # more than any host has
+
+    with pytest.raises(HostError):
+        await host.perform(VmCreate(machine=spec, image=image(demo_image)), silent)
+
+    probe = await host.perform(NodeNetProbe(), silent)
+    assert isinstance(probe, ProbeResult)
+    assert probe.machines == ()
+    assert await state_of(host, spec) is DomainState.ABSENT
+    assert not (data_folder / "machines" / str(spec.vm_id)).exists()
+
+
+async def test_a_creation_whose_time_is_over_leaves_nothing(
+    host: LibvirtHost, demo_image: Path, data_folder: Path
+) -> None:
+    spec, given_up = machine(network(ADDRESS)), trio.CancelScope()
+
+    async def give_up_when_defined(percent: int, message: str) -> None:
+        if message == "starting":
+            given_up.cancel()
+
+    with given_up:
+        await host.perform(VmCreate(machine=spec, image=image(demo_image)), give_up_when_defined)
+
+    assert given_up.cancelled_caught
+    assert await state_of(host, spec) is DomainState.ABSENT
+    assert not (data_folder / "machines" / str(spec.vm_id)).exists()
+
+
 async def test_this_host_passes_preflight(host: LibvirtHost) -> None:
     result = await host.perform(NodePreflight(controller_time=datetime.now(UTC)), silent)
     assert isinstance(result, PreflightResult)
     checks = {check.name: check for check in result.checks}
-    assert {"programs", "libvirt", "emulator", "accelerator", "nftables", "forwarding", "disk", "storage"} <= set(
-        checks
-    )
+    assert {
+        "programs",
+        "libvirt",
+        "emulator",
+        "kvm",
+        "accelerator",
+        "nftables",
+        "forwarding",
+        "disk",
+        "storage",
+    } <= set(checks)
     assert [check for check in result.checks if check.status is CheckStatus.FAILED] == []
     assert (await host.facts()).accelerator in ("kvm", "tcg")
 
