@@ -1,8 +1,9 @@
 """A whole service on one machine, as a new operator would set it up: controller, node, image, machine, boot on screen.
 
 Nothing here has a way in of its own: after starting the two programs, everything goes over the public API with the
-token that the first step makes. A second run finds what the first one made. The data folder is outside the clone
-because QEMU runs as a user that cannot enter a home directory.
+token that the first step makes. A second run finds what the first one made, and takes up what one that failed left:
+it can be repeated until it succeeds. The data folder is outside the clone because QEMU runs as a user that cannot enter
+a home directory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import trio
@@ -37,6 +39,7 @@ EMAIL = "admin@example.test"
 MACHINE = "demo"
 URL = "https://127.0.0.1:8443"
 PORTS = {8443: "the API", 8444: "nodes", 8445: "/metrics and /healthz"}
+NODE_DEADLINE = 120.0
 BOOT_DEADLINE = 300.0
 NEEDED_GIB = 2
 SAY = Console(stderr=True, highlight=False)
@@ -127,13 +130,14 @@ class Demo:
             hint = f"sign in with `svc login {URL} --name {self.profile_name}`, or choose another --data DIR"
             raise Failure(Exit.UNAUTHENTICATED, what, hint) from None
         password = secrets.token_urlsafe(12) + "-A1a"
+        # Told before it counts: whatever happens next, somebody can sign in.
+        SAY.print(f"administrator {EMAIL}, password {password}", soft_wrap=True)
         async with Client.open(profile) as client:
             body = {"token": token, "email": EMAIL, "name": "Administrator", "password": password}
             guard = {"X-Service-Request": "1", "Origin": URL}
             await client.call("POST", "/setup", body=body, headers=guard)
             wanted = {"name": self.profile_name, "scopes": ["admin"], "days": 0}
             created = await client.call("POST", "/tokens", body=wanted, headers=guard)
-        SAY.print(f"administrator {EMAIL}, password {password}", soft_wrap=True)
         profile = replace(profile, token=created["token"])
         kept = {**stored.profiles, self.profile_name: profile}
         profiles.save(os.environ, ProfileFile(current=self.profile_name, profiles=kept))
@@ -141,25 +145,33 @@ class Demo:
 
     async def _join_node(self, client: Client) -> None:
         with SAY.status("joining this host as a node"):
-            if not (await client.call("GET", "/nodes"))["items"]:
-                wanted = {"name": os.uname().nodename.split(".")[0].lower() or "node-1"}
-                bootstrap = await client.call("POST", "/nodes/bootstrap", body=wanted)
-                environment = dict(os.environ) | {
-                    "SVC_CONTROLLER": URL,
-                    "SVC_TOKEN": bootstrap["token"],
-                    "SVC_FINGERPRINT": bootstrap["fingerprint"],
-                }
-                enrol = [str(BIN / "svc-nodeagent"), "enrol", "--data", str(self.node_data)]
-                await trio.run_process(enrol, env=environment)
+            if not (self.node_data / "enrolment.json").exists():
+                await self._enrol(client)
             self.node.start()
-            with trio.move_on_after(60):
+            with trio.move_on_after(NODE_DEADLINE):
                 while self.node.pid() is not None:
                     for node in (await client.call("GET", "/nodes", query={"state": "online"}))["items"]:
-                        if (await client.call("GET", f"/nodes/{node['id']}"))["capacity"] is not None:
+                        # Its first inventory says what it can carry; before that, nothing is placed on it.
+                        if (await client.call("GET", f"/nodes/{node['id']}"))["facts"] is not None:
                             return
                     reap()
                     await trio.sleep(0.3)
         raise Failure(Exit.UNAVAILABLE, "the node did not come up", f"its log is {self.node.log}")
+
+    async def _enrol(self, client: Client) -> None:
+        for node in (await client.call("GET", "/nodes", query={"state": "pending"}))["items"]:
+            SAY.print(f"removing the node {node['name']}, whose joining was cut short")
+            await client.call("DELETE", f"/nodes/{node['id']}")
+        wanted = {"name": os.uname().nodename.split(".")[0].lower() or "node-1"}
+        bootstrap = await client.call("POST", "/nodes/bootstrap", body=wanted)
+        environment = dict(os.environ) | {
+            "SVC_CONTROLLER": URL,
+            "SVC_TOKEN": bootstrap["token"],
+            "SVC_FINGERPRINT": bootstrap["fingerprint"],
+        }
+        enrol = [str(BIN / "svc-nodeagent"), "enrol", "--data", str(self.node_data)]
+        if (await trio.run_process(enrol, env=environment, check=False)).returncode != 0:
+            raise Failure(Exit.UNAVAILABLE, "this host could not join as a node", "run tools/run again")
 
     async def _import_image(self, client: Client) -> None:
         images = await client.call("GET", "/images")
@@ -172,26 +184,47 @@ class Demo:
         await transfer.upload(client, "PUT", f"/images/{image['id']}/file", DEMO_IMAGE)
 
     async def _machine(self, client: Client) -> str | None:
-        """The password of a machine made just now; None where it was there already."""
-        found = (await client.call("GET", "/vms", query={"q": MACHINE}))["items"]
-        vm = next((vm for vm in found if vm["name"] == MACHINE), None)
-        if vm is not None:
-            SAY.print(f"the machine {MACHINE} is here already")
-            self.vm_id = vm["id"]
-            if vm["status"] == "stopped":
-                task = await client.call("POST", f"/vms/{vm['id']}/start", body={})
-                await tasks.wait(client, task["id"], timeout=BOOT_DEADLINE)
-            return None
+        """The password of a machine made just now; None where it was there already. One that cannot run any more gives
+        way to a new one."""
+        vm = await _demo_machine(client)
+        if vm is not None and vm["status"] in ("failed", "deleting"):
+            why = vm["status_reason"] or "it is being deleted"
+            SAY.print(f"replacing the machine {MACHINE}: {why}", style="yellow", soft_wrap=True)
+            await self._remove(client, vm)
+            vm = None
+        if vm is None:
+            return await self._create(client)
+        SAY.print(f"the machine {MACHINE} is here already")
+        self.vm_id = vm["id"]
+        if vm["status"] == "creating":
+            await self._until_settled(client)
+        elif vm["status"] == "stopped":
+            task = await client.call("POST", f"/vms/{vm['id']}/start", body={})
+            await tasks.wait(client, task["id"], timeout=BOOT_DEADLINE)
+        return None
+
+    async def _create(self, client: Client) -> str:
         projects = (await client.call("GET", "/projects"))["items"]
         project = next(project for project in projects if project["name"] == "default")
         wanted = {"name": MACHINE, "project_id": project["id"], "image": "demo", "access_mode": "root_password"}
-        wanted |= {"vcpus": 1, "memory_mib": 256, "disk_gib": 1, "password": True, "idempotency_key": "demo-machine"}
+        # The key holds for this one order and its repetitions on a broken connection; a later run orders anew.
+        wanted |= {"vcpus": 1, "memory_mib": 256, "disk_gib": 1, "password": True, "idempotency_key": str(uuid4())}
         SAY.print(f"creating the machine {MACHINE}")
         created = await client.call("POST", "/vms", body=wanted)
         self.vm_id = created["vm"]["id"]
         SAY.print(f"its root password is {created['password']}", soft_wrap=True)
         await tasks.wait(client, created["task"]["id"], timeout=BOOT_DEADLINE)
         return str(created["password"])
+
+    async def _remove(self, client: Client, vm: dict[str, Any]) -> None:
+        if vm["status"] != "deleting":
+            task = await client.call("DELETE", f"/vms/{vm['id']}", body={"confirm": MACHINE})
+            await tasks.wait(client, task["id"], timeout=BOOT_DEADLINE)
+        with trio.move_on_after(BOOT_DEADLINE):
+            while await _demo_machine(client) is not None:
+                await trio.sleep(0.3)
+            return
+        raise Failure(Exit.WAIT_TIMED_OUT, f"the machine {MACHINE} is still being deleted", "run tools/run again")
 
     async def _watch_boot(self, client: Client) -> None:
         """Stream the serial console to this terminal until the guest asks who is there."""
@@ -213,12 +246,16 @@ class Demo:
         if patience.cancelled_caught:
             raise Failure(Exit.WAIT_TIMED_OUT, f"no login prompt within {BOOT_DEADLINE:g} s")
 
-    async def _until_running(self, client: Client) -> None:
+    async def _until_settled(self, client: Client) -> dict[str, Any]:
         """A node that is only just coming back has to say first what its machines do."""
         vm: dict[str, Any] = {}
         with trio.move_on_after(BOOT_DEADLINE):
             while (vm := await client.call("GET", f"/vms/{self.vm_id}"))["status"] not in ("running", "failed"):
                 await trio.sleep(0.3)
+        return vm
+
+    async def _until_running(self, client: Client) -> None:
+        vm = await self._until_settled(client)
         if vm.get("status") != "running":
             why = vm.get("status_reason") or f"it is {vm.get('status')}"
             raise Failure(Exit.TASK_FAILED, f"the machine {MACHINE} does not run: {why}")
@@ -237,6 +274,11 @@ class Demo:
         print(
             f"Stop           tools/run --stop{'' if self.data == DEFAULT_DATA else f' --data {self.data}'}", flush=True
         )
+
+
+async def _demo_machine(client: Client) -> dict[str, Any] | None:
+    found = (await client.call("GET", "/vms", query={"q": MACHINE}))["items"]
+    return next((vm for vm in found if vm["name"] == MACHINE), None)
 
 
 async def run(arguments: argparse.Namespace) -> None:
