@@ -9,6 +9,7 @@ a home directory.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import secrets
 import shutil
@@ -37,8 +38,7 @@ DEFAULT_DATA = Path("/var/lib/svc")
 DEMO_IMAGE = Path(os.environ.get("SVC_IMAGES") or Path.home() / ".cache/svc/images") / "demo.qcow2"
 EMAIL = "admin@example.test"
 MACHINE = "demo"
-URL = "https://127.0.0.1:8443"
-PORTS = {8443: "the API", 8444: "nodes", 8445: "/metrics and /healthz"}
+DEFAULT_PORT = 8443
 NODE_DEADLINE = 120.0
 BOOT_DEADLINE = 300.0
 NEEDED_GIB = 2
@@ -46,13 +46,23 @@ SAY = Console(stderr=True, highlight=False)
 
 
 class Demo:
-    def __init__(self, data: Path) -> None:
+    """`port` is the API's; the two after it are the node gateway's and that of /metrics and /healthz."""
+
+    def __init__(self, data: Path, port: int) -> None:
         self.data = data
+        self.url = f"https://127.0.0.1:{port}"
+        self.ports = {port: "the API", port + 1: "nodes", port + 2: "/metrics and /healthz"}
         self.profile_name = "demo" if data == DEFAULT_DATA else f"demo-{data.name}"
         self.controller_data, self.node_data = data / "controller", data / "node"
         serve = [str(BIN / "svc"), "serve", "controller", "--public-host", "127.0.0.1"]
+        node = [str(BIN / "svc-nodeagent"), "run"]
+        if port != DEFAULT_PORT:
+            for name, number in zip(("api", "gateway", "operations"), self.ports, strict=True):
+                serve += [f"--{name}-port", str(number)]
+            node += ["--prefix", f"d{port % 1000:03}"]  # beside another agent of this host
         self.controller = Program("controller", data, [*serve, "--data", str(self.controller_data)])
-        self.node = Program("node", data, [str(BIN / "svc-nodeagent"), "run", "--data", str(self.node_data)])
+        self.node = Program("node", data, [*node, "--data", str(self.node_data)])
+        self.health = f"http://127.0.0.1:{port + 2}/healthz"
         self.vm_id = ""
 
     async def up(self) -> None:
@@ -61,7 +71,7 @@ class Demo:
             self.controller.start()
             await self._until_healthy()
         authority = (self.controller_data / "tls" / "authority.pem").read_text()
-        profile, password = await self._signed_in(Profile(url=URL, trusted=authority))
+        profile, password = await self._signed_in(Profile(url=self.url, trusted=authority))
         async with Client.open(profile) as client:
             await self._join_node(client)
             await self._import_image(client)
@@ -95,21 +105,22 @@ class Demo:
             what = f"{self.data} has {free:.1f} GiB left; {NEEDED_GIB} GiB are needed"
             raise Failure(Exit.CAPACITY, what, "make room, or choose another place with --data DIR")
         if self.controller.pid() is None:
-            for port, purpose in PORTS.items():
+            for port, purpose in self.ports.items():
                 with socket.socket() as probe:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     try:
                         probe.bind(("0.0.0.0", port))
                     except OSError as error:
                         what = f"port {port}, meant for {purpose}, is taken by another program"
-                        raise Failure(Exit.CONFLICT, what, f"`ss -ltnp sport = :{port}` names it") from error
+                        hint = f"`ss -ltnp sport = :{port}` names it; --port chooses other ports"
+                        raise Failure(Exit.CONFLICT, what, hint) from error
 
     async def _until_healthy(self) -> None:
         async with httpx.AsyncClient(timeout=2.0, trust_env=False) as http:
             with trio.move_on_after(60):
                 while self.controller.pid() is not None:
                     try:
-                        if (await http.get("http://127.0.0.1:8445/healthz")).is_success:
+                        if (await http.get(self.health)).is_success:
                             return
                     except httpx.TransportError:
                         pass  # It does not listen yet.
@@ -127,14 +138,14 @@ class Demo:
             token = (self.controller_data / "setup-token").read_text().strip()
         except FileNotFoundError:
             what = f"{self.data} is set up already, and this account has no profile for it"
-            hint = f"sign in with `svc login {URL} --name {self.profile_name}`, or choose another --data DIR"
+            hint = f"sign in with `svc login {self.url} --name {self.profile_name}`, or choose another --data DIR"
             raise Failure(Exit.UNAUTHENTICATED, what, hint) from None
         password = secrets.token_urlsafe(12) + "-A1a"
         # Told before it counts: whatever happens next, somebody can sign in.
         SAY.print(f"administrator {EMAIL}, password {password}", soft_wrap=True)
         async with Client.open(profile) as client:
             body = {"token": token, "email": EMAIL, "name": "Administrator", "password": password}
-            guard = {"X-Service-Request": "1", "Origin": URL}
+            guard = {"X-Service-Request": "1", "Origin": self.url}
             await client.call("POST", "/setup", body=body, headers=guard)
             wanted = {"name": self.profile_name, "scopes": ["admin"], "days": 0}
             created = await client.call("POST", "/tokens", body=wanted, headers=guard)
@@ -165,7 +176,7 @@ class Demo:
         wanted = {"name": os.uname().nodename.split(".")[0].lower() or "node-1"}
         bootstrap = await client.call("POST", "/nodes/bootstrap", body=wanted)
         environment = dict(os.environ) | {
-            "SVC_CONTROLLER": URL,
+            "SVC_CONTROLLER": self.url,
             "SVC_TOKEN": bootstrap["token"],
             "SVC_FINGERPRINT": bootstrap["fingerprint"],
         }
@@ -176,7 +187,9 @@ class Demo:
     async def _import_image(self, client: Client) -> None:
         images = await client.call("GET", "/images")
         image = next((image for image in images if image["slug"] == "demo"), None)
-        if image is not None and image["digest"] is not None:
+        with DEMO_IMAGE.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if image is not None and image["digest"] == digest:
             return
         wanted = {"slug": "demo", "name": "Demo Linux", "distribution": "demo", "release": "1"}
         wanted |= {"login_user": "debian", "format": "qcow2", "source": "file"}
@@ -266,14 +279,14 @@ class Demo:
         admin = f"password {password}" if password else f"{again} person set-password {EMAIL}"
         root = f"password {machine_password}" if machine_password else f"{again} vm reset-password {MACHINE}"
         print("\n")
-        print(f"Dashboard      {URL}/  (the browser has to be told to trust {self.controller_data}/tls/authority.pem)")
+        authority = self.controller_data / "tls" / "authority.pem"
+        print(f"Dashboard      {self.url}/  (the browser has to be told to trust {authority})")
         print(f"Administrator  {EMAIL}, {admin}")
         print(f"Machine        {MACHINE}, root, {root}")
         print(f"Console        {svc} vm console {MACHINE}   (Ctrl-] leaves)")
-        print(f"In a browser   {URL}/console/{self.vm_id}?kind=vnc")
-        print(
-            f"Stop           tools/run --stop{'' if self.data == DEFAULT_DATA else f' --data {self.data}'}", flush=True
-        )
+        print(f"In a browser   {self.url}/console/{self.vm_id}?kind=vnc")
+        data = "" if self.data == DEFAULT_DATA else f" --data {self.data}"
+        print(f"Stop           tools/run --stop{data}", flush=True)
 
 
 async def _demo_machine(client: Client) -> dict[str, Any] | None:
@@ -282,7 +295,7 @@ async def _demo_machine(client: Client) -> dict[str, Any] | None:
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    demo = Demo(arguments.data.resolve())
+    demo = Demo(arguments.data.resolve(), arguments.port)
     if arguments.stop:
         await demo.down()
         return
@@ -306,6 +319,9 @@ async def run(arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tools/run", description="A whole service on this machine.")
     parser.add_argument("--data", type=Path, default=DEFAULT_DATA, help="where everything is kept [%(default)s]")
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help="the API's port; the two after it are taken too [%(default)s]"
+    )
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--detach", action="store_true", help="return once the machine has booted")
     group.add_argument("--stop", action="store_true", help="shut the machines down and stop everything")
