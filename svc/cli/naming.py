@@ -56,7 +56,7 @@ async def pages(client: Client, path: str, query: Mapping[str, Any]) -> AsyncIte
 
 
 def _told_apart(row: dict[str, Any]) -> str:
-    facts = (row.get("project_name"), row.get("email"), row.get("created_at"))
+    facts = (row.get("project_name"), row.get("status"), row.get("email"), row.get("created_at"))
     return "  ".join(str(fact) for fact in (row["id"], *facts) if fact)
 
 

@@ -15,7 +15,7 @@ from svc.controller.tasks import TaskModel
 from svc.identity.fields import Name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
-from svc.registry.principal import Access, Role
+from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.controller.images.files import ImageFiles
@@ -72,7 +72,8 @@ class Algorithm(StrEnum):
 
 
 class Image(Model):
-    """`digest` is None until a refresh or an upload has said it; until then no machine is made from the image."""
+    """`url` and `checksum_url` may hold credentials, and are for administrators. `digest` is None until a refresh or an
+    upload has said it; until then no machine is made from the image."""
 
     id: UUID
     slug: str
@@ -96,8 +97,11 @@ class Image(Model):
     created_at: datetime
 
     @classmethod
-    def of(cls, row: Record) -> Image:
-        return cls(**{name: row[name] for name in cls.model_fields})
+    def of(cls, row: Record, principal: Principal) -> Image:
+        image = cls(**{name: row[name] for name in cls.model_fields})
+        if principal.role is Role.ADMINISTRATOR:
+            return image
+        return image.model_copy(update={"url": None, "checksum_url": None})
 
 
 class ImageCreateRequest(Request):
@@ -163,7 +167,7 @@ async def list_images(context: Context[Controller], request: Empty) -> list[Imag
     rows = await context.services.database.fetch(
         "SELECT * FROM images WHERE enabled OR $1 ORDER BY custom, distribution, release DESC, slug", everything
     )
-    return [Image.of(row) for row in rows]
+    return [Image.of(row, context.principal) for row in rows]
 
 
 @operations.declare(
@@ -194,7 +198,7 @@ async def add_image(context: Context[Controller], request: ImageCreateRequest) -
                 min_memory_mib=request.min_memory_mib,
             ),
         )
-    return Image.of(row)
+    return Image.of(row, context.principal)
 
 
 @operations.declare(
@@ -217,7 +221,7 @@ async def upload_image(context: Context[Controller], request: ImageRequest) -> I
         raise invalid("The body is the file itself.")
     file = await ImageFiles(context.services.config.data_dir).write(request.id, context.upload)
     async with database.transaction() as tx:
-        return Image.of(await set_file(tx, context.caller, request.id, file))
+        return Image.of(await set_file(tx, context.caller, request.id, file), context.principal)
 
 
 @operations.declare(
@@ -229,7 +233,7 @@ async def upload_image(context: Context[Controller], request: ImageRequest) -> I
 )
 async def update_image(context: Context[Controller], request: ImageUpdateRequest) -> Image:
     async with context.services.database.transaction() as tx:
-        return Image.of(await set_enabled(tx, context.caller, request.id, request.enabled))
+        return Image.of(await set_enabled(tx, context.caller, request.id, request.enabled), context.principal)
 
 
 @operations.declare(

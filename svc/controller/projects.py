@@ -17,8 +17,8 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, joined, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
-from svc_actors.errors import not_found
-from svc_actors.store import ForeignKeyViolationError, Queryable, Transaction, audit
+from svc_actors.errors import ServiceError, conflict, not_found
+from svc_actors.store import ForeignKeyViolationError, Queryable, Transaction, UniqueViolationError, audit
 
 operations = Operations[Controller]()
 
@@ -103,7 +103,10 @@ async def show_project(context: Context[Controller], request: ProjectRequest) ->
 )
 async def create_project(context: Context[Controller], request: ProjectCreateRequest) -> Project:
     async with context.services.database.transaction() as tx:
-        project_id: UUID = await tx.fetchval("INSERT INTO projects (name) VALUES ($1) RETURNING id", request.name)
+        try:
+            project_id: UUID = await tx.fetchval("INSERT INTO projects (name) VALUES ($1) RETURNING id", request.name)
+        except UniqueViolationError:
+            raise _taken(request.name) from None
         try:
             await tx.execute(
                 "INSERT INTO project_members (project_id, user_id) SELECT $1, unnest($2::uuid[])",
@@ -121,7 +124,10 @@ async def create_project(context: Context[Controller], request: ProjectCreateReq
 )
 async def update_project(context: Context[Controller], request: ProjectUpdateRequest) -> Project:
     async with context.services.database.transaction() as tx:
-        await tx.execute("UPDATE projects SET name = $2 WHERE id = $1", request.id, request.name)
+        try:
+            await tx.execute("UPDATE projects SET name = $2 WHERE id = $1", request.id, request.name)
+        except UniqueViolationError:
+            raise _taken(request.name) from None
         project = await _project(tx, context.principal, request.id)
         await _record(context, tx, project.id, project.name)
     return project
@@ -191,6 +197,10 @@ async def remove_member(context: Context[Controller], request: MemberRequest) ->
         if email is None:
             raise not_found("There is no such member of this project.")
         await _record(context, tx, project.id, project.name, member=email)
+
+
+def _taken(name: str) -> ServiceError:
+    return conflict(f"There is a project named {name} already; nothing was changed.")
 
 
 async def _project(queryable: Queryable, principal: Principal, project_id: UUID) -> Project:

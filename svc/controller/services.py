@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
 
 from svc.controller.config import ControllerConfig
+from svc.controller.newcomers import give_project
 from svc.controller.realm import REALM
 from svc.identity.passwords import Passwords
+from svc.registry.principal import Role
 from svc.registry.realm import Realm
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
@@ -14,7 +17,7 @@ from svc_actors.controller.reconcile.network_watch import NetworkWatch
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
-from svc_actors.store import Database, EventLog
+from svc_actors.store import Database, EventLog, Transaction
 
 
 @dataclass(frozen=True)
@@ -30,3 +33,6 @@ class Controller:
     sealer: Sealer
     passwords: Passwords
     realm: Realm = REALM
+
+    async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
+        await give_project(tx, user_id, email, role)

@@ -75,6 +75,7 @@ async def setup_status(context: Context[Controller], request: Empty) -> SetupSta
     access=Access.PUBLIC,
     scope=Scope.WRITE,
     positional=("token",),
+    target="user",
 )
 async def setup(context: Context[Controller], request: SetupRequest) -> LoginResult:
     if await _administrator_exists(context.services.database):

@@ -13,10 +13,10 @@ from svc.controller.services import Controller
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Principal
+from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc_actors.controller.tasks.runner import Level, ResourceKind, Task, TaskStatus, as_task, get_task, read_log
-from svc_actors.errors import ErrorCode, not_found
+from svc_actors.errors import ErrorCode, forbidden, not_found
 from svc_actors.store import Queryable
 
 operations = Operations[Controller]()
@@ -85,9 +85,14 @@ class TaskEventModel(Model):
     message: str
 
 
-class TaskList(PageRequest):
+class TaskFilters(PageRequest):
+    """What every list of tasks is narrowed by."""
+
     status: TaskStatus | None = None
     op: Annotated[str, Field(max_length=64)] | None = None
+
+
+class TaskList(TaskFilters):
     node: UUID | None = None
     resource_kind: ResourceKind | None = None
 
@@ -116,15 +121,13 @@ async def list_tasks(context: Context[Controller], request: TaskList) -> Page[Ta
         context.services.database,
         context.principal,
         request,
-        equals("status", request.status.value if request.status else None),
-        equals("op", request.op),
         node_filter(request.node, context.principal, "node_id"),
         equals("resource_kind", request.resource_kind.value if request.resource_kind else None),
     )
 
 
 async def page_of_tasks(
-    queryable: Queryable, principal: Principal, request: PageRequest, *conditions: Condition
+    queryable: Queryable, principal: Principal, request: TaskFilters, *conditions: Condition
 ) -> Page[TaskModel]:
     """The tasks that the caller may see and the conditions (on columns of `tasks`) leave."""
     rows, total = await paginate(
@@ -133,6 +136,8 @@ async def page_of_tasks(
         where=[
             visible_projects(principal),
             contains(request.q, "resource_name", "op", "message"),
+            equals("status", request.status.value if request.status else None),
+            equals("op", request.op),
             *conditions,
         ],
         sortable=_SORTABLE,
@@ -176,7 +181,9 @@ async def task_log(context: Context[Controller], request: TaskLogRequest) -> lis
     scope=Scope.WRITE,
 )
 async def cancel_task(context: Context[Controller], request: TaskRequest) -> TaskModel:
-    await _visible_task(context, request.id)
+    ordered = await _visible_task(context, request.id)
+    if not context.principal.sees_everything and not await _ordered_by_a_customer(context, ordered):
+        raise forbidden("Your provider ordered this task; it goes on.", hint="Ask them to cancel it.")
     task = await context.services.tasks.cancel(context.caller, request.id)
     return TaskModel.of(task, context.principal)
 
@@ -187,3 +194,8 @@ async def _visible_task(context: Context[Controller], task_id: UUID) -> Task:
         raise not_found("There is no such task.")
     await require_visible(context.services.database, context.principal, task.project_id, what="task")
     return task
+
+
+async def _ordered_by_a_customer(context: Context[Controller], task: Task) -> bool:
+    role = await context.services.database.fetchval("SELECT role FROM users WHERE id = $1", task.caller.actor_id)
+    return bool(role == Role.CUSTOMER.value)

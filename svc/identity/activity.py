@@ -11,9 +11,9 @@ from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Role
+from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
-from svc_actors.store import Outcome, Queryable, Via
+from svc_actors.store import Outcome, Queryable, Record, Via
 
 operations = Operations[IdentityServices]()
 
@@ -45,9 +45,10 @@ _COLUMNS = ", ".join(AuditEntry.model_fields)
 
 
 async def audit_page(
-    queryable: Queryable, request: PageRequest, where: Sequence[tuple[str, Sequence[object]]]
+    queryable: Queryable, principal: Principal, request: PageRequest, where: Sequence[tuple[str, Sequence[object]]]
 ) -> Page[AuditEntry]:
-    """A page of the audit entries that meet all of `where`, newest first."""
+    """A page of the audit entries that meet all of `where`, newest first. A customer reads the address of what they did
+    themselves, and of nobody else, the operator of a support session included."""
     rows, total = await paginate(
         queryable,
         select=f"SELECT {_COLUMNS} FROM audit",
@@ -56,7 +57,13 @@ async def audit_page(
         default_sort="-at",
         request=request,
     )
-    return Page[AuditEntry].of([AuditEntry(**dict(row)) for row in rows], total, request)
+    return Page[AuditEntry].of([_entry(row, principal) for row in rows], total, request)
+
+
+def _entry(row: Record, principal: Principal) -> AuditEntry:
+    entry = AuditEntry(**dict(row))
+    own = entry.actor_id == principal.user_id and entry.impersonation_id is None
+    return entry if principal.sees_everything or own else entry.model_copy(update={"address": None})
 
 
 def audit_of(kind: str, target_id: UUID) -> Condition:
@@ -76,4 +83,4 @@ def audit_of(kind: str, target_id: UUID) -> Condition:
 async def activity(context: Context[IdentityServices], request: PageRequest) -> Page[AuditEntry]:
     everything = context.principal.role is Role.ADMINISTRATOR
     own = EVERYTHING if everything else equals("actor_id", context.principal.user_id)
-    return await audit_page(context.services.database, request, [own])
+    return await audit_page(context.services.database, context.principal, request, [own])

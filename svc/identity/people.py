@@ -76,6 +76,13 @@ class PersonDetail(Person):
     last_seen_at: datetime | None
 
 
+class Restored(Person):
+    """`tokens`: how many API tokens of theirs work again from now on; GET /tokens?user= lists them, and DELETE
+    /tokens/{id} revokes one that should not."""
+
+    tokens: int
+
+
 class SignedOut(Model):
     """How many browser sessions were ended."""
 
@@ -152,6 +159,7 @@ async def show_person(context: Context[IdentityServices], request: PersonRequest
     Route.patch("/admin/users/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
+    target="user",
 )
 async def update(context: Context[IdentityServices], request: PersonUpdateRequest) -> Person:
     async with context.services.database.transaction() as tx:
@@ -164,6 +172,7 @@ async def update(context: Context[IdentityServices], request: PersonUpdateReques
     Route.post("/admin/users/{id}/suspend"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
+    target="user",
 )
 async def suspend(context: Context[IdentityServices], request: SuspendRequest) -> Person:
     async with context.services.database.transaction() as tx:
@@ -183,17 +192,22 @@ async def suspend(context: Context[IdentityServices], request: SuspendRequest) -
 
 @operations.declare(
     "person.restore",
-    "Lift a suspension",
+    "Lift a suspension; the person's API tokens work again",
     Route.post("/admin/users/{id}/restore"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
+    target="user",
 )
-async def restore(context: Context[IdentityServices], request: PersonRequest) -> Person:
+async def restore(context: Context[IdentityServices], request: PersonRequest) -> Restored:
     async with context.services.database.transaction() as tx:
         target = await person_records.locked(tx, request.id)
         restored = await person_records.change(tx, target.id, {"suspended_at": None, "suspension_reason": None})
-        await person_records.record(context, tx, restored)
-    return restored
+        tokens = await tx.fetchval(
+            "SELECT count(*) FROM api_tokens WHERE user_id = $1 AND (expires_at IS NULL OR expires_at > now())",
+            target.id,
+        )
+        await person_records.record(context, tx, restored, {"tokens": tokens})
+    return Restored(**restored.model_dump(), tokens=tokens)
 
 
 @operations.declare(
@@ -202,6 +216,7 @@ async def restore(context: Context[IdentityServices], request: PersonRequest) ->
     Route.post("/admin/users/{id}/sign-out"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
+    target="user",
 )
 async def sign_out(context: Context[IdentityServices], request: PersonRequest) -> SignedOut:
     async with context.services.database.transaction() as tx:
@@ -217,6 +232,7 @@ async def sign_out(context: Context[IdentityServices], request: PersonRequest) -
     Route.post("/admin/users/{id}/password"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
+    target="user",
 )
 async def set_password(context: Context[IdentityServices], request: PasswordRequest) -> None:
     target = await person_records.person(context.services.database, request.id)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Protocol
+from uuid import UUID
 
 from svc.identity.passwords import Passwords
 from svc.registry.operation import Services
+from svc.registry.principal import Role
 from svc.registry.realm import Realm
-from svc_actors.store import EventLog
+from svc_actors.store import EventLog, Transaction
 
 
 class IdentityServices(Services, Protocol):
@@ -19,3 +21,6 @@ class IdentityServices(Services, Protocol):
 
     @property
     def passwords(self) -> Passwords: ...
+
+    async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
+        """Give somebody new what they need to begin with, in the transaction that adds them."""

@@ -77,6 +77,7 @@ class Me(Model):
     access=Access.PUBLIC,
     scope=Scope.WRITE,
     positional=("email",),
+    target="user",
 )
 async def login(context: Context[IdentityServices], request: LoginRequest) -> LoginResult:
     database, passwords = context.services.database, context.services.passwords
@@ -123,6 +124,7 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
     in_support_session=True,
+    target="user",
 )
 async def logout(context: Context[IdentityServices], request: Empty) -> None:
     principal = context.principal

@@ -2,27 +2,36 @@
 Authentication).
 
 Invariants: one begins only from an administrator's own browser session, never from a token, never in another support
-session, and only in a customer's account; the cookie is made anew at its start and its end, and the operator's own
-session, which ended when it began, is begun anew for no longer than it would have lasted.
+session, one at a time of each, and only in a customer's account; its beginning, as all that is done in it, is written
+down as the customer's, with both parties named, so that the customer reads of it; the cookie is made anew at its start
+and its end, and the operator's own session, which ended when it began, is begun anew for no longer than it would have
+lasted.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
 from svc.identity import person_records, sessions
 from svc.identity.fields import Reason
-from svc.identity.people import PersonRequest
 from svc.identity.services import IdentityServices
 from svc.identity.sign_in import LoginResult, SignedIn
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
+from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, forbidden
+from svc_actors.store import Via
 
 operations = Operations[IdentityServices]()
+
+
+_IN_ONE_ALREADY = """
+SELECT EXISTS (SELECT FROM impersonations AS i JOIN sessions AS s ON s.impersonation_id = i.id
+               WHERE i.operator_id = $1 AND i.ended_at IS NULL AND i.expires_at > now() AND s.expires_at > now())"""
 
 
 class ImpersonateRequest(Request):
@@ -41,6 +50,10 @@ class SupportSession(Model):
     reason: str
     started_at: datetime
     expires_at: datetime
+
+
+class ImpersonationList(PageRequest):
+    id: UUID
 
 
 class ImpersonationRecord(Model):
@@ -64,17 +77,25 @@ class ImpersonationRecord(Model):
     Route.post("/admin/users/{id}/impersonate"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
+    target="user",
 )
 async def impersonate(context: Context[IdentityServices], request: ImpersonateRequest) -> SupportSession:
     principal = context.principal
     if principal.session_id is None:
         raise forbidden("A support session begins from a browser session, never from a token.")
     async with context.services.database.transaction() as tx:
-        customer = await person_records.locked(tx, request.id)
+        # Both people, in one order whoever asks: the operator's row makes two beginnings take turns.
+        await tx.execute("SELECT FROM users WHERE id = ANY($1) ORDER BY id FOR UPDATE", [request.id, principal.user_id])
+        customer = await person_records.person(tx, request.id)
         if customer.id == principal.user_id:
             raise forbidden("Nobody needs a support session in their own account.")
         if customer.role is not Role.CUSTOMER:
             raise forbidden("A support session is never in the account of an administrator or a staff member.")
+        if await tx.fetchval(_IN_ONE_ALREADY, principal.user_id):
+            raise conflict(
+                "A support session of yours is open in another browser; this one was not begun.",
+                hint="End it there, or wait until its 30 minutes are over.",
+            )
         row = await tx.fetchrow(
             """
             INSERT INTO impersonations (operator_id, customer_id, reason, expires_at, return_until)
@@ -98,9 +119,19 @@ async def impersonate(context: Context[IdentityServices], request: ImpersonateRe
             lasts=sessions.SUPPORT,
             impersonation_id=row["id"],
         )
-        await person_records.record(
-            context, tx, customer, {"impersonation_id": str(row["id"]), "reason": request.reason}
+        begins = replace(
+            context,
+            caller=replace(
+                context.caller,
+                actor_id=customer.id,
+                actor=f"{principal.email} as {customer.email}",
+                role=customer.role.value,
+                via=Via.IMPERSONATION,
+                impersonation_id=row["id"],
+                impersonator_id=principal.user_id,
+            ),
         )
+        await person_records.record(begins, tx, customer, {"reason": request.reason})
     context.effects.set_session = begun.cookie
     return SupportSession(
         id=row["id"],
@@ -119,6 +150,7 @@ async def impersonate(context: Context[IdentityServices], request: ImpersonateRe
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
     in_support_session=True,
+    target="user",
 )
 async def end_impersonation(context: Context[IdentityServices], request: Empty) -> LoginResult:
     principal = context.principal
@@ -151,16 +183,21 @@ async def end_impersonation(context: Context[IdentityServices], request: Empty) 
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
 )
-async def list_impersonations(context: Context[IdentityServices], request: PersonRequest) -> list[ImpersonationRecord]:
+async def list_impersonations(
+    context: Context[IdentityServices], request: ImpersonationList
+) -> Page[ImpersonationRecord]:
     database = context.services.database
     await person_records.person(database, request.id)
-    rows = await database.fetch(
-        """
+    rows, total = await paginate(
+        database,
+        select="""
         SELECT i.id, i.operator_id, o.email AS operator, i.customer_id, c.email AS customer, i.reason, i.started_at,
                i.expires_at, i.ended_at
-        FROM impersonations AS i JOIN users AS o ON o.id = i.operator_id JOIN users AS c ON c.id = i.customer_id
-        WHERE i.customer_id = $1 ORDER BY i.started_at DESC LIMIT 1000
-        """,
-        request.id,
+        FROM impersonations AS i JOIN users AS o ON o.id = i.operator_id JOIN users AS c ON c.id = i.customer_id""",
+        where=[equals("i.customer_id", request.id), contains(request.q, "o.email", "i.reason")],
+        sortable={"started_at": "i.started_at", "operator": "o.email"},
+        default_sort="-started_at",
+        request=request,
+        tie="i.id",
     )
-    return [ImpersonationRecord(**dict(row)) for row in rows]
+    return Page[ImpersonationRecord].of([ImpersonationRecord(**dict(row)) for row in rows], total, request)

@@ -17,7 +17,7 @@ from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access
+from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, not_found, wrong_field
 from svc_actors.rows import sole
@@ -26,11 +26,12 @@ from svc_actors.store import audit
 
 operations = Operations[IdentityServices]()
 
-_COLUMNS = "id, name, scopes, last_four, created_at, expires_at, last_used_at"
+_COLUMNS = "id, user_id, name, scopes, last_four, created_at, expires_at, last_used_at"
 
 
 class ApiToken(Model):
     id: UUID
+    user_id: UUID
     name: str
     scopes: list[str]
     last_four: str
@@ -53,23 +54,33 @@ class ApiTokenCreateRequest(Request):
     days: Annotated[int, Field(ge=0, le=3650)] = 365
 
 
+class TokenList(PageRequest):
+    """`user`: whose, for administrators; left out, the caller's own."""
+
+    user: UUID | None = None
+
+
 class TokenRequest(Request):
     id: UUID
 
 
 @operations.declare(
     "token.list",
-    "The caller's own API tokens",
+    "The caller's own API tokens; an administrator names another person to see theirs",
     Route.get("/tokens"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
     columns=("name", "scopes", "ends in=last_four", "used=last_used_at", "expires=expires_at", "id"),
 )
-async def list_tokens(context: Context[IdentityServices], request: PageRequest) -> Page[ApiToken]:
+async def list_tokens(context: Context[IdentityServices], request: TokenList) -> Page[ApiToken]:
+    principal = context.principal
+    whose = request.user or principal.user_id
+    if whose != principal.user_id and principal.role is not Role.ADMINISTRATOR:
+        raise forbidden("Only administrators list other people's tokens.", hint="Leave user out.")
     rows, total = await paginate(
         context.services.database,
         select=f"SELECT {_COLUMNS} FROM api_tokens",
-        where=[equals("user_id", context.principal.user_id), contains(request.q, "name")],
+        where=[equals("user_id", whose), contains(request.q, "name")],
         sortable={"created_at": "created_at", "name": "name", "last_used_at": "last_used_at"},
         default_sort="-created_at",
         request=request,
@@ -128,14 +139,19 @@ async def create_token(context: Context[IdentityServices], request: ApiTokenCrea
 
 
 @operations.declare(
-    "token.delete", "Revoke an API token", Route.delete("/tokens/{id}"), access=Access.SIGNED_IN, scope=Scope.ADMIN
+    "token.delete",
+    "Revoke an API token; an administrator anybody's",
+    Route.delete("/tokens/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.ADMIN,
 )
 async def revoke_token(context: Context[IdentityServices], request: TokenRequest) -> None:
     async with context.services.database.transaction() as tx:
         name = await tx.fetchval(
-            "DELETE FROM api_tokens WHERE id = $1 AND user_id = $2 RETURNING name",
+            "DELETE FROM api_tokens WHERE id = $1 AND (user_id = $2 OR $3) RETURNING name",
             request.id,
             context.principal.user_id,
+            context.principal.role is Role.ADMINISTRATOR,
         )
         if name is None:
             raise not_found("There is no such token.")

@@ -100,6 +100,7 @@ async def create_user(context: Context[IdentityServices], request: UserCreateReq
             )
         except UniqueViolationError:
             raise conflict("This email address belongs to somebody already.") from None
+        await context.services.person_added(tx, user_id, request.email, request.role)
         made = await person_records.person(tx, user_id)
         await person_records.record(context, tx, made, {"role": made.role.value})
     return _user(made)

@@ -63,6 +63,7 @@ class Operations(Generic[ServicesT]):
         presentation: Presentation = Presentation.JSON,
         statuses: tuple[int, ...] = (),
         upload: bool = False,
+        target: str | None = None,
     ) -> Callable[
         [Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]]],
         Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]],
@@ -101,6 +102,7 @@ class Operations(Generic[ServicesT]):
                     presentation=presentation,
                     statuses=statuses,
                     upload=upload,
+                    target=target,
                 )
             )
             return handler

@@ -161,6 +161,7 @@ class Operation(Generic[ServicesT_contra, RequestT, ResponseT]):
     read is audited as well. `in_support_session`: allowed to a support session although it mutates. `statuses`:
     further codes of a success that the handler may choose. `upload`: the body is a file of any size
     (`application/octet-stream`), read from `Context.upload`; the request model then holds the path's parameters alone.
+    `target` is what the audit calls the thing, where that is not the first word of the name.
     """
 
     name: str
@@ -178,6 +179,7 @@ class Operation(Generic[ServicesT_contra, RequestT, ResponseT]):
     presentation: Presentation = Presentation.JSON
     statuses: tuple[int, ...] = ()
     upload: bool = False
+    target: str | None = None
 
     @property
     def status(self) -> int:
@@ -189,3 +191,8 @@ class Operation(Generic[ServicesT_contra, RequestT, ResponseT]):
     def subject(self) -> str:
         """What the operation is about: the first word of its name."""
         return self.name.partition(".")[0]
+
+    @property
+    def target_kind(self) -> str:
+        """What the audit calls the thing that the operation is about."""
+        return self.target or self.subject

@@ -157,7 +157,7 @@ async def _record_refusal(
         await audit.record(
             tx,
             context.caller,
-            target_kind=operation.subject,
+            target_kind=operation.target_kind,
             target_id=target[:_MAX_TARGET].replace("\0", "") if target is not None else None,
             target_name=None,
             project_id=None,

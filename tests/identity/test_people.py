@@ -115,7 +115,7 @@ async def test_a_suspended_persons_sessions_and_tokens_stop_at_once_and_a_restor
     assert (await root.get("/admin/users?status=suspended")).json()["total"] == 1
 
     restored = (await root.post(f"{path}/restore")).json()
-    assert (restored["status"], restored["suspension_reason"]) == ("active", None)
+    assert (restored["status"], restored["suspension_reason"], restored["tokens"]) == ("active", None, 1)
     assert (await program.get("/me")).status_code == 200
     assert (await browser.get("/me")).status_code == 401
     await world.signed_in("ada@example.org")
@@ -372,3 +372,67 @@ async def test_a_stream_may_not_go_on_once_its_session_token_or_person_has_ended
     assert await stands(token_id=token)
     await world.database.execute("DELETE FROM api_tokens")
     assert not await stands(token_id=token)
+
+
+async def test_an_administrator_lists_and_revokes_another_persons_tokens(world: World) -> None:
+    root = await administrator(world)
+    ada = await world.person("ada@example.org")
+    program = world.program(await world.token(ada))
+    [theirs] = (await root.get(f"/tokens?user={ada}")).json()["items"]
+
+    assert theirs["user_id"] == str(ada)
+    assert (await root.get("/tokens")).json()["total"] == 0
+    assert (await root.call("DELETE", f"/tokens/{theirs['id']}")).status_code == 204
+
+    assert (await program.get("/me")).status_code == 401
+    row = (await world.audit())[-1]
+    assert (row["operation"], row["actor"], row["target_id"]) == ("token.delete", "root@example.org", theirs["id"])
+
+
+async def test_nobody_else_names_another_person_to_see_tokens(world: World) -> None:
+    await world.person("staff@example.org", "staff")
+    ada, eve = await world.person("ada@example.org"), await world.person("eve@example.org")
+    for email in ("staff@example.org", "eve@example.org"):
+        browser = await world.signed_in(email)
+
+        assert (await browser.get(f"/tokens?user={ada}")).status_code == 403
+
+    assert (await browser.get(f"/tokens?user={eve}")).status_code == 200
+
+
+async def test_a_new_customer_has_a_project_of_their_own_and_others_have_none(world: World) -> None:
+    root = await administrator(world)
+    await root.post("/projects", {"name": "ada@example.org"})
+
+    for email, role in (("ada@example.org", "customer"), ("bob@example.org", "customer"), ("sam@example.org", "staff")):
+        made = await root.post("/users", {"email": email, "name": email, "role": role, "password": PASSWORD})
+        assert made.status_code == 201, made.text
+
+    ada, bob = await world.signed_in("ada@example.org"), await world.signed_in("bob@example.org")
+    assert [each["name"] for each in (await ada.get("/projects")).json()["items"]] == ["ada@example.org 2"]
+    assert [each["name"] for each in (await bob.get("/projects")).json()["items"]] == ["bob@example.org"]
+    assert (await root.get("/projects")).json()["total"] == 3
+
+
+async def test_project_names_are_given_once(world: World) -> None:
+    root = await administrator(world)
+    one = (await root.post("/projects", {"name": "one"})).json()
+    two = (await root.post("/projects", {"name": "two"})).json()
+
+    again = await root.post("/projects", {"name": "one"})
+    renamed = await root.call("PATCH", f"/projects/{two['id']}", {"name": "one"})
+
+    assert [answer.json()["error"]["code"] for answer in (again, renamed)] == ["conflict", "conflict"]
+    assert (await root.call("PATCH", f"/projects/{one['id']}", {"name": "one"})).status_code == 200
+
+
+async def test_the_audit_has_one_word_for_people(world: World) -> None:
+    root = await administrator(world)
+    ada = await world.person("ada@example.org")
+    await root.post(f"/admin/users/{ada}/suspend", {"reason": "r"})
+    await root.post(f"/admin/users/{ada}/suspend", {"reason": " "})
+    await world.browser().post("/auth/login", {"email": "ada@example.org", "password": "wrong"})
+
+    kinds = {row["target_kind"] for row in await world.audit()}
+
+    assert kinds == {"user"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+import trio
 
 from svc.controller.catalogue import controller_registry
 from svc.registry.operation import Method, Presentation
@@ -153,7 +154,7 @@ async def test_the_audit_names_both_parties_and_the_customer_sees_it(world: Worl
     await browser.post("/tokens", {"name": "t", "scopes": ["read"]})
     await browser.post("/auth/logout")
     rows = [row for row in await world.audit() if row["via"] == "impersonation"]
-    assert [row["operation"] for row in rows] == ["token.create", "session.logout"]
+    assert [row["operation"] for row in rows] == ["person.impersonate", "token.create", "session.logout"]
     for row in rows:
         assert row["actor"] == "root@example.org as ada@example.org"
         assert (row["actor_id"], row["impersonator_id"]) == (customer, operator)
@@ -167,10 +168,80 @@ async def test_the_audit_names_both_parties_and_the_customer_sees_it(world: Worl
 async def test_an_administrator_reads_who_has_been_inside(world: World) -> None:
     browser, operator, customer = await inside(world)
     await browser.post("/impersonation/end")
-    [record] = (await browser.get(f"/admin/users/{customer}/impersonations")).json()
+    [record] = (await browser.get(f"/admin/users/{customer}/impersonations")).json()["items"]
     assert (record["operator"], record["operator_id"], record["reason"]) == (
         "root@example.org",
         str(operator),
         "ticket 12",
     )
     assert record["ended_at"] is not None
+
+
+async def test_the_customer_reads_of_its_beginning_and_not_where_the_operator_was(world: World) -> None:
+    browser, operator, customer = await inside(world)
+    [row] = [row for row in await world.audit() if row["operation"] == "person.impersonate"]
+    assert (row["actor"], row["via"]) == ("root@example.org as ada@example.org", "impersonation")
+    assert (row["actor_id"], row["impersonator_id"], row["address"]) == (customer, operator, "192.0.2.1")
+    assert row["impersonation_id"] is not None
+    await browser.post("/impersonation/end")
+    ada = await world.signed_in("ada@example.org", address="192.0.2.9")
+
+    entries = (await ada.get("/activity")).json()["items"]
+
+    assert [(entry["operation"], entry["via"], entry["address"]) for entry in entries] == [
+        ("session.login", "session", "192.0.2.9"),
+        ("impersonation.end", "impersonation", None),
+        ("person.impersonate", "impersonation", None),
+    ]
+
+
+async def test_one_at_a_time_of_each_operator_whatever_the_browser(world: World) -> None:
+    first, _, customer = await inside(world)
+    second = await world.signed_in("root@example.org")
+    path = f"/admin/users/{customer}/impersonate"
+
+    refused = await second.post(path, {"reason": "r"})
+    await first.post("/impersonation/end")
+    begun = await second.post(path, {"reason": "r"})
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+    assert begun.status_code == 200
+    assert await world.database.fetchval("SELECT count(*) FROM impersonations") == 2
+
+
+async def test_one_that_was_lost_with_its_browser_bars_the_next_no_longer_than_it_lasts(world: World) -> None:
+    _, _, customer = await inside(world)
+    await world.database.execute("UPDATE impersonations SET expires_at = now()")
+    second = await world.signed_in("root@example.org")
+
+    begun = await second.post(f"/admin/users/{customer}/impersonate", {"reason": "r"})
+
+    assert begun.status_code == 200
+
+
+async def test_two_begun_at_once_from_two_browsers_are_one(world: World) -> None:
+    await world.person("root@example.org", "administrator")
+    customers = [await world.person(f"{name}@example.org") for name in ("ada", "eve")]
+    browsers = [await world.signed_in("root@example.org") for _ in customers]
+    statuses: list[int] = []
+
+    async def begin(browser: Client, customer: UUID) -> None:
+        answer = await browser.post(f"/admin/users/{customer}/impersonate", {"reason": "r"})
+        statuses.append(answer.status_code)
+
+    async with trio.open_nursery() as nursery:
+        for browser, customer in zip(browsers, customers, strict=True):
+            nursery.start_soon(begin, browser, customer)
+
+    assert sorted(statuses) == [200, 409]
+
+
+async def test_who_has_been_inside_an_account_is_a_page(world: World) -> None:
+    browser, _, customer = await inside(world)
+    await browser.post("/impersonation/end")
+    await browser.post(f"/admin/users/{customer}/impersonate", {"reason": "again"})
+    await browser.post("/impersonation/end")
+
+    page = (await browser.get(f"/admin/users/{customer}/impersonations?page_size=1")).json()
+
+    assert (page["total"], page["pages"], [record["reason"] for record in page["items"]]) == (2, 2, ["again"])

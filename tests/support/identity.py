@@ -16,6 +16,7 @@ import trio
 from svc.controller import projects, setup
 from svc.controller.catalogue import controller_registry
 from svc.controller.machines import ssh_keys
+from svc.controller.newcomers import give_project
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.identity import activity, events, people, settings, sign_in, support, tokens, users
@@ -160,6 +161,7 @@ async def open_world(
                     sealer=Sealer(bytes(32)),
                     passwords=passwords or CheapPasswords(),
                     realm=REALM,
+                    person_added=give_project,
                 ),
             )
         else:

@@ -12,6 +12,7 @@ from uuid import UUID
 import httpx
 import trio
 
+from svc.controller.newcomers import give_project
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc_actors.sealing import Sealer
@@ -39,7 +40,12 @@ async def callers(stage: Stage) -> AsyncIterator[Callers]:
         services = cast(
             Controller,
             SimpleNamespace(
-                database=stage.database, events=log, sealer=Sealer(bytes(32)), passwords=CheapPasswords(), realm=REALM
+                database=stage.database,
+                events=log,
+                sealer=Sealer(bytes(32)),
+                passwords=CheapPasswords(),
+                person_added=give_project,
+                realm=REALM,
             ),
         )
         async with open_world(stage.database, services=services) as world:

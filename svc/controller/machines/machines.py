@@ -25,12 +25,12 @@ from svc.controller.machines.models import (
     visible_machine,
 )
 from svc.controller.services import Controller
-from svc.controller.tasks import TASK_COLUMNS, TaskModel, node_filter, page_of_tasks
+from svc.controller.tasks import TASK_COLUMNS, TaskFilters, TaskModel, node_filter, page_of_tasks
 from svc.identity.activity import AuditEntry, audit_of, audit_page
 from svc.registry.declare import Operations
 from svc.registry.idempotency import key_owner, once
 from svc.registry.operation import Context, Request, Route
-from svc.registry.paging import Page, PageRequest, contains, equals, paginate
+from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE, Shape
@@ -114,7 +114,11 @@ class VMCreateRequest(Request):
     idempotency_key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
 
-class VMTasksRequest(PageRequest):
+class VMTasksRequest(TaskFilters):
+    id: UUID
+
+
+class VMActivityRequest(PageRequest):
     id: UUID
 
 
@@ -275,10 +279,14 @@ async def machine_tasks(context: Context[Controller], request: VMTasksRequest) -
     scope=Scope.READ,
     columns=("at", "actor", "operation", "outcome"),
 )
-async def machine_activity(context: Context[Controller], request: VMTasksRequest) -> Page[AuditEntry]:
-    database = context.services.database
-    await visible_machine(database, context.principal, request.id)
-    return await audit_page(database, request, [audit_of("vm", request.id)])
+async def machine_activity(context: Context[Controller], request: VMActivityRequest) -> Page[AuditEntry]:
+    """A customer reads what was done within the project and what they tried themselves: attempts of strangers, which
+    were refused, are of no project, and tell nothing of the machine."""
+    database, principal = context.services.database, context.principal
+    machine = await visible_machine(database, principal, request.id)
+    own = Condition("project_id = $1 OR actor_id = $2", (machine["project_id"], principal.user_id))
+    seen = EVERYTHING if principal.sees_everything else own
+    return await audit_page(database, principal, request, [audit_of("vm", request.id), seen])
 
 
 @operations.declare(

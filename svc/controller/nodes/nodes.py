@@ -29,7 +29,7 @@ from svc.controller.nodes.models import (
     ObservedDomainModel,
 )
 from svc.controller.services import Controller
-from svc.controller.tasks import TASK_COLUMNS, TaskModel, page_of_tasks
+from svc.controller.tasks import TASK_COLUMNS, TaskFilters, TaskModel, page_of_tasks
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
@@ -78,7 +78,7 @@ class NodeUpdate(Request):
     disk_overcommit: Overcommit | None = None
 
 
-class NodeTaskList(PageRequest):
+class NodeTaskList(TaskFilters):
     id: UUID
 
 

@@ -46,6 +46,21 @@ async def test_an_ipv6_pool_counts_sub_prefixes(database: Database) -> None:
         assert (row.ip, row.state, row.primary) == ("2001:db8::/64", "allocated", True)
 
 
+async def test_pool_names_are_given_once_in_a_network(database: Database) -> None:
+    async with stage(database) as on:
+        network = on.world.network_id
+        one = await on.administrator("network.add_pool", id=network, name="one", cidr="192.0.2.0/26")
+        two = await on.administrator("network.add_pool", id=network, name="two", cidr="192.0.2.64/26")
+        elsewhere = await on.administrator("network.create", name="elsewhere")
+
+        again = await refusal(on.administrator, "network.add_pool", id=network, name="one", cidr="192.0.2.128/26")
+        renamed = await refusal(on.administrator, "pool.update", id=two.id, name="one")
+        other = await on.administrator("network.add_pool", id=elsewhere.id, name="one", cidr="192.0.2.128/26")
+
+        assert (again.code, renamed.code, other.name) == (ErrorCode.CONFLICT, ErrorCode.CONFLICT, "one")
+        assert (await on.administrator("pool.update", id=one.id, name="one", enabled=False)).name == "one"
+
+
 async def test_a_bridged_pool_has_a_vlan_and_the_guests_own_subnet(database: Database) -> None:
     async with stage(database) as on:
         pool = await on.administrator(

@@ -230,7 +230,7 @@ async def test_the_search_finds_by_name_address_and_id_and_shows_nobody_elses(da
 
 async def test_a_search_gives_twenty_at_most(database: Database) -> None:
     async with opened(database) as (_, _, administrator, _):
-        await database.execute("INSERT INTO projects (name) SELECT 'p' FROM generate_series(1, 3)")
+        await database.execute("INSERT INTO projects (name) SELECT 'p' || n FROM generate_series(1, 3) n")
         await database.execute(
             """INSERT INTO users (email, name, role)
                SELECT 'many' || n || '@example.com', 'x', 'customer' FROM generate_series(1, 40) n"""
@@ -253,3 +253,33 @@ async def test_a_domain_of_ours_that_nobody_knows_is_pointed_out_until_it_is_gon
         await database.execute("DELETE FROM observed_domains")
         await watch.point_out_orphans()
         assert (await administrator("alert.list")).items == []
+
+
+async def test_where_an_image_comes_from_is_for_administrators(database: Database) -> None:
+    async with opened(database) as (_, _, administrator, customer):
+        await administrator(
+            "image.create",
+            slug="private",
+            name="Private",
+            distribution="debian",
+            release="12",
+            login_user="debian",
+            url="https://user:secret@images.example/debian.qcow2",
+            digest="0" * 64,
+        )
+
+        [seen] = [image for image in await customer("image.list") if image.slug == "private"]
+        [whole] = [image for image in await administrator("image.list") if image.slug == "private"]
+
+        assert (seen.url, seen.checksum_url) == (None, None)
+        assert whole.url == "https://user:secret@images.example/debian.qcow2"
+
+
+async def test_nothing_is_pulled_onto_a_node_that_is_only_observed(database: Database) -> None:
+    async with opened(database) as (_, world, administrator, _):
+        await database.execute("UPDATE nodes SET mode = 'observe'")
+
+        refused = await code_of(administrator, "image.pull", id=world.image_id, node_id=world.node_id)
+
+        assert refused is ErrorCode.CONFLICT
+        assert await database.fetchval("SELECT count(*) FROM tasks") == 0

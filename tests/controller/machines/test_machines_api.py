@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 import pytest
+import trio
 from passlib.hash import sha512_crypt  # type: ignore[import-untyped]
 from pydantic import ValidationError
 
@@ -162,3 +163,85 @@ def test_only_the_start_is_open_to_a_support_session() -> None:
 
 async def _silent(*_: object) -> Any:
     raise OperationFailed(FailureCode.TIMED_OUT, "the guest agent did not answer", None)
+
+
+async def test_a_customer_reads_who_did_what_to_a_machine_and_not_who_tried_in_vain_nor_from_where(
+    database: Database,
+) -> None:
+    async with stage(database) as now:
+        vm_id = (await now.created()).vm.id
+        await now.service.ended((await now.administrator("vm.shutdown", id=vm_id)).id)
+        await database.execute(
+            """INSERT INTO audit (actor_id, actor, role, via, address, request_id, operation, target_kind, target_id,
+                                  outcome, error_code)
+               VALUES ($1, 'stranger@example.com', 'customer', 'token', '203.0.113.9', 'r', 'vm.delete', 'vm', $3,
+                       'denied', 'not_found'),
+                      ($2, 'own@example.com', 'customer', 'token', '203.0.113.8', 'r', 'vm.delete', 'vm', $3,
+                       'denied', 'invalid')""",
+            now.stranger.principal.user_id,
+            now.customer.principal.user_id,
+            str(vm_id),
+        )
+
+        own = await now.customer("vm.activity", id=vm_id)
+        staff = await now.staff("vm.activity", id=vm_id)
+
+        assert [(entry.operation, entry.outcome, entry.address) for entry in own.items] == [
+            ("vm.delete", "denied", "203.0.113.8"),
+            ("vm.shutdown", "ok", None),
+            ("vm.create", "ok", None),
+        ]
+        assert staff.total == 4
+        assert (await now.customer("vm.activity", id=vm_id, q="stranger")).total == 0
+
+
+async def test_a_customer_cancels_no_task_of_their_provider(database: Database) -> None:
+    async with stage(database) as now:
+        vm_id = (await now.created()).vm.id
+
+        async def silence(*_: object) -> NoReturn:
+            await trio.sleep_forever()
+
+        now.service.gateway.answers["vm.shutdown"] = silence
+        task = await now.administrator("vm.shutdown", id=vm_id)
+
+        refused = await refusal(now.customer, "task.cancel", id=task.id)
+        cancelled = await now.staff("task.cancel", id=task.id)
+
+        assert refused.code is ErrorCode.FORBIDDEN
+        assert cancelled.cancel_requested
+
+
+async def test_the_tasks_of_a_machine_are_filtered_like_all_tasks(database: Database) -> None:
+    async with stage(database) as now:
+        vm_id = (await now.created()).vm.id
+        await now.service.ended((await now.customer("vm.shutdown", id=vm_id)).id)
+
+        created = await now.customer("vm.tasks", id=vm_id, op="vm.create")
+        failed = await now.customer("vm.tasks", id=vm_id, status="failed")
+        of_the_node = await now.administrator("node.tasks", id=now.world.node_id, op="vm.shutdown", status="succeeded")
+
+        assert [task.op for task in created.items] == ["vm.create"]
+        assert failed.total == 0
+        assert [task.op for task in of_the_node.items] == ["vm.shutdown"]
+
+
+async def test_a_creation_that_failed_holds_its_name_no_longer(database: Database) -> None:
+    async with stage(database) as now:
+
+        async def refuse(*_: object) -> NoReturn:
+            raise OperationFailed(FailureCode.HOST, "no", None)
+
+        now.service.gateway.answers["vm.create"] = refuse
+        failed = (await now.created()).vm.id
+        again = (await now.created()).vm.id
+        del now.service.gateway.answers["vm.create"]
+
+        made = await now.created()
+        taken = await refusal(now.customer, "vm.create", **now.order())
+        for vm_id in (failed, again):
+            task = await now.customer("vm.delete", id=vm_id, confirm="web")
+            assert (await now.service.ended(task.id)).status == "succeeded"
+
+        assert taken.code is ErrorCode.CONFLICT
+        assert [vm.id for vm in (await now.customer("vm.list")).items] == [made.vm.id]

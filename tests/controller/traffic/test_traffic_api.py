@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -185,7 +186,9 @@ async def test_a_mixed_change_is_told_part_by_part(stage: Stage) -> None:
         assert (await get(people.customer, f"/vms/{vm_id}/traffic"))["history"][0]["action"] == "lift"
         again = await put(people.administrator, f"/plans/{plan}/traffic", {"traffic_gib": 20})
         assert (again["deferred"], again["plan"]["traffic_pending"]) == (False, None)
-        assert again["note"] == "Nothing is other than before."
+        assert re.fullmatch(r"What was decided for \w+ \d{4} is withdrawn\.", again["note"])
+        same = await put(people.administrator, f"/plans/{plan}/traffic", {"traffic_gib": 20})
+        assert same["note"] == "Nothing is other than before."
 
 
 async def test_a_change_of_policy_is_audited_once(stage: Stage) -> None:

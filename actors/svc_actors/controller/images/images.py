@@ -135,13 +135,21 @@ async def order_refresh(tx: Transaction, caller: Caller) -> Task:
 
 
 async def order_pull(tx: Transaction, caller: Caller, image_id: UUID, node_id: UUID) -> Task:
-    """The task that brings an image to a node. Raises not_found, not_ready (no digest), unavailable (node offline)."""
+    """The task that brings an image to a node.
+
+    Raises not_found, not_ready (no digest), conflict (the node is only observed), unavailable (it is offline).
+    """
     image = await tx.fetchrow("SELECT slug, digest FROM images WHERE id = $1", image_id)
     if image is None:
         raise not_found("There is no such image.")
-    node = await tx.fetchrow("SELECT name, state FROM nodes WHERE id = $1 AND deleted_at IS NULL", node_id)
+    node = await tx.fetchrow("SELECT name, state, mode FROM nodes WHERE id = $1 AND deleted_at IS NULL", node_id)
     if node is None:
         raise not_found("There is no such node.")
+    if node["mode"] != "managed":
+        raise conflict(
+            f"The node {node['name']} is only observed: nothing is written to it.",
+            hint="Set its mode to managed first.",
+        )
     if image["digest"] is None:
         raise not_ready(
             f"The image {image['slug']} has no checksum yet.", hint="Refresh the images, or upload the file."

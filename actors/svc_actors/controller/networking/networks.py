@@ -86,6 +86,8 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
                 f"INSERT INTO pools ({', '.join(columns)}) VALUES ({places}) RETURNING *", *columns.values()
             )
         )
+    except UniqueViolationError:
+        raise conflict(f"The network has a pool named {definition.name} already; no pool was made.") from None
     except ExclusionViolationError:
         raise conflict(f"{definition.cidr} overlaps a pool that there is already; no pool was made.") from None
     await settle_arithmetic(tx, Pool.of(row))

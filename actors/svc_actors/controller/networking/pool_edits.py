@@ -24,7 +24,7 @@ from svc_actors.controller.networking.reservations import settle_arithmetic
 from svc_actors.controller.networking.security_groups import require_filterable
 from svc_actors.errors import conflict, not_found, not_ready
 from svc_actors.rows import sole
-from svc_actors.store import Record, Transaction
+from svc_actors.store import Record, Transaction, UniqueViolationError
 
 _CARRIED: Final = ("gateway", "gateway_mode", "guest_prefix_len", "topology", "vlan", "nameservers")
 """The columns of which a machine's host, or its guest, is told."""
@@ -49,9 +49,12 @@ async def update_pool(tx: Transaction, pool_id: UUID, changes: Mapping[str, Any]
         await require_carriers(tx, definition)
     await _require_nothing_stranded(tx, pool_id, before, definition)
     assigned = ", ".join(f"{name} = ${place}" for place, name in enumerate(columns, start=2))
-    after = sole(
-        await tx.fetchrow(f"UPDATE pools SET {assigned} WHERE id = $1 RETURNING *", pool_id, *columns.values())
-    )
+    try:
+        after = sole(
+            await tx.fetchrow(f"UPDATE pools SET {assigned} WHERE id = $1 RETURNING *", pool_id, *columns.values())
+        )
+    except UniqueViolationError:
+        raise conflict(f"The network has a pool named {definition.name} already; nothing was changed.") from None
     await settle_arithmetic(tx, Pool.of(after))
     changed: dict[str, object] = {name: after[name] for name in columns if after[name] != before[name]}
     if after["topology"] == "bridged" != before["topology"]:

@@ -57,12 +57,14 @@ async def policy_of(queryable: Queryable, plan_id: UUID | None, period: Period) 
 
 @dataclass(frozen=True)
 class PolicySet:
-    """What became of a wanted policy: all of it is in force from `effective_from` on. `machines` have the plan."""
+    """What became of a wanted policy: all of it is in force from `effective_from` on. `machines` have the plan.
+    `withdrawn` is the month for which another policy had been decided, which will not begin."""
 
     before: Policy
     change: Change
     effective_from: datetime
     machines: int
+    withdrawn: Period | None
 
     @property
     def note(self) -> str:
@@ -75,6 +77,8 @@ class PolicySet:
         if later:
             said.append(f"From {self.effective_from.day} {self.effective_from:%B %Y} on (UTC): {'; '.join(later)}.")
             said.append("What tightens begins with the next month, so that no machine exceeds what was not there.")
+        if self.withdrawn is not None:
+            said.append(f"What was decided for {start_of(self.withdrawn):%B %Y} is withdrawn.")
         return " ".join(said) or "Nothing is other than before."
 
 
@@ -88,7 +92,9 @@ async def set_policy(tx: Transaction, caller: Caller, plan_id: UUID, wanted: Pol
     before = await policy_of(tx, plan_id, period)
     machines = await tx.fetchval("SELECT count(*) FROM vms WHERE plan_id = $1 AND deleted_at IS NULL", plan_id)
     changed = change(before, wanted, in_use=machines > 0)
-    await tx.execute("DELETE FROM plan_traffic WHERE plan_id = $1 AND effective_from > $2", plan_id, period)
+    pending = await tx.fetchrow(
+        "DELETE FROM plan_traffic WHERE plan_id = $1 AND effective_from > $2 RETURNING *", plan_id, period
+    )
     if changed.now != before:
         await _write(tx, plan_id, period, changed.now)
     if changed.later is not None:
@@ -108,7 +114,8 @@ async def set_policy(tx: Transaction, caller: Caller, plan_id: UUID, wanted: Pol
             "effective_from": effective_from.isoformat(),
         },
     )
-    return PolicySet(before, changed, effective_from, machines)
+    withdrawn = Period(pending["effective_from"]) if pending and as_policy(pending) != changed.later else None
+    return PolicySet(before, changed, effective_from, machines, withdrawn)
 
 
 async def _write(tx: Transaction, plan_id: UUID, period: Period, policy: Policy) -> None:

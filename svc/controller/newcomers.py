@@ -1,0 +1,33 @@
+"""What somebody new begins with: a project, since machines, groups and bills belong to one."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from svc.registry.principal import Role
+from svc_actors.store import Transaction
+
+
+async def give_project(tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
+    """A customer gets a project of their own, called by their address; administrators and staff see every project."""
+    if role is not Role.CUSTOMER:
+        return
+    # A project may have been called so by hand; then this one has a number behind it.
+    await tx.execute(
+        """
+        WITH made AS (
+            INSERT INTO projects (name)
+            SELECT name FROM (
+                SELECT CASE number WHEN 1 THEN $1::text ELSE $1::text || ' ' || number END AS name, number
+                FROM generate_series(1, 1 + (SELECT count(*) FROM projects WHERE starts_with(name, $1::text)))
+                     AS number
+            ) candidate
+            WHERE NOT EXISTS (SELECT FROM projects WHERE projects.name = candidate.name)
+            ORDER BY number LIMIT 1
+            RETURNING id
+        )
+        INSERT INTO project_members (project_id, user_id) SELECT id, $2 FROM made
+        """,
+        email,
+        user_id,
+    )
