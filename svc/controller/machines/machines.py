@@ -10,6 +10,7 @@ from pydantic import Field
 
 from svc.controller.access import require_visible, visible_projects
 from svc.controller.machines import guest_access
+from svc.controller.machines.arrivals import once_nodes_have_come
 from svc.controller.machines.guest_access import MAX_KEYS
 from svc.controller.machines.models import (
     NOT_DELETED,
@@ -235,7 +236,12 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
         idempotency=key,
     )
     try:
-        created = await create_machine(database, services.sealer, context.caller, new)
+        created = await once_nodes_have_come(
+            services,
+            lambda: create_machine(database, services.sealer, context.caller, new),
+            node_id=new.node_id,
+            location_id=new.location_id,
+        )
     except ServiceError as refused:
         if key is None or refused.code is not ErrorCode.CONFLICT:
             raise

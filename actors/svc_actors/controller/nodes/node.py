@@ -3,6 +3,8 @@
 Invariants:
 
 - whether a node is online is what the gateway says now, not what a message said: messages only make the actor look;
+- online means ready: a node that has just joined stays pending until its first inventory has said what it can carry;
+  its agent connects once networks are restored and the accelerator is chosen;
 - a node is deleted while no machine is placed on it, and its certificates are revoked in the same transaction;
 - what a host reports of a machine that is not placed on it is refused and audited, but no host fills the audit.
 """
@@ -93,7 +95,7 @@ class Node(Actor):
         await get_node(self._database, self.node_id)
 
     async def look(self, boot_id: str | None = None) -> None:
-        """Record whether the node is online, if that has changed."""
+        """Record whether the node is online, if that has changed. The first time, its inventory makes it online."""
         online = self._services.gateway.is_online(self.node_id)
         async with self._database.transaction() as tx:
             node = await get_node(tx, self.node_id, lock=True)
@@ -101,18 +103,22 @@ class Node(Actor):
                 await tx.execute("UPDATE nodes SET boot_id = $2 WHERE id = $1", self.node_id, boot_id)
             if online == (node.connection is NodeState.ONLINE):
                 return
-            if not online and node.connection is NodeState.PENDING:
+            if node.connection is NodeState.PENDING and (not online or node.facts is None):
                 return
             if online:
-                await tx.execute(
-                    "UPDATE nodes SET state = 'online', connected_at = now(), seen_at = now() WHERE id = $1",
-                    self.node_id,
-                )
-                await close_alert(tx, offline_alert(self.node_id))
+                await self._come_online(tx, node)
             else:
                 await tx.execute("UPDATE nodes SET state = 'offline', seen_at = now() WHERE id = $1", self.node_id)
-            shown = NodeState.ONLINE if online else NodeState.OFFLINE
-            await announce(tx, replace(node, connection=shown), shown.value)
+                await announce(tx, replace(node, connection=NodeState.OFFLINE), NodeState.OFFLINE.value)
+
+    async def _come_online(self, tx: Transaction, node: NodeRecord) -> NodeRecord:
+        await tx.execute(
+            "UPDATE nodes SET state = 'online', connected_at = now(), seen_at = now() WHERE id = $1", self.node_id
+        )
+        await close_alert(tx, offline_alert(self.node_id))
+        node = replace(node, connection=NodeState.ONLINE)
+        await announce(tx, node, NodeState.ONLINE.value)
+        return node
 
     async def inventoried(self, inventory: InventoryResult, asked_at: datetime) -> None:
         """Record what the host has, as of `asked_at`."""
@@ -130,6 +136,8 @@ class Node(Actor):
             if set((node.facts or {}).get("host_addresses", ())) != set(inventory.facts.host_addresses):
                 await refresh_host_reservations(tx, location_id=node.location_id)
             await close_alert(tx, silent_alert(self.node_id))
+            if node.connection is NodeState.PENDING and self._services.gateway.is_online(self.node_id):
+                node = await self._come_online(tx, node)
             await announce(tx, node, "inventory")
 
     async def preflighted(self, preflight: PreflightResult) -> None:

@@ -7,19 +7,31 @@ found nothing: a refusal consumes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 from uuid import UUID
 
 from svc_actors.controller.networking.pool_needs import lack, needs
-from svc_actors.errors import ServiceError, capacity, not_found, unavailable
+from svc_actors.errors import ErrorCode, ServiceError, capacity, not_found, unavailable
 from svc_actors.sizes import disk_text, memory_text
 from svc_actors.store import Queryable, Record
 
 MOST_EXPLAINED: Final = 100
 """Nodes of which a refusal says why not."""
+
+
+class NodesAway(ServiceError):  # noqa: N818 - named for what it says
+    """Nodes that may have room are offline or have only just come: a moment later the answer may be another."""
+
+    def __init__(self, details: Mapping[str, object] | None) -> None:
+        super().__init__(
+            ErrorCode.UNAVAILABLE,
+            "The nodes that may have room for this machine are offline or have only just come; nothing was made.",
+            hint="Try again in a moment, or once a node is back.",
+            details=details,
+        )
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class _Node:
         if _UNREPORTED in self.obstacles:  # Then nothing is known of its room.
             rest = [each for each in self.obstacles if each.stage is not Stage.ROOM and each is not _UNREPORTED]
             return rest in ([], [_PENDING])
-        return self.obstacles == [_OFFLINE]
+        return self.obstacles in ([_OFFLINE], [_PENDING])
 
 
 def lacking(node: Record, *, vcpus: int, memory_mib: int, disk_gib: int) -> list[Obstacle]:
@@ -105,11 +117,7 @@ async def refusal(queryable: Queryable, need: Need, *, explain: bool) -> Service
             "The nodes changed while this machine was being placed; nothing was made.", hint="Try again."
         )
     if any(node.may_be_back for node in nodes):
-        return unavailable(
-            "The nodes that may have room for this machine are offline or have only just come; nothing was made.",
-            hint="Try again in a moment, or once a node is back.",
-            details=details,
-        )
+        return NodesAway(details)
     nearest = max(node.stage for node in nodes)
     obstacles = [[each for each in node.obstacles if each.stage is nearest] for node in nodes if node.stage is nearest]
     message, hint = _words(nearest, obstacles, explain=explain)

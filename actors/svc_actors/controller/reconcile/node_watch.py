@@ -288,10 +288,15 @@ class NodeWatch:
     async def _raise_silent(self, node_id: UUID, error: str) -> None:
         try:
             async with self._database.transaction() as tx:
-                name = await tx.fetchval("SELECT name FROM nodes WHERE id = $1 AND deleted_at IS NULL", node_id)
-                if name is not None:
-                    message = f"Node {name} is connected, but its host does not answer: {error}"
-                    await raise_alert(tx, silent_alert(node_id), message, resource_kind="node", resource_id=node_id)
+                node = await tx.fetchrow(
+                    "SELECT name, inventory_at FROM nodes WHERE id = $1 AND deleted_at IS NULL", node_id
+                )
+                if node is None:
+                    return
+                message = f"Node {node['name']} is connected, but its host does not answer: {error}"
+                await raise_alert(tx, silent_alert(node_id), message, resource_kind="node", resource_id=node_id)
+            if node["inventory_at"] is None:
+                self.recheck(node_id)  # It takes no machines before its first inventory.
         except ServiceError as unavailable:
             log.warning("node.alert_not_stored", node_id=str(node_id), error=unavailable.message)
 

@@ -1,0 +1,74 @@
+"""A creation that finds only nodes on their way waits for them, for a while, instead of being refused.
+
+A node is on its way when its agent is connected and its first inventory has not been taken in, or when it has joined a
+moment ago and its agent still probes the host. A node that is simply away is not waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+from uuid import UUID
+
+import trio
+
+from svc.controller.services import Controller
+from svc_actors.controller.nodes.records import NodeState
+from svc_actors.controller.placement.refusals import NodesAway
+from svc_actors.store import EventKind, Gone, SlowReader, Subscription
+
+T = TypeVar("T")
+
+LONGEST_WAIT: Final = 25.0
+"""Seconds. Shorter than clients wait for an answer (35 s on the command line), so that they are told why."""
+
+_JOINING_SECONDS: Final = 120.0
+"""How long a node that has never connected counts as on its way."""
+
+
+async def once_nodes_have_come(
+    services: Controller, create: Callable[[], Awaitable[T]], *, node_id: UUID | None, location_id: UUID | None
+) -> T:
+    """What `create` gives. While it raises `NodesAway` and a node is on its way, it is tried again when one has come
+    online. Only the waiting in between has a deadline: a creation is never cut off."""
+    deadline = trio.current_time() + LONGEST_WAIT
+    try:
+        return await create()
+    except NodesAway:
+        if not await _on_their_way(services, node_id, location_id):
+            raise
+    async with services.events.subscribe(None) as events:
+        while True:
+            try:
+                return await create()  # At once: a node may have come before the subscription.
+            except NodesAway:
+                if not await _node_comes_online(events, deadline):
+                    raise
+
+
+async def _on_their_way(services: Controller, node_id: UUID | None, location_id: UUID | None) -> bool:
+    return bool(
+        await services.database.fetchval(
+            """SELECT EXISTS (
+                   SELECT FROM nodes
+                   WHERE deleted_at IS NULL AND mode = 'managed' AND NOT maintenance AND state <> 'online'
+                     AND ($1::uuid IS NULL OR id = $1) AND ($2::uuid IS NULL OR location_id = $2)
+                     AND (id = ANY($3::uuid[])
+                          OR state = 'pending' AND created_at > now() - make_interval(secs => $4)))""",
+            node_id,
+            location_id,
+            services.gateway.online(),
+            _JOINING_SECONDS,
+        )
+    )
+
+
+async def _node_comes_online(events: Subscription, deadline: float) -> bool:
+    with trio.CancelScope(deadline=deadline):
+        try:
+            async for event in events:
+                if event.kind is EventKind.NODE and event.payload["change"] == NodeState.ONLINE.value:
+                    return True
+        except (SlowReader, Gone):
+            return False  # Busier than this reader can follow: the caller is told to try again.
+    return False
