@@ -58,16 +58,17 @@ GUEST_SHUTDOWN_SECONDS: Final = 90.0
 
 TIMEOUTS: Final[dict[str, float]] = {
     "vm.create": 1800.0,
-    "vm.start": 180.0,
+    "vm.start": 600.0,
     "vm.shutdown": GUEST_SHUTDOWN_SECONDS + 30.0,
-    "vm.reboot": GUEST_SHUTDOWN_SECONDS + 90.0,
+    "vm.reboot": GUEST_SHUTDOWN_SECONDS + 600.0,
     "vm.force_stop": 90.0,
     "vm.reset": 90.0,
     "vm.delete": 600.0,
-    "vm.update": 90.0,
+    "vm.update": 300.0,
     "vm.set_password": 60.0,
 }
-"""Seconds after which a task ends for want of an outcome."""
+"""Seconds after which a task ends for want of an outcome. What defines or starts a guest has room for a libvirt that
+probes QEMU anew at every call: two minutes a start, and several starts queue for it."""
 
 GENERATION: Final = "network_generation"
 """The parameter of a task that carries the machine's network: what generation its host has at least, once the task has
