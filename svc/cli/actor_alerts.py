@@ -11,21 +11,16 @@ from __future__ import annotations
 
 from typing import Final
 
-import structlog
 import trio
 
 from svc_actors.alerts import Severity, close_alert, close_alerts, raise_alert
-from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorAlert, AlertKind
 from svc_actors.runtime.supervision import log_alert
 from svc_actors.store import Database, Transaction
 
-RETRY_SECONDS: Final = 5.0
 _PREFIX: Final = "actor:"
 _SHOWN: Final = (AlertKind.REFUSING, AlertKind.OVERDUE, AlertKind.RECOVERED)
 """A single crash is in the log only: the actor is loaded again, and whoever asked was told."""
-
-log = structlog.get_logger("svc.actor_alerts")
 
 
 class ActorAlerts:
@@ -33,6 +28,7 @@ class ActorAlerts:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._begun = False
         self._unwritten: dict[str, ActorAlert] = {}
         self._noticed = trio.Event()
 
@@ -43,20 +39,15 @@ class ActorAlerts:
             self._noticed.set()
 
     async def run(self) -> None:
-        closed = False
+        """Write until cancelled. Raises what the database raises; called again it goes on where it was."""
+        if not self._begun:
+            await self._close_those_of_before()
+            self._begun = True
         while True:
-            try:
-                if not closed:
-                    await self._close_those_of_before()
-                    closed = True
-                while self._unwritten:
-                    await self._write(next(iter(self._unwritten.values())))
-            except ServiceError as error:
-                log.warning("alerts of actors not stored yet", error=error.message)
-                await trio.sleep(RETRY_SECONDS)
-            else:
-                self._noticed = trio.Event()
-                await self._noticed.wait()
+            while self._unwritten:
+                await self._write(next(iter(self._unwritten.values())))
+            self._noticed = trio.Event()
+            await self._noticed.wait()
 
     async def _close_those_of_before(self) -> None:
         await self._database.transact(lambda tx: close_alerts(tx, _PREFIX))

@@ -144,7 +144,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         actors.register(Node, lambda _: Node(node_services), idle_after=NODE_IDLE_AFTER)
         watch.handle_tasks(tasks)
         await nursery.start(events.run)
-        nursery.start_soon(alerts.run)
+        nursery.start_soon(keep_running, "alerts of actors", alerts.run, loop_alerts.notice)
         nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
         await nursery.start(gateway.run)
         await nursery.start(watch.run)

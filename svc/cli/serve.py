@@ -19,6 +19,7 @@ import trio
 
 from svc.cli.compose import open_controller
 from svc.cli.failures import Exit, Failure, first_cause
+from svc.cli.garbage import GarbageCollection
 from svc.cli.output import say
 from svc.controller.config import ControllerConfig
 from svc_actors.store import AnotherServiceError, DatabaseInUseError, DatabaseStartError, MigrationError
@@ -77,8 +78,15 @@ async def controller(
         operations_port=operations_port,
         heartbeat_seconds=heartbeat,
     )
+    garbage = GarbageCollection()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with _told_plainly(), open_controller(config, os.environ) as running:
+        async with (
+            _told_plainly(),
+            open_controller(config, os.environ) as running,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(garbage.run)
+            running.app.metrics.watch({"svc_garbage_longest_pause_seconds": lambda: garbage.longest_pause})
             if running.setup_token is not None:
                 # Shown to a person only: what is not a terminal is a log file, and the token is no matter for one.
                 token = running.setup_token if sys.stderr.isatty() else f"in {config.data_dir}/setup-token"
@@ -88,4 +96,5 @@ async def controller(
             async for received in signals:
                 log.info("stopping", signal=signal.Signals(received).name)
                 break
+            nursery.cancel_scope.cancel()
     log.info("stopped")

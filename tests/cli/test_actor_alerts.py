@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
-from svc.cli import actor_alerts
 from svc.cli.actor_alerts import ActorAlerts
 from svc_actors.errors import unavailable
 from svc_actors.runtime import Actor, ActorCrashed, ActorSystem, ActorUnavailable, RestartPolicy
-from svc_actors.store import Database, Transaction
+from svc_actors.store import Database, Transaction, keep_running
 
 
 class Kettle(Actor):
@@ -28,7 +27,7 @@ async def kettles(database: Database) -> AsyncIterator[ActorSystem]:
     policy = RestartPolicy(intensity=0, cool_down=0.01)
     async with trio.open_nursery() as nursery, ActorSystem.open(restart=policy, on_alert=alerts.notice) as system:
         system.register(Kettle, lambda key: Kettle())
-        nursery.start_soon(alerts.run)
+        nursery.start_soon(keep_running, "alerts", alerts.run)
         yield system
         nursery.cancel_scope.cancel()
 
@@ -81,16 +80,15 @@ async def test_a_process_begins_without_the_actor_alerts_of_the_one_before(datab
 async def test_an_alert_is_written_once_the_database_is_back(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transaction, refused = Database.transaction, list[str]()
+    transact, refused = Database.transact, list[str]()
 
-    def away_at_first(self: Database) -> AbstractAsyncContextManager[Transaction]:
+    async def away_at_first(self: Database, fn: Callable[[Transaction], Awaitable[None]]) -> None:
         if len(refused) < 3:
             refused.append("refused")
             raise unavailable("The database is away.")
-        return transaction(self)
+        await transact(self, fn)
 
-    monkeypatch.setattr(actor_alerts, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(Database, "transaction", away_at_first)
+    monkeypatch.setattr(Database, "transact", away_at_first)
 
     async with kettles(database) as system:
         await fail(system)

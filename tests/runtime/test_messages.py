@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+from typing import ClassVar
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -296,3 +299,25 @@ async def test_a_type_is_registered_once_and_before_it_is_addressed(system: Acto
 
     with pytest.raises(LookupError, match="Stranger"):
         system.ref(Stranger, "x")
+
+
+LANE = ContextVar("LANE", default="of nobody")
+
+
+async def test_a_handler_has_its_askers_values_of_the_variables_that_are_carried() -> None:
+    class Reader(Actor):
+        seen: ClassVar[list[str]] = []
+
+        async def read(self) -> None:
+            self.seen.append(LANE.get())
+
+    LANE.set("the system's")
+    async with ActorSystem.open(carried=[LANE]) as system:
+        system.register(Reader, lambda key: Reader())
+        LANE.set("the asker's")
+
+        await system.ref(Reader, "a").ask(Reader.read)
+        system.ref(Reader, "a").tell(Reader.read)
+        await system.drain(1)
+
+    assert Reader.seen == ["the asker's", "the system's"]

@@ -103,7 +103,8 @@ class Cell:
         self.mailbox.append(message)
         message.mailbox = self.mailbox
         self.leaving = False
-        self.wake()
+        if self.parked:
+            self.wake()
 
     def runs(self, task: trio.lowlevel.Task) -> bool:
         """Whether a task is this actor's own, or a child (of a child) of its handler.
@@ -177,12 +178,20 @@ class Cell:
                 with trio.CancelScope() as self.scope:
                     while self.crash is None:
                         if self.mailbox:
-                            await self._step()
+                            if self.kind.system.carried:
+                                self._carry(self.mailbox[0].asker)
+                            if self.actor is None:
+                                await self._activate()
+                            else:
+                                await self._handle(self._take(), self.actor)
                             handled += 1
                             if handled == MESSAGES_BEFORE_YIELDING:
                                 handled = 0
                                 await trio.lowlevel.checkpoint()
-                        elif self._may_leave():
+                        elif self.leaving:
+                            self._note_success("idle")
+                            return
+                        elif self.kind.system.draining or (self.actor is None and not self.crashes):
                             return
                         else:
                             handled = 0
@@ -191,15 +200,6 @@ class Cell:
                 await self._recover()
         finally:
             self._close()
-
-    async def _step(self) -> None:
-        """Load the instance, or handle the next message."""
-        if self.kind.system.carried:
-            self._carry(self.mailbox[0].asker)
-        if self.actor is None:
-            await self._activate()
-        else:
-            await self._handle(self._take(), self.actor)
 
     def _carry(self, asker: trio.lowlevel.Task | None) -> None:
         """Take over from the asker what the system was told to carry."""
@@ -225,7 +225,7 @@ class Cell:
             raise
         else:
             message.answer(value)
-            if self.crash is None:
+            if self.failed and self.crash is None:
                 self._note_success(message.name)
 
     async def _attempt(self, message: Message, actor: Actor) -> object:
@@ -302,18 +302,13 @@ class Cell:
 
     def _park(self) -> None:
         """Before the task sleeps until there may be something to do; it looks again in any case."""
-        self.idle_since = trio.current_time()
+        self.idle_since = self.kind.system.now()
         self._check_at(self._leaves_at())
         self.parked = True
 
     def _abort_park(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
         self.parked = False
         return trio.lowlevel.Abort.SUCCEEDED
-
-    def _may_leave(self) -> bool:
-        if self.leaving:
-            self._note_success("idle")
-        return self.leaving or self.kind.system.draining or (self.actor is None and not self.crashes)
 
     def _leaves_at(self) -> float:
         """When a parked cell has nothing more to keep: neither a recently used instance nor a recent crash."""

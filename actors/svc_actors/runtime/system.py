@@ -78,12 +78,15 @@ class ActorSystem:
         self._on_alert = on_alert
         self._kinds: dict[type[Actor], Kind] = {}
         self._context = copy_context()
+        # The clock itself: `trio.current_time` finds it anew each time, which is felt in every message.
+        self.now = trio.lowlevel.current_clock().current_time
         self._live = 0
         self._emptied = trio.Event()
         self._handling: dict[Cell, None] = {}
         self._checks: list[tuple[float, int, Cell]] = []
         self._checks_made = 0
         self._clock = trio.CancelScope()
+        self._clock_at = inf
         self.draining = False
         self.carried: Sequence[tuple[ContextVar[Any], Any]] = ()
         self._closed = False
@@ -185,10 +188,9 @@ class ActorSystem:
 
     def begins(self, cell: Cell) -> None:
         """A handler begins: `cell.end_overdue` is called at its deadline, unless it `ends` before."""
-        cell.due = trio.current_time() + self.handler_deadline
+        cell.due = self.now() + self.handler_deadline
         self._handling[cell] = None
-        if cell.due < self._clock.deadline:
-            self._clock.deadline = cell.due
+        self._wake_clock_at(cell.due)
 
     def ends(self, cell: Cell) -> None:
         self._handling.pop(cell, None)
@@ -197,14 +199,18 @@ class ActorSystem:
         """Have `cell.check_idle` called at a time, unless it has asked for another one by then."""
         self._checks_made += 1
         heapq.heappush(self._checks, (when, self._checks_made, cell))
-        if when < self._clock.deadline:
-            self._clock.deadline = when
+        self._wake_clock_at(when)
+
+    def _wake_clock_at(self, when: float) -> None:
+        if when < self._clock_at:
+            self._clock_at = self._clock.deadline = when
 
     async def _run_clock(self) -> None:
         while True:
             idle = self._checks[0][0] if self._checks else inf
             overdue = next(iter(self._handling)).due if self._handling else inf
-            with trio.CancelScope(deadline=min(idle, overdue)) as self._clock:
+            self._clock_at = min(idle, overdue)
+            with trio.CancelScope(deadline=self._clock_at) as self._clock:
                 await trio.sleep_forever()
             self._check(trio.current_time())
 
