@@ -20,7 +20,7 @@ import trio
 
 from svc_actors.controller.tasks.run import TaskRun
 from svc_actors.errors import conflict, not_found, not_ready, unavailable
-from svc_actors.store import Database, Queryable
+from svc_actors.store import Database, Queryable, Record
 from svc_nodeagent.protocol import (
     CachedImage,
     ControllerSource,
@@ -96,6 +96,9 @@ class ImageSources:
         image = await self._database.fetchrow("SELECT * FROM images WHERE id = $1", image_id)
         if image is None:
             raise not_found("There is no such image.")
+        return self._spec(image, node_id)
+
+    def _spec(self, image: Record, node_id: UUID) -> ImageSpec:
         if image["digest"] is None:
             raise not_ready(
                 f"The image {image['slug']} has no checksum yet, so no node could verify it.",
@@ -104,10 +107,10 @@ class ImageSources:
         source = (
             UrlSource(url=image["url"])
             if image["source"] == "url"
-            else ControllerSource(token=self._offer_file(node_id, str(image_id)))
+            else ControllerSource(token=self._offer_file(node_id, str(image["id"])))
         )
         return ImageSpec(
-            image_id=image_id,
+            image_id=image["id"],
             name=image["slug"],
             format=ImageFormat(image["format"]),
             source=source,
@@ -116,21 +119,24 @@ class ImageSources:
             size_bytes=image["size_bytes"],
         )
 
-    async def prefetch(self, run: TaskRun, image_id: UUID, *, span: tuple[int, int]) -> bool:
-        """A step of its own that brings the image into the node's cache, where the record says that it is not there.
-        Gives whether there was anything to do."""
+    async def of_machine(self, run: TaskRun, vm_id: UUID, *, span: tuple[int, int]) -> tuple[ImageSpec, bool]:
+        """The image of a machine as its task's node is to have it; and whether it was brought there first, in a step of
+        its own that covers `span` of the progress, since the record says that the node has it not."""
         node_id = run.task.node_id
         if node_id is None:
-            raise conflict("The task has no node to bring the image to.")
-        has = await self._database.fetchval(
-            """SELECT 1 FROM node_images JOIN images ON images.id = node_images.image_id
-               WHERE node_images.node_id = $1 AND images.id = $2 AND node_images.digest = images.digest""",
+            raise conflict("The machine was placed on no node.")
+        image = await self._database.fetchrow(
+            """SELECT images.*, EXISTS (SELECT FROM node_images has WHERE has.node_id = $2 AND has.image_id = images.id
+                                          AND has.digest = images.digest) AS cached
+               FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1""",
+            vm_id,
             node_id,
-            image_id,
         )
-        if has is None:
-            await self.pull(run, image_id, node_id, span=span)
-        return has is None
+        if image is None:
+            raise not_found("There is no such machine.")
+        if not image["cached"]:
+            await self.pull(run, image["id"], node_id, span=span)
+        return self._spec(image, node_id), not image["cached"]
 
     async def pull(
         self, run: TaskRun, image_id: UUID, node_id: UUID, *, span: tuple[int, int] = (0, 100)

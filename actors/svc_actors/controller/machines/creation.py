@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -18,7 +19,7 @@ from svc_actors.controller.machines.machine import GENERATION, TIMEOUTS
 from svc_actors.controller.machines.records import announce_status
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import MachineStatus
-from svc_actors.controller.networking.addresses import IPAddress, allocate_first, new_nic
+from svc_actors.controller.networking.addresses import IPAddress, allocate_first, new_mac, new_nic
 from svc_actors.controller.networking.security_groups import join_groups, usable_groups
 from svc_actors.controller.placement.scheduler import Need, Placement, place
 from svc_actors.controller.tasks.runner import ResourceKind, Task, create_task
@@ -99,8 +100,7 @@ async def create_machine(database: Database, sealer: Sealer, caller: Caller, new
     try:
         while True:
             try:
-                async with database.transaction() as tx:
-                    return await _create(tx, sealer, caller, new, full)
+                return await database.transact(partial(_create, sealer=sealer, caller=caller, new=new, full=full))
             except _PoolsFull as found:
                 # From the beginning, with what has been learned: the pools of the next node may come before those that
                 # are locked by now, and pools are locked in one order.
@@ -113,7 +113,9 @@ async def create_machine(database: Database, sealer: Sealer, caller: Caller, new
         raise not_found(f"There is no such {_FOREIGN.get(error.constraint_name or '', 'thing')}.") from None
 
 
-async def _create(tx: Transaction, sealer: Sealer, caller: Caller, new: NewMachine, full: frozenset[UUID]) -> Created:
+async def _create(
+    tx: Transaction, *, sealer: Sealer, caller: Caller, new: NewMachine, full: frozenset[UUID]
+) -> Created:
     """The order of the statements is that of the locks. The pool comes last, since every machine of a network takes its
     address from the same one: it is held for a statement and the commit."""
     if new.idempotency is not None:
@@ -235,11 +237,15 @@ async def _insert(
     """The machine and its NIC: their ids. The machine's row takes its room on the node (migration 0011)."""
     secret = Seed(new.password_hash, new.generated).sealed(sealer) if new.password_hash else None
     vm_id = uuid4()
-    await tx.execute(
-        """INSERT INTO vms (id, name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
-                            status, access_mode, ssh_keys, sealed_seed, rate_mbps, idempotency_owner, idempotency_key,
-                            created_by)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)""",
+    nic_id: UUID | None = await tx.fetchval(
+        """WITH vm AS (
+               INSERT INTO vms (id, name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
+                                status, access_mode, ssh_keys, sealed_seed, rate_mbps, idempotency_owner,
+                                idempotency_key, created_by)
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) RETURNING id
+           )
+           INSERT INTO nics (vm_id, network_id, position, mac) SELECT id, $19, 0, $20 FROM vm
+           ON CONFLICT (mac) DO NOTHING RETURNING id""",
         vm_id,
         new.name,
         new.hostname,
@@ -258,8 +264,10 @@ async def _insert(
         new.idempotency.owner if new.idempotency else None,
         new.idempotency.key if new.idempotency else None,
         caller.actor_id,
+        network_id,
+        new_mac(),
     )
-    return vm_id, await new_nic(tx, vm_id=vm_id, network_id=network_id, position=0)
+    return vm_id, nic_id or await new_nic(tx, vm_id=vm_id, network_id=network_id, position=0)
 
 
 _FOREIGN: Final = {

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from svc_actors.alerts import close_alert
 from svc_actors.controller.machines.network_attachment import NewAddress, attach, detach, set_rate
-from svc_actors.controller.machines.records import MachineRow, announce_machine, lock_machine
+from svc_actors.controller.machines.records import MachineRow, announce_machine, announce_status, lock_machine
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import (
     SUPERSEDED_BY_FORCE_STOP,
@@ -48,6 +48,7 @@ from svc_actors.controller.tasks.runner import (
     open_task_of,
 )
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_ready, unavailable
+from svc_actors.rows import sole
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, UniqueViolationError, audit
@@ -196,12 +197,12 @@ class Machine(Actor):
             vm = await lock_machine(tx, self.vm_id, gone=True)
             if await end_task(tx, task.id, ending) is None:
                 return
-            match ending.result:
-                case DomainResult(state=state):
-                    await self._note(tx, state)
-                    observed: DomainState | None = state
-                case _:
-                    observed = vm.observed_state
+            said = ending.result.state if isinstance(ending.result, DomainResult) else None
+            built = task.op == "vm.create" and ending.succeeded
+            forget_seed = task.op in ("vm.create", "vm.set_password")
+            if said or built or forget_seed:
+                await self._write_outcome(tx, said, built=built, forget_seed=forget_seed)
+            observed = said or vm.observed_state
             match task.op:
                 case "vm.delete" if isinstance(ending.result, DeleteResult):
                     await lock_capacity(tx, vm.node_id)
@@ -216,9 +217,7 @@ class Machine(Actor):
                     observed = None
                 case "vm.update" if not ending.succeeded:
                     await self._put_back(tx, vm.name, **task.parameters["before"])
-                case "vm.create" if ending.succeeded:
-                    await tx.execute("UPDATE vms SET built_at = now() WHERE id = $1", self.vm_id)
-                case "vm.create":
+                case "vm.create" if not ending.succeeded:
                     observed = None
                     await lock_capacity(tx, vm.node_id)
                     await begin_release(tx, self.vm_id)
@@ -226,8 +225,6 @@ class Machine(Actor):
                 await network_applied(tx, self.vm_id, task.parameters[GENERATION])
             else:
                 await call_watch(tx)
-            if task.op in ("vm.create", "vm.set_password"):
-                await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", self.vm_id)
             word = (word_of(observed) if observed is not None else None) or _unspoken(vm.status)
             cause = None if ending.succeeded else f"{_deed(task.op)}: {ending.message}"
             await self._move(tx, vm, word, cause if word in (Word.UNBUILT, Word.LOST) else None)
@@ -341,15 +338,17 @@ class Machine(Actor):
             await self._write_status(tx, status, reason)
 
     async def _write_status(self, tx: Transaction, status: MachineStatus, reason: str | None) -> None:
-        await tx.execute(
-            """UPDATE vms SET status = $2, status_reason = $3,
-                              deleted_at = CASE WHEN $2 = 'deleted' THEN now() ELSE deleted_at END
-               WHERE id = $1""",
-            self.vm_id,
-            status.value,
-            reason,
+        vm = sole(
+            await tx.fetchrow(
+                """UPDATE vms SET status = $2, status_reason = $3,
+                                  deleted_at = CASE WHEN $2 = 'deleted' THEN now() ELSE deleted_at END
+                   WHERE id = $1 RETURNING name, project_id, node_id""",
+                self.vm_id,
+                status.value,
+                reason,
+            )
         )
-        await announce_machine(tx, self.vm_id)
+        await announce_status(tx, self.vm_id, vm["name"], vm["project_id"], vm["node_id"], status=status, reason=reason)
 
     async def _put_back(self, tx: Transaction, name_now: str, *, name: str, vcpus: int, memory_mib: int) -> None:
         """The host kept what it had. The name may be another machine's by now; then this one keeps the new name."""
@@ -366,6 +365,23 @@ class Machine(Actor):
             name,
             vcpus,
             memory_mib,
+        )
+
+    async def _write_outcome(
+        self, tx: Transaction, said: DomainState | None, *, built: bool, forget_seed: bool
+    ) -> None:
+        """What the end of a task says of the machine beside its status: what its host saw last, that it was built, and
+        that the seed is needed no more."""
+        await tx.execute(
+            """UPDATE vms SET observed_state = coalesce($2, observed_state),
+                              observed_at = CASE WHEN $2 IS NULL THEN observed_at ELSE now() END,
+                              built_at = CASE WHEN $3 THEN now() ELSE built_at END,
+                              sealed_seed = CASE WHEN $4 THEN NULL ELSE sealed_seed END
+               WHERE id = $1""",
+            self.vm_id,
+            said.value if said else None,
+            built,
+            forget_seed,
         )
 
     async def _note(self, tx: Transaction, state: DomainState) -> None:

@@ -90,25 +90,27 @@ async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> Mac
 async def network_spec(queryable: Queryable, vm_id: UUID) -> NetworkSpec:
     """All that the host must agree with for this machine's network.
 
-    The generation is read before everything that it stands for, so what is read beside it may be newer, never older: a
+    The generation is not read after anything that it stands for, so what is read beside it may be newer, never older: a
     host that says it has a generation has all of it. Raises not_found.
     """
-    vm = await queryable.fetchrow(
-        "SELECT net_wanted, rate_mbps, throttle_mbps, traffic_isolated FROM vms WHERE id = $1", vm_id
-    )
-    if vm is None:
-        raise not_found("There is no such machine.")
-    rows = await queryable.fetch(
-        """SELECT nics.id AS nic_id, nics.mac, networks.mtu, allocations.ip, allocations.is_primary, pools.gateway,
+    found = await queryable.fetch(
+        """SELECT vms.net_wanted, vms.rate_mbps, vms.throttle_mbps, vms.traffic_isolated,
+                  nics.id AS nic_id, nics.mac, networks.mtu, allocations.ip, allocations.is_primary, pools.gateway,
                   pools.gateway_mode, pools.guest_prefix_len, pools.topology, pools.vlan, pools.nameservers
-           FROM nics
-           JOIN networks ON networks.id = nics.network_id
-           JOIN allocations ON allocations.nic_id = nics.id AND allocations.state = 'allocated'
-           JOIN pools ON pools.id = allocations.pool_id
-           WHERE nics.vm_id = $1
+           FROM vms
+           LEFT JOIN (
+               nics
+               JOIN networks ON networks.id = nics.network_id
+               JOIN allocations ON allocations.nic_id = nics.id AND allocations.state = 'allocated'
+               JOIN pools ON pools.id = allocations.pool_id
+           ) ON nics.vm_id = vms.id
+           WHERE vms.id = $1
            ORDER BY nics.position, allocations.is_primary DESC, allocations.ip""",
         vm_id,
     )
+    if not found:
+        raise not_found("There is no such machine.")
+    vm, rows = found[0], [row for row in found if row["nic_id"] is not None]
     rate = effective_rate(vm["rate_mbps"], vm["throttle_mbps"])
     return NetworkSpec(
         nics=tuple(_nic(list(of_nic), rate) for _, of_nic in groupby(rows, key=lambda row: row["nic_id"])),

@@ -70,13 +70,8 @@ class MachineWork:
 
     async def create(self, run: TaskRun) -> OperationResult:
         spec = await machine_spec(self._database, self._sealer, run.task.resource_id)
-        image_id: UUID = await self._database.fetchval("SELECT image_id FROM vms WHERE id = $1", spec.vm_id)
-        node_id = run.task.node_id
-        if node_id is None:
-            raise conflict("The machine was placed on no node.")
-        fetched = await self._images.prefetch(run, image_id, span=(0, 50))
+        image, fetched = await self._images.of_machine(run, spec.vm_id, span=(0, 50))
         await run.log("Building the machine.")
-        image = await self._images.spec(image_id, node_id)
         return await run.perform(
             VmCreate(machine=spec, image=image, start=bool(run.task.parameters["start"])),
             step=HOST_STEP,

@@ -44,6 +44,7 @@ __all__ = [
     "force_free",
     "free_removed",
     "guest_address",
+    "new_mac",
     "new_nic",
     "releasing_of",
 ]
@@ -269,17 +270,21 @@ async def force_free(tx: Transaction, pool_id: UUID, ip: IPAddress) -> Record:
     return freed
 
 
+def new_mac() -> str:
+    """52:54:00 and three random bytes."""
+    return "52:54:00:" + secrets.token_bytes(3).hex(":")
+
+
 async def new_nic(tx: Transaction, *, vm_id: UUID, network_id: UUID, position: int) -> UUID:
-    """A network card with a MAC address that no other machine has (52:54:00 and three random bytes)."""
+    """A NIC with a MAC address that no other machine has."""
     while True:
-        mac = "52:54:00:" + secrets.token_bytes(3).hex(":")
         nic_id: UUID | None = await tx.fetchval(
             """INSERT INTO nics (vm_id, network_id, position, mac) VALUES ($1, $2, $3, $4)
                ON CONFLICT (mac) DO NOTHING RETURNING id""",
             vm_id,
             network_id,
             position,
-            mac,
+            new_mac(),
         )
         if nic_id is not None:
             return nic_id

@@ -197,29 +197,56 @@ async def log_task(
     tx: Transaction, task_id: UUID, message: str, *, percent: int | None = None, level: Level = Level.INFO
 ) -> TaskEvent | None:
     """Add a line to an open task's log. None when the task has ended: nothing is written after the end."""
-    return await _append_line(tx, task_id, message, percent, level, only_open=True)
+    row = await tx.fetchrow(
+        """WITH task AS (
+               UPDATE tasks SET last_position = last_position + 1, message = $2,
+                                progress = greatest(progress, coalesce($3, progress))
+               WHERE id = $1 AND status IN ('queued', 'running') RETURNING *
+           ), line AS (
+               INSERT INTO task_events (task_id, position, level, progress, message)
+               SELECT id, last_position, $4, $3, $2 FROM task RETURNING at AS line_at
+           )
+           SELECT task.*, line_at FROM task, line""",
+        task_id,
+        message,
+        percent,
+        level.value,
+    )
+    if row is None:
+        return None
+    line = TaskEvent(row["last_position"], row["line_at"], level, percent, message)
+    await _announce_line(tx, as_task(row), line)
+    return line
 
 
 async def end_task(tx: Transaction, task_id: UUID, ending: Ending) -> Task | None:
     """Write the end of an open task, its last line and its event. None when it had ended already: then the caller,
     whose transaction this is, must change nothing else on this task's behalf."""
+    level = {TaskStatus.FAILED: Level.ERROR, TaskStatus.CANCELLED: Level.WARNING}.get(ending.status, Level.INFO)
     row = await tx.fetchrow(
-        """UPDATE tasks
-           SET status = $2, ended_at = now(), started_at = coalesce(started_at, now()), message = $5,
-               progress = CASE WHEN $2 = 'succeeded' THEN 100 ELSE progress END, error_code = $4,
-               error_message = CASE WHEN $2 = 'succeeded' THEN NULL ELSE $3 END
-           WHERE id = $1 AND status IN ('queued', 'running') RETURNING *""",
+        """WITH task AS (
+               UPDATE tasks
+               SET status = $2, ended_at = now(), started_at = coalesce(started_at, now()), message = $5,
+                   last_position = last_position + 1,
+                   progress = CASE WHEN $2 = 'succeeded' THEN 100 ELSE progress END, error_code = $4,
+                   error_message = CASE WHEN $2 = 'succeeded' THEN NULL ELSE $3 END
+               WHERE id = $1 AND status IN ('queued', 'running') RETURNING *
+           ), line AS (
+               INSERT INTO task_events (task_id, position, level, message)
+               SELECT id, last_position, $6, $5 FROM task RETURNING at AS line_at
+           )
+           SELECT task.*, line_at FROM task, line""",
         task_id,
         ending.status.value,
         ending.message,
         ending.error_code.value if ending.error_code else None,
         ending.last_line,
+        level.value,
     )
     if row is None:
         return None
-    level = {TaskStatus.FAILED: Level.ERROR, TaskStatus.CANCELLED: Level.WARNING}.get(ending.status, Level.INFO)
-    await _append_line(tx, task_id, ending.last_line, None, level, only_open=False)
     task = as_task(row)
+    await _announce_line(tx, task, TaskEvent(row["last_position"], row["line_at"], level, None, ending.last_line))
     await announce(tx, task)
     return task
 
@@ -299,41 +326,17 @@ def as_task_event(row: Record) -> TaskEvent:
     )
 
 
-async def _append_line(
-    tx: Transaction, task_id: UUID, message: str, percent: int | None, level: Level, *, only_open: bool
-) -> TaskEvent | None:
-    task = await tx.fetchrow(
-        """UPDATE tasks SET last_position = last_position + 1, message = $2,
-                            progress = greatest(progress, coalesce($3, progress))
-           WHERE id = $1 AND (NOT $4 OR status IN ('queued', 'running'))
-           RETURNING last_position, project_id, node_id""",
-        task_id,
-        message,
-        percent,
-        only_open,
-    )
-    if task is None:
-        return None
-    row = await tx.fetchrow(
-        """INSERT INTO task_events (task_id, position, level, progress, message) VALUES ($1, $2, $3, $4, $5)
-           RETURNING *""",
-        task_id,
-        task["last_position"],
-        level.value,
-        percent,
-        message,
-    )
-    line = as_task_event(sole(row))
+async def _announce_line(tx: Transaction, task: Task, line: TaskEvent) -> None:
     await events.append(
         tx,
         NewEvent(
             kind=EventKind.TASK_LOG,
-            subject=str(task_id),
-            project_id=task["project_id"],
-            node_id=task["node_id"],
-            administrators_only=task["project_id"] is None,
+            subject=str(task.id),
+            project_id=task.project_id,
+            node_id=task.node_id,
+            administrators_only=task.project_id is None,
             payload={
-                "task_id": str(task_id),
+                "task_id": str(task.id),
                 "position": line.position,
                 "at": line.at.isoformat(),
                 "level": line.level.value,
@@ -342,4 +345,3 @@ async def _append_line(
             },
         ),
     )
-    return line
