@@ -226,8 +226,9 @@ def _gave_up(timeout: float, alone: str | None) -> ServiceError:
 
 @asynccontextmanager
 async def transaction_on(connection: Connection, isolation: Isolation, publish: Publish) -> AsyncIterator[Transaction]:
-    """A transaction on `connection` for the length of the block; see `Database.transaction`."""
-    await bounded(connection, lambda it: it.execute(f"BEGIN ISOLATION LEVEL {isolation.value}"), STATEMENT_TIMEOUT)
+    """A transaction on `connection` for the length of the block; see `Database.transaction`. It is begun with its first
+    statement; without one there is nothing to commit."""
+    connection.link.send_ahead(f"BEGIN ISOLATION LEVEL {isolation.value}")
     transaction = Transaction(connection)
     try:
         yield transaction
@@ -242,6 +243,8 @@ async def transaction_on(connection: Connection, isolation: Isolation, publish: 
 async def _commit(connection: Connection) -> None:
     if connection.is_closed():
         raise lost_before_commit()
+    if connection.link.take_back():
+        return
     with trio.CancelScope(shield=True, relative_deadline=_COMMIT_TIMEOUT):
         try:
             tag = await connection.execute("COMMIT")
@@ -257,7 +260,7 @@ async def _commit(connection: Connection) -> None:
 
 async def _roll_back(connection: Connection) -> None:
     """Undo; a connection that cannot even do that is closed, which undoes it as well."""
-    if connection.is_closed():
+    if connection.is_closed() or connection.link.take_back():
         return
     with trio.CancelScope(shield=True, relative_deadline=_ROLLBACK_TIMEOUT):
         try:

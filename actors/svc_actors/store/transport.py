@@ -46,9 +46,14 @@ class Traffic:
 
 class Link:
     """asyncpg's transport: a non-blocking socket, read by whoever awaits a reply. Writes are sent at once, and what
-    the kernel does not take is sent while the reply is awaited."""
+    the kernel does not take is sent while the reply is awaited.
+
+    A command can be sent ahead of the next statement, in the same packet (`send_ahead`): BEGIN costs no round trip
+    then. asyncpg knows nothing of it: its answer is taken out of what arrives."""
 
     __slots__ = (
+        "_ahead",
+        "_answer",
         "_backlog",
         "_closed",
         "_descriptor",
@@ -68,6 +73,19 @@ class Link:
         self._backlog = bytearray()
         self._closed = False
         self.interrupted = False
+        self._ahead = b""
+        self._answer: bytearray | None = None
+        """What has come of the answer to the command that was sent ahead; None when none is awaited."""
+
+    def send_ahead(self, sql: str) -> None:
+        """Send this command (it gives no rows) together with the next statement."""
+        text = sql.encode() + b"\0"
+        self._ahead = b"Q" + (len(text) + 4).to_bytes(4) + text
+
+    def take_back(self) -> bool:
+        """Leave out what was to be sent ahead; False when it has been sent."""
+        kept, self._ahead = bool(self._ahead), b""
+        return kept
 
     @property
     def backend(self) -> tuple[int, int]:
@@ -76,7 +94,7 @@ class Link:
         return protocol.backend_pid, protocol.backend_secret
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._send(data)
+        self._send(self._with_command(data))
 
     def writelines(self, buffers: list[memoryview]) -> None:
         self.write(b"".join(buffers))
@@ -231,8 +249,46 @@ class Link:
                 self._socket.shutdown(socket.SHUT_RDWR)
             return len(data)
 
+    def _with_command(self, data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+        if not self._ahead:
+            return data
+        data, self._ahead, self._answer = self._ahead + data, b"", bytearray()
+        return data
+
     def _deliver(self, data: bytes) -> None:
-        self._protocol.data_received(data)
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        if self._answer is not None:
+            self._answer += data
+            data = self._without_answer(self._answer)
+        if data:
+            self._protocol.data_received(data)
+
+    def _without_answer(self, arrived: bytearray) -> bytes:
+        """What follows the answer to the command that was sent ahead: CommandComplete, ReadyForQuery. Each message is
+        its type, a byte, and its length without that, four. What the server says unasked in between (a parameter, a
+        notice, a notification) is passed on. An error there breaks the connection, since the next answer would be taken
+        for the statement's."""
+        while len(arrived) >= 5:
+            end = 1 + int.from_bytes(arrived[1:5])
+            if len(arrived) < end:
+                break
+            message = bytes(arrived[:end])
+            del arrived[:end]
+            match message[:1]:
+                case b"Z":
+                    self._answer = None
+                    return bytes(arrived)
+                case b"C":
+                    continue
+                case b"S" | b"N" | b"A":
+                    self._protocol.data_received(message)
+                case _:
+                    self._protocol.data_received(message)
+                    self._lose(ConnectionAbortedError("the transaction could not be begun"))
+                    break
+        return b""
 
     def _lose(self, error: Exception | None) -> None:
         if not self._closed:
@@ -281,7 +337,7 @@ class TLSLink(Link):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if len(data) and not self._closed:
-            self._tls.write(data)
+            self._tls.write(self._with_command(data))
             self._send(self._outgoing.read())
 
     def _deliver(self, data: bytes) -> None:
@@ -292,7 +348,7 @@ class TLSLink(Link):
                 if not plain:
                     self._lose(None)
                     return
-                self._protocol.data_received(plain)
+                self._feed(plain)
         except ssl.SSLWantReadError:
             if self._outgoing.pending:
                 self._send(self._outgoing.read())
