@@ -7,11 +7,10 @@ standing is lost: the session or token ended, the person suspended, the machine 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import urlsplit
 
 import prometheus_client
 import structlog
@@ -71,18 +70,20 @@ def add_console_routes(
     source: ConsoleSource,
     *,
     session_cookie: str,
+    origins: Collection[str],
     shutdown: trio.Event | None = None,
     standing_seconds: float = STANDING_SECONDS,
 ) -> Consoles:
-    """Serve consoles on `app`, until `shutdown` is set. Returns the count of those open."""
+    """Serve consoles on `app`, to pages of `origins`, until `shutdown` is set. Returns the count of those open."""
     frames.install()
+    own = frozenset(origin.lower() for origin in origins)
     consoles = Consoles()
     service = _Service(source, consoles, trio.Event() if shutdown is None else shutdown, standing_seconds)
 
     @app.websocket(CONSOLE_SOCKET_PATH + "<ticket>")
     async def console(ticket: str) -> Response | None:
         origin = websocket.headers.get("Origin")
-        if origin is not None and not _same_origin(origin, websocket.headers.get("Host", "")):
+        if origin is not None and origin.lower() not in own:
             return Response("A console opens from this service's own pages only.\n", status=403)
         await websocket.accept()
         cookie = websocket.cookies.get(session_cookie)
@@ -150,9 +151,3 @@ class _Service:
                     certain = trio.current_time()
             if trio.current_time() - certain > UNANSWERED_SECONDS:
                 return closing.NODE_UNAVAILABLE
-
-
-def _same_origin(origin: str, host: str) -> bool:
-    """Whether `origin` is the page of the server that was asked, by the name it was asked under (RFC 6454)."""
-    parts = urlsplit(origin)
-    return parts.scheme == "https" and parts.netloc.lower() == host.lower()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
 from functools import cache
 from typing import Any, Generic
@@ -25,13 +25,13 @@ from svc.registry.idempotency import KEY_FIELD
 from svc.registry.openapi import document
 from svc.registry.operation import Context, Effects, Presentation, ServicesT
 from svc.registry.parameters import Parameters
-from svc.registry.principal import Principal
+from svc.registry.principal import Access, Principal
 from svc.registry.registry import Entry, Registry
 from svc_actors.errors import invalid
 from svc_actors.store import Caller, Via, serve_request
 from svc_http.credentials import Authenticator, Credentials
 from svc_http.errors import as_service_error, failure, no_such_path, wrong_method
-from svc_http.exchange import JSON_TYPE, ClientGoneError, Exchange, Header, Reply
+from svc_http.exchange import JSON_TYPE, MAX_BODY, MAX_PUBLIC_BODY, ClientGoneError, Exchange, Header, Reply
 from svc_http.metrics import Metrics
 from svc_http.routing import Routes
 from svc_http.streaming import Streams
@@ -93,11 +93,12 @@ def create_app(
     services: ServicesT,
     *,
     authenticator: Authenticator,
-    public_url: str,
+    origins: Collection[str],
     metrics: Metrics | None = None,
 ) -> App:
-    """The application that serves `registry` for `public_url` (an origin: scheme, host, port)."""
-    credentials = Credentials(authenticator, cookie=registry.realm.session_cookie, public_url=public_url)
+    """The application that serves `registry`, to browsers that show its pages from one of `origins` (each a scheme, a
+    host and, but for 443, a port)."""
+    credentials = Credentials(authenticator, cookie=registry.realm.session_cookie, origins=origins)
     return App(Api(registry, services, credentials), metrics or Metrics())
 
 
@@ -208,7 +209,8 @@ def _parameters(entry: Entry[Any], exchange: Exchange, path: Mapping[str, str]) 
         declared = exchange.header(b"content-type")
         if declared is not None and declared.partition(";")[0].strip().lower() != "application/json":
             raise invalid("The body of a request is application/json, and its Content-Type says so.")
-        read = await exchange.body()
+        public = entry.operation.access is Access.PUBLIC
+        read = await exchange.body(MAX_PUBLIC_BODY if public else MAX_BODY)
         if read and declared is None:
             raise invalid("A request with a body carries the header Content-Type: application/json.")
         return read

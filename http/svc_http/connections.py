@@ -1,33 +1,80 @@
-"""Hypercorn's connections, each one's misfortune kept to itself.
+"""Hypercorn's connections: so many of them, each one's misfortune kept to itself, and no HTTP but what the RFCs mean.
 
-Two things that would end the whole listener end one connection at most:
-
-- an error that nobody foresaw in a connection: it is logged, and that connection is closed;
-- over HTTP/2, data that a client sent before it learned that the server had ended the stream (a websocket's answer to
-  our close, the rest of a refused upload). That is ordinary (RFC 9113, section 5.1), and Hypercorn 0.18 takes it for a
-  defect of its own. Here it counts for the connection's flow control and is let go.
+- There are so many in all and from one address (`svc_actors.admission`); one that waits for its client's next request
+  makes room for another.
+- An error that nobody foresaw in a connection ends that connection at most: it is logged.
+- Over HTTP/2, data that a client sent before it learned that the server had ended the stream (a websocket's answer to
+  our close, the rest of a refused upload) is ordinary (RFC 9113, section 5.1), and Hypercorn 0.18 takes it for a defect
+  of its own. Here it counts for the connection's flow control and is let go.
+- Over TLS a change to HTTP/2 in mid-connection is refused, since ALPN has chosen (RFC 9113, section 3.1); so is a
+  request with both Content-Length and Transfer-Encoding, whose end two servers may see in two places (RFC 9112, 6.1).
 """
 
 from __future__ import annotations
 
 import h2.events
+import h11
 import hypercorn.protocol
 import hypercorn.trio.run
 import structlog
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, Updated
 from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 
+from svc_actors.admission import Admission, Seat
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.connections")
+
+
+class BoundedConfig(Config):
+    """A listener's configuration, which its connections share, with the bound on them."""
+
+    admission: Admission
 
 
 class ContainedConnection(TCPServer):
     """One accepted connection. The base closes its stream however it ends."""
 
+    _seat: Seat | None = None
+
     async def run(self) -> None:
         try:
-            await super().run()
+            if isinstance(self.config, BoundedConfig):
+                await self._admitted(self.config.admission)
+            else:
+                await super().run()
         except Exception:
             log.exception("connection ended by a defect")
+
+    async def _admitted(self, admission: Admission) -> None:
+        transport = getattr(self.stream, "transport_stream", self.stream)
+        scope = trio.CancelScope()
+        try:
+            address = transport.socket.getpeername()[0]
+        except OSError:  # It has gone already.
+            address = ""
+        self._seat = admission.enter(address, scope.cancel)
+        try:
+            if self._seat is None:
+                return
+            with scope:
+                await super().run()
+        finally:
+            if self._seat is not None:
+                self._seat.leave()
+            # Without TLS's goodbye: the client may not read it.
+            await trio.aclose_forcefully(transport)
+
+    async def protocol_send(self, event: Event) -> None:
+        if self._seat is not None and isinstance(event, Updated):
+            if event.idle:
+                self._seat.idle()
+            else:
+                self._seat.busy()
+        await super().protocol_send(event)
 
 
 class PatientH2Protocol(H2Protocol):
@@ -42,7 +89,33 @@ class PatientH2Protocol(H2Protocol):
                 await super()._handle_events([event])
 
 
+class StrictH11Protocol(H11Protocol):
+    """HTTP/1.1 that answers 400 to what an honest client does not send, and ends the connection."""
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        if not self.ssl:
+            await super()._check_protocol(event)
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        if self.ssl and _is_devious(request):
+            await self._send_error_response(400)
+            await self.send(Closed())
+        else:
+            await super()._create_stream(request)
+
+
+def _is_devious(request: h11.Request) -> bool:
+    names = {name for name, _ in request.headers}
+    upgrades = [value.lower() for name, value in request.headers if name == b"upgrade"]
+    return (
+        {b"content-length", b"transfer-encoding"} <= names
+        or any(b"h2c" in value for value in upgrades)
+        or request.method == b"PRI"
+    )
+
+
 def install() -> None:
     """Have Hypercorn use these for every connection of the process. Repeating it changes nothing."""
     hypercorn.trio.run.TCPServer = ContainedConnection  # type: ignore[attr-defined]
     hypercorn.protocol.H2Protocol = PatientH2Protocol  # type: ignore[attr-defined]
+    hypercorn.protocol.H11Protocol = StrictH11Protocol  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Protocol
 
 from svc.registry.operation import Method, Operation
@@ -29,12 +30,13 @@ class Authenticator(Protocol):
 
 
 class Credentials:
-    """`public_url` is the service's own origin, without a path."""
+    """`origins`: where the service's own pages come from. The Host header is the sender's to choose, so it makes no
+    origin the service's own."""
 
-    def __init__(self, authenticator: Authenticator, *, cookie: str, public_url: str) -> None:
+    def __init__(self, authenticator: Authenticator, *, cookie: str, origins: Collection[str]) -> None:
         self._authenticator = authenticator
         self._cookie = cookie
-        self._origin = public_url.lower()
+        self._origins = frozenset(origin.lower() for origin in origins)
 
     async def principal(self, exchange: Exchange, operation: Operation[Any, Any, Any]) -> Principal:
         """Raises `unauthenticated`, or `forbidden` for a request that another site may have forged."""
@@ -65,13 +67,11 @@ class Credentials:
 
     def _refuse_forgery(self, exchange: Exchange) -> None:
         origin = exchange.header(b"origin")
-        if origin is None or origin.lower() not in (
-            self._origin,
-            f"https://{(exchange.header(b'host') or '').lower()}",
-        ):
+        if origin is None or origin.lower() not in self._origins:
             raise forbidden(
                 "The request does not come from this service's own pages: its Origin is missing or foreign.",
-                hint="From a program, use a token: Authorization: Bearer <token>.",
+                hint="From a program, use a token: Authorization: Bearer <token>. In a browser, use an address "
+                "that the service was started with (--public-host, --origin).",
             )
         if exchange.header(GUARD_HEADER.lower().encode()) != "1":
             raise forbidden(f"A request that changes something must carry the header {GUARD_HEADER}: 1.")

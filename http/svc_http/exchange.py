@@ -33,6 +33,9 @@ Reply = tuple[int, bytes, list[Header]]
 JSON_TYPE = b"application/json"
 MAX_BODY = 1_000_000
 """Bytes of a body that is read whole."""
+MAX_PUBLIC_BODY = 16 * 1024
+"""The same where nobody has to sign in: a sign-in is some hundred bytes, a node's enrolment some thousand, and each is
+held in memory for whoever sends it slowly."""
 BODY_DEADLINE = 30.0
 CHUNK_DEADLINE = 60.0
 SEND_DEADLINE = 20.0
@@ -100,14 +103,14 @@ class Exchange:
         client = self.scope.get("client")
         return client[0] if client else None
 
-    async def body(self) -> bytes:
-        """All of the body. Raises `invalid` past `MAX_BODY` bytes or `BODY_DEADLINE` seconds."""
+    async def body(self, most: int = MAX_BODY) -> bytes:
+        """All of the body. Raises `invalid` past `most` bytes or `BODY_DEADLINE` seconds."""
         whole = bytearray()
         with trio.move_on_after(BODY_DEADLINE) as deadline:
             async for chunk in self._chunks():
                 whole += chunk
-                if len(whole) > MAX_BODY:
-                    raise invalid(f"The body of a request is at most {MAX_BODY} bytes.")
+                if len(whole) > most:
+                    raise invalid(f"The body of this request is at most {most} bytes.")
         if deadline.cancelled_caught:
             raise invalid(f"The body of the request did not arrive within {BODY_DEADLINE:g} seconds.")
         return bytes(whole)

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trio
-from hypercorn.config import Config, Sockets
+from hypercorn.config import Sockets
 from hypercorn.trio import serve
 from hypercorn.typing import ASGIFramework
 
+from svc_actors.admission import Admission, of_clients
 from svc_http import connections
 from svc_http.app import App
+from svc_http.connections import BoundedConfig
 
 GRACE = 5.0
 UNREAD_DEADLINE = 20.0
@@ -29,6 +31,8 @@ that reads nothing is noticed only after megabytes, and holds them."""
 PING_INTERVAL = 20.0
 KEEP_ALIVE = 65.0
 HANDSHAKE_DEADLINE = 10.0
+_OPERATORS = 64
+"""Connections to the loopback listener: a monitoring system has one or two."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ async def serve_https(
     real when 0 was asked for)."""
     connections.install()
     server = _ServerConfig()
+    server.admission = of_clients()
     server.bind = [bind]
     server.certfile, server.keyfile = str(tls.certificate), str(tls.key)
 
@@ -69,11 +74,12 @@ async def serve_loopback(
     """Serve `app` over plain HTTP to this machine alone."""
     connections.install()
     server = _ServerConfig()
+    server.admission = Admission(_OPERATORS, _OPERATORS)
     server.bind = [f"127.0.0.1:{port}"]
     await serve(app, server, shutdown_trigger=shutdown.wait, task_status=task_status, mode="asgi")
 
 
-class _ServerConfig(Config):
+class _ServerConfig(BoundedConfig):
     include_server_header = False
     accesslog = None
     errorlog = logging.getLogger("hypercorn")

@@ -80,13 +80,14 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
     ):
         certificate = services.authority.server_certificate(config.data_dir, config.public_host)
         app = create_app(
-            controller_registry(), services, authenticator=Authentication(database, REALM), public_url=config.public_url
+            controller_registry(), services, authenticator=Authentication(database, REALM), origins=config.origins
         )
         stop = trio.Event()
         add_console_routes(
             app,
             MachineConsoles(database, services.gateway),
             session_cookie=REALM.session_cookie,
+            origins=config.origins,
             shutdown=stop,
         )
         add_pages(app)

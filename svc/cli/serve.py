@@ -22,6 +22,7 @@ from svc.cli.failures import Exit, Failure, first_cause
 from svc.cli.garbage import GarbageCollection
 from svc.cli.output import say
 from svc.controller.config import ControllerConfig
+from svc_actors.admission import raise_descriptor_limit
 from svc_actors.store import AnotherServiceError, DatabaseInUseError, DatabaseStartError, MigrationError
 
 _FOLDER = click.Path(path_type=Path, resolve_path=True, file_okay=False)
@@ -52,6 +53,9 @@ def serve() -> None:
 @click.option("--data", type=_FOLDER, default=Path("/var/lib/svc/controller"), show_default=True)
 @click.option("--public-host", default="127.0.0.1", show_default=True, help="How browsers and nodes reach it.")
 @click.option("--bind", default="0.0.0.0", show_default=True, help="The address to listen on.")  # noqa: S104
+@click.option(
+    "--origin", "origins", multiple=True, help="Where browsers see the pages besides: https://name. May be repeated."
+)
 @click.option("--api-port", default=8443, show_default=True)
 @click.option("--gateway-port", default=8444, show_default=True)
 @click.option("--operations-port", default=8445, show_default=True, help="Loopback: /metrics and /healthz.")
@@ -60,6 +64,7 @@ async def controller(
     data: Path,
     public_host: str,
     bind: str,
+    origins: tuple[str, ...],
     api_port: int,
     gateway_port: int,
     operations_port: int,
@@ -69,6 +74,7 @@ async def controller(
     from svc_http.logs import configure
 
     configure()
+    raise_descriptor_limit()
     config = ControllerConfig(
         data_dir=data,
         public_host=public_host,
@@ -77,6 +83,7 @@ async def controller(
         gateway_port=gateway_port,
         operations_port=operations_port,
         heartbeat_seconds=heartbeat,
+        further_origins=tuple(origin.rstrip("/") for origin in origins),
     )
     garbage = GarbageCollection()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

@@ -1,11 +1,18 @@
 """`svc vm vnc NAME`: a machine's screen for any VNC viewer, on a port of this computer's loopback.
 
-Each viewer that connects gets a ticket and a websocket of its own; nothing listens beyond loopback.
+Each viewer that connects gets a ticket and a websocket of its own; nothing listens beyond loopback. The port is open to
+whoever uses this computer, so a viewer is let in only if the kernel says that it runs as this user.
 """
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+from typing import Final
 
 import asyncclick as click
 import trio
@@ -19,6 +26,8 @@ from svc.cli.session import Session
 from svc.cli.websocket import open_console
 
 _CHUNK = 65536
+_CONNECTIONS: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_IPV6_DIGITS: Final = 32
 
 
 async def vnc(session: Session, name: str, port: int) -> None:
@@ -38,12 +47,46 @@ async def vnc(session: Session, name: str, port: int) -> None:
 async def _viewer(client: Client, vm_id: str, viewer: trio.SocketStream) -> None:
     async with viewer:
         try:
+            require_own(viewer)
             async with open_console(client, vm_id, "vnc") as socket, trio.open_nursery() as nursery:
                 nursery.start_soon(_to_viewer, socket, viewer, nursery.cancel_scope)
                 nursery.start_soon(_to_guest, viewer, socket, nursery.cancel_scope)
         except Failure as failure:
             failure.show()
     say("a viewer has gone", style="dim")
+
+
+def require_own(viewer: trio.SocketStream, tables: Sequence[Path] = _CONNECTIONS) -> None:
+    """Raise `Failure` unless the program at the other end of a loopback connection runs as this user, or as root.
+
+    The tables (proc(5), /proc/net/tcp) have a line for each end of each connection: its own address and port, the other
+    end's, and the id of the user whose it is."""
+    try:
+        wanted = viewer.socket.getpeername()[:2], viewer.socket.getsockname()[:2]
+        lines = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
+    except FileNotFoundError as error:
+        raise Failure(
+            Exit.INVALID, "this computer does not tell whose viewer has connected; use the screen on the web page"
+        ) from error
+    except OSError as error:
+        raise Failure(Exit.UNAVAILABLE, f"a viewer was refused: {error.strerror}") from error
+    owners = [int(fields[7]) for fields in lines if (_endpoint(fields[1]), _endpoint(fields[2])) == wanted]
+    if not owners:
+        raise Failure(Exit.UNAVAILABLE, "a viewer that has gone already was refused")
+    if owners[0] not in (os.getuid(), 0):
+        raise Failure(Exit.FORBIDDEN, f"a viewer of another user of this computer (id {owners[0]}) was refused")
+
+
+def _endpoint(text: str) -> tuple[str, int] | None:
+    """0100007F:1F90 is 127.0.0.1:8080, the address in the machine's byte order; also as IPv6 tells it (RFC 4291,
+    2.5.5.2), which is how a viewer that speaks both shows. None for any other IPv6 address."""
+    address, _, port = text.partition(":")
+    if len(address) == _IPV6_DIGITS:
+        words = [int(address[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, _IPV6_DIGITS, 8)]
+        if words[:3] != [bytes(4), bytes(4), b"\0\0\xff\xff"]:
+            return None
+        return socket.inet_ntoa(words[3]), int(port, 16)
+    return socket.inet_ntoa(int(address, 16).to_bytes(4, sys.byteorder)), int(port, 16)
 
 
 async def _to_viewer(socket: WebSocketConnection, viewer: trio.SocketStream, done: trio.CancelScope) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+HTTPS_PORT = 443
+"""Left out of an origin (RFC 6454, section 6.2)."""
+
 
 @dataclass(frozen=True)
 class ControllerConfig:
@@ -19,7 +22,17 @@ class ControllerConfig:
     operations_port: int = 8445
     """Loopback only: /metrics and /healthz."""
     heartbeat_seconds: float = 5.0
+    further_origins: tuple[str, ...] = ()
+    """Where browsers see the pages besides, behind a proxy: https://panel.example"""
 
     @property
     def public_url(self) -> str:
         return f"https://{self.public_host}:{self.api_port}"
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The origins of the service's own pages: by its public name, by those of this machine that its certificate
+        has, and by those that it was told."""
+        hosts = (self.public_host, "localhost", "127.0.0.1", "[::1]")
+        default = [f"https://{host}" for host in hosts] if self.api_port == HTTPS_PORT else []
+        return (*(f"https://{host}:{self.api_port}" for host in hosts), *default, *self.further_origins)

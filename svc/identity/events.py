@@ -27,9 +27,14 @@ _EVERYBODYS = frozenset({EventKind.IMAGE, EventKind.SYSTEM})
 _STANDING_SQL = """
 SELECT u.role,
        ($2::uuid IS NULL OR EXISTS (
-           SELECT FROM sessions AS s LEFT JOIN impersonations AS i ON i.id = s.impersonation_id
-           WHERE s.id = $2 AND s.expires_at > now() AND (i.id IS NULL OR (i.ended_at IS NULL AND i.expires_at >
-           now()))
+           SELECT FROM sessions AS s
+           LEFT JOIN impersonations AS i ON i.id = s.impersonation_id
+           LEFT JOIN users AS o ON o.id = i.operator_id
+           WHERE s.id = $2 AND s.expires_at > now()
+             -- A support session: not ended, of one who still is an administrator, in the account of one who still is
+             -- a customer. As `authenticate` has it for each request.
+             AND (i.id IS NULL OR (i.ended_at IS NULL AND i.expires_at > now() AND o.suspended_at IS NULL
+                                   AND o.role = 'administrator' AND u.role = 'customer'))
        ))
        AND ($3::uuid IS NULL OR EXISTS (
            SELECT FROM api_tokens WHERE id = $3 AND (expires_at IS NULL OR expires_at > now())

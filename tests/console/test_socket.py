@@ -80,7 +80,7 @@ async def test_a_spent_ticket_is_refused(house: House) -> None:
         assert len(house.gateway.guests) == 1
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1"])
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1", "http://controller.test"])
 async def test_a_foreign_page_is_refused_and_spends_no_ticket(house: House, origin: str) -> None:
     cookie = await house.session(await house.person())
     path = await house.ticket(cookie=cookie)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import h2.config
 import h2.connection
@@ -16,8 +17,13 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from quart_trio import QuartTrio
 
+from svc_actors.admission import Admission
+from svc_actors.store import Database
 from svc_http import connections
-from tests.support.example_service import Served
+from svc_http import server as server_module
+from tests.support.example_service import Served, served
+
+READER = {"Authorization": "Bearer customer,read"}
 
 
 @dataclass
@@ -92,3 +98,58 @@ async def test_a_defect_in_one_connection_ends_no_other(server: Served, monkeypa
         with pytest.raises(httpx.TransportError):
             await http.get("/api/v1/openapi.json")
         assert (await http.get("/api/v1/openapi.json")).status_code == 200
+
+
+async def said(server: Served, request: bytes) -> bytes:
+    """What the server answers to these bytes over TLS, up to its closing or 200 bytes."""
+    context = server.trust
+    tcp = await trio.open_tcp_stream("127.0.0.1", server.port)
+    stream = trio.SSLStream(tcp, context, server_hostname="localhost", https_compatible=True)
+    with trio.fail_after(5):
+        await stream.send_all(request)
+        answer = b""
+        while len(answer) < 200 and (data := await stream.receive_some()):
+            answer += data
+    await trio.aclose_forcefully(stream)
+    return answer
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+        b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n",
+        b"POST /api/v1/toys HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+)
+async def test_what_another_server_may_read_in_another_way_is_refused(server: Served, request_: bytes) -> None:
+    answer = await said(server, request_)
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in answer.lower()
+
+
+async def test_silent_connections_of_one_address_do_not_keep_the_next_out(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice as many as there is room for. A stream of events that was open before them stays."""
+    monkeypatch.setattr(server_module, "of_clients", lambda: Admission(8, 4))
+    async with served(database, tmp_path) as server, AsyncExitStack() as stack:
+        http = httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust, headers=READER)
+        await stack.enter_async_context(http)
+        stream = await stack.enter_async_context(http.stream("GET", "/stream"))
+        chunks = stream.aiter_bytes()
+        assert await anext(chunks)
+        silent = [
+            await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", server.port)) for _ in range(16)
+        ]
+
+        async with httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust) as other:
+            answer = await other.get("/openapi.json")
+
+        assert answer.status_code == 200
+        with trio.fail_after(5):
+            assert await silent[0].receive_some() == b"", "the first of the silent ones has made room"
+        assert len(server.app.streams) == 1

@@ -76,7 +76,7 @@ def controller(database_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
             trio.open_nursery() as nursery,
         ):
             app = create_app(
-                REGISTRY, services, authenticator=Authentication(database, REALM), public_url="https://localhost"
+                REGISTRY, services, authenticator=Authentication(database, REALM), origins=("https://localhost",)
             )
             stopping = trio.Event()
             stop.append((trio.lowlevel.current_trio_token(), stopping))

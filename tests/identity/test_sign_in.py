@@ -235,6 +235,29 @@ async def test_a_foreign_null_or_missing_origin_or_a_missing_header_changes_noth
     assert (await browser.get("/me")).status_code == 200
 
 
+async def test_an_origin_is_not_made_the_services_own_by_the_host_that_was_asked_for(world: World) -> None:
+    await world.person("ada@example.org")
+    browser = await world.signed_in("ada@example.org")
+
+    answer = await browser.post("/auth/logout", Host="evil.test", Origin="https://evil.test")
+
+    assert answer.status_code == 403
+    assert (await browser.get("/me")).status_code == 200
+
+
+async def test_a_sign_in_is_read_up_to_16_kib_and_no_further(world: World) -> None:
+    await world.person("ada@example.org")
+    browser = world.browser()
+    longest = {"email": "ada@example.org", "password": "\u20ac" * 1024}
+    too_long = {"email": "ada@example.org", "password": "x" * 20_000}
+
+    assert (await browser.post("/auth/login", longest)).status_code == 401
+    refused = await browser.post("/auth/login", too_long)
+
+    assert refused.status_code == 400
+    assert "16384 bytes" in refused.json()["error"]["message"]
+
+
 async def test_a_bad_bearer_token_is_not_made_good_by_a_cookie(world: World) -> None:
     await world.person("ada@example.org")
     browser = await world.signed_in("ada@example.org")

@@ -8,7 +8,11 @@ import pytest
 import trio
 
 from svc.controller.catalogue import controller_registry
+from svc.controller.realm import REALM
+from svc.identity.authenticate import Authentication
+from svc.identity.events import visible_events
 from svc.registry.operation import Method, Presentation
+from svc_actors.errors import ErrorCode, ServiceError
 from tests.support.identity import Client, World
 
 REFUSAL = "a support session can look, not act"
@@ -125,18 +129,31 @@ async def test_never_of_oneself_nested_from_a_token_or_by_somebody_else(world: W
     assert nested.json()["error"]["message"] == REFUSAL
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        "UPDATE users SET suspended_at = now(), suspension_reason = 'r' WHERE email = 'root@example.org'",
-        "UPDATE users SET role = 'staff' WHERE email = 'root@example.org'",
-        "UPDATE users SET role = 'staff' WHERE email = 'ada@example.org'",
-    ],
-)
+ENDINGS = [
+    "UPDATE users SET suspended_at = now(), suspension_reason = 'r' WHERE email = 'root@example.org'",
+    "UPDATE users SET role = 'staff' WHERE email = 'root@example.org'",
+    "UPDATE users SET role = 'staff' WHERE email = 'ada@example.org'",
+]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 async def test_it_ends_when_either_side_is_no_longer_what_it_was(world: World, ending: str) -> None:
     browser, _, _ = await inside(world)
     await world.database.execute(ending)
     assert (await browser.get("/me")).status_code == 401
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_a_stream_of_events_that_it_opened_ends_with_it(world: World, ending: str) -> None:
+    browser, _, _ = await inside(world)
+    principal = await Authentication(world.database, REALM).by_session(browser.cookie or "")
+    await visible_events(world.database, principal)
+
+    await world.database.execute(ending)
+
+    with pytest.raises(ServiceError) as ended:
+        await visible_events(world.database, principal)
+    assert ended.value.code is ErrorCode.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize("whose", ["operator", "customer"])

@@ -94,7 +94,7 @@ async def test_a_person_signs_in_and_gets_the_panels_cookie(database: Database) 
         await passwords.hash("Correct-Horse-42"),
     )
     services = Panel(database, EventLog(database), Sealer(bytes(32)), passwords)
-    app = create_app(panel_registry(), services, authenticator=Authentication(database, REALM), public_url=ORIGIN)
+    app = create_app(panel_registry(), services, authenticator=Authentication(database, REALM), origins=(ORIGIN,))
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, app)), base_url=ORIGIN) as browser:
         page = {"Origin": ORIGIN, "X-Service-Request": "1"}

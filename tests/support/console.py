@@ -32,6 +32,10 @@ STANDING_SECONDS = 0.02
 PING_SECONDS = 0.05
 
 
+ORIGIN = "https://controller.test"
+"""Where the pages come from; what the socket is asked under is the sender's to choose."""
+
+
 @dataclass
 class FakeGateway:
     """A node whose guests' ends of the streams are in `guests`, in the order in which they were opened."""
@@ -123,7 +127,7 @@ class House:
 
     @property
     def origin(self) -> str:
-        return self.url.replace("http", "https", 1)
+        return ORIGIN
 
     async def settled(self, *, open_consoles: int) -> None:
         """Return once that many consoles are open."""
@@ -165,13 +169,14 @@ async def open_house(database: Database) -> AsyncIterator[House]:
             Registry(consoles.operations, REALM),
             services,
             authenticator=Authentication(database, REALM),
-            public_url="https://controller.test",
+            origins=(ORIGIN,),
         )
         shutdown = trio.Event()
         counted = add_console_routes(
             app,
             MachineConsoles(database, gateway),
             session_cookie=REALM.session_cookie,
+            origins=(ORIGIN,),
             shutdown=shutdown,
             standing_seconds=STANDING_SECONDS,
         )

@@ -222,7 +222,7 @@ class Everybody:
 
 
 def toy_app(services: Toys, origin: str = "https://toys.test") -> App:
-    return create_app(Registry(OPERATIONS, REALM), services, authenticator=Everybody(), public_url=origin)
+    return create_app(Registry(OPERATIONS, REALM), services, authenticator=Everybody(), origins=(origin,))
 
 
 @dataclass

@@ -166,7 +166,7 @@ async def open_world(
             )
         else:
             registry = controller_registry()
-        app = create_app(registry, services, authenticator=Authentication(database, REALM), public_url=ORIGIN)
+        app = create_app(registry, services, authenticator=Authentication(database, REALM), origins=(ORIGIN,))
         world = World(app, services, registry, nursery)
         try:
             yield world

@@ -91,7 +91,7 @@ class SourceAsGuest:
 async def relay_ours(port: int, source: int) -> None:
     app = QuartTrio(__name__)
     consoles = MachineConsoles(cast(Database, GoodTickets()), SourceAsGuest(source))
-    add_console_routes(app, consoles, session_cookie=REALM.session_cookie)
+    add_console_routes(app, consoles, session_cookie=REALM.session_cookie, origins=("https://bench",))
     config = Config()
     config.bind = [f"127.0.0.1:{port}"]
     config.accesslog = config.errorlog = None

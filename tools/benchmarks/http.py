@@ -199,7 +199,7 @@ def _application(database: Database, events: EventLog | None = None) -> App:
         controller_registry(),
         cast(Controller, services),
         authenticator=Authentication(database, REALM),
-        public_url="https://bench",
+        origins=("https://bench",),
     )
 
 

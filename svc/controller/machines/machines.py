@@ -188,6 +188,9 @@ async def create(context: Context[Controller], request: VMCreateRequest) -> VMCr
     answer, replayed = await once(
         context, key=request.idempotency_key, request=request, run=lambda: _create(context, request)
     )
+    if replayed:
+        # The answer may hold a password: who has lost the project since then is not told it again.
+        await require_visible(context.services.database, context.principal, answer.vm.project_id, what="machine")
     if replayed or answer.replayed:
         context.effects.status = 200
         return answer.model_copy(update={"replayed": True})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import ssl
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +14,13 @@ from uuid import UUID
 import pytest
 import trio
 
+from svc_actors.admission import Admission
 from svc_actors.controller.gateway import gateway as gateway_module
 from svc_actors.controller.gateway.authority import ServerCertificate
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.gateway.operations import NodeOperations
 from svc_actors.errors import ErrorCode, ServiceError
+from svc_nodeagent.config import Identity
 from svc_nodeagent.enrol import new_key, signing_request
 from svc_nodeagent.protocol import (
     MANY,
@@ -57,7 +60,7 @@ async def test_connections_that_take_the_last_file_descriptor_do_not_end_the_gat
     with no_files_left_but(1):
         for stranger in strangers:
             await stranger.connect(("127.0.0.1", rig.port))
-        await until(lambda: rig.gateway._unproven == 1)
+        await until(lambda: len(rig.gateway._unproven) == 1)
     for stranger in strangers:
         stranger.close()
     async with node.running():
@@ -134,3 +137,40 @@ async def test_a_node_is_given_ten_certificates_an_hour(rig: Rig) -> None:
     assert refusal.value.code is ErrorCode.RATE_LIMITED
     assert await rig.database.fetchval("SELECT count(*) FROM node_certificates") == 10
     assert await rig.authority.identify(serial) == node.node_id
+
+
+async def test_silent_connections_do_not_keep_a_node_out(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await rig.new_node()
+    await rig.stop_gateway()
+    monkeypatch.setattr(gateway_module, "of_strangers", lambda: Admission(4, 2))
+    await rig.start_gateway()
+    strangers = [await trio.open_tcp_stream("127.0.0.1", rig.port) for _ in range(10)]
+
+    async with node.running():
+        await rig.until_online(node.node_id)
+
+    assert await strangers[0].receive_some() == b""
+    for stranger in strangers:
+        await stranger.aclose()
+
+
+@pytest.mark.parametrize(
+    ("ciphers", "taken"), [("ECDHE-ECDSA-AES128-GCM-SHA256", True), ("ECDHE-ECDSA-AES128-SHA", False)]
+)
+async def test_the_gateway_takes_no_cipher_without_authenticated_encryption(
+    rig: Rig, ciphers: str, taken: bool
+) -> None:
+    node = await rig.new_node()
+    context = Identity.load(node.folder.identity, node.folder.authority).control
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(ciphers)
+    tcp = await trio.open_tcp_stream("127.0.0.1", rig.port)
+    stream = trio.SSLStream(tcp, context, server_hostname="localhost")
+
+    if taken:
+        await stream.do_handshake()
+    else:
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.do_handshake()
+
+    await trio.aclose_forcefully(stream)

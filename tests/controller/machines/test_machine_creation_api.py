@@ -213,6 +213,18 @@ async def test_a_replay_says_so_with_200(database: Database) -> None:
         assert now.customer.effects.status == 200
 
 
+async def test_who_has_lost_the_project_is_not_told_the_answer_again(database: Database) -> None:
+    async with stage(database) as now:
+        order = now.order(password=True, idempotency_key="k")
+        assert (await now.customer("vm.create", **order)).password
+        await database.execute("DELETE FROM project_members")
+
+        assert (await refusal(now.customer, "vm.create", **order)).code is ErrorCode.NOT_FOUND
+
+        await database.execute("DELETE FROM idempotency_keys")
+        assert (await refusal(now.customer, "vm.create", **order)).code is ErrorCode.NOT_FOUND
+
+
 async def test_an_answer_lost_in_a_crash_is_found_by_its_key(database: Database) -> None:
     async with stage(database) as now:
         now.service.gateway.answers["vm.create"] = _never

@@ -4,6 +4,7 @@ Invariants:
 
 - who is at the other end is what its certificate says, checked at the handshake and against its row; a certificate that
   is not good is let go slowly and for nearly nothing, so an agent in a loop costs no more than its socket;
+- who has not shown one yet makes room for the next to come, so silent connections keep no node out;
 - a node has one live connection: a new one takes the place of the old;
 - a node that hangs holds up nobody: each has its own operations, limits, queue and deadlines, and hooks do not block.
 """
@@ -22,6 +23,7 @@ import structlog
 import trio
 from trio_websocket import ConnectionClosed
 
+from svc_actors.admission import of_strangers
 from svc_actors.allowance import Allowance
 from svc_actors.controller.gateway.authority import Authority, Serial, ServerCertificate
 from svc_actors.controller.gateway.connection import AgentConnection, AgentGone, greet, welcome
@@ -49,10 +51,11 @@ __all__ = ["Gateway", "GatewayHooks", "NodeUnavailable", "OperationFailed"]
 _HANDSHAKE_SECONDS: Final = 15.0
 _REFUSAL_SECONDS: Final = 2.0
 _MOST_REFUSALS_HELD: Final = 256
-_MOST_UNPROVEN: Final = 2_000
 _SWEEP_SECONDS: Final = 15.0
 _CERTIFICATE_CHECK_SECONDS: Final = 12 * 3600.0
 _BACKLOG: Final = 2_048
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: forward secrecy and authenticated encryption, as at the API."""
 _REPORTS_A_MINUTE: Final = 10.0
 """Of a node that answers for what is not its own: each is an audit row, and one says as much as a thousand."""
 log = structlog.get_logger(__name__)
@@ -104,7 +107,7 @@ class Gateway:
         self._hooks = hooks or GatewayHooks()
         self._streams = Streams(authority.derive("stream tokens"), find_file)
         self._nodes: dict[UUID, _Node] = {}
-        self._unproven = 0
+        self._unproven = of_strangers()
         self._refusals = 0
         self.refused = 0
         """Connections refused since the start, for the metrics."""
@@ -205,16 +208,19 @@ class Gateway:
         return self._nodes.setdefault(node_id, _Node())
 
     async def _accept(self, context: ssl.SSLContext, tcp: trio.SocketStream) -> None:
-        if self._unproven >= _MOST_UNPROVEN:
-            await trio.aclose_forcefully(tcp)
-            return
         tls = trio.SSLStream(tcp, context, server_side=True, https_compatible=True)
+        waiting = trio.CancelScope()
         try:
-            self._unproven += 1
+            seat = self._unproven.enter(tcp.socket.getpeername()[0], waiting.cancel)
+            if seat is None:
+                return
             try:
-                proven = await self._prove(tls)
+                with waiting:
+                    proven = await self._prove(tls)
             finally:
-                self._unproven -= 1
+                seat.leave()
+            if waiting.cancelled_caught:
+                return  # It has said nothing for longer than anybody else, and has made room.
             if proven is None:
                 await self._refuse(tls)
             elif tls.selected_alpn_protocol() == STREAM_ALPN:
@@ -223,6 +229,8 @@ class Gateway:
                 await self._serve(*proven, tls)
         except ServiceError as error:
             log.warning("gateway.connection_not_served", error=error.message)
+        except OSError as error:
+            log.debug("gateway.gone_already", reason=str(error))
         except Exception:
             # One connection's misfortune must not end the others; it has cost this node its connection, no more.
             log.exception("gateway.connection_crashed")
@@ -357,6 +365,7 @@ class Gateway:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.verify_mode = ssl.CERT_REQUIRED
+        context.set_ciphers(_CIPHERS)
         context.load_cert_chain(certificate.chain, certificate.key)
         context.load_verify_locations(cadata=self._authority.certificate_pem)
         context.set_alpn_protocols(["http/1.1", STREAM_ALPN])
