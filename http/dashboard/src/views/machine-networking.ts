@@ -15,7 +15,7 @@ export function machineNetworking(me: Me, vm: Owned): Part {
     draw: () => html`
       <div class="head"><h2>Networking</h2>${networking.value ? badge(networking.value.status, networking.value.error) : nothing}<span class="gap"></span>
         ${networking.value ? buttons(me, vm, networking) : nothing}</div>
-      ${shown(networking, (now) => html`${standing(now)}${limits(me, now)}${now.nics.map((nic, place) => card(me, vm, networking, nic, place))}
+      ${shown(networking, (now) => html`${standing(now)}${limits(now)}${now.nics.map((nic, place) => card(me, vm, networking, nic, place))}
         ${now.nics.length ? nothing : html`<p class="empty">No network card.</p>`}`)}`,
     dispose: () => networking.dispose(),
   };
@@ -38,7 +38,7 @@ function standing(now: MachineNetworking): Fragment {
     ${now.status === "waiting" ? html`<p class="quiet">${now.error ?? "What was changed is recorded; its host is told as soon as it can be reached."}</p>` : nothing}`;
 }
 
-function limits(me: Me, now: MachineNetworking): TemplateResult {
+function limits(now: MachineNetworking): TemplateResult {
   const throttled = now.effective_rate_mbps !== null && now.effective_rate_mbps !== now.rate_mbps;
   const rate = now.effective_rate_mbps === null ? "no cap"
     : html`${now.effective_rate_mbps} Mbit/s${throttled ? html` <span class="quiet">throttled${now.rate_mbps ? `; its own cap is ${now.rate_mbps}` : ""}</span>` : nothing}`;

@@ -66,7 +66,7 @@ function capacity(node: Node): [string, Fragment][] {
 }
 
 function factPairs(node: Node): [string, Fragment][] {
-  const names: [string, string][] = [["Host name", "hostname"], ["System", "os"], ["Kernel", "kernel"], ["libvirt", "libvirt"],
+  const names: [string, keyof NonNullable<Node["facts"]>][] = [["Host name", "hostname"], ["System", "os"], ["Kernel", "kernel"], ["libvirt", "libvirt"],
     ["Hypervisor", "hypervisor"], ["Processor", "cpu_model"], ["Accelerator", "accelerator"], ["Agent", "agent_version"]];
   return names.flatMap(([label, name]) => (node.facts?.[name] ? [[label, String(node.facts[name])] as [string, Fragment]] : []));
 }
