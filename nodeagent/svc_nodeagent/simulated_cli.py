@@ -1,9 +1,9 @@
 """Simulated nodes for a controller: agents that speak the real protocol, with machines in memory.
 
-    tools/simulate-nodes 100 --machines 20 --controller https://127.0.0.1:8443 --token svcvm_... --ca authority.pem
+    SVC_TOKEN=svcvm_... tools/simulate-nodes 100 --machines 20 --controller https://127.0.0.1:8443 --ca authority.pem
 
 The token is an administrator's API token with the admin scope; it is needed to let new nodes join, not to run those
-that have joined. Nodes are kept in the data folder and come back as they were.
+that have joined. It is no argument: everybody on the computer can read those of every process. Nodes are kept in the data folder and come back as they were.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("nodes", type=int, help="how many nodes")
     parser.add_argument("--machines", type=int, default=0, help="machines that each node has from the beginning")
     parser.add_argument("--controller", default=os.environ.get("SVC_URL", "https://127.0.0.1:8443"))
-    parser.add_argument("--token", default=os.environ.get("SVC_TOKEN"), help="default: SVC_TOKEN")
     parser.add_argument("--ca", default=os.environ.get("SVC_CA"), help="the authority to trust, PEM; default: SVC_CA")
     parser.add_argument("--data", type=Path, default=Path("data/simulated-nodes"))
     parser.add_argument("--prefix", default="sim", help="names are PREFIX-0001 and so on")
@@ -81,10 +80,11 @@ async def simulate(fleet: Fleet, options: argparse.Namespace) -> None:
 async def enrol(fleet: Fleet, options: argparse.Namespace) -> None:
     if all(fleet.folder_of(name).enrolment.exists() for name in fleet.names()):
         return
-    if not options.token:
-        sys.exit("simulate-nodes: new nodes need --token (or SVC_TOKEN) to join")
+    token = os.environ.get("SVC_TOKEN")
+    if not token:
+        sys.exit("simulate-nodes: new nodes need SVC_TOKEN in the environment to join")
     context = ssl.create_default_context(cafile=options.ca)
-    headers = {"Authorization": f"Bearer {options.token}"}
+    headers = {"Authorization": f"Bearer {token}"}
     api = options.controller.rstrip("/") + "/api/v1"
     async with httpx.AsyncClient(verify=context, headers=headers, timeout=60, trust_env=False, base_url=api) as client:
         joined = 0

@@ -277,10 +277,10 @@ async def open_deployment(size: Size) -> AsyncIterator[Deployment]:
 async def _simulated_nodes(stack: Stack, count: int) -> AsyncIterator[None]:
     command = [
         *(str(ROOT / "tools" / "simulate-nodes"), str(count), "--controller", stack.url),
-        *("--token", stack.token or "", "--ca", str(stack.controller_data / "tls" / "authority.pem")),
+        *("--ca", str(stack.controller_data / "tls" / "authority.pem")),
         *("--data", str(stack.folder / "nodes")),
     ]
-    nodes = Program("nodes", command, stack.folder / "nodes.log")
+    nodes = Program("nodes", command, stack.folder / "nodes.log", {"SVC_TOKEN": stack.token or ""})
     nodes.start()
     try:
         yield
