@@ -73,12 +73,16 @@ install_agent() {
 names = [name for name in zipfile.ZipFile(sys.argv[1]).namelist() if name.endswith(".dist-info/METADATA")]
 print(names[0].split("/")[0].removesuffix(".dist-info").partition("-")[2])' "$work/agent.whl")
     mv "$work/agent.whl" "$work/svc_nodeagent-$version-py3-none-any.whl"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        "$work/svc_nodeagent-$version-py3-none-any.whl"
-    # The same version with other contents is a repair, which pip would not see.
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
-        "$work/svc_nodeagent-$version-py3-none-any.whl"
+    # What is installed as root has the hashes of the locks that the wheel brings; what libvirt-python is built with too,
+    # which pip would otherwise fetch in whatever version there is.
+    "$venv/bin/python" -m zipfile -e "$work/svc_nodeagent-$version-py3-none-any.whl" "$work/agent"
+    pip_install --require-hashes --no-deps -r "$work/agent/svc_nodeagent/build.lock"
+    pip_install --require-hashes --no-deps --no-build-isolation -r "$work/agent/svc_nodeagent/requirements.lock"
+    # The same version with other contents is a repair, which pip would not see without being forced.
+    pip_install --no-index --no-deps --force-reinstall "$work/svc_nodeagent-$version-py3-none-any.whl"
 }
+
+pip_install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 
 join() {
     if [ -f "$data/enrolment.json" ]; then

@@ -1,6 +1,7 @@
 """The node agent as a wheel of its own, made from the installed package: a host needs nothing of the controller's.
 
-The same sources give the same bytes.
+The same sources give the same bytes. With the code come the locks that it is installed from (tools/lock-agent): what a
+host installs as root is what was chosen here, by its hashes, whatever its package index offers.
 """
 
 from __future__ import annotations
@@ -53,15 +54,20 @@ def _sources() -> Iterator[tuple[str, bytes]]:
             yield f"{_PACKAGE}/{file.relative_to(folder)}", file.read_bytes()
 
 
-def _metadata() -> str:
+def requirements() -> list[str]:
     """What the distribution's `node` extra requires, and what everything requires."""
-    lines = ["Metadata-Version: 2.1", "Name: svc-nodeagent", f"Version: {agent_version()}", "Requires-Python: >=3.11"]
+    needed = []
     for requirement in metadata.requires(_DISTRIBUTION) or []:
         name, _, marker = (part.strip() for part in requirement.partition(";"))
         base = re.split(r"[\s\[<>=!~]", name, maxsplit=1)[0]
         if 'extra == "node"' in marker.replace("'", '"') or (not marker and base in _ALWAYS_NEEDED):
-            lines.append(f"Requires-Dist: {name}")
-    return "\n".join(lines) + "\n"
+            needed.append(name)
+    return needed
+
+
+def _metadata() -> str:
+    lines = ["Metadata-Version: 2.1", "Name: svc-nodeagent", f"Version: {agent_version()}", "Requires-Python: >=3.11"]
+    return "\n".join([*lines, *(f"Requires-Dist: {requirement}" for requirement in requirements())]) + "\n"
 
 
 def _digest(data: bytes) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import trio
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from svc.controller.nodes import joining as nodes_joining
 from svc.controller.nodes import package as nodes_package
@@ -34,6 +38,49 @@ async def test_the_script_is_one_that_a_shell_reads_and_holds_no_secret(site: Si
     script = await site.call(nodes_joining.node_script, Empty())
     assert token not in script
     await trio.run_process(["sh", "-n"], stdin=script.encode())
+
+
+def locked(text: str) -> dict[str, tuple[str, int]]:
+    """Version and number of hashes of each package of a lock."""
+    entries = re.split(r"\n(?=\S)", text.strip())
+    parsed = [re.match(r"([A-Za-z0-9._-]+)==(\S+)", entry) for entry in entries]
+    assert all(parsed), "every requirement is of one version"
+    return {
+        match[1]: (match[2], entry.count("--hash=sha256:"))
+        for match, entry in zip(parsed, entries, strict=True)
+        if match
+    }
+
+
+def test_a_host_installs_what_the_controller_was_tested_with_and_by_its_hashes() -> None:
+    archive = zipfile.ZipFile(io.BytesIO(nodes_package.agent_package()))
+    agent = locked(archive.read("svc_nodeagent/requirements.lock").decode())
+    build = locked(archive.read("svc_nodeagent/build.lock").decode())
+    ours = locked((Path(__file__).parents[3] / "requirements.lock").read_text())
+
+    needed, waiting = set[str](), [Requirement(text) for text in nodes_package.requirements()]
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name not in needed and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            needed.add(name)
+            waiting += map(Requirement, metadata.requires(name) or [])
+
+    assert needed <= set(agent)
+    assert set(build) >= {"setuptools", "wheel"}
+    assert all(hashes for _, hashes in (agent | build).values())
+    assert {name: agent[name][0] for name in needed} == {name: ours[name][0] for name in needed}
+
+
+async def test_the_script_has_nothing_installed_that_no_hash_names(site: Site) -> None:
+    script = await site.call(nodes_joining.node_script, Empty())
+
+    installs = re.findall(r"^\s*pip_install (.*)$", script, flags=re.MULTILINE)
+
+    assert script.count("pip install") == 1, "there is one way to install"
+    assert len(installs) == 3
+    assert all("--require-hashes" in each or "--no-index" in each for each in installs)
+    assert all("--no-deps" in each for each in installs)
 
 
 async def test_the_script_takes_no_authority_but_the_one_of_the_fingerprint(site: Site, tmp_path: Path) -> None:
