@@ -39,6 +39,10 @@ from svc_http.streaming import Streams
 API_PREFIX = "/api/v1"
 _MAX_QUERY_FIELDS = 100
 _MAX_KEY = 200
+_MAX_COOKIE = 200
+_BROWSER = "_browser"
+"""Follows the session cookie's name: the cookie by which a browser is known again that has signed in before."""
+_BROWSER_SECONDS = 90 * 86_400
 _COOKIE_FLAGS = "Path=/; Secure; HttpOnly; SameSite=Strict"
 _STREAM_HEADERS: tuple[Header, ...] = ((b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"))
 _TYPES = {
@@ -167,17 +171,25 @@ class Api(Generic[ServicesT]):
             effects=effects,
             response=operation.response,
             user_agent=exchange.header(b"user-agent"),
+            browser=self._known_browser(exchange),
             upload=exchange.upload() if operation.upload else None,
         )
         path = dict(zip(entry.reader.in_path, values, strict=True))
         return await self._registry.execute(operation.name, context, _parameters(entry, exchange, path))
 
+    def _known_browser(self, exchange: Exchange) -> str | None:
+        cookie = exchange.cookie(self._cookie + _BROWSER)
+        return cookie if cookie and len(cookie) <= _MAX_COOKIE else None
+
     def _cookies(self, effects: Effects) -> list[Header]:
+        cookies = []
         if effects.set_session is not None:
-            return [(b"set-cookie", f"{self._cookie}={effects.set_session}; {_COOKIE_FLAGS}".encode())]
-        if effects.clear_session:
-            return [(b"set-cookie", f"{self._cookie}=; Max-Age=0; {_COOKIE_FLAGS}".encode())]
-        return []
+            cookies.append(f"{self._cookie}={effects.set_session}")
+        elif effects.clear_session:
+            cookies.append(f"{self._cookie}=; Max-Age=0")
+        if effects.know_browser is not None:
+            cookies.append(f"{self._cookie}{_BROWSER}={effects.know_browser}; Max-Age={_BROWSER_SECONDS}")
+        return [(b"set-cookie", f"{cookie}; {_COOKIE_FLAGS}".encode()) for cookie in cookies]
 
 
 def _presented(entry: Entry[Any], result: Any, effects: Effects) -> Reply:

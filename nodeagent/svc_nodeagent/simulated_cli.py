@@ -3,7 +3,8 @@
     SVC_TOKEN=svcvm_... tools/simulate-nodes 100 --machines 20 --controller https://127.0.0.1:8443 --ca authority.pem
 
 The token is an administrator's API token with the admin scope; it is needed to let new nodes join, not to run those
-that have joined. It is no argument: everybody on the computer can read those of every process. Nodes are kept in the data folder and come back as they were.
+that have joined. It is no argument: everybody on the computer can read those of every process. Nodes are kept in the
+data folder and come back as they were.
 """
 
 from __future__ import annotations

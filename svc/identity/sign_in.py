@@ -82,7 +82,7 @@ class Me(Model):
 async def login(context: Context[IdentityServices], request: LoginRequest) -> LoginResult:
     database, passwords = context.services.database, context.services.passwords
     email = request.email.strip().lower()
-    attempt = SignInAttempt(email, context.caller.address)
+    attempt = SignInAttempt(email, context.caller.address, context.browser)
     await attempt.admit(database)
     async with passwords.turn():
         # Asked again in turn: failures of those who were before this one count.
@@ -101,7 +101,7 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
             details={"suspension_reason": row["suspension_reason"]},
         )
     async with database.transaction() as tx:
-        await attempt.succeeded(tx)
+        context.effects.know_browser = await attempt.succeeded(tx)
         # A password that was changed, or a suspension, while the hash was computed counts.
         still = await tx.fetchval(
             """

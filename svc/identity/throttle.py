@@ -1,9 +1,12 @@
 """The throttle of sign-ins: each failure past a few makes the next try wait, longer each time, up to a bound.
 
 Failures are counted for the account, for the address, and for both together, which bounds most tightly: who guesses
-from one address soon waits minutes, while the account's owner elsewhere waits half a minute at most and is never
-locked out. Tries made while one has to wait are not judged, and do not prolong the wait. Counts are forgotten 15
-minutes after the last failure, and the account's at a sign-in.
+from one address soon waits minutes. An address is an IPv4 address or an IPv6 /64, which is what one subscriber has.
+Tries made while one has to wait are not judged, and do not prolong the wait. Counts are forgotten 15 minutes after the
+last failure, and the account's at a sign-in.
+
+Strangers must not lock the owner out: a browser or an address that has signed in to the account within 90 days is
+familiar, and is bounded by its own failures alone, whatever others did to the account or from the address.
 """
 
 from __future__ import annotations
@@ -12,8 +15,13 @@ import hashlib
 import math
 from dataclasses import dataclass
 
+from svc_actors.admission import place_of
 from svc_actors.errors import rate_limited
+from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, Queryable
+
+FAMILIAR_DAYS = 90
+"""As long as people leave a service alone and expect it to know them still."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +38,17 @@ _ADDRESS = _Bound(free=50, longest=60)
 
 
 class SignInAttempt:
-    """One try to sign in as `email` from `address`."""
+    """One try to sign in as `email` from `address`, by a browser that was given the cookie `browser` before."""
 
-    def __init__(self, email: str, address: str | None) -> None:
-        account = hashlib.sha256(email.encode()).hexdigest()
-        self._bounds = {
-            f"account:{account}": _ACCOUNT,
-            f"address:{address}": _ADDRESS,
-            f"pair:{account}:{address}": _PAIR,
-        }
-        self._of_account = (f"account:{account}", f"pair:{account}:{address}")
+    def __init__(self, email: str, address: str | None, browser: str | None) -> None:
+        self._account = hashlib.sha256(email.encode()).hexdigest()
+        self._place = place_of(address or "")
+        self._browser = browser
+        self._bounds: dict[str, _Bound] = {}
 
     async def admit(self, database: Database) -> None:
         """Raise `rate_limited`, with `details.retry_after` in seconds, while this try has to wait."""
+        self._bounds = await self._bounds_of(database)
         left = await database.fetchval(
             """
             SELECT extract(epoch FROM max(blocked_until) - now())::float8 FROM sign_in_attempts
@@ -87,11 +93,59 @@ class SignInAttempt:
             [bound.longest for bound in bounds],
         )
 
-    async def succeeded(self, tx: Queryable) -> None:
-        await tx.execute("DELETE FROM sign_in_attempts WHERE subject = ANY($1)", list(self._of_account))
+    async def succeeded(self, tx: Queryable) -> str:
+        """Forget the account's failures, and make browser and address familiar. Gives the cookie that the browser is to
+        show at its next sign-in: the one it has, or a new one."""
+        browser = self._browser or new_secret()
+        marks = [f"address:{self._place}", _mark(browser)]
+        await tx.execute(
+            "DELETE FROM sign_in_attempts WHERE subject = ANY($1)",
+            [
+                f"account:{self._account}",
+                f"pair:{self._account}:{self._place}",
+                *(f"familiar:{self._account}:{mark}" for mark in marks),
+            ],
+        )
+        await tx.execute(
+            """
+            INSERT INTO familiar_sign_ins (account, mark) SELECT $1, mark FROM unnest($2::text[]) AS new (mark)
+            ON CONFLICT (account, mark) DO UPDATE SET seen_at = now()
+            """,
+            self._account,
+            marks,
+        )
+        return browser
+
+    async def _bounds_of(self, database: Database) -> dict[str, _Bound]:
+        marks = [f"address:{self._place}", *([_mark(self._browser)] if self._browser else [])]
+        # Of both, the browser: others may share its address.
+        familiar = await database.fetchval(
+            """
+            SELECT max(mark) FROM familiar_sign_ins
+            WHERE account = $1 AND mark = ANY($2) AND seen_at > now() - make_interval(days => $3)
+            """,
+            self._account,
+            marks,
+            FAMILIAR_DAYS,
+        )
+        if familiar is not None:
+            return {f"familiar:{self._account}:{familiar}": _PAIR}
+        return {
+            f"account:{self._account}": _ACCOUNT,
+            f"address:{self._place}": _ADDRESS,
+            f"pair:{self._account}:{self._place}": _PAIR,
+        }
+
+
+def _mark(browser: str) -> str:
+    return f"browser:{fingerprint(browser).hex()}"
 
 
 async def forget_old_failures(database: Database) -> int:
-    """Remove counts past their time; returns how many. For the composer to run from time to time."""
+    """Remove counts past their time, and who has not been seen for long; returns how many counts. For the composer to
+    run from time to time."""
     tag = await database.execute("DELETE FROM sign_in_attempts WHERE forget_at < now()")
+    await database.execute(
+        "DELETE FROM familiar_sign_ins WHERE seen_at < now() - make_interval(days => $1)", FAMILIAR_DAYS
+    )
     return int(tag.split()[-1])

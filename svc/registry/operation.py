@@ -129,10 +129,12 @@ class Presentation(StrEnum):
 
 @dataclass
 class Effects:
-    """What an operation asks of the connection that carried it, beside its result. `status` replaces the route's code
+    """What an operation asks of the connection that carried it, beside its result. `know_browser`: a cookie that tells
+    this browser from a stranger at its next sign-in, and opens nothing. `status` replaces the route's code
     of a success (200 in place of 201 when an answer is a replay)."""
 
     set_session: str | None = None
+    know_browser: str | None = None
     clear_session: bool = False
     status: int | None = None
 
@@ -141,6 +143,7 @@ class Effects:
 class Context(Generic[ServicesT_co]):
     """What a handler gets: who asks, how it is written in the audit, and the services it works with.
 
+    `browser` is the cookie of `Effects.know_browser`, as the browser sends it.
     `response` is the operation's declared response, by which an idempotent answer is read back; `upload` the chunks of
     the body of an operation that takes one."""
 
@@ -150,6 +153,7 @@ class Context(Generic[ServicesT_co]):
     effects: Effects = field(default_factory=Effects)
     response: Any = None
     user_agent: str | None = None
+    browser: str | None = None
     upload: AsyncIterator[bytes] | None = None
 
 

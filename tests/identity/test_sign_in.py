@@ -67,7 +67,7 @@ async def test_the_cookie_is_secure_http_only_same_site_and_new_at_each_sign_in(
     cookies = set()
     for _ in range(2):
         answer = await browser.post("/auth/login", {"email": "ADA@example.org", "password": PASSWORD})
-        flags = answer.headers["Set-Cookie"].split("; ")
+        flags = answer.headers.get_list("Set-Cookie")[0].split("; ")
         assert flags[0].startswith("svcvm_session=")
         assert {"Secure", "HttpOnly", "SameSite=Strict", "Path=/"} <= set(flags)
         assert not any(flag.startswith("Domain") for flag in flags)
@@ -158,6 +158,78 @@ async def test_an_account_attacked_from_many_addresses_opens_to_its_owner_within
     assert 0 < longest <= 30
     await world.database.execute("UPDATE sign_in_attempts SET blocked_until = now()")
     await world.signed_in("ada@example.org")
+
+
+async def test_strangers_lock_nobody_out_of_a_browser_or_an_address_that_has_signed_in_before(world: World) -> None:
+    await world.person("ada@example.org")
+    hers = await world.signed_in("ada@example.org", address="203.0.113.9")
+    for number in range(60):
+        stranger = world.browser(f"198.51.{number}.7")
+        await stranger.post("/auth/login", {"email": "ada@example.org", "password": "guess"})
+    right = {"email": "ada@example.org", "password": PASSWORD}
+    assert (await world.browser("198.51.100.1").post("/auth/login", right)).status_code == 429
+
+    from_her_address = await world.browser("203.0.113.9").post("/auth/login", right)
+    elsewhere = world.browser("192.0.2.77")
+    elsewhere.http.cookies = hers.http.cookies
+    with_her_browser = await elsewhere.post("/auth/login", right)
+
+    assert from_her_address.status_code == 200
+    assert with_her_browser.status_code == 200
+
+
+async def test_failures_on_made_up_accounts_keep_out_nobody_who_has_signed_in_from_there(world: World) -> None:
+    await world.person("ada@example.org")
+    await world.signed_in("ada@example.org", address="203.0.113.9")
+    neighbour = world.browser("203.0.113.9")
+    for number in range(60):
+        await neighbour.post("/auth/login", {"email": f"nobody{number}@example.org", "password": "x"})
+    assert (await neighbour.post("/auth/login", {"email": "new@example.org", "password": "x"})).status_code == 429
+
+    await world.signed_in("ada@example.org", address="203.0.113.9")
+
+
+async def test_who_is_familiar_may_not_guess_for_ever_either(world: World) -> None:
+    await world.person("ada@example.org")
+    familiar = await world.signed_in("ada@example.org")
+    statuses = []
+
+    for number in range(50):
+        answer = await familiar.post("/auth/login", {"email": "ada@example.org", "password": f"guess {number}"})
+        statuses.append(answer.status_code)
+
+    assert statuses.count(401) <= 7
+    assert statuses.count(429) >= 43
+
+
+async def test_the_addresses_of_one_ipv6_subscriber_are_one(world: World) -> None:
+    await world.person("ada@example.org")
+    statuses = []
+
+    for number in range(50):
+        guesser = world.browser(f"2001:db8:1:2::{number:x}")
+        answer = await guesser.post("/auth/login", {"email": "ada@example.org", "password": "guess"})
+        statuses.append(answer.status_code)
+
+    assert statuses.count(401) <= 7
+
+
+async def test_a_browser_is_known_again_by_a_cookie_that_opens_nothing(world: World) -> None:
+    await world.person("ada@example.org")
+    browser = world.browser()
+    answer = await browser.post("/auth/login", {"email": "ada@example.org", "password": PASSWORD})
+    [known] = [it for it in answer.headers.get_list("Set-Cookie") if it.startswith("svcvm_session_browser=")]
+    assert {"Secure", "HttpOnly", "SameSite=Strict", "Path=/"} <= set(known.split("; "))
+    value = known.partition("=")[2].partition(";")[0]
+
+    thief = world.browser()
+    opened = await thief.call("GET", "/me", headers={"Cookie": f"svcvm_session={value}; svcvm_session_browser={value}"})
+
+    assert opened.status_code == 401
+    dump = str(await world.database.fetch("SELECT * FROM familiar_sign_ins"))
+    assert value not in dump
+    again = await browser.post("/auth/login", {"email": "ada@example.org", "password": PASSWORD})
+    assert f"svcvm_session_browser={value};" in str(again.headers.get_list("Set-Cookie"))
 
 
 async def test_a_session_ends_after_twelve_idle_hours_and_after_seven_days_in_any_case(world: World) -> None:
