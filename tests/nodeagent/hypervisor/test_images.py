@@ -414,3 +414,18 @@ async def test_a_plain_image_is_taken(tmp_path: Path) -> None:
     await images.ensure(spec, silent)
 
     assert (folders.images / file_name(spec)).exists()
+
+
+@pytest.mark.parametrize("form", ["vmdk", "vdi", "vpc"])
+async def test_an_image_of_another_format_is_not_taken_for_what_it_is_not(tmp_path: Path, form: str) -> None:
+    """A VMDK's descriptor names the files of its extents, any on the host."""
+    other = tmp_path / "other"
+    await run_program("qemu-img", "create", "-q", "-f", form, other, "1M")
+    content = other.read_bytes()
+    images, folders = cache(tmp_path / "data", Publisher(content))
+
+    with pytest.raises(HostError) as refusal:
+        await images.ensure(published(content).model_copy(update={"format": ImageFormat.QCOW2}), silent)
+
+    assert refusal.value.code is FailureCode.INVALID
+    assert list(folders.images.iterdir()) == []

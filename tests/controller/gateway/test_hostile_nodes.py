@@ -1,0 +1,99 @@
+"""What a hostile node sends costs that node its connection, and nobody else anything."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+import pytest
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
+
+from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_nodeagent.config import Identity
+from svc_nodeagent.connection import dial
+from svc_nodeagent.protocol import (
+    AGENT_PATH,
+    MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
+    Done,
+    Hello,
+    OperationId,
+    Result,
+    Succeeded,
+    VmForceStop,
+)
+from svc_nodeagent.simulated import Behaviour
+from tests.support.gateway import NodeOnDisk, Rig, create, until
+
+
+@asynccontextmanager
+async def hostile(node: NodeOnDisk) -> AsyncIterator[WebSocketConnection]:
+    """A node that is who it says it is, and sends what it likes after its hello."""
+    identity = Identity.load(node.folder.identity, node.folder.authority)
+    stream = await dial(node.folder.read_enrolment(), identity.control)
+    async with trio.open_nursery() as nursery:
+        socket = await wrap_client_stream(nursery, stream, "localhost", AGENT_PATH)
+        hello = Hello(protocol=PROTOCOL_VERSION, agent_version="1", boot_id="hostile")
+        await socket.send_message(hello.model_dump_json())
+        await socket.get_message()
+        yield socket
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "no JSON",
+        b"\xff\xfe",
+        "[" * 100_000,
+        '{"frame": "unheard of"}',
+        '{"frame": "domain_changed", "vm_id": "x", "state": "running", "reason": "", "at": "2026-01-01T00:00:00Z"}',
+        '{"frame": "hello", "protocol": 2, "agent_version": "1", "boot_id": "again"}',
+        "x" * (MAX_FRAME_BYTES + 1),
+    ],
+    ids=["text", "bytes", "deep", "unknown", "wrong", "second hello", "oversized"],
+)
+async def test_a_frame_that_is_none_ends_its_connection_and_no_other(rig: Rig, message: str | bytes) -> None:
+    honest, evil = await rig.new_node(), await rig.new_node()
+    async with honest.running(), hostile(evil) as socket:
+        await rig.until_online(honest.node_id, evil.node_id)
+
+        await socket.send_message(message)
+
+        await _closed(socket)
+        await until(lambda: not rig.gateway.is_online(evil.node_id))
+        await rig.gateway.perform(honest.node_id, OperationId("t:create"), create(), timeout=20)
+    assert rig.heard.connected.count(honest.node_id) == 1
+
+
+async def test_a_node_cannot_answer_what_another_was_asked(rig: Rig) -> None:
+    honest, evil = await rig.new_node(), await rig.new_node()
+    honest.host.behaviour = Behaviour(seconds=(0.5, 0.5))
+    asked = OperationId("t:stop")
+    async with honest.running(), hostile(evil) as socket, trio.open_nursery() as nursery:
+        await rig.until_online(honest.node_id, evil.node_id)
+
+        async def ask() -> None:
+            with pytest.raises(OperationFailed, match="no machine"):
+                await rig.gateway.perform(honest.node_id, asked, VmForceStop(vm_id=uuid4()), timeout=20)
+
+        nursery.start_soon(ask)
+        await until(lambda: asked in rig.gateway._nodes[honest.node_id].operations)
+
+        for _ in range(50):
+            await socket.send_message(Result(id=asked, outcome=Succeeded(result=Done())).model_dump_json())
+        await until(lambda: rig.heard.trespasses)
+
+    assert {who for who, _ in rig.heard.trespasses} == {evil.node_id}
+    assert len(rig.heard.trespasses) <= 12, "a report says as much as a thousand"
+
+
+async def _closed(socket: WebSocketConnection) -> None:
+    with trio.fail_after(10):
+        try:
+            while True:
+                await socket.get_message()
+        except ConnectionClosed:
+            return
