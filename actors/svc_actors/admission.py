@@ -11,8 +11,8 @@ where none is idle the new one is not let in. Invariants:
 from __future__ import annotations
 
 import resource
+import socket
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 MOST_DESCRIPTORS: Final = 65_536
@@ -21,6 +21,8 @@ MOST_CONNECTIONS: Final = 10_000
 """Of the API. One with TLS and h2 takes some 100 kB, so this is a gigabyte."""
 MOST_UNPROVEN: Final = 2_000
 """Of the gateway: connections that have not shown a node's certificate yet."""
+
+_IPV4_MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 class Admission:
@@ -108,14 +110,12 @@ def place_of(address: str) -> str:
     if ":" not in address:
         return address
     try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
+        packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    except OSError:
         return address
-    if not isinstance(parsed, IPv6Address):
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(IPv6Address(int(parsed) >> 64 << 64)) + "/64"
+    if packed.startswith(_IPV4_MAPPED):
+        return socket.inet_ntoa(packed[len(_IPV4_MAPPED) :])
+    return socket.inet_ntop(socket.AF_INET6, packed[:8] + bytes(8)) + "/64"
 
 
 def raise_descriptor_limit() -> int:
