@@ -10,7 +10,7 @@ import trio
 
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import Actor, ActorAlert, ActorSystem
-from svc_actors.store import Collision, Database, EventKind, EventLog, Isolation, NewEvent, Transaction, append
+from svc_actors.store import Collision, Database, EventKind, EventLog, NewEvent, Transaction, append
 from svc_actors.store import database as pool_module
 from tests.support.postgres_server import PATIENCE, until
 
@@ -64,12 +64,13 @@ async def test_two_actors_that_deadlock_both_finish_and_none_crashes(table: Data
 
 async def test_serialization_failures_are_repeated_until_every_change_counts(table: Database) -> None:
     async def add(tx: Transaction) -> None:
+        await tx.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         balance = await tx.fetchval("SELECT balance FROM account WHERE id = 1")
         await tx.execute("UPDATE account SET balance = $1 WHERE id = 1", balance + 1)
 
     async def add_some() -> None:
         for _ in range(5):
-            await table.transact(add, isolation=Isolation.SERIALIZABLE)
+            await table.transact(add)
 
     async with trio.open_nursery() as nursery:
         for _ in range(3):

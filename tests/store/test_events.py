@@ -20,7 +20,6 @@ from svc_actors.store import (
     EventKind,
     EventLog,
     Gone,
-    Isolation,
     NewEvent,
     Retention,
     SlowReader,
@@ -112,7 +111,8 @@ async def test_events_come_in_commit_order_whoever_writes_and_whatever_is_held_o
             await items[0].wait()
 
         async def hold_open(task_status: trio.TaskStatus[None]) -> None:
-            async with many.transaction(isolation=Isolation.REPEATABLE_READ) as transaction:
+            async with many.transaction() as transaction:
+                await transaction.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 await append(transaction, NewEvent(kind=EventKind.SYSTEM, payload={}))
                 transaction.before_commit(stall, let_go)
                 await transaction.fetchval("SELECT count(*) FROM counter")

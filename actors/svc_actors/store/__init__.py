@@ -24,7 +24,7 @@ from svc_actors.store.listening import Notification, NotificationKind
 from svc_actors.store.loops import LoopAlert, keep_running
 from svc_actors.store.migrate import Component, Migration, MigrationError, known_migrations, migrate
 from svc_actors.store.sequencing import Retention
-from svc_actors.store.transactions import Isolation, Queryable, Session, Transaction
+from svc_actors.store.transactions import Queryable, Session, Transaction
 
 __all__ = [
     "LANE",
@@ -43,7 +43,6 @@ __all__ = [
     "ExclusionViolationError",
     "ForeignKeyViolationError",
     "Gone",
-    "Isolation",
     "Lane",
     "LoopAlert",
     "Migration",

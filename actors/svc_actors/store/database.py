@@ -24,7 +24,7 @@ from svc_actors.store.failures import DRIVER_ERRORS, Collision, cannot_connect, 
 from svc_actors.store.lanes import LANE, Lane, Places
 from svc_actors.store.listening import Notification, listening
 from svc_actors.store.nurseries import background_nursery
-from svc_actors.store.transactions import Isolation, Session, Statements, Transaction, bounded, transaction_on
+from svc_actors.store.transactions import Session, Statements, Transaction, bounded, transaction_on
 
 T = TypeVar("T")
 
@@ -106,19 +106,17 @@ class Database(Statements):
             collided=self._collided,
         )
 
-    async def transact(
-        self, work: Callable[[Transaction], Awaitable[T]], *, isolation: Isolation = Isolation.READ_COMMITTED
-    ) -> T:
+    async def transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """Run `work` in a transaction, again when the server undid it for the sake of another, and return its result.
 
         `work` must do nothing that rolling back does not undo: it may be run several times. What follows a commit (an
         order to an actor, a file) belongs behind the call. Raises what `transaction()` raises, and `Collision` when
         there were collisions at every attempt.
         """
-        return await self._again(lambda: self._attempt(work, isolation))
+        return await self._again(lambda: self._attempt(work))
 
-    async def _attempt(self, work: Callable[[Transaction], Awaitable[T]], isolation: Isolation) -> T:
-        async with self.transaction(isolation=isolation) as transaction:
+    async def _attempt(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        async with self.transaction() as transaction:
             return await work(transaction)
 
     async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -132,7 +130,7 @@ class Database(Statements):
         return await attempt()
 
     @asynccontextmanager
-    async def transaction(self, *, isolation: Isolation = Isolation.READ_COMMITTED) -> AsyncIterator[Transaction]:
+    async def transaction(self) -> AsyncIterator[Transaction]:
         """A transaction on one connection: committed when the block ends, rolled back when it raises.
 
         Raises `unavailable` with details `{"outcome": "unknown"}` when the connection was lost in COMMIT, and
@@ -141,7 +139,7 @@ class Database(Statements):
         """
         places, connection = await self._acquire()
         try:
-            async with transaction_on(connection, isolation, self.announcements.publish) as transaction:
+            async with transaction_on(connection, self.announcements.publish) as transaction:
                 yield transaction
         finally:
             self._release(places, connection)
@@ -152,7 +150,7 @@ class Database(Statements):
         connection = await self._connect()
         self._watched.add(connection)
         try:
-            yield Session(connection, self.announcements.publish)
+            yield Session(connection)
         finally:
             self._watched.discard(connection)
             self._discard(connection)

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -41,14 +40,6 @@ STATEMENT_TIMEOUT = 30.0
 _COMMIT_TIMEOUT = 30.0
 _ROLLBACK_TIMEOUT = 5.0
 _MANY_BYTES = 65536
-
-
-class Isolation(StrEnum):
-    """Isolation levels, in SQL's words."""
-
-    READ_COMMITTED = "READ COMMITTED"
-    REPEATABLE_READ = "REPEATABLE READ"
-    SERIALIZABLE = "SERIALIZABLE"
 
 
 class Queryable(Protocol):
@@ -170,17 +161,11 @@ class Session(Statements):
     When it is lost every later call raises `unavailable`, and what it held is no longer held.
     """
 
-    def __init__(self, connection: Connection, publish: Publish) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._publish = publish
 
     async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
         return await bounded(self._connection, call, timeout, alone=sql)
-
-    @asynccontextmanager
-    async def transaction(self, *, isolation: Isolation = Isolation.READ_COMMITTED) -> AsyncIterator[Transaction]:
-        async with transaction_on(self._connection, isolation, self._publish) as transaction:
-            yield transaction
 
 
 async def bounded(
@@ -225,10 +210,10 @@ def _gave_up(timeout: float, alone: str | None) -> ServiceError:
 
 
 @asynccontextmanager
-async def transaction_on(connection: Connection, isolation: Isolation, publish: Publish) -> AsyncIterator[Transaction]:
+async def transaction_on(connection: Connection, publish: Publish) -> AsyncIterator[Transaction]:
     """A transaction on `connection` for the length of the block; see `Database.transaction`. It is begun with its first
     statement; without one there is nothing to commit."""
-    connection.link.send_ahead(f"BEGIN ISOLATION LEVEL {isolation.value}")
+    connection.link.send_ahead("BEGIN ISOLATION LEVEL READ COMMITTED")
     transaction = Transaction(connection)
     try:
         yield transaction
