@@ -49,7 +49,7 @@ class TaskModel(Model):
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
-    deadline_at: datetime
+    deadline_at: datetime | None
 
     @classmethod
     def of(cls, task: Task, principal: Principal) -> TaskModel:

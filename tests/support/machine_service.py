@@ -80,6 +80,22 @@ class FakeGateway:
     acknowledged: list[OperationId] = field(default_factory=list)
     cancelled: list[OperationId] = field(default_factory=list)
     cancellation: dict[OperationId, trio.Event] = field(default_factory=dict)
+    away: dict[UUID, trio.Event] = field(default_factory=dict)
+    """Nodes that are not connected; the event is their coming back."""
+
+    def is_online(self, node_id: UUID) -> bool:
+        return node_id not in self.away
+
+    async def until_online(self, node_id: UUID) -> None:
+        await trio.lowlevel.checkpoint()
+        while (back := self.away.get(node_id)) is not None:
+            await back.wait()
+
+    def leave(self, node_id: UUID) -> None:
+        self.away[node_id] = trio.Event()
+
+    def come_back(self, node_id: UUID) -> None:
+        self.away.pop(node_id).set()
 
     async def perform(
         self,

@@ -16,6 +16,7 @@ from svc.registry.operation import Model
 from svc.registry.paging import Condition, joined
 from svc.registry.principal import Principal
 from svc_actors.controller.machines.spec import account_name
+from svc_actors.controller.machines.states import UNKNOWN_WHILE_AWAY
 from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
 
@@ -135,8 +136,9 @@ class MetricSeries(Model):
     points: list[MetricPoint]
 
 
-SHOWN_STATUS: Final = """CASE WHEN nodes.state <> 'online'
-    AND vms.status IN ('stopped', 'starting', 'running', 'stopping', 'rebooting') THEN 'unknown' ELSE vms.status END"""
+_HOST_KNOWS: Final = ", ".join(f"'{status.value}'" for status in sorted(UNKNOWN_WHILE_AWAY))
+SHOWN_STATUS: Final = f"""CASE WHEN nodes.state <> 'online'
+    AND vms.status IN ({_HOST_KNOWS}) THEN 'unknown' ELSE vms.status END"""
 
 # Outer joins by a primary key cost nothing where only rows are counted: the planner leaves them out.
 VM_SELECT: Final = f"""

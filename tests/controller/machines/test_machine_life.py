@@ -155,16 +155,6 @@ async def test_a_busy_machine_takes_one_order_at_a_time(database: Database, name
         assert refusal.value.details == {"task_id": str(under_way.id), "op": "vm.shutdown"}
 
 
-@pytest.mark.parametrize("name", ["shutdown", "reboot", "force_stop", "reset", "delete"])
-async def test_a_machine_on_an_offline_node_takes_no_order(database: Database, name: str) -> None:
-    async with running_machine(database) as (service, vm_id, _):
-        await database.execute("UPDATE nodes SET state = 'offline'")
-        with pytest.raises(ServiceError) as refusal:
-            await order(name)(service.machine(vm_id))
-        assert refusal.value.code is ErrorCode.UNAVAILABLE
-        assert await service.status(vm_id) == "running"
-
-
 async def test_a_guest_that_ignores_the_shutdown_is_left_running(database: Database) -> None:
     async with running_machine(database) as (service, vm_id, _):
         service.gateway.answers["vm.shutdown"] = refuse(FailureCode.TIMED_OUT, "the guest still runs after 90 s")

@@ -107,6 +107,8 @@ class Gateway:
         self._hooks = hooks or GatewayHooks()
         self._streams = Streams(authority.derive("stream tokens"), find_file)
         self._nodes: dict[UUID, _Node] = {}
+        self._arrivals: dict[UUID, trio.Event] = {}
+        """Set when a node that somebody waits for is connected."""
         self._unproven = of_strangers()
         self._refusals = 0
         self.refused = 0
@@ -127,6 +129,12 @@ class Gateway:
     def is_online(self, node_id: UUID) -> bool:
         node = self._nodes.get(node_id)
         return node is not None and node.connection is not None
+
+    async def until_online(self, node_id: UUID) -> None:
+        """Wait until the node is connected, however long that takes."""
+        await trio.lowlevel.checkpoint()
+        while not self.is_online(node_id):
+            await self._arrivals.setdefault(node_id, trio.Event()).wait()
 
     def online(self) -> list[UUID]:
         return [node_id for node_id, node in self._nodes.items() if node.connection is not None]
@@ -287,6 +295,8 @@ class Gateway:
         send = connection.send
         node.operations.attach(send, connection.hello)
         self._hooks.connected(node_id, connection.hello)
+        if (arrival := self._arrivals.pop(node_id, None)) is not None:
+            arrival.set()
         log.info("gateway.connected", node_id=str(node_id), unacknowledged=len(connection.hello.unacknowledged))
 
         def received(frame: UpFrame) -> None:

@@ -25,6 +25,7 @@ from svc_actors.controller.machines.records import MachineRow, announce_machine,
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import (
     SUPERSEDED_BY_FORCE_STOP,
+    UNKNOWN_WHILE_AWAY,
     IllegalMove,
     MachineStatus,
     Order,
@@ -33,8 +34,8 @@ from svc_actors.controller.machines.states import (
     participle,
     word_of,
 )
-from svc_actors.controller.networking.addresses import IPAddress, begin_release, free_removed
-from svc_actors.controller.networking.changes import call_watch, network_alert, network_applied
+from svc_actors.controller.networking.addresses import IPAddress, begin_release, free_removed, keep_addresses
+from svc_actors.controller.networking.changes import call_watch, network_alert, network_applied, network_changed
 from svc_actors.controller.networking.security_groups import leave_groups
 from svc_actors.controller.placement.scheduler import lock_capacity, require_room
 from svc_actors.controller.tasks.runner import (
@@ -69,7 +70,12 @@ TIMEOUTS: Final[dict[str, float]] = {
     "vm.set_password": 60.0,
 }
 """Seconds after which a task ends for want of an outcome. What defines or starts a guest has room for a libvirt that
-probes QEMU anew at every call: two minutes a start, and several starts queue for it."""
+probes QEMU anew at every call: two minutes a start, and several starts queue for it. A deletion's are counted while its
+node is online: the task itself has no deadline, and waits as long as its node is away."""
+
+RELEASED: Final = "released"
+"""The parameter of a deletion that names the addresses whose release began with it: the machine keeps these after all
+if its host refuses to delete it."""
 
 GENERATION: Final = "network_generation"
 """The parameter of a task that carries the machine's network: what generation its host has at least, once the task has
@@ -117,6 +123,8 @@ class Machine(Actor):
         return await self._order(caller, Order.RESET, "vm.reset")
 
     async def delete(self, caller: Caller, *, destroy_disks: bool) -> Task:
+        """Taken while the node is away as well: the deletion is recorded, the addresses wait to be released (by the
+        node's word, or by force), and the task waits for the node to come back."""
         return await self._order(caller, Order.DELETE, "vm.delete", {"destroy_disks": destroy_disks})
 
     async def update(self, caller: Caller, changes: Changes) -> Task:
@@ -213,8 +221,10 @@ class Machine(Actor):
                     await call_watch(tx)
                     await self._move(tx, vm, Word.DELETED, None)
                     return
-                case "vm.delete" if vm.built_at is None:
-                    observed = None
+                case "vm.delete":
+                    await keep_addresses(tx, self.vm_id, task.parameters.get(RELEASED, ()))
+                    await network_changed(tx, [self.vm_id])
+                    observed = observed if vm.built_at is not None else None
                 case "vm.update" if not ending.succeeded:
                     await self._put_back(tx, vm.name, **task.parameters["before"])
                 case "vm.create" if not ending.succeeded:
@@ -259,6 +269,8 @@ class Machine(Actor):
         parameters = parameters or {}
         async with self._database.transaction() as tx:
             vm = await lock_machine(tx, self.vm_id)
+            if order is not Order.DELETE:
+                _require_known(vm)
             under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
             if under_way is not None:
                 if order is not Order.FORCE_STOP or under_way.op not in SUPERSEDED_BY_FORCE_STOP:
@@ -271,7 +283,9 @@ class Machine(Actor):
                     f"The machine is {vm.status.value} and cannot be {participle(order)}.",
                     details={"status": vm.status.value},
                 ) from None
-            self._require_online(vm)
+            if order is Order.DELETE:
+                parameters = {**parameters, RELEASED: await begin_release(tx, self.vm_id)}
+                await network_changed(tx, [self.vm_id])
             if superseded is not None:
                 words = f"Superseded: {caller.actor} ordered the machine to be forced to stop."
                 await end_task(tx, superseded.id, Ending(TaskStatus.CANCELLED, words))
@@ -288,18 +302,11 @@ class Machine(Actor):
     async def _idle(self, tx: Transaction) -> MachineRow:
         """The machine, locked, with no task under way and its node online."""
         vm = await lock_machine(tx, self.vm_id)
+        _require_known(vm)
         under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
         if under_way is not None:
             raise _busy(under_way)
-        self._require_online(vm)
         return vm
-
-    def _require_online(self, vm: MachineRow) -> None:
-        if vm.node_id is not None and vm.node_state != "online":
-            raise unavailable(
-                "The machine's node is not online; nothing was changed.",
-                hint="Try again once the node is back.",
-            )
 
     async def _new_task(
         self, tx: Transaction, caller: Caller, vm: MachineRow, op: str, parameters: dict[str, object]
@@ -314,7 +321,7 @@ class Machine(Actor):
             node_id=vm.node_id,
             project_id=vm.project_id,
             parameters=parameters,
-            timeout=TIMEOUTS[op],
+            timeout=None if op == "vm.delete" else TIMEOUTS[op],
         )
         await audit.record(
             tx,
@@ -399,6 +406,15 @@ def _unspoken(status: MachineStatus) -> Word:
             return Word.STOPPED
         case _:
             return Word.RUNNING
+
+
+def _require_known(vm: MachineRow) -> None:
+    """Raises unavailable for a machine that is shown as `unknown`: whatever is ordered, the answer is the same."""
+    if vm.node_id is not None and vm.node_state != "online" and vm.status in UNKNOWN_WHILE_AWAY:
+        raise unavailable(
+            "The machine's node is not online, so what the machine is now is not known; nothing was changed.",
+            hint="Try again once the machine is not shown as unknown any more. Only a deletion is taken meanwhile.",
+        )
 
 
 def _busy(task: Task) -> ServiceError:

@@ -123,6 +123,10 @@ MOVES: Final[dict[MachineStatus, dict[Event, MachineStatus]]] = {
     _S.DELETED: {},
 }
 
+UNKNOWN_WHILE_AWAY: Final = frozenset({_S.STOPPED, _S.STARTING, _S.RUNNING, _S.STOPPING, _S.REBOOTING})
+"""What only the host can say: of these, `unknown` is shown while the machine's node is not online, and no order but a
+deletion is taken."""
+
 SUPERSEDED_BY_FORCE_STOP: Final = frozenset({"vm.start", "vm.shutdown", "vm.reboot", "vm.reset"})
 
 _PARTICIPLES: Final = {

@@ -14,13 +14,14 @@ from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines.machine import GUEST_SHUTDOWN_SECONDS, TIMEOUTS, Machine
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec
-from svc_actors.controller.tasks.runner import Ending, Task, TaskRun, TaskRunner, operation_id
+from svc_actors.controller.tasks.runner import Ending, HostRefused, Task, TaskRun, TaskRunner, operation_id
 from svc_actors.errors import conflict
 from svc_actors.rows import sole
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_nodeagent.protocol import (
+    FailureCode,
     OperationResult,
     VmCreate,
     VmDelete,
@@ -35,6 +36,8 @@ from svc_nodeagent.protocol import (
 
 HOST_STEP: Final = "host"
 """The step of every order that is one node operation; `force_stop` cancels this step of what it supersedes."""
+
+_MOST_DELETIONS: Final = 4
 
 _NO_WAY_BACK: Final = "A deletion that has begun cannot be taken back."
 
@@ -108,8 +111,22 @@ class MachineWork:
         return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.force_stop"])
 
     async def delete(self, run: TaskRun) -> OperationResult:
+        """For as long as the node is away nothing is asked and nothing fails: time is counted while it is there. An
+        attempt that the node left unanswered is followed by another, under an id of its own: the node is told to give
+        the first one up, and deleting twice is deleting once."""
         operation = VmDelete(vm_id=run.task.resource_id, destroy_disks=bool(run.task.parameters["destroy_disks"]))
-        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.delete"])
+        attempt = 1
+        while True:
+            await run.until_node_online()
+            step = HOST_STEP if attempt == 1 else f"{HOST_STEP}-{attempt}"
+            try:
+                return await run.perform(operation, step=step, timeout=TIMEOUTS["vm.delete"])
+            except HostRefused as refusal:
+                # Nobody cancels a deletion: a cancelled one is an earlier attempt's end, from before a restart of ours.
+                given_up = refusal.failure is FailureCode.CANCELLED and attempt < _MOST_DELETIONS
+                if not given_up and (refusal.failure is not None or run.node_online):
+                    raise
+            attempt += 1
 
     async def update(self, run: TaskRun) -> OperationResult:
         after = run.task.parameters["after"]

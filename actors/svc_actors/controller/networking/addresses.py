@@ -4,6 +4,7 @@ What a pool gives is counted in slots (`pool_arithmetic`): an address of IPv4, a
 
     (free)     --allocate-->              allocated
     allocated  --begin_release-->         releasing   detached, or its machine is going
+    releasing  --keep_addresses-->        allocated   its machine was to be deleted, and the host refused
     releasing  --free_removed-->          (free)      the node said that it neither routes nor filters it any more
     releasing  --force_free-->            (free)      an administrator answers for it, with a note
     (free)     --reserve, block-->        reserved, blocked                        (`reservations`)
@@ -44,6 +45,7 @@ __all__ = [
     "force_free",
     "free_removed",
     "guest_address",
+    "keep_addresses",
     "new_mac",
     "new_nic",
     "releasing_of",
@@ -205,6 +207,18 @@ async def begin_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = Non
         ip,
     )
     return tuple(row["text"] for row in rows)
+
+
+async def keep_addresses(tx: Transaction, vm_id: UUID, addresses: Iterable[str]) -> None:
+    """Take the beginning of a release back, for these addresses as `begin_release` gave them: the machine stays. What
+    was freed by force meanwhile is gone, and may be another machine's by now."""
+    await lock_pools_of(tx, vm_id)
+    await tx.execute(
+        """UPDATE allocations SET state = 'allocated', release_id = NULL, changed_at = now()
+           WHERE vm_id = $1 AND state = 'releasing' AND address_text(ip) = ANY($2)""",
+        vm_id,
+        list(addresses),
+    )
 
 
 async def releasing_of(queryable: Queryable, vm_id: UUID) -> Releasing | None:

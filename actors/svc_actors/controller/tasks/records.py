@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from svc_actors.errors import ErrorCode
@@ -78,7 +78,8 @@ class Task:
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
-    deadline_at: datetime
+    deadline_at: datetime | None
+    """None: it waits for its node, however long that is away."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,10 @@ class Ending:
         return self.message if self.hint is None else f"{self.message.rstrip('.')}. {self.hint}"
 
 
+_NEVER: Final = datetime.max
+"""How the driver reads `infinity`, which the row of a task without a deadline has."""
+
+
 async def create_task(
     tx: Transaction,
     caller: Caller,
@@ -123,10 +128,11 @@ async def create_task(
     node_id: UUID | None,
     project_id: UUID | None,
     parameters: Mapping[str, object],
-    timeout: float,
+    timeout: float | None,
 ) -> Task:
     """Write a queued task and its event, in the transaction that changes the state. `timeout`, in seconds, is when the
-    task ends for want of an outcome. After the commit, hand the task to `TaskRunner.begin`."""
+    task ends for want of an outcome; None: it has no deadline. After the commit, hand the task to
+    `TaskRunner.begin`."""
     requester = {
         "actor_id": str(caller.actor_id) if caller.actor_id else None,
         "actor": caller.actor,
@@ -135,7 +141,7 @@ async def create_task(
     row = await tx.fetchrow(
         """INSERT INTO tasks (op, resource_kind, resource_id, resource_name, node_id, project_id, parameters, caller,
                               deadline_at)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now() + make_interval(secs => $9))
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, coalesce(now() + make_interval(secs => $9), 'infinity'))
            RETURNING *""",
         op,
         resource_kind.value,
@@ -312,7 +318,7 @@ def as_task(row: Record) -> Task:
         created_at=row["created_at"],
         started_at=row["started_at"],
         ended_at=row["ended_at"],
-        deadline_at=row["deadline_at"],
+        deadline_at=None if row["deadline_at"] == _NEVER else row["deadline_at"],
     )
 
 

@@ -32,6 +32,10 @@ MAX_ATTEMPTS: Final = 4
 class NodeGateway(Protocol):
     """What tasks need of the gateway."""
 
+    def is_online(self, node_id: UUID) -> bool: ...
+
+    async def until_online(self, node_id: UUID) -> None: ...
+
     async def perform(
         self,
         node_id: UUID,
@@ -102,9 +106,7 @@ class TaskRun:
         Raises `HostRefused` when the host failed it or the node did not answer in time. A step that the agent's own
         death interrupted is asked for again, unless it is not `repeatable`.
         """
-        node = node_id or self.task.node_id
-        if node is None:
-            raise LookupError(f"task {self.task.id} has no node to perform {operation.op} on")
+        node = node_id or self._node_id()
         attempt = 1
         while True:
             try:
@@ -117,9 +119,20 @@ class TaskRun:
             attempt += 1
             await self.log("The node agent was restarted meanwhile; asking again.", level=Level.WARNING)
 
+    async def until_node_online(self) -> None:
+        """Wait for the task's node, as long as it takes, and say so in the log."""
+        node_id = self._node_id()
+        if not self._gateway.is_online(node_id):
+            await self.log("Waiting for the node to come back.")
+        await self._gateway.until_online(node_id)
+
+    @property
+    def node_online(self) -> bool:
+        return self._gateway.is_online(self._node_id())
+
     @property
     def remaining(self) -> float:
-        """Seconds until the task's deadline."""
+        """Seconds until the task's deadline; infinite where it has none."""
         return max(0.0, self._deadline - trio.current_time())
 
     @property
@@ -141,6 +154,11 @@ class TaskRun:
         """The task's end is stored: the agent may forget what it did for it."""
         for performed, node_id in self._performed.items():
             await self._gateway.acknowledge(node_id, performed)
+
+    def _node_id(self) -> UUID:
+        if self.task.node_id is None:
+            raise LookupError(f"task {self.task.id} is of no node, and its work asks for one")
+        return self.task.node_id
 
     async def _perform_once(
         self, node: UUID, performed: OperationId, operation: NodeOperation, timeout: float, span: tuple[int, int]

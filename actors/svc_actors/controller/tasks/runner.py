@@ -6,7 +6,8 @@ already, so nothing is done twice. An outcome is acknowledged to the agent only 
 database is away it is kept here, whatever the deadline. Work that could not go on stays open: the sweep takes it up.
 
 Invariants:
-- an open task is hosted by this process, or taken up by the next sweep; it ends by its deadline in any case;
+- an open task is hosted by this process, or taken up by the next sweep; it ends by its deadline in any case. A task
+  without one (a deletion) waits for its node as long as that is away, and holds nothing but its row and one task;
 - the end and what it means for the resource are one transaction (`end` of the handler); an ended task is left alone;
 - a deadline is counted on the monotonic clock from when the work was first begun or resumed here, so a wall clock that
   jumps ends nothing early and keeps nothing open; what is resumed gets the time to hear what its node did meanwhile.
@@ -14,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
@@ -238,6 +240,8 @@ class TaskRunner:
     def _deadline(self, task: Task) -> float:
         """On Trio's clock. Kept while the task is open, so that one which is taken up again and again still ends."""
         if task.id not in self._deadlines:
+            if task.deadline_at is None:
+                return math.inf
             lifetime = (task.deadline_at - task.created_at).total_seconds()
             left = (task.deadline_at - datetime.now(UTC)).total_seconds()
             remaining = min(max(left, RESUMED_SECONDS), lifetime)
