@@ -9,7 +9,7 @@ import pytest
 
 from svc_actors.controller.networking.addresses import begin_release, free_removed
 from svc_actors.controller.networking.pool_watch import watch_pools
-from svc_actors.controller.networking.reservations import refresh_host_reservations
+from svc_actors.controller.networking.reservations import MOST_HOST_ADDRESSES, refresh_host_reservations
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from tests.support.addresses import Card, held, make_cards, make_pool, take
@@ -100,6 +100,60 @@ async def test_a_collision_that_the_host_ends_is_no_alert_any_more(database: Dat
     await say(database, world.node_id)
     assert await alerts(database, "pool-host-address:") == []
     assert await held(database, world.pool_id) == [(ip, "allocated")]
+
+
+async def reserved(database: Database, pool_id: UUID) -> int:
+    """How many addresses of the pool are set aside for hosts."""
+    return int(
+        await database.fetchval("SELECT count(*) FROM reservations WHERE pool_id = $1 AND kind = 'host'", pool_id)
+    )
+
+
+async def test_a_host_that_claims_a_whole_pool_takes_a_few_addresses_and_raises_an_alert(database: Database) -> None:
+    world = await make_world(database, cidr="10.1.0.0/24")
+    claimed = [f"10.1.0.{number}/24" for number in range(2, 202)]
+
+    await say(database, world.node_id, *claimed)
+
+    assert await reserved(database, world.pool_id) == MOST_HOST_ADDRESSES
+    [(severity, message)] = await alerts(database, "pool-host-claims:")
+    assert severity == "critical"
+    assert "The host alpha says that 200 of its addresses are in the pool nat" in message
+    [card] = await make_cards(database, world, 1)
+    assert await take(database, world.pool_id, card) is not None
+
+    await say(database, world.node_id, *claimed[:3])
+
+    assert await reserved(database, world.pool_id) == 3
+    assert await alerts(database, "pool-host-claims:") == []
+
+
+async def test_of_a_small_pool_a_host_takes_a_quarter(database: Database) -> None:
+    world = await make_world(database, cidr="10.1.0.0/29")
+
+    await say(database, world.node_id, *[f"10.1.0.{number}/29" for number in range(2, 7)])
+
+    assert await reserved(database, world.pool_id) == 2
+    assert len(await alerts(database, "pool-host-claims:")) == 1
+
+
+async def test_an_observed_host_takes_nothing_and_raises_an_alert_until_it_is_managed(database: Database) -> None:
+    async with stage(database) as on:
+        pool = await make_pool(database, on.world, "10.9.0.0/24")
+        await database.execute("UPDATE nodes SET mode = 'observe'")
+
+        await say(database, on.world.node_id, "10.9.0.7/24")
+
+        assert await reserved(database, pool) == 0
+        [(_, message)] = await alerts(database, "pool-host-claims:")
+        assert "The host alpha is only observed" in message
+        assert "10.9.0.7" in message
+
+        await database.execute("UPDATE nodes SET mode = 'managed'")
+        await say(database, on.world.node_id, "10.9.0.7/24")
+
+        assert await reserved(database, pool) == 1
+        assert await alerts(database, "pool-host-claims:") == []
 
 
 @pytest.mark.parametrize("kind", ["block", "reserve"])

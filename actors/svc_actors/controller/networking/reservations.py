@@ -5,11 +5,14 @@ Invariants:
   machine's address;
 - the pool's own arithmetic (network, broadcast, gateway, its hosts' own addresses) is settled again whenever something
   it depends on changes or sets an address free, and nobody deletes it;
-- a host's own address that a machine holds already is an alert until it is not: `pool-host-address:<pool>:<address>`.
+- a host's own address that a machine holds already is an alert until it is not: `pool-host-address:<pool>:<address>`;
+- a node's word sets a bounded part of a pool aside, and an observed node's nothing: what it claims beyond that is an
+  alert, `pool-host-claims:<pool>:<node>`, so that no node takes a pool away from all others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_interface
@@ -27,6 +30,11 @@ MOST_RESERVED: Final = 65_536
 """How many addresses one reservation may hold: each is a row."""
 
 
+MOST_HOST_ADDRESSES: Final = 16
+"""How many addresses of one pool are set aside because a host says that they are its own; of a small pool a quarter."""
+_MOST_NAMED: Final = 5
+
+
 class Arithmetic(StrEnum):
     """The kinds of the pool's own reservations."""
 
@@ -40,6 +48,37 @@ class Arithmetic(StrEnum):
 class _Taken:
     kind: Arithmetic
     note: str
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What one node says of a pool: the slots of its host's own addresses, in order."""
+
+    node_id: UUID
+    host: str
+    observed: bool
+    slots: tuple[int, ...]
+
+    def granted(self, pool: Pool) -> tuple[int, ...]:
+        """Those that are set aside for it. The lowest, so that they stay the same however often it is asked."""
+        return () if self.observed else self.slots[: min(MOST_HOST_ADDRESSES, max(1, pool.count // 4))]
+
+    def complaint(self, pool: Pool) -> str | None:
+        refused = self.slots[len(self.granted(pool)) :]
+        if not refused:
+            return None
+        named = ", ".join(pool.text_at(slot) for slot in refused[:_MOST_NAMED])
+        which = f"{named} and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else named
+        says = f"says that {len(self.slots)} of its addresses are in the pool {pool.name}"
+        if self.observed:
+            return (
+                f"The host {self.host} is only observed and {says}, so none is set aside for it: {which}. "
+                "Reserve them if that is so, or have the node managed."
+            )
+        return (
+            f"The host {self.host} {says}, and {len(refused)} of them are not set aside for it: {which}. "
+            "Reserve them if that is so, or see to the host."
+        )
 
 
 async def reserve(
@@ -128,7 +167,8 @@ async def refresh_host_reservations(
 
 async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
     """Make the pool's own reservations what they should be; the pool is locked."""
-    wanted = await _arithmetic(tx, pool)
+    claims = await _claims(tx, pool)
+    wanted = _arithmetic(pool, claims)
     existing = await _existing(tx, pool.id)
     stale = [id for slot, (id, taken) in existing.items() if wanted.get(slot) != taken]
     if stale:
@@ -153,11 +193,20 @@ async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
         for slot, row in held.items()
         if row["vm_name"] is not None
     }
-    for key, message in collisions.items():
+    complaints = {
+        _claims_alert(pool.id, claim.node_id): complaint
+        for claim in claims
+        if (complaint := claim.complaint(pool)) is not None
+    }
+    for key, message in (collisions | complaints).items():
         await raise_alert(tx, key, message, severity=Severity.CRITICAL, resource_kind="pool", resource_id=pool.id)
     for key in await _open_alerts(tx, pool.id):
-        if key not in collisions:
+        if key not in collisions and key not in complaints:
             await close_alert(tx, key)
+
+
+def _claims_alert(pool_id: UUID, node_id: UUID | str) -> str:
+    return f"pool-host-claims:{pool_id}:{node_id}"
 
 
 def host_address_alert(pool_id: UUID, address: str) -> str:
@@ -167,7 +216,9 @@ def host_address_alert(pool_id: UUID, address: str) -> str:
 
 async def _open_alerts(queryable: Queryable, pool_id: UUID) -> list[str]:
     rows = await queryable.fetch(
-        "SELECT key FROM alerts WHERE closed_at IS NULL AND starts_with(key, $1)", host_address_alert(pool_id, "")
+        "SELECT key FROM alerts WHERE closed_at IS NULL AND (starts_with(key, $1) OR starts_with(key, $2))",
+        host_address_alert(pool_id, ""),
+        _claims_alert(pool_id, ""),
     )
     return [row["key"] for row in rows]
 
@@ -179,7 +230,7 @@ async def _existing(queryable: Queryable, pool_id: UUID) -> dict[int, tuple[UUID
     return {row["first_slot"]: (row["id"], _Taken(Arithmetic(row["kind"]), row["note"])) for row in rows}
 
 
-async def _arithmetic(queryable: Queryable, pool: Pool) -> dict[int, _Taken]:
+def _arithmetic(pool: Pool, claims: Sequence[_Claim]) -> dict[int, _Taken]:
     """What the pool and its hosts take, by slot; of two reasons for one address the first counts."""
     taken: dict[int, _Taken] = {}
     addressed = pool.prefix_len == pool.cidr.max_prefixlen
@@ -190,18 +241,27 @@ async def _arithmetic(queryable: Queryable, pool: Pool) -> dict[int, _Taken]:
     gateway = pool.slot_of(pool.gateway)
     if gateway is not None:
         taken.setdefault(gateway, _Taken(Arithmetic.GATEWAY, "the gateway"))
+    for claim in claims:
+        for slot in claim.granted(pool):
+            taken.setdefault(slot, _Taken(Arithmetic.HOST, f"an address of the host {claim.host}"))
+    return taken
+
+
+async def _claims(queryable: Queryable, pool: Pool) -> list[_Claim]:
+    """What the nodes of the pool's location say that their hosts have of it, the oldest node first."""
     nodes = await queryable.fetch(
-        """SELECT name, facts->'host_addresses' AS addresses FROM nodes
+        """SELECT id, name, mode, facts->'host_addresses' AS addresses FROM nodes
            WHERE location_id = $1 AND deleted_at IS NULL AND jsonb_typeof(facts->'host_addresses') = 'array'
            ORDER BY created_at, id""",
         pool.location_id,
     )
+    claims = []
     for node in nodes:
-        for address in node["addresses"]:
-            slot = pool.slot_of(ip_interface(address).ip)
-            if slot is not None:
-                taken.setdefault(slot, _Taken(Arithmetic.HOST, f"an address of the host {node['name']}"))
-    return taken
+        slots = {pool.slot_of(ip_interface(address).ip) for address in node["addresses"]}
+        own = tuple(sorted(slot for slot in slots if slot is not None))
+        if own:
+            claims.append(_Claim(node["id"], node["name"], node["mode"] == "observe", own))
+    return claims
 
 
 async def _require_free(tx: Transaction, pool: Pool, low: int, high: int, outcome: str) -> None:
