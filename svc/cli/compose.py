@@ -38,7 +38,7 @@ from svc_actors.controller.nodes.node import NODE_IDLE_AFTER, Node, NodeServices
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.controller.reconcile.network_probe import NetworkProbe
 from svc_actors.controller.reconcile.network_watch import NetworkWatch
-from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_observer
+from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_deliverer, machine_observer
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.runtime import ActorSystem
@@ -121,7 +121,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         watch = NodeWatch(
             actors,
             database,
-            observe,
+            machine_deliverer(actors),
             forgettable=lambda ids: tasks.forgettable(ids),
             connected=lambda node_id: networks.connected(node_id),
             probe=lambda node_id: probe.probe(node_id),

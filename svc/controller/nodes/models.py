@@ -105,7 +105,8 @@ class NodeDetail(NodeModel):
 
 class ObservedDomainModel(Model):
     """A domain of the node's hypervisor. `vm_id` is null for one that is not ours; `managed` says whether the machine
-    it names is placed on this node."""
+    it names is placed on this node. `observed_at`: when the host was asked; one that does not answer
+    in time is shown as it was seen last."""
 
     uuid: UUID
     name: str
@@ -114,7 +115,7 @@ class ObservedDomainModel(Model):
     state: str
     vcpus: int
     memory_mib: int
-    seen_at: datetime
+    observed_at: datetime
 
 
 class NodeImageModel(Model):

@@ -35,6 +35,7 @@ from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc_actors.controller.nodes.domains import domains_of
 from svc_actors.controller.nodes.node import Node, NodeChange
 from svc_actors.controller.nodes.records import SELECT, SHOWN_STATE, NodeMode, NodeRecord, NodeState, as_node, get_node
 from svc_actors.controller.tasks.runner import ResourceKind, create_task
@@ -174,24 +175,17 @@ async def delete_node(context: Context[Controller], request: NodeRequest) -> Non
 
 @operations.declare(
     "node.domains",
-    "List the hypervisor's domains on a node, as last seen",
+    "List the hypervisor's domains on a node, as its host says now, or said last",
     Route.get("/nodes/{id}/domains"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
-    columns=("name", "state", "managed", "vcpus", "memory=memory_mib", "seen=seen_at"),
+    columns=("name", "state", "managed", "vcpus", "memory=memory_mib", "observed=observed_at"),
 )
 async def node_domains(context: Context[Controller], request: NodeRequest) -> list[ObservedDomainModel]:
-    await get_node(context.services.database, request.id)
-    rows = await context.services.database.fetch(
-        """
-        SELECT d.uuid, d.name, d.vm_id, d.state, d.vcpus, d.memory_mib, d.seen_at, vms.id IS NOT NULL AS managed
-          FROM observed_domains AS d
-          LEFT JOIN vms ON vms.id = d.vm_id AND vms.node_id = d.node_id AND vms.deleted_at IS NULL
-         WHERE d.node_id = $1 ORDER BY d.name, d.uuid
-        """,
-        request.id,
-    )
-    return [ObservedDomainModel(**row) for row in rows]
+    services = context.services
+    await get_node(services.database, request.id)
+    domains = await domains_of(services.database, services.gateway, request.id)
+    return [ObservedDomainModel(**vars(domain)) for domain in domains]
 
 
 @operations.declare(

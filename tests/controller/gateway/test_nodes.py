@@ -14,7 +14,7 @@ from svc.controller.nodes.models import HealthStatus
 from svc.controller.tasks import TaskModel
 from svc.registry.operation import Empty
 from svc_actors.controller.nodes.records import NodeMode, NodeState
-from svc_actors.controller.reconcile.node_watch import NodeWatch, Rhythm, machine_observer
+from svc_actors.controller.reconcile.node_watch import NodeWatch, Rhythm, machine_deliverer
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent.enrol import EnrolmentRefused, new_key, signing_request
@@ -118,6 +118,26 @@ async def test_inventory_and_preflight_are_tasks_that_end(site: Site) -> None:
     }
 
 
+async def test_the_domains_of_a_node_are_what_its_host_says_now_and_what_it_said_last_while_it_is_away(
+    site: Site,
+) -> None:
+    node = await site.join(await site.bootstrap())
+    request = nodes.NodeRequest(id=node.node_id)
+    async with node.running():
+        await site.until_state(node.node_id, NodeState.ONLINE)
+        with trio.fail_after(20):
+            while (await site.detail(node.node_id)).health.inventory_at is None:
+                await trio.sleep(0.02)
+        inventoried_at = (await site.detail(node.node_id)).health.inventory_at
+        node.host.populate(2)
+        [first, second] = await site.call(nodes.node_domains, request)
+        assert inventoried_at is not None
+        assert first.observed_at > inventoried_at
+        assert second.observed_at == first.observed_at
+    await site.until_state(node.node_id, NodeState.OFFLINE)
+    assert await site.call(nodes.node_domains, request) == []
+
+
 async def test_orders_to_an_offline_node_are_refused_as_unavailable(site: Site) -> None:
     node = await site.join(await site.bootstrap())
     with pytest.raises(ServiceError) as refusal:
@@ -200,7 +220,7 @@ async def test_nodes_that_were_online_when_the_controller_stopped_are_offline_af
             "UPDATE nodes SET state = 'online', seen_at = now() - interval '1 hour' WHERE id = $1", node.node_id
         )
         rhythm = Rhythm(grace=0.0, look=0.05, record=60, inventory=600, alert_after=0.0)
-        watch = NodeWatch(site.services.actors, database, machine_observer(site.services.actors), rhythm=rhythm)
+        watch = NodeWatch(site.services.actors, database, machine_deliverer(site.services.actors), rhythm=rhythm)
         watch.watch(site.services.gateway)
         async with trio.open_nursery() as nursery:
             await nursery.start(watch.run)
@@ -216,7 +236,7 @@ async def test_nodes_that_were_online_when_the_controller_stopped_are_offline_af
 
 async def test_an_hours_sample_is_the_mean_of_its_minutes(site: Site) -> None:
     node = await site.join(await site.bootstrap())
-    watch = NodeWatch(site.services.actors, site.services.database, machine_observer(site.services.actors))
+    watch = NodeWatch(site.services.actors, site.services.database, machine_deliverer(site.services.actors))
     watch.watch(site.services.gateway)
     async with node.running():
         await site.until_state(node.node_id, NodeState.ONLINE)

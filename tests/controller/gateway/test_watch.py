@@ -60,6 +60,10 @@ class Nodes:
         self.fail(vm_id)
         self.told.append((vm_id, state))
 
+    async def deliver(self, node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime) -> None:
+        await trio.lowlevel.checkpoint()
+        self.observe(node_id, vm_id, state, reason, asked_at)
+
     def fail(self, whose: UUID) -> None:
         if failures := self.failures.get(whose):
             raise failures.pop(0)
@@ -95,7 +99,7 @@ async def open_nodes(database: Database) -> AsyncIterator[Nodes]:
     async with ActorSystem.open() as actors:
         nodes.actors = actors
         rhythm = Rhythm(grace=0.0, look=0.05, inventory=3600.0)
-        nodes.watch = NodeWatch(actors, database, nodes.observe, rhythm=rhythm)
+        nodes.watch = NodeWatch(actors, database, nodes.deliver, rhythm=rhythm)
         nodes.watch.watch(cast(Gateway, nodes))
         services = NodeServices(database, nodes, authority, nodes.observe, nodes.watch.recheck)
 
@@ -148,7 +152,7 @@ async def test_a_change_that_could_not_be_recorded_is_asked_for_again(database: 
 async def test_a_defect_in_one_round_does_not_end_the_watch(database: Database) -> None:
     async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
         nodes.watch = NodeWatch(
-            cast(ActorSystem, None), database, nodes.observe, rhythm=Rhythm(grace=0.0, look=0.01, record=3600.0)
+            cast(ActorSystem, None), database, nodes.deliver, rhythm=Rhythm(grace=0.0, look=0.01, record=3600.0)
         )
         rounds = 0
         over = trio.Event()

@@ -14,7 +14,7 @@ import trio
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.nodes.node import Node, NodeServices
-from svc_actors.controller.reconcile.node_watch import NodeWatch, Rhythm, machine_observer
+from svc_actors.controller.reconcile.node_watch import NodeWatch, Rhythm, machine_deliverer, machine_observer
 from svc_actors.store import Database
 from svc_nodeagent.protocol import Capacity, DomainChanged, DomainState, Heartbeat
 from tests.support.machine_records import record_machines
@@ -71,7 +71,8 @@ async def open_fleet(database: Database, *, size: int = 8) -> AsyncIterator[Flee
     presence = Presence()
     async with open_service(database, FakeGateway()) as service:
         observe = machine_observer(service.actors)
-        watch = NodeWatch(service.actors, database, observe, rhythm=Rhythm(look_deadline=0.5))
+        deliver = machine_deliverer(service.actors)
+        watch = NodeWatch(service.actors, database, deliver, rhythm=Rhythm(look_deadline=0.5))
         watch.watch(cast(Gateway, presence))
         services = NodeServices(database, cast(Gateway, presence), cast(Authority, None), observe, watch.recheck)
         service.actors.register(Node, lambda _: Node(services))

@@ -13,7 +13,7 @@ import trio.testing
 
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.nodes.node import Node, NodeServices, Presence
-from svc_actors.controller.reconcile.node_watch import NodeWatch
+from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_deliverer
 from svc_actors.controller.traffic.periods import Period
 from svc_actors.controller.traffic.policy import GIB, Policy, TrafficAction
 from svc_actors.controller.traffic.readings import Month, month_of
@@ -75,7 +75,7 @@ async def test_a_node_that_counts_for_anothers_machine_is_audited(stage: Stage) 
             stage.database, cast(Presence, None), cast(Authority, None), observe, recheck=lambda node_id: None
         )
         system.register(Node, lambda _: Node(services))
-        trespassed = NodeWatch(system, stage.database, observe).hooks.trespassed
+        trespassed = NodeWatch(system, stage.database, machine_deliverer(system)).hooks.trespassed
         watch = TrafficWatch(stage.database, nodes, trespassed=trespassed, clock=lambda: stage.now)
         await watch.ask(stage.node_id)
         with trio.fail_after(10):

@@ -27,7 +27,7 @@ from svc_actors.controller.gateway.gateway import Gateway, GatewayHooks, NodeUna
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.nodes.live_figures import record_live_figures
 from svc_actors.controller.nodes.node import Node, Observe, offline_alert, silent_alert
-from svc_actors.controller.reconcile.inventory import compare, concerned_machines
+from svc_actors.controller.reconcile.inventory import Difference, compare, concerned_machines
 from svc_actors.controller.tasks.runner import TaskRun, TaskRunner
 from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorSystem, DeliveryError, DomainError
@@ -46,6 +46,8 @@ from svc_nodeagent.protocol import (
 
 INVENTORY_TIMEOUT: Final = 60.0
 PREFLIGHT_TIMEOUT: Final = 180.0
+_DELIVERIES_AT_ONCE: Final = 16
+"""Each is a transaction of its machine's actor. Of all nodes together."""
 _LOOKS_AT_ONCE: Final = 32
 """Each look is a transaction of its node's actor: enough that a few locked rows hold up no other, and few enough that a
 thousand nodes which leave together do not queue for every connection of the database."""
@@ -59,6 +61,22 @@ def machine_observer(system: ActorSystem) -> Observe:
         system.ref(Machine, str(vm_id)).tell(Machine.observed, node_id, state, reason, asked_at=asked_at)
 
     return observe
+
+
+Deliver = Callable[[UUID, UUID, DomainState, str, datetime], Awaitable[object]]
+"""`await deliver(node_id, vm_id, state, reason, asked_at)`: as `Observe`, but returns once the machine has recorded
+it."""
+
+
+def machine_deliverer(system: ActorSystem) -> Deliver:
+    """The same for an inventory, which may have thousands of machines to tell at once (a host that was started again):
+    whoever delivers waits, so that no more are told at a time than the database records."""
+
+    async def deliver(node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime) -> object:
+        machine = system.ref(Machine, str(vm_id))
+        return await machine.ask(Machine.observed, node_id, state, reason, asked_at=asked_at)
+
+    return deliver
 
 
 NodeCall = Callable[[UUID], None]
@@ -84,7 +102,7 @@ class Rhythm:
     inventory: float = 600.0
     alert_after: float = 60.0
     look_deadline: float = 5.0
-    """For recording the presence of one node."""
+    """For recording the presence of one node, or what an inventory says of one machine."""
     inspection_deadline: float = 300.0
     """For one node's inventory, probe and first preflight together, so that no worker is held for ever."""
     workers: int = 16
@@ -98,7 +116,7 @@ class NodeWatch:
         self,
         system: ActorSystem,
         database: Database,
-        observe: Observe,
+        deliver: Deliver,
         *,
         forgettable: Forgettable | None = None,
         connected: NodeCall = lambda _: None,
@@ -107,7 +125,8 @@ class NodeWatch:
     ) -> None:
         self._system = system
         self._database = database
-        self._observe = observe
+        self._deliver = deliver
+        self._delivering = trio.CapacityLimiter(_DELIVERIES_AT_ONCE)
         self._forgettable = forgettable
         self._connected = connected
         self._probe = probe
@@ -233,15 +252,23 @@ class NodeWatch:
         await node.ask(Node.inventoried, inventory, asked_at)
         reported = {domain.vm_id: domain.state for domain in inventory.domains if domain.vm_id is not None}
         compared = compare(node_id, await concerned_machines(self._database, node_id, reported), reported)
-        for each in compared.differences:
-            try:
-                self._observe(node_id, each.vm_id, each.state, each.reason, asked_at)
-            except DeliveryError as error:
-                # A machine that takes no messages is left to the next inventory, and holds up no other.
-                log.warning("node.machine_not_told", node_id=str(node_id), vm_id=str(each.vm_id), error=str(error))
+        async with trio.open_nursery() as nursery:
+            for each in compared.differences:
+                nursery.start_soon(self._tell_machine, node_id, each, asked_at)
         for vm_id in compared.foreign:
             if vm_id not in known:
                 await node.ask(Node.trespassed, f"has a domain of machine {vm_id}, which is not placed on it")
+
+    async def _tell_machine(self, node_id: UUID, difference: Difference, asked_at: datetime) -> None:
+        """A machine that takes no messages, or takes its time, holds up no other: what it has not heard now it hears
+        later, or of the next inventory."""
+        async with self._delivering:
+            with trio.move_on_after(self._rhythm.look_deadline):
+                try:
+                    await self._deliver(node_id, difference.vm_id, difference.state, difference.reason, asked_at)
+                except DomainError as error:
+                    vm_id = str(difference.vm_id)
+                    log.warning("node.machine_not_told", node_id=str(node_id), vm_id=vm_id, error=str(error))
 
     async def _inspect_for_ever(self) -> None:
         while True:
