@@ -17,6 +17,7 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
+from svc_actors.controller.machines.creation import forget_plan
 from svc_actors.controller.traffic.periods import Period, period_of, start_of, utc_now
 from svc_actors.controller.traffic.policies import as_policy, policies
 from svc_actors.controller.traffic.policy import TrafficAction, TrafficDirection
@@ -229,7 +230,7 @@ async def delete_plan(context: Context[Controller], request: PlanRequest) -> Non
         if machines:
             have = "1 machine has" if machines == 1 else f"{machines} machines have"
             raise conflict(f"{have} this plan.", hint="Disable it: it then makes no new ones.")
-        await tx.execute("UPDATE vms SET plan_id = NULL WHERE plan_id = $1", request.id)
+        await forget_plan(tx, request.id)
         await tx.execute("DELETE FROM plans WHERE id = $1", request.id)
         await _audit(tx, context, row)
 

@@ -168,6 +168,12 @@ async def _create(
     return Created(vm_id, task, address)
 
 
+async def forget_plan(tx: Transaction, plan_id: UUID) -> None:
+    """The plan goes, whose row the caller has locked, and with which no machine that lives is left: those that are
+    deleted forget it. They have no actor any more."""
+    await tx.execute("UPDATE vms SET plan_id = NULL WHERE plan_id = $1 AND deleted_at IS NOT NULL", plan_id)
+
+
 async def find_by_key(queryable: Queryable, key: IdempotencyKey) -> Record | None:
     """The machine that this key made, while the key counts: `id`, `sealed_seed`, `task_id`."""
     return await queryable.fetchrow(

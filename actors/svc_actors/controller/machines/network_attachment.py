@@ -24,7 +24,7 @@ from svc_actors.controller.networking.addresses import (
     allocate_first,
     begin_release,
 )
-from svc_actors.controller.networking.changes import network_changed
+from svc_actors.controller.networking.changes import cap_rate, network_changed
 from svc_actors.controller.networking.pool_needs import lack, needs
 from svc_actors.controller.networking.security_groups import require_filterable
 from svc_actors.errors import capacity, conflict, not_found, wrong_field
@@ -95,10 +95,7 @@ async def set_rate(tx: Transaction, caller: Caller, vm: MachineRow, rate_mbps: i
     facts = await tx.fetchval("SELECT facts FROM nodes WHERE id = $1", vm.node_id)
     if rate_mbps is not None and (reason := lack(facts, ("rate",))) is not None:
         raise conflict(f"The machine's node cannot hold a rate: {reason}", hint="Nothing was changed.")
-    before = await tx.fetchval("SELECT rate_mbps FROM vms WHERE id = $1", vm.id)
-    if before != rate_mbps:
-        await tx.execute("UPDATE vms SET rate_mbps = $2 WHERE id = $1", vm.id, rate_mbps)
-        await network_changed(tx, [vm.id])
+    before = await cap_rate(tx, vm.id, rate_mbps)
     await _record(tx, caller, vm, {"rate_mbps": rate_mbps, "before": before})
 
 

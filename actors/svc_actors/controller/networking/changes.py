@@ -1,7 +1,13 @@
-"""That what a host shall carry for a machine has changed, and what the host has said of it: said in the transaction
-that changes it, or that stores the host's word.
+"""The network columns of a machine's row: what its host shall carry for it, by generation, and what the host has said.
+
+Nothing else writes `net_wanted`, `net_applied`, `net_error`, `net_failed_at`, `rate_mbps`, `throttle_mbps` and
+`traffic_isolated`; everybody else calls a function of this module, in the transaction of the change itself. They are
+not the Machine actor's, since one rule of a security group, or one plan, changes a thousand machines in one
+transaction: that is one statement here, and would be a thousand asks there.
 
 Invariants:
+- rows are locked before they are changed, several in the order of their ids: the Machine actor, the network watch and a
+  group's rules change the same row from different tasks, and from different processes where there are several;
 - a machine's `net_wanted` grows in the same transaction as anything that `machine_spec.network_spec` reads, so a host
   that has applied an older generation is known to be behind, whatever crashed in between. The network watch brings it
   up to date, at once and again until it succeeds;
@@ -12,6 +18,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -23,6 +30,15 @@ CHANNEL: Final = "svc_network"
 
 MOST_BELIEVED: Final = 2**52
 """No record grows so far. A host that says more is mistaken, and is not followed to where numbers end."""
+
+
+@dataclass(frozen=True)
+class NetworkFailure:
+    """`news`: the machine's record said something else, or nothing, before."""
+
+    machine: str
+    node: str
+    news: bool
 
 
 async def network_changed(tx: Transaction, vm_ids: Iterable[UUID]) -> None:
@@ -63,6 +79,43 @@ async def network_applied(tx: Transaction, vm_id: UUID, generation: int) -> bool
     if row["behind"]:
         await call_watch(tx)
     return bool(row["advanced"] or row["recovered"])
+
+
+async def network_failed(tx: Transaction, vm_id: UUID, generation: int, message: str) -> NetworkFailure | None:
+    """The machine's host could not be brought to this generation. None where that does not matter any more: the machine
+    is gone, or its host has the generation by now."""
+    row = await tx.fetchrow(
+        """UPDATE vms SET net_error = $3, net_failed_at = now()
+           FROM (SELECT id, net_error FROM vms WHERE id = $1 FOR NO KEY UPDATE) before, nodes
+           WHERE vms.id = before.id AND vms.deleted_at IS NULL AND vms.net_applied < $2 AND nodes.id = vms.node_id
+           RETURNING vms.name, nodes.name AS node, before.net_error IS DISTINCT FROM $3 AS news""",
+        vm_id,
+        generation,
+        message,
+    )
+    return None if row is None else NetworkFailure(row["name"], row["node"], row["news"])
+
+
+async def cap_rate(tx: Transaction, vm_id: UUID, rate_mbps: int | None) -> int | None:
+    """Cap the machine's traffic, each way, as its operator wants it; None takes the cap away. Gives the cap before."""
+    before: int | None = await tx.fetchval("SELECT rate_mbps FROM vms WHERE id = $1 FOR NO KEY UPDATE", vm_id)
+    if before != rate_mbps:
+        await tx.execute("UPDATE vms SET rate_mbps = $2 WHERE id = $1", vm_id, rate_mbps)
+        await network_changed(tx, [vm_id])
+    return before
+
+
+async def restrict_traffic(tx: Transaction, vm_id: UUID, *, throttle_mbps: int | None, isolated: bool) -> None:
+    """What is in force against a machine that has used up its allowance: a cap beside its own, or no traffic at all."""
+    changed = await tx.execute(
+        """UPDATE vms SET throttle_mbps = $2, traffic_isolated = $3
+           WHERE id = $1 AND (throttle_mbps, traffic_isolated) IS DISTINCT FROM ($2, $3)""",
+        vm_id,
+        throttle_mbps,
+        isolated,
+    )
+    if changed != "UPDATE 0":
+        await network_changed(tx, [vm_id])
 
 
 async def call_watch(tx: Transaction) -> None:

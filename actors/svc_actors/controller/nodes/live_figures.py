@@ -1,6 +1,10 @@
-"""The live figures of nodes, as their heartbeats have them: one statement for all nodes, once a minute.
+"""The live figures of nodes, `capacity` and `seen_at`: written here alone, for one node or for all that are connected.
 
-Invariant: a node whose row is locked is passed over, and its figures are a minute older; it holds up no other's.
+They are not the Node actor's, since a thousand heartbeats a minute are one statement here, and would be a thousand
+messages and transactions there.
+
+Invariant: a node whose row is locked is passed over when all are written, and its figures are a minute older; it holds
+up no other's.
 """
 
 from __future__ import annotations
@@ -10,6 +14,15 @@ from uuid import UUID
 
 from svc_actors.store import Transaction
 from svc_nodeagent.protocol import Capacity
+
+
+async def record_seen(tx: Transaction, node_id: UUID, capacity: Capacity | None = None) -> None:
+    """The node has just been heard of, and has said what it has, where that is given. The caller holds its row."""
+    await tx.execute(
+        "UPDATE nodes SET seen_at = now(), capacity = coalesce($2, capacity) WHERE id = $1",
+        node_id,
+        None if capacity is None else capacity.model_dump(mode="json"),
+    )
 
 
 async def record_live_figures(tx: Transaction, beats: Sequence[tuple[UUID, Capacity]]) -> None:

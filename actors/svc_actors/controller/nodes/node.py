@@ -25,6 +25,7 @@ from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.images.files import note_cached
 from svc_actors.controller.networking.drift import Found
 from svc_actors.controller.networking.reservations import refresh_host_reservations
+from svc_actors.controller.nodes.live_figures import record_seen
 from svc_actors.controller.nodes.records import (
     NodeMode,
     NodeRecord,
@@ -108,13 +109,13 @@ class Node(Actor):
             if online:
                 await self._come_online(tx, node)
             else:
-                await tx.execute("UPDATE nodes SET state = 'offline', seen_at = now() WHERE id = $1", self.node_id)
+                await tx.execute("UPDATE nodes SET state = 'offline' WHERE id = $1", self.node_id)
+                await record_seen(tx, self.node_id)
                 await announce(tx, replace(node, connection=NodeState.OFFLINE), NodeState.OFFLINE.value)
 
     async def _come_online(self, tx: Transaction, node: NodeRecord) -> NodeRecord:
-        await tx.execute(
-            "UPDATE nodes SET state = 'online', connected_at = now(), seen_at = now() WHERE id = $1", self.node_id
-        )
+        await tx.execute("UPDATE nodes SET state = 'online', connected_at = now() WHERE id = $1", self.node_id)
+        await record_seen(tx, self.node_id)
         await close_alert(tx, offline_alert(self.node_id))
         node = replace(node, connection=NodeState.ONLINE)
         await announce(tx, node, NodeState.ONLINE.value)
@@ -125,12 +126,12 @@ class Node(Actor):
         async with self._database.transaction() as tx:
             node = await get_node(tx, self.node_id, lock=True)
             await tx.execute(
-                "UPDATE nodes SET facts = $2, capacity = $3, inventory_at = $4, seen_at = now() WHERE id = $1",
+                "UPDATE nodes SET facts = $2, inventory_at = $3 WHERE id = $1",
                 self.node_id,
                 inventory.facts.model_dump(mode="json"),
-                inventory.capacity.model_dump(mode="json"),
                 asked_at,
             )
+            await record_seen(tx, self.node_id, inventory.capacity)
             await self._write_domains(tx, inventory, asked_at)
             await self._write_images(tx, inventory)
             if set((node.facts or {}).get("host_addresses", ())) != set(inventory.facts.host_addresses):
@@ -244,6 +245,9 @@ class Node(Actor):
                 )
             except UniqueViolationError:
                 raise conflict(f"Another node is named {updated.name}.") from None
+            if "mode" in changed:
+                # What an observed host says of itself sets nothing aside; a managed one's does.
+                await refresh_host_reservations(tx, location_id=node.location_id)
             if changed:
                 await announce(tx, updated, "updated")
             await self._audit(tx, caller, updated, {"changed": sorted(changed)})
@@ -261,12 +265,12 @@ class Node(Actor):
             if placed:
                 raise conflict(
                     f"{placed} machine{'s are' if placed > 1 else ' is'} placed on node {node.name}.",
-                    hint="Delete or move them first.",
+                    hint="Delete or move them first. What is deleted while the node is away goes once it is back.",
                     details={"machines": placed},
                 )
             await self._services.authority.revoke(tx, self.node_id)
-            for table in ("observed_domains", "node_images"):
-                await tx.execute(f"DELETE FROM {table} WHERE node_id = $1", self.node_id)
+            await tx.execute("DELETE FROM observed_domains WHERE node_id = $1", self.node_id)
+            await tx.execute("DELETE FROM node_images WHERE node_id = $1", self.node_id)
             await tx.execute("UPDATE nodes SET state = 'offline', deleted_at = now() WHERE id = $1", self.node_id)
             await refresh_host_reservations(tx, location_id=node.location_id)
             await close_alert(tx, offline_alert(self.node_id))

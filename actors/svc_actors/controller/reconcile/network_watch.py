@@ -29,7 +29,13 @@ from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFail
 from svc_actors.controller.machines.records import announce_machine
 from svc_actors.controller.machines.spec import network_spec
 from svc_actors.controller.networking.addresses import Releasing, free_removed, releasing_of
-from svc_actors.controller.networking.changes import CHANNEL, MOST_BELIEVED, network_alert, network_applied
+from svc_actors.controller.networking.changes import (
+    CHANNEL,
+    MOST_BELIEVED,
+    network_alert,
+    network_applied,
+    network_failed,
+)
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database, Record
 from svc_nodeagent.protocol import (
@@ -323,22 +329,16 @@ class NetworkWatch:
     async def _record_failure(self, vm_id: UUID, generation: int, message: str) -> None:
         """Say on the machine, and to the operator, that its host could not be brought to this generation."""
         async with self._database.transaction() as tx:
-            vm = await tx.fetchrow(
-                """SELECT vms.name, vms.net_applied, vms.net_error, nodes.name AS node
-                   FROM vms JOIN nodes ON nodes.id = vms.node_id
-                   WHERE vms.id = $1 AND vms.deleted_at IS NULL FOR NO KEY UPDATE OF vms""",
-                vm_id,
-            )
-            if vm is None or vm["net_applied"] >= generation:
+            failure = await network_failed(tx, vm_id, generation, message)
+            if failure is None:
                 return
-            await tx.execute("UPDATE vms SET net_error = $2, net_failed_at = now() WHERE id = $1", vm_id, message)
             await raise_alert(
                 tx,
                 network_alert(vm_id),
-                f"The network of machine {vm['name']} on node {vm['node']} is not as recorded, and is tried again: "
-                f"{message}",
+                f"The network of machine {failure.machine} on node {failure.node} is not as recorded, and is tried "
+                f"again: {message}",
                 resource_kind="vm",
                 resource_id=vm_id,
             )
-            if vm["net_error"] != message:
+            if failure.news:
                 await announce_machine(tx, vm_id)

@@ -23,7 +23,7 @@ from uuid import UUID, uuid4
 
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.controller.machines.records import announce_machine
-from svc_actors.controller.networking.changes import network_changed
+from svc_actors.controller.networking.changes import restrict_traffic
 from svc_actors.controller.traffic.periods import Period, period_of
 from svc_actors.controller.traffic.policies import as_policy, policies, policy_of
 from svc_actors.controller.traffic.policy import GIB, Policy, Sanction, TrafficAction, TrafficDirection
@@ -218,20 +218,8 @@ async def _decide(tx: Transaction, machine: Judged, wanted: Standing | None, now
             resource_kind="vm",
             resource_id=machine.id,
         )
-    await _carry_out(tx, machine.id, throttle_mbps=mbps, isolated=action is Decided.SUSPEND)
+    await restrict_traffic(tx, machine.id, throttle_mbps=mbps, isolated=action is Decided.SUSPEND)
     await announce_machine(tx, machine.id)
-
-
-async def _carry_out(tx: Transaction, vm_id: UUID, *, throttle_mbps: int | None, isolated: bool) -> None:
-    changed = await tx.execute(
-        """UPDATE vms SET throttle_mbps = $2, traffic_isolated = $3
-           WHERE id = $1 AND (throttle_mbps, traffic_isolated) IS DISTINCT FROM ($2, $3)""",
-        vm_id,
-        throttle_mbps,
-        isolated,
-    )
-    if changed != "UPDATE 0":
-        await network_changed(tx, [vm_id])
 
 
 def traffic_alert(vm_id: UUID, period: Period) -> str:
