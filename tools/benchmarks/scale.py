@@ -6,7 +6,8 @@ The whole service runs as it would (HTTPS, controller, PostgreSQL); its nodes ar
 they are told. B13 compares creations with the same at ten nodes. Machines that are there already are rows, made by SQL:
 no host has them, and since none was ever built, no inventory misses them. Printed of each round:
 
-- creations: how many clients' orders were accepted a second, how long one took, how many were refused and how;
+- creations: how many clients' orders were accepted a second, how long one took, how many were refused and how, what
+  one cost the controller in processor time with its task;
 - beside them: how long others wait meanwhile for their own account and for a page of machines;
 - without the database: how long a request waits that asks it for nothing, so that only a held-up event loop delays it.
 """
@@ -80,6 +81,8 @@ class Round:
     refused: Counter[str] = field(default_factory=Counter)
     built: float = 0.0
     """Machines a second, from the first order to the end of the last task."""
+    processor: float = 0.0
+    """Seconds that the controller's process used, from the first order to the end of the last task."""
     me: Times = field(default_factory=Times)
     machines: Times = field(default_factory=Times)
     loop: Times = field(default_factory=Times)
@@ -89,13 +92,24 @@ class Round:
         return len(self.creations.taken) / self.seconds if self.seconds else 0.0
 
     def row(self) -> tuple[str, ...]:
-        ordered = f"{self.rate:,.1f}/s ({self.built:,.1f}/s built)" if self.creations.taken else ""
+        made = len(self.creations.taken)
+        ordered = f"{self.rate:,.1f}/s ({self.built:,.1f}/s built)" if made else ""
+        each = f"{self.processor / made * 1e3:,.1f} ms" if made else f"{self.processor / self.seconds:.0%} of a core"
         refused = ", ".join(f"{count} {code}" for code, count in self.refused.items()) or "none"
-        times = str(self.creations) if self.creations.taken else ""
-        return self.name, ordered, times, refused, str(self.me), str(self.machines), str(self.loop)
+        times = str(self.creations) if made else ""
+        return self.name, ordered, times, refused, each, str(self.me), str(self.machines), str(self.loop)
 
 
-COLUMNS: Final = ("round", "creations", "one takes", "refused", "GET /me", "GET /vms", "without the database")
+COLUMNS: Final = (
+    "round",
+    "creations",
+    "one takes",
+    "refused",
+    "processor",
+    "GET /me",
+    "GET /vms",
+    "without the database",
+)
 
 
 class Caller:
@@ -162,6 +176,12 @@ class Deployment:
 
     def caller(self) -> Caller:
         return Caller(self.stack.api_port, self.stack.token or "")
+
+    def processor_seconds(self) -> float:
+        """What the controller's process has used since it began: a busy machine changes that little."""
+        assert self.stack.controller.process is not None
+        times = Path(f"/proc/{self.stack.controller.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
 
     async def prepare(self) -> None:
         """An image that every node has, and a network with room for everybody."""
@@ -308,21 +328,23 @@ async def creations(deployment: Deployment, name: str) -> Round:
                 found.refused[json.loads(body)["error"]["code"]] += 1
         await caller.aclose()
 
-    began = perf_counter()
+    began, used = perf_counter(), deployment.processor_seconds()
     async with beside(deployment, found), trio.open_nursery() as nursery:
         for number in range(size.clients):
             nursery.start_soon(client, number, began + size.seconds)
     found.seconds = perf_counter() - began
     await deployment.settled()
     found.built = len(found.creations.taken) / (perf_counter() - began)
+    found.processor = deployment.processor_seconds() - used
     return found
 
 
 async def rest(deployment: Deployment, name: str) -> Round:
     """Nobody orders anything."""
-    found = Round(name)
+    found, used = Round(name, REST_SECONDS), deployment.processor_seconds()
     async with beside(deployment, found):
         await trio.sleep(REST_SECONDS)
+    found.processor = deployment.processor_seconds() - used
     return found
 
 
