@@ -70,6 +70,27 @@ async def test_creations_on_different_nodes_do_not_wait_for_each_other(database:
     assert chosen == ["alpha", "beta"]
 
 
+async def test_machines_that_one_statement_inserts_and_removes_are_promised_on_each_node(database: Database) -> None:
+    world = await make_world(database)
+    await make_node(database, world.location_id, "beta")
+    promised = "SELECT promised_vcpus FROM node_capacity ORDER BY node_name"
+
+    await database.execute(
+        """INSERT INTO vms (name, hostname, project_id, node_id, image_id, vcpus, memory_mib, disk_gib, status,
+                            access_mode, deleted_at)
+           SELECT nodes.name || number, 'row', $1, nodes.id, $2, number, 64, 1, 'running', 'user_sudo',
+                  CASE WHEN number = 4 THEN now() END
+           FROM nodes, generate_series(1, CASE nodes.name WHEN 'alpha' THEN 2 ELSE 4 END) number""",
+        world.project_id,
+        world.image_id,
+    )
+    made = [row["promised_vcpus"] for row in await database.fetch(promised)]
+    await database.execute("DELETE FROM vms WHERE vcpus <> 1")
+    left = [row["promised_vcpus"] for row in await database.fetch(promised)]
+
+    assert (made, left) == ([3, 6], [1, 1])
+
+
 async def test_what_is_promised_of_a_node_is_what_its_machines_may_use(database: Database) -> None:
     world = await make_world(database)
     beta = await make_node(database, world.location_id, "beta")
