@@ -6,9 +6,9 @@ Invariants:
 - work belongs to the dispatcher's nursery, not to a connection: it goes on while disconnected, and every outcome that
   is not acknowledged is told again on the next connection;
 - an operation begun by an earlier process is run again when the controller asks for it (operations are idempotent, but
-  for those in `ONCE`, which are not), and answered `interrupted` if it does not ask within a while of being connected.
+  for those whose facts say otherwise), and answered `interrupted` if it does not ask within a while of being connected.
 
-Queries (see `QUERIES`) change nothing, so they are not written to the disk: after a restart they are simply run again.
+What changes nothing is not written to the disk (`Facts.recorded`): after a restart it is simply run again.
 """
 
 from __future__ import annotations
@@ -33,11 +33,8 @@ from svc_nodeagent.protocol import (
     Done,
     Failed,
     FailureCode,
-    NodeInventory,
-    NodeNetProbe,
     NodeOperation,
     NodePreflight,
-    NodeTraffic,
     OperationId,
     OperationResult,
     Outcome,
@@ -46,13 +43,8 @@ from svc_nodeagent.protocol import (
     Result,
     Succeeded,
     UpFrame,
-    VmMetrics,
-    VmReset,
 )
 
-QUERIES = (VmMetrics, NodeInventory, NodeNetProbe, NodeTraffic, NodePreflight, ConsoleOpen, CertificateRenew)
-ONCE = (VmReset,)
-"""Done again they would harm: a second reset cuts off a guest that has come up from the first."""
 UNCLAIMED_AFTER = 60.0
 _MOST_PROGRESS = 1_000
 _MOST_ANSWER_BYTES = MAX_FRAME_BYTES - 4096
@@ -187,10 +179,10 @@ class Dispatcher:
             self._nursery.start_soon(self._execute, request, run)
 
     async def _execute(self, request: Request, run: _Run) -> None:
-        durable = not isinstance(request.operation, QUERIES)
+        durable = request.operation.facts.recorded
         try:
             if request.id in self._journal.begun:
-                if isinstance(request.operation, ONCE):
+                if not request.operation.facts.repeatable:
                     await self._end(request.id, _NOT_AGAIN, durable=True)
                     return
             elif durable:

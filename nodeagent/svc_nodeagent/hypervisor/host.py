@@ -25,7 +25,6 @@ import structlog
 import trio
 
 from svc_nodeagent import outbound
-from svc_nodeagent.dispatch import QUERIES
 from svc_nodeagent.host import HostError, OpenStream, Report
 from svc_nodeagent.hypervisor import inventory
 from svc_nodeagent.hypervisor.acceleration import Acceleration
@@ -181,7 +180,7 @@ class LibvirtHost:
             try:
                 return await self._perform(operation, report)
             except ConnectionLost as lost:
-                if attempt >= ATTEMPTS and isinstance(operation, QUERIES):
+                if attempt >= ATTEMPTS and not operation.facts.recorded:
                     raise
                 log.warning("trying again", operation=operation.op, error=lost.message)
                 await report(0, "libvirt cannot be reached on this node; trying again")

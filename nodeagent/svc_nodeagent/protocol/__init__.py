@@ -20,6 +20,7 @@ Rules both sides keep:
 from __future__ import annotations
 
 from svc_nodeagent.protocol.enrolment import EnrolRequest, EnrolResult
+from svc_nodeagent.protocol.facts import Facts, Lane
 from svc_nodeagent.protocol.frames import (
     DOWN,
     UP,
@@ -68,6 +69,8 @@ from svc_nodeagent.protocol.networks import (
     TransportProtocol,
 )
 from svc_nodeagent.protocol.operations import (
+    FACTS,
+    GUEST_SHUTDOWN_SECONDS,
     CertificateRenew,
     ConsoleKind,
     ConsoleOpen,
@@ -136,6 +139,8 @@ from svc_nodeagent.protocol.values import (
 __all__ = [
     "AGENT_PATH",
     "DOWN",
+    "FACTS",
+    "GUEST_SHUTDOWN_SECONDS",
     "MANY",
     "MAX_FRAME_BYTES",
     "MOST_TEXT",
@@ -165,6 +170,7 @@ __all__ = [
     "DownFrame",
     "EnrolRequest",
     "EnrolResult",
+    "Facts",
     "Failed",
     "FailureCode",
     "Firewall",
@@ -180,6 +186,7 @@ __all__ = [
     "ImageResult",
     "ImageSpec",
     "InventoryResult",
+    "Lane",
     "MacAddress",
     "MachineSpec",
     "MetricPoint",

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Final, Literal, get_args
 from uuid import UUID
 
 from pydantic import Field
 
+from svc_nodeagent.protocol.facts import QUERY, Facts, Lane
 from svc_nodeagent.protocol.machines import ImageSpec, MachineSpec
 from svc_nodeagent.protocol.networks import NetworkSpec
 from svc_nodeagent.protocol.values import FEW, Address, Name, Secret, Wire
+
+GUEST_SHUTDOWN_SECONDS: Final = 90.0
+"""How long a guest may take to shut down (vm-controller-api.md, Limits)."""
 
 
 class VmCreate(Wire):
     """Fetch the image if the cache lacks it, make disks and seed, apply the network, define, and start if asked."""
 
+    facts: ClassVar[Facts] = Facts(Lane.CREATIONS, task_seconds=1800.0)
     op: Literal["vm.create"] = "vm.create"
     machine: MachineSpec
     image: ImageSpec
@@ -24,8 +29,10 @@ class VmCreate(Wire):
 
 
 class VmStart(Wire):
-    """Apply the network, then start."""
+    """Apply the network, then start. It has room for a libvirt that probes QEMU anew at every call: two minutes a
+    start, and several starts queue for it."""
 
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=600.0, yields_to_force_stop=True)
     op: Literal["vm.start"] = "vm.start"
     vm_id: UUID
     network: NetworkSpec
@@ -34,32 +41,45 @@ class VmStart(Wire):
 class VmShutdown(Wire):
     """ACPI shutdown; `timed_out` when the guest still runs after `timeout_seconds`: it is left running."""
 
+    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, task_seconds=GUEST_SHUTDOWN_SECONDS + 30.0, yields_to_force_stop=True)
     op: Literal["vm.shutdown"] = "vm.shutdown"
     vm_id: UUID
-    timeout_seconds: float = 90.0
+    timeout_seconds: float = GUEST_SHUTDOWN_SECONDS
 
 
 class VmReboot(Wire):
     """Orderly restart: shut down, then start again; `timed_out` leaves the guest running."""
 
+    facts: ClassVar[Facts] = Facts(
+        Lane.PATIENCE, task_seconds=GUEST_SHUTDOWN_SECONDS + 600.0, yields_to_force_stop=True
+    )
     op: Literal["vm.reboot"] = "vm.reboot"
     vm_id: UUID
-    timeout_seconds: float = 90.0
+    timeout_seconds: float = GUEST_SHUTDOWN_SECONDS
 
 
 class VmForceStop(Wire):
+    facts: ClassVar[Facts] = Facts(Lane.FORCE, task_seconds=90.0)
     op: Literal["vm.force_stop"] = "vm.force_stop"
     vm_id: UUID
 
 
 class VmReset(Wire):
+    """Done again it would cut off a guest that has come up from the first reset. A reboot is repeatable: it is orderly,
+    and interrupted half-way it has left the machine off."""
+
+    facts: ClassVar[Facts] = Facts(Lane.FORCE, task_seconds=90.0, repeatable=False, yields_to_force_stop=True)
     op: Literal["vm.reset"] = "vm.reset"
     vm_id: UUID
 
 
 class VmDelete(Wire):
-    """Stop at once, undefine, release the network. Without `destroy_disks` the disks move to the retained folder."""
+    """Stop at once, undefine, release the network. Without `destroy_disks` the disks move to the retained folder.
 
+    Its seconds are counted while its node is online: the task itself has no deadline, and waits as long as its node is
+    away."""
+
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=600.0)
     op: Literal["vm.delete"] = "vm.delete"
     vm_id: UUID
     destroy_disks: bool
@@ -68,6 +88,7 @@ class VmDelete(Wire):
 class VmUpdate(Wire):
     """Rewrite the stored definition; a running guest keeps what it has until it is stopped and started."""
 
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=300.0)
     op: Literal["vm.update"] = "vm.update"
     vm_id: UUID
     name: Name
@@ -78,6 +99,7 @@ class VmUpdate(Wire):
 class VmSetPassword(Wire):
     """Through the guest agent. `password_hash` is SHA-512 crypt."""
 
+    facts: ClassVar[Facts] = Facts(Lane.GUEST_AGENTS, task_seconds=60.0)
     op: Literal["vm.set_password"] = "vm.set_password"
     vm_id: UUID
     account: Name
@@ -85,6 +107,7 @@ class VmSetPassword(Wire):
 
 
 class VmMetrics(Wire):
+    facts: ClassVar[Facts] = QUERY
     op: Literal["vm.metrics"] = "vm.metrics"
     vm_id: UUID
     resolution_seconds: int
@@ -95,6 +118,7 @@ class VmNetApply(Wire):
     """Make the host agree with addresses, topology, firewall and rate together, or leave it as it was; then tell the
     guest. A generation older than the one applied changes nothing."""
 
+    facts: ClassVar[Facts] = Facts(Lane.NETWORKS)
     op: Literal["vm.net.apply"] = "vm.net.apply"
     vm_id: UUID
     network: NetworkSpec
@@ -104,6 +128,7 @@ class VmNetRelease(Wire):
     """Remove host routes and rules; the result names exactly what was removed, and only that may be freed. An address
     is an IPv4 address, or an IPv6 network as it was given in `GuestAddress.network`."""
 
+    facts: ClassVar[Facts] = Facts(Lane.NETWORKS)
     op: Literal["vm.net.release"] = "vm.net.release"
     vm_id: UUID
     addresses: Annotated[tuple[Address, ...], Field(max_length=FEW)]
@@ -112,32 +137,38 @@ class VmNetRelease(Wire):
 class NodeNetProbe(Wire):
     """What the host actually has of networks of ours."""
 
+    facts: ClassVar[Facts] = QUERY
     op: Literal["node.net.probe"] = "node.net.probe"
 
 
 class NodeTraffic(Wire):
     """The agent's readings of traffic: of every machine, for this month and the ones before it that it still keeps."""
 
+    facts: ClassVar[Facts] = QUERY
     op: Literal["node.traffic"] = "node.traffic"
 
 
 class NodeInventory(Wire):
+    facts: ClassVar[Facts] = QUERY
     op: Literal["node.inventory"] = "node.inventory"
 
 
 class NodePreflight(Wire):
     """`controller_time` lets the agent judge the skew of its own clock."""
 
+    facts: ClassVar[Facts] = QUERY
     op: Literal["node.preflight"] = "node.preflight"
     controller_time: datetime
 
 
 class ImagePull(Wire):
+    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS)
     op: Literal["image.pull"] = "image.pull"
     image: ImageSpec
 
 
 class ImageRemove(Wire):
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS)
     op: Literal["image.remove"] = "image.remove"
     image_id: UUID
 
@@ -150,6 +181,7 @@ class ConsoleKind(StrEnum):
 class ConsoleOpen(Wire):
     """Dial the gateway with `svc-stream/1` and this token, and join the stream to the guest's console."""
 
+    facts: ClassVar[Facts] = QUERY
     op: Literal["console.open"] = "console.open"
     vm_id: UUID
     kind: ConsoleKind
@@ -159,6 +191,7 @@ class ConsoleOpen(Wire):
 class CertificateRenew(Wire):
     """Renew the certificate ahead of time: done once the agent has set about it (see `Renewal`)."""
 
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, recorded=False)
     op: Literal["node.certificate.renew"] = "node.certificate.renew"
 
 
@@ -185,3 +218,8 @@ NodeOperation = Annotated[
     | CertificateRenew,
     Field(discriminator="op"),
 ]
+
+FACTS: Final[dict[str, Facts]] = {
+    operation.model_fields["op"].default: operation.facts for operation in get_args(get_args(NodeOperation)[0])
+}
+"""By the name of the operation, which is the name of its task as well."""

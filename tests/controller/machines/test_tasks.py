@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.controller.machines.machine import TIMEOUTS, Machine
+from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.tasks.runner import (
     Ending,
     ResourceKind,
@@ -24,7 +24,7 @@ from svc_actors.controller.tasks.runner import (
 )
 from svc_actors.errors import ErrorCode, ServiceError, conflict, unavailable
 from svc_actors.store import Database
-from svc_nodeagent.protocol import FailureCode, NodeInventory, NodeOperation, OperationId, OperationResult
+from svc_nodeagent.protocol import FACTS, FailureCode, NodeInventory, NodeOperation, OperationId, OperationResult
 from tests.controller.machines.test_machine_life import order, running_machine
 from tests.support.machine_service import ADMINISTRATOR, FakeGateway, make_world, open_service
 
@@ -344,4 +344,7 @@ async def test_only_operations_of_ended_tasks_may_be_forgotten(database: Databas
 
 
 def test_no_order_waits_for_ever() -> None:
-    assert all(0 < seconds <= 3600 for seconds in TIMEOUTS.values())
+    limits = {op: facts.task_seconds for op, facts in FACTS.items() if facts.task_seconds is not None}
+
+    assert {"vm.create", "vm.start", "vm.shutdown", "vm.delete"} <= set(limits)
+    assert all(0 < seconds <= 3600 for seconds in limits.values())

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 import trio
@@ -26,17 +25,12 @@ from svc_actors.errors import ErrorCode, ServiceError
 from svc_nodeagent.protocol import (
     Acknowledge,
     Cancel,
-    ConsoleOpen,
     DownFrame,
     Failed,
     FailureCode,
     Hello,
-    ImagePull,
-    NodeInventory,
-    NodeNetProbe,
+    Lane,
     NodeOperation,
-    NodePreflight,
-    NodeTraffic,
     OperationId,
     OperationResult,
     Outcome,
@@ -44,14 +38,6 @@ from svc_nodeagent.protocol import (
     Request,
     Result,
     VmCreate,
-    VmForceStop,
-    VmMetrics,
-    VmNetApply,
-    VmNetRelease,
-    VmReboot,
-    VmReset,
-    VmSetPassword,
-    VmShutdown,
 )
 
 KEPT_SECONDS: Final = 600.0
@@ -80,21 +66,6 @@ class NodeUnavailable(ServiceError):  # noqa: N818 - named for what it says
         super().__init__(ErrorCode.UNAVAILABLE, message, hint=hint)
 
 
-class Lane(StrEnum):
-    """`PATIENCE` is what waits for a guest to go off: a minute or more each, and hardly any work. `FORCE` is what ends
-    such a wait, so nothing may be in front of it. `GUEST_AGENTS` may not answer, and each holds a host thread. A change
-    to a security group is many `NETWORKS` at once, which keep nobody's start waiting."""
-
-    TRANSFERS = "transfers"
-    CREATIONS = "creations"
-    PATIENCE = "patience"
-    FORCE = "force"
-    GUEST_AGENTS = "guest_agents"
-    NETWORKS = "networks"
-    ORDERS = "orders"
-    QUERIES = "queries"
-
-
 LANE_LIMITS: Final = {
     Lane.TRANSFERS: 4,
     Lane.CREATIONS: 16,
@@ -105,26 +76,6 @@ LANE_LIMITS: Final = {
     Lane.ORDERS: 16,
     Lane.QUERIES: 16,
 }
-
-
-def lane_of(operation: NodeOperation) -> Lane:
-    match operation:
-        case ImagePull():
-            return Lane.TRANSFERS
-        case VmCreate():
-            return Lane.CREATIONS
-        case VmShutdown() | VmReboot():
-            return Lane.PATIENCE
-        case VmSetPassword():
-            return Lane.GUEST_AGENTS
-        case VmForceStop() | VmReset():
-            return Lane.FORCE
-        case VmNetApply() | VmNetRelease():
-            return Lane.NETWORKS
-        case VmMetrics() | NodeInventory() | NodePreflight() | NodeNetProbe() | NodeTraffic() | ConsoleOpen():
-            return Lane.QUERIES
-        case _:
-            return Lane.ORDERS
 
 
 @dataclass
@@ -189,7 +140,7 @@ class NodeOperations:
         self._acknowledged.pop(operation_id, None)
         pending = self._pending.get(operation_id)
         if pending is None:
-            pending = self._pending[operation_id] = _Pending(operation_id, operation, lane_of(operation), deadline)
+            pending = self._pending[operation_id] = _Pending(operation_id, operation, operation.facts.lane, deadline)
             if operation_id in self._cancelled and operation_id not in self._told:
                 pending.cancelled = True
                 self._send_cancel(pending)

@@ -15,13 +15,14 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from svc_actors.controller.machines.machine import GENERATION, TIMEOUTS
+from svc_actors.controller.machines.machine import GENERATION
 from svc_actors.controller.machines.records import announce_status
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.networking.addresses import IPAddress, allocate_first, new_mac, new_nic
 from svc_actors.controller.networking.security_groups import join_groups, usable_groups
 from svc_actors.controller.placement.scheduler import Need, Placement, place
+from svc_actors.controller.tasks.run import task_seconds
 from svc_actors.controller.tasks.runner import ResourceKind, Task, create_task
 from svc_actors.errors import capacity, conflict, not_found, not_ready, wrong_field
 from svc_actors.sealing import Sealer
@@ -142,7 +143,7 @@ async def _create(
         node_id=placement.node_id,
         project_id=new.project_id,
         parameters={"start": new.start, GENERATION: _FIRST_GENERATION},
-        timeout=TIMEOUTS["vm.create"],
+        timeout=task_seconds("vm.create"),
     )
     await audit.record(
         tx,

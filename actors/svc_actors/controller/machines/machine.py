@@ -24,7 +24,6 @@ from svc_actors.controller.machines.network_attachment import NewAddress, attach
 from svc_actors.controller.machines.records import MachineRow, announce_machine, announce_status, lock_machine
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import (
-    SUPERSEDED_BY_FORCE_STOP,
     UNKNOWN_WHILE_AWAY,
     IllegalMove,
     MachineStatus,
@@ -38,6 +37,7 @@ from svc_actors.controller.networking.addresses import IPAddress, begin_release,
 from svc_actors.controller.networking.changes import call_watch, network_alert, network_applied, network_changed
 from svc_actors.controller.networking.security_groups import leave_groups
 from svc_actors.controller.placement.scheduler import lock_capacity, require_room
+from svc_actors.controller.tasks.run import task_seconds
 from svc_actors.controller.tasks.runner import (
     Ending,
     ResourceKind,
@@ -53,25 +53,7 @@ from svc_actors.rows import sole
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, UniqueViolationError, audit
-from svc_nodeagent.protocol import DeleteResult, DomainResult, DomainState
-
-GUEST_SHUTDOWN_SECONDS: Final = 90.0
-"""How long a guest may take to shut down (specification, Limits)."""
-
-TIMEOUTS: Final[dict[str, float]] = {
-    "vm.create": 1800.0,
-    "vm.start": 600.0,
-    "vm.shutdown": GUEST_SHUTDOWN_SECONDS + 30.0,
-    "vm.reboot": GUEST_SHUTDOWN_SECONDS + 600.0,
-    "vm.force_stop": 90.0,
-    "vm.reset": 90.0,
-    "vm.delete": 600.0,
-    "vm.update": 300.0,
-    "vm.set_password": 60.0,
-}
-"""Seconds after which a task ends for want of an outcome. What defines or starts a guest has room for a libvirt that
-probes QEMU anew at every call: two minutes a start, and several starts queue for it. A deletion's are counted while its
-node is online: the task itself has no deadline, and waits as long as its node is away."""
+from svc_nodeagent.protocol import FACTS, DeleteResult, DomainResult, DomainState
 
 RELEASED: Final = "released"
 """The parameter of a deletion that names the addresses whose release began with it: the machine keeps these after all
@@ -273,7 +255,7 @@ class Machine(Actor):
                 _require_known(vm)
             under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
             if under_way is not None:
-                if order is not Order.FORCE_STOP or under_way.op not in SUPERSEDED_BY_FORCE_STOP:
+                if order is not Order.FORCE_STOP or not FACTS[under_way.op].yields_to_force_stop:
                     raise _busy(under_way)
                 superseded = under_way
             try:
@@ -321,7 +303,7 @@ class Machine(Actor):
             node_id=vm.node_id,
             project_id=vm.project_id,
             parameters=parameters,
-            timeout=None if op == "vm.delete" else TIMEOUTS[op],
+            timeout=None if op == "vm.delete" else task_seconds(op),
         )
         await audit.record(
             tx,

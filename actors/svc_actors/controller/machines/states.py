@@ -127,8 +127,6 @@ UNKNOWN_WHILE_AWAY: Final = frozenset({_S.STOPPED, _S.STARTING, _S.RUNNING, _S.S
 """What only the host can say: of these, `unknown` is shown while the machine's node is not online, and no order but a
 deletion is taken."""
 
-SUPERSEDED_BY_FORCE_STOP: Final = frozenset({"vm.start", "vm.shutdown", "vm.reboot", "vm.reset"})
-
 _PARTICIPLES: Final = {
     Order.START: "started",
     Order.SHUTDOWN: "shut down",

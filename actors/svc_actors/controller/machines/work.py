@@ -12,7 +12,7 @@ from uuid import UUID
 
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
-from svc_actors.controller.machines.machine import GUEST_SHUTDOWN_SECONDS, TIMEOUTS, Machine
+from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec
 from svc_actors.controller.tasks.runner import Ending, HostRefused, Task, TaskRun, TaskRunner, operation_id
 from svc_actors.errors import conflict
@@ -78,28 +78,25 @@ class MachineWork:
         return await run.perform(
             VmCreate(machine=spec, image=image, start=bool(run.task.parameters["start"])),
             step=HOST_STEP,
-            timeout=TIMEOUTS["vm.create"],
             span=(50, 100) if fetched else (0, 100),
         )
 
     async def start(self, run: TaskRun) -> OperationResult:
         vm_id = run.task.resource_id
         operation = VmStart(vm_id=vm_id, network=await network_spec(self._database, vm_id))
-        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.start"])
+        return await run.perform(operation, step=HOST_STEP)
 
     async def shutdown(self, run: TaskRun) -> OperationResult:
-        operation = VmShutdown(vm_id=run.task.resource_id, timeout_seconds=GUEST_SHUTDOWN_SECONDS)
-        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.shutdown"])
+        operation = VmShutdown(vm_id=run.task.resource_id)
+        return await run.perform(operation, step=HOST_STEP)
 
     async def reboot(self, run: TaskRun) -> OperationResult:
-        operation = VmReboot(vm_id=run.task.resource_id, timeout_seconds=GUEST_SHUTDOWN_SECONDS)
-        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.reboot"])
+        operation = VmReboot(vm_id=run.task.resource_id)
+        return await run.perform(operation, step=HOST_STEP)
 
     async def reset(self, run: TaskRun) -> OperationResult:
         operation = VmReset(vm_id=run.task.resource_id)
-        # Asked again it would cut off a guest that has come up already. A reboot is asked again: it is orderly, and
-        # interrupted half-way it has left the machine off.
-        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.reset"], repeatable=False)
+        return await run.perform(operation, step=HOST_STEP)
 
     async def force_stop(self, run: TaskRun) -> OperationResult:
         superseded = run.task.parameters.get("supersedes")
@@ -108,7 +105,7 @@ class MachineWork:
             # Said here too, not only by the runner: after a restart nobody else remembers what was superseded.
             await self._tasks.gateway.cancel(node_id, operation_id(UUID(superseded), HOST_STEP))
         operation = VmForceStop(vm_id=run.task.resource_id)
-        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.force_stop"])
+        return await run.perform(operation, step=HOST_STEP)
 
     async def delete(self, run: TaskRun) -> OperationResult:
         """For as long as the node is away nothing is asked and nothing fails: time is counted while it is there. An
@@ -120,7 +117,7 @@ class MachineWork:
             await run.until_node_online()
             step = HOST_STEP if attempt == 1 else f"{HOST_STEP}-{attempt}"
             try:
-                return await run.perform(operation, step=step, timeout=TIMEOUTS["vm.delete"])
+                return await run.perform(operation, step=step)
             except HostRefused as refusal:
                 # Nobody cancels a deletion: a cancelled one is an earlier attempt's end, from before a restart of ours.
                 given_up = refusal.failure is FailureCode.CANCELLED and attempt < _MOST_DELETIONS
@@ -133,7 +130,7 @@ class MachineWork:
         operation = VmUpdate(
             vm_id=run.task.resource_id, name=after["name"], vcpus=after["vcpus"], memory_mib=after["memory_mib"]
         )
-        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.update"])
+        return await run.perform(operation, step=HOST_STEP)
 
     async def set_password(self, run: TaskRun) -> OperationResult:
         vm = sole(
@@ -151,7 +148,7 @@ class MachineWork:
             account=account_name(vm["access_mode"], vm["login_user"]),
             password_hash=seed.password_hash,
         )
-        return await run.perform(operation, step=HOST_STEP, timeout=TIMEOUTS["vm.set_password"])
+        return await run.perform(operation, step=HOST_STEP)
 
 
 def install_machines(

@@ -21,7 +21,7 @@ from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFail
 from svc_actors.controller.tasks.records import Level, Task, log_task
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
-from svc_nodeagent.protocol import FailureCode, NodeOperation, OperationId, OperationResult, Progress
+from svc_nodeagent.protocol import FACTS, FailureCode, NodeOperation, OperationId, OperationResult, Progress
 
 log = structlog.get_logger(__name__)
 
@@ -95,26 +95,31 @@ class TaskRun:
         operation: NodeOperation,
         *,
         step: str,
-        timeout: float,
+        timeout: float | None = None,
         node_id: UUID | None = None,
-        repeatable: bool = True,
         span: tuple[int, int] = (0, 100),
     ) -> OperationResult:
-        """Have the task's node do one step and give its result; `timeout` in seconds, bounded by the task's deadline.
+        """Have the task's node do one step and give its result; `timeout` in seconds, the operation's own without it,
+        bounded by the task's deadline.
         `span` is the part of the task's progress, in percent, that this step's own progress covers.
 
         Raises `HostRefused` when the host failed it or the node did not answer in time. A step that the agent's own
-        death interrupted is asked for again, unless it is not `repeatable`.
+        death interrupted is asked for again, unless the operation is not repeatable.
         """
+        seconds = task_seconds(operation.op) if timeout is None else timeout
         node = node_id or self._node_id()
         attempt = 1
         while True:
             try:
                 return await self._perform_once(
-                    node, operation_id(self.task.id, step, attempt), operation, timeout, span
+                    node, operation_id(self.task.id, step, attempt), operation, seconds, span
                 )
             except HostRefused as refusal:
-                if refusal.failure is not FailureCode.INTERRUPTED or not repeatable or attempt == MAX_ATTEMPTS:
+                if (
+                    refusal.failure is not FailureCode.INTERRUPTED
+                    or not operation.facts.repeatable
+                    or attempt == MAX_ATTEMPTS
+                ):
                     raise
             attempt += 1
             await self.log("The node agent was restarted meanwhile; asking again.", level=Level.WARNING)
@@ -207,6 +212,13 @@ class TaskRun:
         while True:
             await self._gateway.cancel(node, performed)
             await trio.sleep(self._cancel_interval)
+
+
+def task_seconds(op: str) -> float:
+    """How long a task of that name, which is its node operation's, may take."""
+    seconds = FACTS[op].task_seconds
+    assert seconds is not None, f"no task is {op}"
+    return seconds
 
 
 def operation_id(task_id: UUID, step: str, attempt: int = 1) -> OperationId:

@@ -1,0 +1,42 @@
+"""What both ends know of a node operation beside its fields. Each operation carries its facts, so this is all there is
+to say how it is queued, repeated and given up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Lane(StrEnum):
+    """The queue in which an operation waits for its turn on a node, so that nothing waits behind what it should not.
+
+    `PATIENCE` is what waits for a guest to go off: a minute or more each, and hardly any work. `FORCE` is what ends
+    such a wait, so nothing may be in front of it. `GUEST_AGENTS` may not answer, and each holds a host thread. A change
+    to a security group is many `NETWORKS` at once, which keep nobody's start waiting.
+    """
+
+    TRANSFERS = "transfers"
+    CREATIONS = "creations"
+    PATIENCE = "patience"
+    FORCE = "force"
+    GUEST_AGENTS = "guest_agents"
+    NETWORKS = "networks"
+    ORDERS = "orders"
+    QUERIES = "queries"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """`task_seconds`: after how long a task that consists of this operation ends for want of an outcome; None where no
+    task does. `recorded`: the agent writes it into its journal; what changes nothing that outlives it is not, and is
+    simply run again. `repeatable`: done again after an interruption it does no harm. `yields_to_force_stop`: a forced
+    stop supersedes it."""
+
+    lane: Lane
+    task_seconds: float | None = None
+    recorded: bool = True
+    repeatable: bool = True
+    yields_to_force_stop: bool = False
+
+
+QUERY = Facts(Lane.QUERIES, recorded=False)
