@@ -208,8 +208,8 @@ class SimulatedHost:
 
     async def _take_time(self, operation: NodeOperation, report: Report) -> None:
         pulls = isinstance(operation, VmCreate | ImagePull) and operation.image.image_id not in self.images
-        if pulls:
-            seconds = self._random.uniform(*self.behaviour.pull_seconds)
+        seconds = self._random.uniform(*self.behaviour.pull_seconds) if pulls else 0.0
+        if seconds:
             for percent in range(0, 60, 20):
                 await report(percent, "reading the image")
                 await trio.sleep(seconds / 3)

@@ -67,11 +67,26 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
 
     async def rows(self, sql: str, args: tuple[object, ...], limit: int) -> list[Record]:
         """The rows of a statement, up to `limit` of them (0: all); one that is prepared already goes straight out."""
+        rows, _ = await self._run(sql, args, limit)
+        return rows
+
+    async def command(self, sql: str, args: tuple[object, ...]) -> str:
+        """Run a statement for its effect, as `rows` does; the server's command tag. Without arguments it may be several
+        statements."""
+        if not args:
+            tag: str = await self.execute(sql)
+            return tag
+        _, status = await self._run(sql, args, 0)
+        return status.decode()
+
+    async def _run(self, sql: str, args: tuple[object, ...], limit: int) -> tuple[list[Record], bytes]:
+        """The rows and the command tag. asyncpg's own `execute` and `fetch` look for what a statement that is prepared
+        already does not need, at the price of a third of a short statement."""
         self._check_open()
         statement = self._stmt_cache.get((sql, asyncpg.Record, False))
         if statement is not None:
             try:
-                rows: list[Record] = await self._protocol.bind_execute(statement, args, "", limit, False, NO_TIMEOUT)
+                rows, status, _ = await self._protocol.bind_execute(statement, args, "", limit, True, NO_TIMEOUT)
             except asyncpg.OutdatedSchemaCacheError:
                 await self.reload_schema_state()
                 raise
@@ -81,9 +96,9 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
                 if self.is_in_transaction():
                     raise
             else:
-                return rows
-        prepared: list[Record] = await self._execute(sql, args, limit, None)
-        return prepared
+                return rows, status
+        rows, status, _ = await self._execute(sql, args, limit, None, return_status=True)
+        return rows, status
 
     @property
     def interrupted(self) -> bool:

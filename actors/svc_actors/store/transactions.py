@@ -82,7 +82,7 @@ class Statements(ABC):
 
     async def execute(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> str:
         """Run it; the answer is the server's command tag, such as `UPDATE 1`."""
-        return await self._perform(sql, lambda connection: connection.execute(sql, *args), timeout)
+        return await self._perform(sql, lambda connection: connection.command(sql, args), timeout)
 
     async def change(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> int:
         """Run an INSERT, UPDATE or DELETE; the number of rows that it wrote or removed."""
