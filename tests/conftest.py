@@ -21,7 +21,8 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 import trio
 
-from svc_actors.store import Database, embedded, migrate
+from svc_actors.store import Database, embedded, grant_service, migrate
+from svc_actors.store.embedded import OWNER_ROLE, SERVICE_ROLE
 
 _MEMORY = "/dev/shm"
 _TEMPLATE = "svc_template"
@@ -61,6 +62,9 @@ def database_cluster() -> Iterator[Cluster]:
                 await database.execute(f"CREATE DATABASE {_TEMPLATE}")
             async with Database.open(cluster.url_of(_TEMPLATE), size=1) as template:
                 await migrate(template)
+                await grant_service(template, SERVICE_ROLE)
+                # Tests make tables of their own.
+                await template.execute(f"GRANT CREATE ON SCHEMA public TO {SERVICE_ROLE}")
             asked = trio.Event()
             stop.append((trio.lowlevel.current_trio_token(), asked))
             started.put(cluster)
@@ -91,7 +95,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 async def database_url(database_cluster: Cluster) -> str:
-    """The URL of a fresh database with every migration applied."""
+    """The URL of a fresh database with every migration applied, for the role that the service runs as."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
     finished = database_cluster.finished
     async with Database.open(database_cluster.url, size=1) as administration:
@@ -100,7 +104,7 @@ async def database_url(database_cluster: Cluster) -> str:
             await administration.execute(f"DROP DATABASE {finished.pop(0)} WITH (FORCE)")
         await administration.execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE} STRATEGY file_copy")
     finished.append(name)
-    return database_cluster.url_of(name)
+    return database_cluster.url_of(name).replace(f"//{OWNER_ROLE}@", f"//{SERVICE_ROLE}@", 1)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import trio
 
 from svc.cli.actor_alerts import ActorAlerts
 from svc.cli.machine_consoles import MachineConsoles
+from svc.cli.retention import keep_retention
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.defaults import seed_defaults
@@ -43,7 +44,16 @@ from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
-from svc_actors.store import LANE, Database, EventLog, database_url, exclusive, keep_running, migrate
+from svc_actors.store import (
+    LANE,
+    Database,
+    DatabaseUrls,
+    EventLog,
+    database_urls,
+    exclusive,
+    keep_running,
+    prepare_schema,
+)
 from svc_console.routes import add_console_routes
 from svc_http.app import App, create_app
 from svc_http.operations import database_check, operations_app
@@ -73,9 +83,10 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
     """A controller that serves for the length of the block."""
     config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
     async with (
-        database_url(config.data_dir, environ) as url,
-        Database.open(url, size=REQUEST_CONNECTIONS, background=BACKGROUND_CONNECTIONS) as database,
+        database_urls(config.data_dir, environ) as urls,
+        Database.open(urls.service, size=REQUEST_CONNECTIONS, background=BACKGROUND_CONNECTIONS) as database,
         exclusive(database, "controller"),
+        _schema(urls),
         open_services(config, database) as services,
     ):
         certificate = services.authority.server_certificate(config.data_dir, config.public_host)
@@ -108,9 +119,15 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
 
 
 @asynccontextmanager
+async def _schema(urls: DatabaseUrls) -> AsyncIterator[None]:
+    """The schema that this release needs, there before anything reads it."""
+    await prepare_schema(urls)
+    yield
+
+
+@asynccontextmanager
 async def open_services(config: ControllerConfig, database: Database) -> AsyncIterator[Controller]:
     """What operations use, running: actors, gateway, tasks, events. No listener but the gateway's."""
-    await migrate(database)
     sealer = Sealer.from_file(config.data_dir / "secret.key")
     authority = await Authority.open(database, sealer)
     await seed_defaults(database)
@@ -153,6 +170,8 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         await nursery.start(MachineWatch(database).run)
         await nursery.start(networks.run)
         await nursery.start(TrafficWatch(database, gateway, trespassed=watch.hooks.trespassed).run)
+        retention = partial(keep_retention, database, events, config.data_dir)
+        nursery.start_soon(keep_running, "retention", retention, loop_alerts.notice)
         nursery.start_soon(keep_running, "forgetting", partial(_forget_for_ever, database), loop_alerts.notice)
         try:
             yield Controller(config, database, events, actors, authority, gateway, networks, tasks, sealer, Passwords())

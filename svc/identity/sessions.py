@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from svc_actors.secrets import fingerprint, new_secret
-from svc_actors.store import Transaction
+from svc_actors.store import Database, Transaction
+from svc_actors.store.removal import remove_rows
 
 IDLE = timedelta(hours=12)
 ABSOLUTE = timedelta(days=7)
@@ -85,3 +86,8 @@ async def end_all(tx: Transaction, user_id: UUID) -> int:
         user_id,
     )
     return int(tag.split()[-1])
+
+
+async def remove_ended_sessions(database: Database, keep: timedelta) -> int:
+    """Remove sessions that ended longer ago than `keep`; returns how many. Until then they say who was signed in."""
+    return await remove_rows(database, "sessions", "expires_at < now() - $1::interval", keep)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from svc.identity.fields import Line, Name
 from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
@@ -12,12 +16,22 @@ from svc_actors.store import Queryable, audit
 
 operations = Operations[IdentityServices]()
 
+Days = Annotated[int, Field(ge=1, le=36_500)]
+
 
 class Settings(Model):
-    """`service_name` heads the pages; `support_contact` is told to whom the service turns away."""
+    """`service_name` heads the pages; `support_contact` is told to whom the service turns away. `keep_...` say how long
+    what is over is kept (docs/retention.md)."""
 
     service_name: str = "Virtual machines"
     support_contact: str = ""
+    keep_task_days: int = 90
+    keep_event_days: int = 7
+    keep_audit_days: int = 400
+    keep_sample_days: int = 400
+    keep_session_days: int = 30
+    keep_deleted_days: int = 90
+    keep_traffic_months: int = 25
 
 
 class SettingsUpdate(Request):
@@ -25,6 +39,13 @@ class SettingsUpdate(Request):
 
     service_name: Name | None = None
     support_contact: Line | None = None
+    keep_task_days: Days | None = None
+    keep_event_days: Days | None = None
+    keep_audit_days: Annotated[int, Field(ge=30, le=36_500)] | None = None
+    keep_sample_days: Days | None = None
+    keep_session_days: Days | None = None
+    keep_deleted_days: Days | None = None
+    keep_traffic_months: Annotated[int, Field(ge=1, le=1_200)] | None = None
 
 
 async def read_settings(queryable: Queryable) -> Settings:

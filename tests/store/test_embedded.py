@@ -8,7 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import trio
 
-from svc_actors.store import Database, DatabaseInUseError, DatabaseStartError, database_url, embedded
+from svc_actors.store import Database, DatabaseInUseError, DatabaseStartError, database_urls, embedded
 from svc_actors.store.reach import server_account
 from tests.support.postgres_server import PATIENCE, answered, kill_server, postmaster, server_folder, until
 
@@ -187,8 +187,10 @@ async def test_nobody_else_can_reach_the_socket_or_read_the_data() -> None:
     with server_folder() as folder:
         async with embedded(folder) as url, Database.open(url) as database:
             socket_folder = Path(parse_qs(urlsplit(url).query)["host"][0])
-            for closed in (folder, folder / "cluster", socket_folder):
+            for closed in (folder / "cluster", socket_folder):
                 assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+            assert stat.S_IMODE(folder.stat().st_mode) & (stat.S_IRWXO & ~stat.S_IXOTH) == 0
+            assert folder.stat().st_uid == os.geteuid()
             assert await database.fetchval("SHOW listen_addresses") == ""
             assert await database.fetchval("SELECT NOT rolsuper FROM pg_roles WHERE rolname = current_user")
             if os.geteuid() == 0:
@@ -211,6 +213,55 @@ async def reach_as(user: pwd.struct_passwd, path: Path) -> str:
         extra_groups=[],
     )
     return done.stdout.decode()
+
+
+@pytest.mark.parametrize("name", ["server.log", "lock"])
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+async def test_a_link_in_place_of_a_file_is_refused_and_what_it_leads_to_left_alone(
+    name: str, link: Callable[[Path, Path], None]
+) -> None:
+    with server_folder() as folder:
+        async with embedded(folder):
+            pass
+        precious = folder.parent / "precious"
+        precious.write_text("precious")
+        (folder / name).unlink()
+        link(precious, folder / name)
+
+        with pytest.raises(PermissionError, match="look who made it"):
+            async with embedded(folder):
+                pytest.fail("the service must not work through a link")
+
+        assert precious.read_text() == "precious"
+
+
+async def test_a_folder_of_the_earlier_layout_is_taken_back_from_the_servers_account() -> None:
+    account = server_account()
+    with server_folder() as folder:
+        async with embedded(folder) as url, Database.open(url) as database:
+            await database.execute("CREATE TABLE mark (words text)")
+        if account is not None:
+            os.chown(folder, account.uid, account.gid)
+        folder.chmod(0o700)
+        (folder / "cluster" / "pg_ident.conf").write_text("svc root svc\n")
+
+        async with embedded(folder) as url, Database.open(url) as database:
+            assert await database.fetchval("SELECT count(*) FROM mark") == 0
+        assert folder.stat().st_uid == os.geteuid()
+
+
+async def test_what_the_services_role_owned_before_is_handed_to_the_owner() -> None:
+    with server_folder() as folder:
+        async with embedded(folder) as url, Database.open(url) as owner:
+            await owner.execute("CREATE TABLE mark (words text)")
+            administration = url.replace("//svc_owner@", "//postgres@")
+            async with Database.open(administration) as superuser:
+                await superuser.execute("ALTER DATABASE svc OWNER TO svc; ALTER TABLE mark OWNER TO svc")
+        async with embedded(folder) as url, Database.open(url) as owner:
+            assert await owner.fetchval("SELECT tableowner FROM pg_tables WHERE tablename = 'mark'") == "svc_owner"
+            assert await owner.fetchval("SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = 'svc'") == (
+                "svc_owner"
+            )
 
 
 async def test_a_cluster_of_another_major_version_is_refused_untouched() -> None:
@@ -243,6 +294,9 @@ async def test_the_service_stops_its_server_when_it_fails_itself() -> None:
 
 
 async def test_a_named_server_is_used_instead_of_an_embedded_one(tmp_path: Path) -> None:
-    async with database_url(tmp_path, {"SVC_DATABASE_URL": "postgresql://elsewhere/svc"}) as url:
-        assert url == "postgresql://elsewhere/svc"
+    environ = {"SVC_DATABASE_URL": "postgresql://elsewhere/svc"}
+    async with database_urls(tmp_path, environ) as urls:
+        assert urls.service == urls.owner == "postgresql://elsewhere/svc"
+    async with database_urls(tmp_path, {**environ, "SVC_DATABASE_OWNER_URL": "postgresql://owner@elsewhere"}) as urls:
+        assert (urls.service, urls.owner) == ("postgresql://elsewhere/svc", "postgresql://owner@elsewhere")
     assert list(tmp_path.iterdir()) == []

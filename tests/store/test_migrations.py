@@ -19,6 +19,13 @@ SINGLE_LIST = Path(__file__).parent / "single_list"
 
 
 @pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """For the owner, who migrates."""
+    async with Database.open(database_url.replace("//svc@", "//svc_owner@")) as owner:
+        yield owner
+
+
+@pytest.fixture
 async def steps(database: Database) -> list[Migration]:
     """What the database has, and two more."""
     known = known_migrations()

@@ -5,7 +5,7 @@ from asyncpg import ExclusionViolationError, ForeignKeyViolationError, UniqueVio
 from svc_actors.store.audit import Caller, Outcome, Via, record
 from svc_actors.store.database import Database, DatabaseStatistics
 from svc_actors.store.driver import Record
-from svc_actors.store.embedded import DatabaseInUseError, DatabaseStartError, database_url, embedded
+from svc_actors.store.embedded import DatabaseStartError, DatabaseUrls, database_urls, embedded
 from svc_actors.store.events import (
     Event,
     EventKind,
@@ -19,11 +19,13 @@ from svc_actors.store.events import (
 )
 from svc_actors.store.exclusive import AnotherServiceError, exclusive
 from svc_actors.store.failures import Collision
+from svc_actors.store.grants import grant_service, prepare_schema
 from svc_actors.store.lanes import LANE, Lane, serve_request
 from svc_actors.store.listening import Notification, NotificationKind
 from svc_actors.store.loops import LoopAlert, keep_running
 from svc_actors.store.migrate import Component, Migration, MigrationError, known_migrations, migrate
 from svc_actors.store.sequencing import Retention
+from svc_actors.store.server_folder import DatabaseInUseError
 from svc_actors.store.transactions import Queryable, Session, Transaction
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "DatabaseInUseError",
     "DatabaseStartError",
     "DatabaseStatistics",
+    "DatabaseUrls",
     "Event",
     "EventKind",
     "EventLog",
@@ -61,12 +64,14 @@ __all__ = [
     "UniqueViolationError",
     "Via",
     "append",
-    "database_url",
+    "database_urls",
     "embedded",
     "exclusive",
+    "grant_service",
     "keep_running",
     "known_migrations",
     "migrate",
+    "prepare_schema",
     "record",
     "serve_request",
 ]

@@ -5,34 +5,32 @@ Invariants:
   service left running is stopped before a server is started.
 - Only the service's own user (and root) can connect: the socket lies in a folder closed to others, there is no TCP, and
   the server checks by `peer` who is calling.
-- The service signs in as a role that is no superuser.
+- The service signs in as a role that is no superuser and owns nothing; another one owns the tables and migrates them.
 - A server that dies is started again in the same folder; the URL stays the same.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import importlib.util
 import logging
 import os
-import pwd
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
-from urllib.parse import quote
 
 import trio
 
 from svc_actors.store.database import Database
 from svc_actors.store.nurseries import background_nursery
-from svc_actors.store.reach import Account, let_through, server_account
+from svc_actors.store.reach import Account
+from svc_actors.store.server_folder import Folder, give_folder
 
-ENVIRONMENT_VARIABLE = "SVC_DATABASE_URL"
+ENVIRONMENT_VARIABLE, OWNER_VARIABLE = "SVC_DATABASE_URL", "SVC_DATABASE_OWNER_URL"
 
 
 def _programs() -> Path:
@@ -45,14 +43,12 @@ def _programs() -> Path:
 
 PROGRAMS = _programs()
 _MAJOR_VERSION = "18"
-_ROLE = _DATABASE = "svc"
+SERVICE_ROLE, OWNER_ROLE = "svc", "svc_owner"
+_DATABASE = "svc"
 _SUPERUSER = "postgres"
-_SOCKET_NAME = ".s.PGSQL.5432"
-_LONGEST_SOCKET_PATH = 107
 _START_TIMEOUT, _FAST_STOP_TIMEOUT, _IMMEDIATE_STOP_TIMEOUT = 60.0, 30.0, 5.0
 _POLL = 0.005
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-_LOG_LIMIT = 16 * 1024 * 1024
 
 _SETTINGS = {
     "listen_addresses": "",
@@ -71,144 +67,60 @@ _SETTINGS = {
 _log = logging.getLogger(__name__)
 
 
-class DatabaseInUseError(RuntimeError):
-    """Another running service holds this folder."""
-
-
 class DatabaseStartError(RuntimeError):
     """PostgreSQL could not be set up or started; the message carries the end of its log."""
 
 
+@dataclass(frozen=True)
+class DatabaseUrls:
+    """Where the database is, for the owner of its tables, who migrates it, and for the role that the service runs as,
+    which reads and writes rows and can change neither tables nor the audit trail."""
+
+    owner: str
+    service: str
+
+
 @asynccontextmanager
-async def database_url(data_dir: Path, environ: Mapping[str, str]) -> AsyncIterator[str]:
-    """The URL of the service's database: the server that SVC_DATABASE_URL names, else one of our own in `data_dir`."""
+async def database_urls(data_dir: Path, environ: Mapping[str, str]) -> AsyncIterator[DatabaseUrls]:
+    """The service's database: the server that SVC_DATABASE_URL names, else one of our own in `data_dir`.
+
+    SVC_DATABASE_OWNER_URL names the owner; without it the service's role is the owner as well (docs/database.md).
+    """
     url = environ.get(ENVIRONMENT_VARIABLE, "")
     if url:
-        yield url
+        yield DatabaseUrls(owner=environ.get(OWNER_VARIABLE, "") or url, service=url)
     else:
-        async with embedded(data_dir / "postgresql") as own:
+        async with _serving(data_dir / "postgresql", {}) as own:
             yield own
 
 
 @asynccontextmanager
 async def embedded(data_dir: Path, *, settings: Mapping[str, str] | None = None) -> AsyncIterator[str]:
-    """Run PostgreSQL in `data_dir` for as long as the block lasts, and give its URL (a unix socket).
+    """Run PostgreSQL in `data_dir` for as long as the block lasts, and give its owner's URL (a unix socket).
 
     The first time makes the folder, later times find the same data. Raises `DatabaseInUseError`, `DatabaseStartError`,
     or `PermissionError` when the server's user cannot reach the folder.
     """
-    folder = await trio.to_thread.run_sync(_Folder.prepare, data_dir)
-    server = _Server(folder, {**_SETTINGS, **(settings or {})})
+    async with _serving(data_dir, settings or {}) as urls:
+        yield urls.owner
+
+
+@asynccontextmanager
+async def _serving(data_dir: Path, settings: Mapping[str, str]) -> AsyncIterator[DatabaseUrls]:
+    folder = await trio.to_thread.run_sync(Folder.prepare, data_dir, PROGRAMS)
+    server = _Server(folder, {**_SETTINGS, **settings})
     with folder.locked():
         await server.make_cluster()
         async with background_nursery() as nursery:
             await nursery.start(server.supervise)
-            await _ensure_role_and_database(folder)
-            yield folder.url(_ROLE, _DATABASE)
-
-
-class _Folder:
-    """Where things lie: `cluster/` (PostgreSQL's data), `socket/`, `server.log`, `lock`."""
-
-    def __init__(self, path: Path, socket_folder: Path, account: Account | None) -> None:
-        self.path = path
-        self.cluster = path / "cluster"
-        self.socket = socket_folder
-        self.log = path / "server.log"
-        self.account = account
-
-    @classmethod
-    def prepare(cls, data_dir: Path) -> _Folder:
-        path = data_dir.absolute()
-        path.mkdir(parents=True, exist_ok=True)
-        path = path.resolve()
-        account = server_account()
-        _close_to_others(path, account)
-        if account is not None:
-            let_through(account, path)
-            let_through(account, PROGRAMS / "postgres")
-        socket_folder = path / "socket"
-        if len(os.fsencode(socket_folder / _SOCKET_NAME)) > _LONGEST_SOCKET_PATH:
-            socket_folder = _short_folder(path)
-        socket_folder.mkdir(mode=0o700, exist_ok=True)
-        _close_to_others(socket_folder, account)
-        return cls(path, socket_folder, account)
-
-    def url(self, role: str, database: str) -> str:
-        return f"postgresql://{role}@/{database}?host={quote(str(self.socket), safe='')}"
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        with (self.path / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DatabaseInUseError(
-                    f"Another running service uses the database in {self.path}. Stop it, or choose another folder."
-                ) from None
-            try:
-                yield
-            finally:
-                if self.socket.parent != self.path:
-                    # What could not lie in the data folder is not left behind elsewhere.
-                    with suppress(OSError):
-                        self.socket.rmdir()
-
-    def open_log(self) -> int:
-        if self.log.exists() and self.log.stat().st_size > _LOG_LIMIT:
-            self.log.replace(self.log.with_suffix(".log.1"))
-        return os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def end_of_log(self) -> str:
-        if not self.log.exists():
-            return ""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
-
-    def forget_dead_server(self) -> None:
-        """Remove what a killed server left behind. Only while none of its processes lives and we hold the lock."""
-        for leftover in (
-            self.cluster / "postmaster.pid",
-            self.socket / _SOCKET_NAME,
-            self.socket / f"{_SOCKET_NAME}.lock",
-        ):
-            leftover.unlink(missing_ok=True)
-
-    def is_ready(self) -> bool:
-        """Whether the server says, in the last line of its pid file, that it takes connections."""
-        lines = self._pid_file()
-        return len(lines) >= 8 and lines[7].strip() == "ready"
-
-    def postmaster(self) -> int:
-        """The pid of the server that is running or was the last one to run; 0 when there was none."""
-        lines = self._pid_file()
-        return int(lines[0]) if lines else 0
-
-    def _pid_file(self) -> list[str]:
-        try:
-            return (self.cluster / "postmaster.pid").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-
-    def processes(self) -> list[int]:
-        """Every process of a server that works on this folder: PostgreSQL's processes keep the cluster as their cwd."""
-        found = []
-        for entry in os.scandir("/proc"):
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    works_here = Path(os.readlink(f"/proc/{entry.name}/cwd")) == self.cluster
-                    program = Path(os.readlink(f"/proc/{entry.name}/exe")).name
-                except OSError:
-                    # Gone meanwhile, or somebody else's.
-                    continue
-                if works_here and program.removesuffix(" (deleted)") == "postgres":
-                    found.append(int(entry.name))
-        return found
+            await _ensure_roles_and_database(folder)
+            yield DatabaseUrls(owner=folder.url(OWNER_ROLE, _DATABASE), service=folder.url(SERVICE_ROLE, _DATABASE))
 
 
 class _Server:
     """The postmaster of one folder."""
 
-    def __init__(self, folder: _Folder, settings: Mapping[str, str]) -> None:
+    def __init__(self, folder: Folder, settings: Mapping[str, str]) -> None:
         self._folder = folder
         self._settings = settings
 
@@ -227,6 +139,7 @@ class _Server:
         unfinished = folder.path / "cluster.new"
         if unfinished.exists():
             await trio.to_thread.run_sync(shutil.rmtree, unfinished)
+        give_folder(unfinished, folder.account)
         arguments = ["-D", str(unfinished), "-U", _SUPERUSER, "--auth=peer", "--encoding=UTF8"]
         arguments += ["--locale-provider=builtin", "--locale=C", "--builtin-locale=C.UTF-8", "--no-instructions"]
         done = await trio.run_process(
@@ -238,7 +151,6 @@ class _Server:
         )
         if done.returncode != 0:
             raise DatabaseStartError(f"initdb failed in {unfinished}:\n{done.stdout.decode(errors='replace')}")
-        _write_access_rules(unfinished, folder.account)
         unfinished.rename(folder.cluster)
 
     async def supervise(self, task_status: trio.TaskStatus[None]) -> None:
@@ -270,6 +182,7 @@ class _Server:
         folder = self._folder
         await self._stop_all()
         folder.forget_dead_server()
+        folder.write_access_rules(folder.cluster, (SERVICE_ROLE, OWNER_ROLE, _SUPERUSER))
         options = [f"--{name}={value}" for name, value in self._settings.items()]
         log = folder.open_log()
         try:
@@ -344,42 +257,24 @@ def _identity(account: Account | None) -> _Identity:
     )
 
 
-async def _ensure_role_and_database(folder: _Folder) -> None:
-    """The service's role (no superuser; it may create databases) and its database, made when they are missing."""
+async def _ensure_roles_and_database(folder: Folder) -> None:
+    """The owner's role, the service's role (neither a superuser) and the database, made when they are missing.
+
+    Until November 2026 the service's role owned everything: what it owns is handed over.
+    """
     async with Database.open(folder.url(_SUPERUSER, "postgres"), size=1) as database:
-        if not await database.fetchval("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", _ROLE):
-            await database.execute(f"CREATE ROLE {_ROLE} LOGIN CREATEDB")
-        if not await database.fetchval("SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", _DATABASE):
-            await database.execute(f"CREATE DATABASE {_DATABASE} OWNER {_ROLE}")
-
-
-def _write_access_rules(cluster: Path, account: Account | None) -> None:
-    """Who may connect: our own user (and the server's), known to the kernel, over the socket."""
-    own = pwd.getpwuid(os.geteuid()).pw_name
-    users = dict.fromkeys([own, account.name if account else own])
-    rules = [f"svc {user} {role}" for user in users for role in (_ROLE, _SUPERUSER)]
-    (cluster / "pg_ident.conf").write_text("\n".join(rules) + "\n")
-    (cluster / "pg_hba.conf").write_text("local all all peer map=svc\n")
-
-
-def _close_to_others(folder: Path, account: Account | None) -> None:
-    status = folder.stat()
-    expected = account.uid if account else os.geteuid()
-    if status.st_uid not in (expected, os.geteuid()):
-        raise PermissionError(f"The database folder {folder} belongs to another user.")
-    if account is not None:
-        os.chown(folder, account.uid, account.gid)
-    folder.chmod(0o700)
-
-
-def _short_folder(path: Path) -> Path:
-    """A folder for the socket where the data folder's own path is too long for one; the same for the same path."""
-    runtime = Path("/run") if os.geteuid() == 0 else Path(os.environ.get("XDG_RUNTIME_DIR", "/tmp"))  # noqa: S108
-    folder = runtime / f"svc-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink():
-        raise PermissionError(f"{folder} is a link, where the folder of the database's socket should be.")
-    return folder
+        known = {row["rolname"] for row in await database.fetch("SELECT rolname FROM pg_roles")}
+        if SERVICE_ROLE not in known:
+            await database.execute(f"CREATE ROLE {SERVICE_ROLE} LOGIN")
+        exists = await database.fetchval("SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", _DATABASE)
+        if OWNER_ROLE not in known:
+            await database.execute(f"CREATE ROLE {OWNER_ROLE} LOGIN CREATEDB")
+        if not exists:
+            await database.execute(f"CREATE DATABASE {_DATABASE} OWNER {OWNER_ROLE}")
+    async with Database.open(folder.url(_SUPERUSER, _DATABASE), size=1) as database:
+        await database.execute(f"ALTER ROLE {SERVICE_ROLE} NOCREATEDB")
+        # Does nothing where the service's role owns nothing.
+        await database.execute(f"REASSIGN OWNED BY {SERVICE_ROLE} TO {OWNER_ROLE}")
 
 
 def _quoted(path: Path) -> str:

@@ -233,6 +233,10 @@ class EventLog:
         finally:
             self._subscriptions.discard(subscription)
 
+    def retain(self, retention: Retention) -> None:
+        """Keep so much of the log from now on."""
+        self._sequencer.retention = retention
+
     def statistics(self) -> EventLogStatistics:
         return EventLogStatistics(
             self.position, self._sequencer.active, len(self._subscriptions), self._delivered, self._dropped

@@ -52,7 +52,7 @@ class Sequencer:
     def __init__(self, database: Database, retention: Retention, alert: LoopAlert | None = None) -> None:
         self.active = False
         self._database = database
-        self._retention = retention
+        self.retention = retention
         self._alert = alert
         self._woken = trio.Event()
 
@@ -99,7 +99,7 @@ class Sequencer:
                 await _move_all(session, frontier, low=frontier.low)
             if now >= prune_at:
                 prune_at = now + _PRUNE_PERIOD
-                await prune(session, self._retention)
+                await prune(session, self.retention)
             with trio.move_on_at(sweep_at):
                 await self._woken.wait()
 

@@ -1,0 +1,87 @@
+"""How long the controller keeps what is over: tasks and their logs, samples of nodes, deleted machines, traffic.
+
+Everything is removed in batches that stand in nobody's way (`svc_actors.store.removal`). What something still refers to
+stays: a deleted machine as long as it holds an address or has figures of a month that is kept.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from svc_actors.store import Database, Transaction
+from svc_actors.store.removal import in_batches, remove_rows
+
+_TASKS_AT_ONCE: Final = 200
+_MACHINES_AT_ONCE: Final = 100
+
+
+async def remove_old_tasks(database: Database, keep: timedelta) -> int:
+    """Tasks that ended longer ago than `keep`, with their logs; the last task of a machine that lives stays."""
+    # Logs first, since a log may have a million lines: then each task goes with what is left.
+    await remove_rows(
+        database,
+        "task_events",
+        "task_id IN (SELECT id FROM tasks WHERE ended_at < now() - $1::interval ORDER BY ended_at LIMIT 10000)",
+        keep,
+    )
+
+    async def remove(tx: Transaction) -> int:
+        ids = [
+            row["id"]
+            for row in await tx.fetch(
+                """
+                SELECT id FROM tasks WHERE ended_at < now() - $1::interval
+                ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
+                """,
+                keep,
+                _TASKS_AT_ONCE,
+            )
+        ]
+        await tx.execute("DELETE FROM task_events WHERE task_id = ANY($1::uuid[])", ids)
+        return await tx.change("DELETE FROM tasks WHERE id = ANY($1::uuid[])", ids)
+
+    return await in_batches(lambda: database.transact(remove), _TASKS_AT_ONCE)
+
+
+async def remove_old_samples(database: Database, keep: timedelta) -> int:
+    """Hourly samples of nodes. Looked for node by node, since their key begins with the node."""
+    removed = 0
+    for node in await database.fetch("SELECT id FROM nodes"):
+        removed += await remove_rows(
+            database, "node_samples", "node_id = $1 AND hour < now() - $2::interval", node["id"], keep
+        )
+    return removed
+
+
+async def remove_old_traffic(database: Database, months: int) -> int:
+    """Readings and decisions of the months before the last `months`; what stands in force stays."""
+    before = await database.fetchval(
+        "SELECT to_char(date_trunc('month', now() AT TIME ZONE 'UTC') - make_interval(months => $1), 'YYYY-MM')", months
+    )
+    removed = await remove_rows(database, "traffic_readings", "period < $1", before)
+    return removed + await remove_rows(database, "traffic_decisions", "period < $1 AND NOT standing", before)
+
+
+async def remove_deleted_machines(database: Database, keep: timedelta) -> int:
+    """Machines that were deleted longer ago than `keep`, and of whose traffic no month is kept."""
+
+    async def remove(tx: Transaction) -> int:
+        ids = [
+            row["id"]
+            for row in await tx.fetch(
+                """
+                SELECT id FROM vms WHERE deleted_at < now() - $1::interval
+                  AND NOT EXISTS (SELECT FROM allocations WHERE vm_id = vms.id)
+                  AND NOT EXISTS (SELECT FROM traffic_readings WHERE vm_id = vms.id)
+                ORDER BY deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED
+                """,
+                keep,
+                _MACHINES_AT_ONCE,
+            )
+        ]
+        for table in ("traffic_decisions", "security_group_machines", "nics"):
+            await tx.execute(f"DELETE FROM {table} WHERE vm_id = ANY($1::uuid[])", ids)
+        return await tx.change("DELETE FROM vms WHERE id = ANY($1::uuid[])", ids)
+
+    return await in_batches(lambda: database.transact(remove), _MACHINES_AT_ONCE)

@@ -1,0 +1,138 @@
+"""Old audit rows: written to a file that stays, then removed from the table.
+
+`audit-<first>-<last>.jsonl.gz` holds one row a line, as JSON, in the order of their ids; its SHA-256 is recorded in
+`audit_exports`. Invariants: a row leaves the table only after the file that holds it is on disk and recorded, and never
+before it is 30 days old, whatever the settings say (the database sees to both, see the migration). A crash in between
+leaves a file that is written anew, or recorded rows that are removed the next time.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.store.database import Database
+from svc_actors.store.transactions import Transaction
+
+ROWS_A_FILE: Final = 100_000
+_PAGE: Final = 5_000
+_REMOVED_AT_ONCE: Final = 5_000
+_PAUSE: Final = 0.01
+"""Seconds between two batches, for others."""
+
+
+async def archive_audit(database: Database, folder: Path, keep: timedelta, *, rows_a_file: int = ROWS_A_FILE) -> int:
+    """Export and remove the rows older than `keep`; returns how many were removed. For one task at a time."""
+    await trio.to_thread.run_sync(lambda: folder.mkdir(mode=0o700, parents=True, exist_ok=True))
+    # First what was exported by a process that ended before it could remove it.
+    lowest = await database.fetchval("SELECT min(id) FROM audit")
+    left = await database.fetch(
+        "SELECT first_id, last_id FROM audit_exports WHERE last_id >= $1 ORDER BY first_id", lowest
+    )
+    removed = 0
+    for row in left:
+        removed += await _remove(database, keep, max(row["first_id"], lowest), row["last_id"])
+    while exported := await _export(database, folder, keep, rows_a_file):
+        removed += await _remove(database, keep, *exported)
+    return removed
+
+
+async def _remove(database: Database, keep: timedelta, first: int, last: int) -> int:
+    removed = 0
+    for start in range(first, last + 1, _REMOVED_AT_ONCE):
+        end = min(start + _REMOVED_AT_ONCE - 1, last)
+        removed += await database.fetchval("SELECT remove_exported_audit($1, $2, $3)", keep, start, end)
+        await trio.sleep(_PAUSE)
+    return removed
+
+
+async def _export(database: Database, folder: Path, keep: timedelta, most: int) -> tuple[int, int] | None:
+    """Write the next rows to a file, and return their first and last id; None when there are none that are old."""
+    after: int = await database.fetchval("SELECT coalesce(max(last_id), 0) FROM audit_exports")
+    unfinished = folder / "audit.unfinished"
+    first = last = rows = 0
+    file = await trio.to_thread.run_sync(_Writer, unfinished)
+    try:
+        while rows < most:
+            position: int | None = await database.fetchval("SELECT min(id) FROM audit WHERE id > $1", last or after)
+            if position is None:
+                break
+            # By a range of ids, which no plan can turn into a sort of all that is left.
+            page = await database.fetch(
+                """
+                SELECT id, at < now() - $3::interval AS old, row_to_json(audit)::text AS line
+                FROM audit WHERE id >= $1 AND id < $2 ORDER BY id
+                """,
+                position,
+                position + min(_PAGE, most - rows),
+                keep,
+            )
+            # Up to the first that is too young: between the first and the last of a file no row is left out.
+            old = list(takewhile(lambda row: row["old"], page))
+            if not old:
+                break
+            first, last, rows = first or old[0]["id"], old[-1]["id"], rows + len(old)
+            await trio.to_thread.run_sync(file.write, [row["line"] for row in old])
+            if len(old) < len(page):
+                break
+    finally:
+        sha256 = await trio.to_thread.run_sync(file.close)
+    if not rows:
+        await trio.Path(unfinished).unlink()
+        return None
+    name = f"audit-{first:012d}-{last:012d}.jsonl.gz"
+    await trio.to_thread.run_sync(_put_in_place, unfinished, folder / name)
+
+    async def record(tx: Transaction) -> None:
+        await tx.execute(
+            "INSERT INTO audit_exports (first_id, last_id, rows, file, sha256) VALUES ($1, $2, $3, $4, $5)",
+            first,
+            last,
+            rows,
+            name,
+            sha256,
+        )
+
+    await database.transact(record)
+    return first, last
+
+
+class _Writer:
+    """A compressed file, written in threads; `close` returns its SHA-256 once it is on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._raw = os.fdopen(descriptor, "r+b")
+        # Level 1: audit rows repeat themselves, and come to a tenth; higher levels cost five times as long for little.
+        self._gzip = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=1, mtime=0)
+
+    def write(self, lines: Sequence[str]) -> None:
+        self._gzip.write("".join(f"{line}\n" for line in lines).encode())
+
+    def close(self) -> str:
+        self._gzip.close()
+        self._raw.flush()
+        os.fsync(self._raw.fileno())
+        self._raw.seek(0)
+        digest = hashlib.file_digest(self._raw, "sha256").hexdigest()
+        self._raw.close()
+        return digest
+
+
+def _put_in_place(unfinished: Path, path: Path) -> None:
+    unfinished.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,52 @@
+"""What the service's role may do: read and write rows, and no more.
+
+It owns nothing, so it can neither change tables nor switch their triggers off; of the audit trail it may add and read.
+Given anew after every migration, in one transaction, so that a new table is never without.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from svc_actors.store.database import Database
+from svc_actors.store.embedded import DatabaseUrls
+from svc_actors.store.migrate import migrate
+from svc_actors.store.transactions import Transaction
+
+log = structlog.get_logger(__name__)
+
+_APPEND_ONLY = ("audit", "audit_exports")
+_READ_ONLY = ("schema_migration",)
+
+
+async def prepare_schema(urls: DatabaseUrls) -> None:
+    """Migrate as the owner, and give the service's role its rights."""
+    async with Database.open(urls.service, size=1) as service:
+        role: str = await service.fetchval("SELECT session_user")
+    async with Database.open(urls.owner, size=1, application_name="svc migration") as owner:
+        await migrate(owner)
+        if role == await owner.fetchval("SELECT session_user"):
+            log.warning(
+                "the service's role owns the database, and could change the audit trail",
+                role=role,
+                remedy="name an owner in SVC_DATABASE_OWNER_URL (docs/database.md)",
+            )
+        else:
+            await grant_service(owner, role)
+
+
+async def grant_service(owner: Database, role: str) -> None:
+    async def grant(tx: Transaction) -> None:
+        name = await tx.fetchval("SELECT quote_ident($1)", role)
+        await tx.execute(
+            f"""
+            GRANT USAGE ON SCHEMA public TO {name};
+            GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name};
+            GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO {name};
+            REVOKE UPDATE, DELETE, TRUNCATE ON {", ".join(_APPEND_ONLY)} FROM {name};
+            REVOKE INSERT, UPDATE, DELETE, TRUNCATE ON {", ".join(_READ_ONLY)} FROM {name};
+            GRANT EXECUTE ON FUNCTION remove_exported_audit(interval, bigint, bigint) TO {name};
+            """
+        )
+
+    await owner.transact(grant)
