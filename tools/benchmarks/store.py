@@ -1,4 +1,5 @@
-"""B10 and B12: a cold start beside bare initdb and start, and queries a second beside asyncpg on asyncio.
+"""B10, B12, B16: a cold start beside bare initdb and start, queries a second beside asyncpg on asyncio, and commits
+that write an event beside commits that do not.
 
 Run as `python -m tools.benchmarks.store`. Ours and the peer's turns alternate, and the median counts. Our queries go
 through the pool and its checks, each with its deadline; asyncpg's run on a bare connection where there is one, and
@@ -12,9 +13,10 @@ import queue
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -22,7 +24,7 @@ from time import perf_counter
 import asyncpg
 import trio
 
-from svc_actors.store import Database, embedded, migrate
+from svc_actors.store import Database, EventKind, EventLog, NewEvent, append, embedded, migrate, serve_request
 from svc_actors.store.embedded import PROGRAMS
 from svc_actors.store.reach import server_account
 from tools.benchmarks import Ratio
@@ -30,6 +32,7 @@ from tools.benchmarks import Ratio
 ROUNDS = 7
 QUERIES = 8_000
 STARTS = 5
+WRITERS, COMMIT_ROUNDS, COMMIT_SECONDS = 16, 5, 2.0
 QUERY = "SELECT $1::int"
 
 
@@ -131,8 +134,56 @@ def measure_cold_start() -> Ratio:
     return Ratio("B10 cold start past initdb + start : 1 s", median(longer), 1.0, "s", goal=1.0, higher_is_better=False)
 
 
+async def commit(url: str, *, events: bool) -> float:
+    """Commits a second of sixteen writers, each on a row of its own, for some seconds; the event log runs beside."""
+    async with Database.open(url, size=WRITERS, background=2) as database, trio.open_nursery() as nursery:
+        await nursery.start(EventLog(database).run)
+        commits = 0
+
+        async def write(row: int) -> None:
+            nonlocal commits
+            serve_request()
+            while True:
+                async with database.transaction() as transaction:
+                    await transaction.execute("UPDATE counter SET value = value + 1 WHERE id = $1", row)
+                    if events:
+                        await append(transaction, NewEvent(kind=EventKind.SYSTEM, payload={"row": row}))
+                commits += 1
+
+        for row in range(WRITERS):
+            nursery.start_soon(write, row)
+        await trio.sleep(COMMIT_SECONDS)
+        nursery.cancel_scope.cancel()
+    return commits / COMMIT_SECONDS
+
+
+async def prepare_commits(url: str) -> None:
+    async with Database.open(url, size=1) as database:
+        await migrate(database)
+        await database.execute("CREATE TABLE counter (id int PRIMARY KEY, value int NOT NULL)")
+        await database.execute("INSERT INTO counter SELECT generate_series(0, $1::int), 0", WRITERS)
+
+
+def measure_commits() -> Ratio:
+    """B16, with a flush of 2 ms, as a disk has that is not a RAM disk. Rates, so more is better."""
+    with_events, without = [], []
+    with _server({"commit_delay": "2000", "commit_siblings": "0"}) as url:
+        trio.run(prepare_commits, url)
+        for _ in range(COMMIT_ROUNDS):
+            with_events.append(trio.run(partial(commit, url, events=True)))
+            without.append(trio.run(partial(commit, url, events=False)))
+    return Ratio(
+        f"B16 commits with an event, {WRITERS} writers : without",
+        median(with_events),
+        median(without),
+        "commits/s",
+        goal=0.8,
+        higher_is_better=True,
+    )
+
+
 def measure() -> list[Ratio]:
-    return [measure_cold_start(), *measure_queries()]
+    return [measure_cold_start(), *measure_queries(), measure_commits()]
 
 
 @contextmanager
@@ -146,12 +197,12 @@ def _folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _server() -> Iterator[str]:
+def _server(settings: Mapping[str, str] | None = None) -> Iterator[str]:
     """A server for the length of the block, in a thread with a Trio of its own, so that any event loop may use it."""
     started: queue.Queue[tuple[str, trio.lowlevel.TrioToken, trio.Event]] = queue.Queue()
 
     async def serve(folder: Path) -> None:
-        async with embedded(folder) as url:
+        async with embedded(folder, settings=settings) as url:
             stop = trio.Event()
             started.put((url, trio.lowlevel.current_trio_token(), stop))
             await stop.wait()

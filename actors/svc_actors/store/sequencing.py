@@ -221,5 +221,5 @@ async def next_notifications(
     while True:
         try:
             arrived.append(notifications.receive_nowait())
-        except trio.WouldBlock:
+        except (trio.WouldBlock, trio.EndOfChannel):
             return arrived
