@@ -163,7 +163,7 @@ class LibvirtHost:
                     host._nursery.start_soon(host._sample)
                     host._nursery.start_soon(traffic.run)
                     host._nursery.start_soon(network.keep)
-                    await host._acceleration.verdict()
+                    await host._choose_accelerator()
                     try:
                         yield host
                     finally:
@@ -306,6 +306,13 @@ class LibvirtHost:
         except (HostError, OSError) as error:
             self._restore_failure = str(error)
             log.error("the guests' networks could not be restored", error=str(error))
+
+    async def _choose_accelerator(self) -> None:
+        """Before the first order, which would wait for it. A host that cannot (its disk is full, say) still opens."""
+        try:
+            await self._acceleration.verdict()
+        except (HostError, OSError) as error:
+            log.warning("the accelerator was not chosen; the next start tries again", error=str(error))
 
     async def _sample(self) -> None:
         """Read the counters of all running machines, steadily; a reading that fails is a gap and nothing more."""

@@ -7,6 +7,7 @@ import hashlib
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ import httpx
 import pytest
 import trio
 from pydantic import AnyUrl
+from trio.testing import MockClock
 
 from svc_nodeagent import outbound
 from svc_nodeagent.host import HostError
@@ -32,8 +34,11 @@ Answer = Callable[[httpx.Request], httpx.Response]
 class Publisher:
     """A site that serves one file with ranges, and may stop in the middle of it."""
 
-    def __init__(self, content: bytes = CONTENT, *, stops_after: int | None = None) -> None:
+    def __init__(
+        self, content: bytes = CONTENT, *, stops_after: int | None = None, seconds_a_chunk: float = 0.0
+    ) -> None:
         self.content = content
+        self.seconds_a_chunk = seconds_a_chunk
         self.stops_after = stops_after
         self.requests: list[str | None] = []
         self.sent = 0
@@ -52,7 +57,7 @@ class Publisher:
             if self.stops_after is not None and at >= self.stops_after:
                 self.stops_after = None
                 raise httpx.ReadError("the connection was cut")
-            await trio.lowlevel.checkpoint()
+            await trio.sleep(self.seconds_a_chunk)
             self.sent += len(data[at : at + 65536])
             yield data[at : at + 65536]
 
@@ -429,3 +434,25 @@ async def test_an_image_of_another_format_is_not_taken_for_what_it_is_not(tmp_pa
 
     assert refusal.value.code is FailureCode.INVALID
     assert list(folders.images.iterdir()) == []
+
+
+@pytest.fixture
+def fast_clock() -> MockClock:
+    """A hundred times as fast as ours, so that threads at work take next to no time."""
+    return MockClock(rate=100)
+
+
+async def test_progress_is_told_every_few_seconds_however_much_comes(tmp_path: Path, fast_clock: MockClock) -> None:
+    images, _ = cache(tmp_path, Publisher(seconds_a_chunk=2.0))
+    told: list[float] = []
+
+    async def report(percent: int, message: str) -> None:
+        await trio.lowlevel.checkpoint()
+        told.append(trio.current_time())
+
+    began = trio.current_time()
+    await images.ensure(published(), report)
+
+    assert told[0] - began < 10  # at once, with the first bytes
+    assert 5 <= len(told) <= 12  # of 16 chunks in half a minute
+    assert min(later - earlier for earlier, later in pairwise(told)) >= 3.0
