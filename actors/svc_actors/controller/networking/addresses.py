@@ -73,7 +73,20 @@ _TAKE: Final = """
     UPDATE pools SET next_slot = CASE WHEN taken.slot = $4 THEN $3 ELSE taken.slot + 1 END
     FROM taken WHERE pools.id = $1 RETURNING taken.slot
 """
+"""The first free slot from the hint on ($2, the slot past the one given last), else the first free one before it; $3
+and $4 are the ends of the range. Free is the absence of a row, so the arms look for gaps between rows:
 
+1. the hint itself;
+2. past the hint: the slot after a held one whose neighbour is not held;
+3. the first slot of the range;
+4. before the hint: as 2.
+
+Of a range 1 to 6 with 4, 5 and 1 held and the hint at 4: 4 is held, 5 has no neighbour, so 6 is taken. With 6 held as
+well nothing is past the hint; 1 is held and 2 is not, so 2 is taken. None of the four: the pool is full.
+
+Cost: `allocations` is read by its primary key (pool, slot) and only as far as the first gap, so a pool costs what the
+run of held slots at the hint is long, not what it holds. The caller has locked the pool's row, so nothing moves
+between the search and the insertion. The hint wraps around at the end of the range."""
 
 _TAKE_HINTED: Final = """
     WITH pool AS (
