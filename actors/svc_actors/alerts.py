@@ -5,6 +5,7 @@ Invariant: of one key at most one alert is open; raising it again changes nothin
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
@@ -20,6 +21,14 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
+@dataclass(frozen=True)
+class Told:
+    """An alert in words for the members of a project: they name no node, no pool and nothing of the host's."""
+
+    project_id: UUID
+    message: str
+
+
 async def raise_alert(
     tx: Transaction,
     key: str,
@@ -28,12 +37,15 @@ async def raise_alert(
     severity: Severity = Severity.WARNING,
     resource_kind: str | None = None,
     resource_id: UUID | str | None = None,
+    told: Told | None = None,
 ) -> None:
-    """Open the alert of this key, or keep it open. The event is sent when it opens or its words change."""
+    """Open the alert of this key, or keep it open. The event is sent when it opens or its words change. `told` is what
+    the customer reads whose machine it is about."""
     row = await tx.fetchrow(
-        """INSERT INTO alerts (key, severity, message, resource_kind, resource_id) VALUES ($1, $2, $3, $4, $5)
+        """INSERT INTO alerts (key, severity, message, resource_kind, resource_id, project_id, told)
+           VALUES ($1, $2, $3, $4, $5, $6, $7)
            ON CONFLICT (key) WHERE closed_at IS NULL
-           DO UPDATE SET message = excluded.message, severity = excluded.severity
+           DO UPDATE SET message = excluded.message, severity = excluded.severity, told = excluded.told
            WHERE (alerts.message, alerts.severity) IS DISTINCT FROM (excluded.message, excluded.severity)
            RETURNING *""",
         key,
@@ -41,6 +53,8 @@ async def raise_alert(
         message,
         resource_kind,
         str(resource_id) if resource_id is not None else None,
+        told.project_id if told is not None else None,
+        told.message if told is not None else None,
     )
     if row is not None:
         await announce_alert(tx, row)
@@ -84,6 +98,26 @@ async def announce_alert(tx: Transaction, row: Record) -> None:
                 "resource_id": row["resource_id"],
                 "open": row["closed_at"] is None,
                 "acknowledged": row["acknowledged_at"] is not None,
+            },
+        ),
+    )
+    if row["project_id"] is None:
+        return
+    # The same for the members of the project, who are not sent the operators' words.
+    await events.append(
+        tx,
+        NewEvent(
+            kind=EventKind.ALERT,
+            subject=str(row["id"]),
+            project_id=row["project_id"],
+            payload={
+                "id": str(row["id"]),
+                "severity": row["severity"],
+                "message": row["told"],
+                "resource_kind": row["resource_kind"],
+                "resource_id": row["resource_id"],
+                "open": row["closed_at"] is None,
+                "acknowledged": row["customer_acknowledged_at"] is not None,
             },
         ),
     )

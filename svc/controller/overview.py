@@ -10,6 +10,7 @@ from pydantic import Field
 from svc.controller.access import visible_projects
 from svc.controller.machines.models import SHOWN_STATUS
 from svc.controller.services import Controller
+from svc.identity.alerts import visible_alerts
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, contains, joined, literally
@@ -38,8 +39,8 @@ class CapacityUse(Model):
 
 
 class Overview(Model):
-    """Counts by status, of what the caller may see. `tasks` are the open ones. `nodes`, `alerts` and `capacity` are for
-    staff and administrators; a customer reads none."""
+    """Counts by status, of what the caller may see. `tasks` are the open ones. `nodes` and `capacity` are for staff and
+    administrators; a customer reads none."""
 
     vms: dict[str, int]
     nodes: dict[str, int]
@@ -90,14 +91,15 @@ async def overview(context: Context[Controller], request: Empty) -> Overview:
             WHERE status IN ('queued', 'running') AND {own_tasks.sql} GROUP BY 1""",
         own_tasks,
     )
+    own_alerts = visible_alerts(principal)
+    alerts: int = await database.fetchval(f"SELECT count(*) FROM alerts WHERE {own_alerts.sql}", *own_alerts.args)
     if not principal.sees_everything:
-        return Overview(vms=vms, nodes={}, tasks=tasks, alerts=0, capacity=None)
+        return Overview(vms=vms, nodes={}, tasks=tasks, alerts=alerts, capacity=None)
     nodes = await _counts(
         database,
         f"SELECT {SHOWN_STATE} AS word, count(*) AS number FROM nodes WHERE deleted_at IS NULL GROUP BY 1",
         EVERYTHING,
     )
-    alerts: int = await database.fetchval("SELECT count(*) FROM alerts WHERE closed_at IS NULL")
     return Overview(vms=vms, nodes=nodes, tasks=tasks, alerts=alerts, capacity=await _capacity(database))
 
 

@@ -8,8 +8,8 @@ from uuid import UUID
 from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access
+from svc.registry.paging import Condition, Page, PageRequest, contains, equals, joined, paginate
+from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
 from svc_actors.alerts import Severity, announce_alert
 from svc_actors.errors import not_found
@@ -19,7 +19,8 @@ operations = Operations[IdentityServices]()
 
 
 class Alert(Model):
-    """`key` names what the alert is about; of one key at most one is open."""
+    """`key` names what the alert is about; of one key at most one is open. A customer reads those about their own
+    machines, in words of their own, and whether somebody of the project has acknowledged it."""
 
     id: UUID
     key: str
@@ -33,8 +34,24 @@ class Alert(Model):
     closed_at: datetime | None
 
     @classmethod
-    def of(cls, row: Record) -> Alert:
-        return cls(**{name: row[name] for name in cls.model_fields})
+    def of(cls, row: Record, principal: Principal) -> Alert:
+        shown = {name: row[name] for name in cls.model_fields}
+        if principal.sees_everything:
+            return cls(**shown)
+        theirs = {
+            "message": row["told"],
+            "acknowledged_at": row["customer_acknowledged_at"],
+            "acknowledged_by": row["customer_acknowledged_by"],
+        }
+        return cls(**shown | theirs)
+
+
+def visible_alerts(principal: Principal) -> Condition:
+    """Of the open alerts, those that the caller may see."""
+    if principal.sees_everything:
+        return Condition("alerts.closed_at IS NULL")
+    own = "alerts.project_id IN (SELECT m.project_id FROM project_members AS m WHERE m.user_id = $1)"
+    return Condition(f"alerts.closed_at IS NULL AND {own}", (principal.user_id,))
 
 
 class AlertList(PageRequest):
@@ -49,20 +66,22 @@ class AlertRequest(Request):
 
 @operations.declare(
     "alert.list",
-    "List open alerts, the gravest and newest first",
+    "List open alerts, the gravest and newest first; a customer those about their own machines",
     Route.get("/alerts"),
-    access=Access.STAFF,
+    access=Access.SIGNED_IN,
     scope=Scope.READ,
     columns=("severity", "message", "raised=opened_at", "id"),
 )
 async def list_alerts(context: Context[IdentityServices], request: AlertList) -> Page[Alert]:
+    principal = context.principal
+    words = ("alerts.message", "alerts.key") if principal.sees_everything else ("alerts.told",)
     rows, total = await paginate(
         context.services.database,
         select="SELECT alerts.* FROM alerts",
         where=[
-            Condition("alerts.closed_at IS NULL"),
+            visible_alerts(principal),
             equals("alerts.severity", request.severity),
-            contains(request.q, "alerts.message", "alerts.key"),
+            contains(request.q, *words),
         ],
         sortable={
             "severity": "ROW(alerts.severity = 'critical', alerts.opened_at)",
@@ -72,21 +91,28 @@ async def list_alerts(context: Context[IdentityServices], request: AlertList) ->
         request=request,
         tie="alerts.id",
     )
-    return Page[Alert].of([Alert.of(row) for row in rows], total, request)
+    return Page[Alert].of([Alert.of(row, principal) for row in rows], total, request)
 
 
 @operations.declare(
-    "alert.ack", "Say that an alert was seen", Route.post("/alerts/{id}/ack"), access=Access.STAFF, scope=Scope.WRITE
+    "alert.ack",
+    "Say that an alert was seen",
+    Route.post("/alerts/{id}/ack"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
 )
 async def acknowledge(context: Context[IdentityServices], request: AlertRequest) -> Alert:
-    """Somebody has seen it. The first one stays the one who did."""
+    """Somebody has seen it. The first one stays the one who did; for the provider and for the project each."""
+    principal = context.principal
+    whose = "acknowledged" if principal.sees_everything else "customer_acknowledged"
+    visible = joined([visible_alerts(principal)], first=3)
     async with context.services.database.transaction() as tx:
         row = await tx.fetchrow(
-            """UPDATE alerts SET acknowledged_at = coalesce(acknowledged_at, now()),
-                                 acknowledged_by = coalesce(acknowledged_by, $2)
-               WHERE id = $1 AND closed_at IS NULL RETURNING *""",
+            f"""UPDATE alerts SET {whose}_at = coalesce({whose}_at, now()), {whose}_by = coalesce({whose}_by, $2)
+                WHERE id = $1 AND {visible.sql} RETURNING *""",
             request.id,
-            context.principal.user_id,
+            principal.user_id,
+            *visible.args,
         )
         if row is None:
             raise not_found("There is no such open alert.")
@@ -97,6 +123,6 @@ async def acknowledge(context: Context[IdentityServices], request: AlertRequest)
             target_kind="alert",
             target_id=str(request.id),
             target_name=row["key"],
-            project_id=None,
+            project_id=row["project_id"],
         )
-    return Alert.of(row)
+    return Alert.of(row, principal)

@@ -52,7 +52,11 @@ class Passwords:
     async def turn(self) -> AsyncIterator[None]:
         """Wait to be one of the few who may try a password now. Raises `unavailable` when too many wait already."""
         if self._turns.statistics().tasks_waiting >= _MAX_WAITING:
-            raise unavailable("Too many people are signing in at once.", hint="Try again in a few seconds.")
+            raise unavailable(
+                "Too many people are signing in at once.",
+                hint="Try again in a few seconds.",
+                details={"retry_after": 5},
+            )
         async with self._turns:
             yield
 

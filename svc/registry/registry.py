@@ -112,7 +112,7 @@ class Registry(Generic[ServicesT]):
             try:
                 return await entry.operation.handler(context, request)
             except _NOT_BEGUN as error:
-                raise unavailable(f"{error}.", hint="Try again in a moment.") from error
+                raise unavailable(f"{error}.", hint="Try again in a moment.", details={"retry_after": 1}) from error
         except ServiceError as error:
             if self._leaves_a_trace(entry.operation, context.principal, error):
                 await _record_refusal(entry.operation, context, parameters, error.code)

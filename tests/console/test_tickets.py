@@ -77,7 +77,7 @@ async def test_a_ticket_is_written_in_the_audit(house: House) -> None:
 async def test_a_machine_that_is_not_running_has_no_console(house: House, status: str) -> None:
     await house.database.execute("UPDATE vms SET status = $1", status)
     answer = await house.asked(token=await house.token(await house.person()))
-    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_ready")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
 
 
 async def test_a_console_on_an_offline_node_is_unavailable(house: House) -> None:

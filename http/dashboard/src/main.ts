@@ -50,7 +50,7 @@ const SECTIONS: Section[] = [
   { path: "images", label: "Images", roles: EVERYBODY, open: (me) => imagesView(me) },
   { path: "people", label: "People", roles: ["administrator"], open: (me) => peopleView(me) },
   { path: "tokens", label: "API tokens", roles: EVERYBODY, open: () => tokensView() },
-  { path: "alerts", label: "Alerts", roles: ["administrator", "staff"], open: () => alertsView() },
+  { path: "alerts", label: "Alerts", roles: EVERYBODY, open: () => alertsView() },
   { path: "activity", label: "Activity", roles: EVERYBODY, open: () => activityView() },
 ];
 

@@ -19,7 +19,8 @@ from svc_actors.controller.machines.consoles import (
     TokenCredential,
     issue,
 )
-from svc_actors.errors import forbidden, not_ready, unavailable
+from svc_actors.controller.machines.states import MachineStatus, run_it_first
+from svc_actors.errors import conflict, forbidden, unavailable
 from svc_actors.store import audit
 
 operations = Operations[Controller]()
@@ -55,7 +56,11 @@ async def open_console(context: Context[Controller], request: ConsoleRequest) ->
     machine = await visible_machine(services.database, context.principal, request.id)
     name, status, node_id = machine["name"], machine["status"], machine["node_id"]
     if status not in OPENABLE:
-        raise not_ready(f"Machine {name} is {status}: it has no console now.", hint="Start the machine first.")
+        raise conflict(
+            f"Machine {name} is {status}: it has no console now.",
+            hint=run_it_first(MachineStatus(status)),
+            details={"status": status},
+        )
     if node_id is None or not services.gateway.is_online(node_id):
         raise unavailable(
             f"The node of machine {name} is offline: its consoles cannot be reached.",

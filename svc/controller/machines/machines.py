@@ -17,6 +17,7 @@ from svc.controller.machines.models import (
     SHOWN_STATUS,
     VM,
     VM_SELECT,
+    WINDOWS_ACCOUNT,
     AccessMode,
     MetricPoint,
     MetricSeries,
@@ -211,6 +212,10 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
     vcpus, memory_mib, disk_gib = _sizes(request, plan, principal)
     mode = request.access_mode or AccessMode.USER_SUDO
     account = account_name(mode.value, image["login_user"])
+    if image["os_family"] == "windows":
+        account = WINDOWS_ACCOUNT
+        if request.access_mode is not None:
+            raise wrong_field("access_mode", "must be left out: a Windows machine has its administrator account alone")
     keys = await guest_access.ssh_keys(database, principal, request.ssh_keys, request.ssh_key_ids)
     wants_password = request.set_password is not None or request.password
     guest_access.require_way_in(mode, password=wants_password, keys=keys)
@@ -353,7 +358,9 @@ async def _image(queryable: Queryable, request: VMCreateRequest) -> Record:
     if (request.image_id is None) == (request.image is None):
         raise wrong_field("image_id", "give this, or image (its slug)")
     row = await queryable.fetchrow(
-        "SELECT id, login_user FROM images WHERE (id = $1 OR slug = $2) AND enabled", request.image_id, request.image
+        "SELECT id, login_user, os_family FROM images WHERE (id = $1 OR slug = $2) AND enabled",
+        request.image_id,
+        request.image,
     )
     if row is None:
         raise not_found("There is no such image.")

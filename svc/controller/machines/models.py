@@ -51,7 +51,8 @@ class VMAddress(Model):
 
 
 class VM(Model):
-    """A machine. `user` is the account that its access mode names. `status_reason` says why a machine failed, or what
+    """A machine. `user` is the account that its access mode names; a Windows machine has
+    its administrator account and no access mode. `status_reason` says why a machine failed, or what
     is unusual about it. `node_id` and `node_name` are for staff and administrators."""
 
     id: UUID
@@ -70,7 +71,7 @@ class VM(Model):
     vcpus: int
     memory_mib: int
     disk_gib: int
-    access_mode: AccessMode
+    access_mode: AccessMode | None
     user: str
     primary_ip: str | None
     addresses: list[VMAddress]
@@ -79,6 +80,7 @@ class VM(Model):
     @classmethod
     def of(cls, row: Record, principal: Principal) -> VM:
         hidden = {} if principal.sees_everything else {"pool_id": None}
+        windows = row["os_family"] == "windows"
         addresses = [VMAddress(**(address | hidden)) for address in row["addresses"]]
         return cls(
             id=row["id"],
@@ -97,8 +99,8 @@ class VM(Model):
             vcpus=row["vcpus"],
             memory_mib=row["memory_mib"],
             disk_gib=row["disk_gib"],
-            access_mode=AccessMode(row["access_mode"]),
-            user=account_name(row["access_mode"], row["login_user"]),
+            access_mode=None if windows else AccessMode(row["access_mode"]),
+            user=WINDOWS_ACCOUNT if windows else account_name(row["access_mode"], row["login_user"]),
             primary_ip=next((address.ip for address in addresses if address.primary), None),
             addresses=addresses,
             created_at=row["created_at"],
@@ -136,6 +138,9 @@ class MetricSeries(Model):
     points: list[MetricPoint]
 
 
+WINDOWS_ACCOUNT: Final = "Administrator"
+"""Whose password a Windows machine has; there is no choice, so no access mode (specification, Password rule)."""
+
 _HOST_KNOWS: Final = ", ".join(f"'{status.value}'" for status in sorted(UNKNOWN_WHILE_AWAY))
 SHOWN_STATUS: Final = f"""CASE WHEN nodes.state <> 'online'
     AND vms.status IN ({_HOST_KNOWS}) THEN 'unknown' ELSE vms.status END"""
@@ -143,7 +148,7 @@ SHOWN_STATUS: Final = f"""CASE WHEN nodes.state <> 'online'
 # Outer joins by a primary key cost nothing where only rows are counted: the planner leaves them out.
 VM_SELECT: Final = f"""
 SELECT vms.*, {SHOWN_STATUS} AS shown_status, projects.name AS project_name, nodes.name AS node_name,
-       plans.name AS plan_name, images.name AS image_name, images.login_user,
+       plans.name AS plan_name, images.name AS image_name, images.login_user, images.os_family,
        (SELECT coalesce(json_agg(json_build_object('ip', address_text(held.ip), 'state', held.state,
                                                    'primary', held.is_primary, 'pool_id', held.pool_id)
                                  ORDER BY held.is_primary DESC, held.ip), '[]')

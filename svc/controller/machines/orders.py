@@ -40,8 +40,15 @@ class VMUpdateRequest(Request):
     memory_mib: MemoryMib | None = None
 
 
+class VMUpdateResult(VM):
+    """The machine as it is recorded now. `task_id` carries the change out; when it fails, the record is put back."""
+
+    task_id: UUID
+
+
 class VMDeleteRequest(Request):
-    """Without `destroy_disks` the disks are kept on the node, apart from the machine."""
+    """Without `destroy_disks` the disks are kept on the node, apart from the machine; the task's last message says
+    which. Nobody can attach or remove them over the API yet: the provider does it on the node."""
 
     id: UUID
     confirm: Confirmation
@@ -157,7 +164,7 @@ async def delete(context: Context[Controller], request: VMDeleteRequest) -> Task
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
 )
-async def update(context: Context[Controller], request: VMUpdateRequest) -> VM:
+async def update(context: Context[Controller], request: VMUpdateRequest) -> VMUpdateResult:
     services, principal = context.services, context.principal
     row = await visible_machine(services.database, principal, request.id)
     if (request.vcpus is not None or request.memory_mib is not None) and not principal.sees_everything:
@@ -169,8 +176,9 @@ async def update(context: Context[Controller], request: VMUpdateRequest) -> VM:
     )
     if wanted == Changes():
         raise invalid("Nothing would change.", hint="Give a name, vcpus or memory_mib that differs.")
-    await _machine(context, request.id).ask(Machine.update, context.caller, wanted)
-    return await show(services.database, principal, request.id)
+    task = await _machine(context, request.id).ask(Machine.update, context.caller, wanted)
+    changed = await show(services.database, principal, request.id)
+    return VMUpdateResult(**changed.model_dump(), task_id=task.id)
 
 
 @operations.declare(

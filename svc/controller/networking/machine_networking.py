@@ -1,7 +1,7 @@
 """A machine's network as its owner sees and changes it: cards, addresses, groups, rate; and whether its host has it.
 
-A change is answered as soon as it is recorded; the machine's host follows (`status`). Customers choose the family of a
-further address; which pool and which address is for staff and administrators.
+A change is answered as soon as it is recorded; the machine's host follows (`status`). Customers choose among the pools
+that the machine may have a further address of (`pools`), within what their plan allows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.machines.network_attachment import NewAddress, ipv4_allowed
+from svc_actors.controller.machines.network_attachment import NewAddress, ipv4_allowed, offered_pools
 from svc_actors.controller.machines.spec import effective_rate, held_network
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.networking.addresses import guest_address
 from svc_actors.controller.networking.security_groups import groups_of
 from svc_actors.controller.traffic.periods import period_of, utc_now
 from svc_actors.controller.traffic.readings import month_of
-from svc_actors.errors import conflict, forbidden
+from svc_actors.errors import conflict
 from svc_actors.runtime.actor import Ref
 from svc_actors.store import Queryable, Record
 
@@ -88,8 +88,18 @@ class GroupName(Model):
     name: str
 
 
+class PoolChoice(Model):
+    """A pool that the machine may have a further address of."""
+
+    id: UUID
+    name: str
+    family: int
+    topology: Topology
+
+
 class MachineNetworking(Model):
-    """`rate_mbps` is the operator's cap and `effective_rate_mbps` the one that counts, each way; null is none.
+    """`pools` are what a further address of the first NIC may be of, in the order in which they are tried.
+    `rate_mbps` is the operator's cap and `effective_rate_mbps` the one that counts, each way; null is none.
     `ipv4_allowed` is how many addresses the plan allows; staff and administrators, whom it does not bind, see null
     where there is no plan. `month` is the transfer of the month that runs. `error` says why `status` is failed."""
 
@@ -102,6 +112,7 @@ class MachineNetworking(Model):
     isolated_reason: str | None
     ipv4_allowed: int | None
     ipv4_count: int
+    pools: list[PoolChoice]
     month: TrafficMonth
     status: NetworkStatus
     error: str | None
@@ -117,8 +128,8 @@ class NetworkingRequest(Request):
 
 
 class AttachRequest(Request):
-    """What is left out is chosen: IPv4, the first pool with a free address, the first card. `pool_id` and `ip` are for
-    staff and administrators."""
+    """What is left out is chosen: IPv4, the first card, and of its `pools` the first with a free address, public ones
+    before private ones and those behind nat."""
 
     id: UUID
     family: Literal[4, 6] | None = None
@@ -158,8 +169,6 @@ async def show_networking(context: Context[Controller], request: NetworkingReque
 async def attach(context: Context[Controller], request: AttachRequest) -> AttachResult:
     database, principal = context.services.database, context.principal
     await visible_machine(database, principal, request.id)
-    if not principal.sees_everything and (request.pool_id is not None or request.ip is not None):
-        raise forbidden("Which pool and which address is for the provider to choose.", hint="Leave pool_id and ip out.")
     wanted = NewAddress(
         family=request.family,
         pool_id=request.pool_id,
@@ -223,6 +232,10 @@ async def networking_of(queryable: Queryable, principal: Principal, vm_id: UUID)
         isolated_reason=_EXCEEDED if vm["traffic_isolated"] else None,
         ipv4_allowed=await _ipv4_allowed(queryable, principal, vm["plan_id"]),
         ipv4_count=sum(address.family == 4 for address in addresses),
+        pools=[
+            PoolChoice(id=pool["id"], name=pool["name"], family=pool["family"], topology=Topology(pool["topology"]))
+            for pool in await offered_pools(queryable, vm_id, vm["node_id"])
+        ],
         month=TrafficMonth.of(await month_of(queryable, vm_id, period_of(utc_now()))),
         status=status,
         error=_error(vm, status, principal),

@@ -39,7 +39,7 @@ def _network(given: object) -> IPv4Network | IPv6Network:
             if ip_interface(given).ip != meant.network_address:
                 raise ValueError(f"must end where its prefix does: bits are set beyond it, and the network is {meant}")
             return meant
-    raise ValueError("must be a network such as 192.0.2.0/24 or 2001:db8::/32, or an address")
+    raise ValueError("must be a network such as 192.0.2.0/24 or 2001:db8::/32, or an address, without a zone")
 
 
 def _held_address(given: object) -> IPv4Address | IPv6Address:

@@ -37,6 +37,14 @@ class Allocated(Model):
     disk_gib: int
 
 
+class Overcommit(Model):
+    """How many times what the host has is promised to machines: 1 promises nothing twice."""
+
+    cpu: float
+    memory: float
+    disk: float
+
+
 class NodeModel(Model):
     """`capacity` is null until the node was first seen. `seen_at` is when it was last heard of."""
 
@@ -46,9 +54,7 @@ class NodeModel(Model):
     state: NodeState
     mode: NodeMode
     maintenance: bool
-    cpu_overcommit: float
-    memory_overcommit: float
-    disk_overcommit: float
+    overcommit: Overcommit
     capacity: NodeCapacity | None
     allocated: Allocated
     connected_at: datetime | None

@@ -27,11 +27,12 @@ from svc.controller.nodes.models import (
     NodeModel,
     NodeSample,
     ObservedDomainModel,
+    Overcommit,
 )
 from svc.controller.services import Controller
 from svc.controller.tasks import TASK_COLUMNS, TaskFilters, TaskModel, page_of_tasks
 from svc.registry.declare import Operations
-from svc.registry.operation import Context, Request, Route
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
@@ -45,7 +46,7 @@ from svc_actors.store import Queryable, audit
 operations = Operations[Controller]()
 
 NodeName = nodes_joining.NodeName
-Overcommit = Annotated[float, Field(gt=0, le=100)]
+OvercommitFactor = Annotated[float, Field(gt=0, le=100)]
 _SORTABLE = {
     "name": "nodes.name",
     "state": SHOWN_STATE,
@@ -67,6 +68,14 @@ class NodeRequest(Request):
     id: UUID
 
 
+class OvercommitChange(Model):
+    """What is left out stays."""
+
+    cpu: OvercommitFactor | None = None
+    memory: OvercommitFactor | None = None
+    disk: OvercommitFactor | None = None
+
+
 class NodeUpdate(Request):
     """What is left out stays. `mode` goes from observe to managed only."""
 
@@ -74,16 +83,16 @@ class NodeUpdate(Request):
     name: NodeName | None = None
     mode: NodeMode | None = None
     maintenance: bool | None = None
-    cpu_overcommit: Overcommit | None = None
-    memory_overcommit: Overcommit | None = None
-    disk_overcommit: Overcommit | None = None
+    overcommit: (
+        Annotated[OvercommitChange, Field(description='Such as {"cpu": 8}: times what the host has.')] | None
+    ) = None
 
 
 class NodeTaskList(TaskFilters):
     id: UUID
 
 
-class NodeSamplesRequest(Request):
+class NodeSamplesRequest(PageRequest):
     id: UUID
     hours: Annotated[int, Field(ge=1, le=24 * 365)] = 24
 
@@ -150,13 +159,14 @@ async def show_node(context: Context[Controller], request: NodeRequest) -> NodeD
     scope=Scope.ADMIN,
 )
 async def update_node(context: Context[Controller], request: NodeUpdate) -> NodeDetail:
+    overcommit = request.overcommit or OvercommitChange()
     change = NodeChange(
         name=request.name,
         mode=request.mode,
         maintenance=request.maintenance,
-        cpu_overcommit=request.cpu_overcommit,
-        memory_overcommit=request.memory_overcommit,
-        disk_overcommit=request.disk_overcommit,
+        cpu_overcommit=overcommit.cpu,
+        memory_overcommit=overcommit.memory,
+        disk_overcommit=overcommit.disk,
     )
     await context.services.actors.ref(Node, str(request.id)).ask(Node.update, context.caller, change)
     return await _detail(context.services, request.id)
@@ -253,15 +263,20 @@ async def node_tasks(context: Context[Controller], request: NodeTaskList) -> Pag
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
 )
-async def node_samples(context: Context[Controller], request: NodeSamplesRequest) -> list[NodeSample]:
+async def node_samples(context: Context[Controller], request: NodeSamplesRequest) -> Page[NodeSample]:
     await get_node(context.services.database, request.id)
-    rows = await context.services.database.fetch(
-        "SELECT hour, samples, load_1m, memory_free_mib, disk_free_gib FROM node_samples"
-        " WHERE node_id = $1 AND hour > now() - make_interval(hours => $2) ORDER BY hour",
-        request.id,
-        request.hours,
+    rows, total = await paginate(
+        context.services.database,
+        select="SELECT hour, samples, load_1m, memory_free_mib, disk_free_gib FROM node_samples",
+        where=[
+            Condition("node_id = $1 AND hour > now() - make_interval(hours => $2)", (request.id, request.hours)),
+        ],
+        sortable={"hour": "hour"},
+        default_sort="hour",
+        request=request,
+        tie="hour",
     )
-    return [NodeSample(**row) for row in rows]
+    return Page[NodeSample].of([NodeSample(**row) for row in rows], total, request)
 
 
 async def _task(context: Context[Controller], node_id: UUID, op: str, timeout: float) -> TaskModel:
@@ -321,9 +336,7 @@ def _shown(services: Controller, node: NodeRecord, allocated: Mapping[UUID, Allo
         "state": node.state,
         "mode": node.mode,
         "maintenance": node.maintenance,
-        "cpu_overcommit": node.cpu_overcommit,
-        "memory_overcommit": node.memory_overcommit,
-        "disk_overcommit": node.disk_overcommit,
+        "overcommit": Overcommit(cpu=node.cpu_overcommit, memory=node.memory_overcommit, disk=node.disk_overcommit),
         "capacity": capacity,
         "allocated": allocated.get(node.id, _NOTHING),
         "connected_at": node.connected_at,

@@ -299,3 +299,40 @@ async def test_a_pool_is_not_bridged_under_a_machine_that_its_host_could_not_fil
         assert (await on.administrator("pool.show", id=pool)).topology == "routed"
         await database.execute("DELETE FROM security_group_machines")
         assert (await on.administrator("pool.update", id=pool, topology="bridged")).topology == "bridged"
+
+
+async def test_the_counts_of_a_pool_add_up_to_its_range(database: Database) -> None:
+    async with stage(database) as on:
+        pool = await on.administrator(
+            "network.add_pool",
+            id=on.world.network_id,
+            name="small",
+            cidr="192.0.2.0/24",
+            range_start="192.0.2.8",
+            range_end="192.0.2.13",
+        )
+        await on.administrator("pool.block", id=pool.id, ip="192.0.2.9", note="spam")
+        await on.administrator("pool.block", id=pool.id, ip="192.0.2.200", note="outside of the range")
+
+        shown = await on.administrator("pool.show", id=pool.id)
+
+        held = shown.reserved_count + shown.allocated_count + shown.releasing_count + shown.blocked_count
+        assert (shown.total, shown.blocked_count, shown.reserved_count, shown.free_count) == (6, 1, 0, 5)
+        assert held + shown.free_count == shown.total
+
+
+@pytest.mark.parametrize(
+    ("figures", "field"), [({"gateway_mode": "subnet"}, "gateway_mode"), ({"guest_prefix_len": 24}, "guest_prefix_len")]
+)
+async def test_a_routed_ipv4_guest_has_a_single_address(
+    database: Database, figures: dict[str, Any], field: str
+) -> None:
+    async with stage(database) as on:
+        given = {"id": on.world.network_id, "cidr": "192.0.2.0/24", "topology": "routed"}
+
+        refused = await refusal(on.administrator, "network.add_pool", name="r", **given, **figures)
+        made = await on.administrator("network.add_pool", name="r", **given, guest_prefix_len=32)
+
+        assert refused.code is ErrorCode.INVALID
+        assert refused.message.startswith(f"{field}: ")
+        assert (made.guest_prefix_len, made.gateway_mode) == (32, "onlink")

@@ -180,10 +180,16 @@ async def test_a_nodes_settings_change_and_managed_does_not_go_back_to_observe(s
     await site.join(await site.bootstrap("taken"))
     updated = await site.call(
         nodes.update_node,
-        nodes.NodeUpdate(id=node.node_id, name="renamed", mode=NodeMode.MANAGED, maintenance=True, cpu_overcommit=8),
+        nodes.NodeUpdate(
+            id=node.node_id,
+            name="renamed",
+            mode=NodeMode.MANAGED,
+            maintenance=True,
+            overcommit=nodes.OvercommitChange(cpu=8),
+        ),
     )
     assert (updated.name, updated.mode, updated.maintenance) == ("renamed", NodeMode.MANAGED, True)
-    assert (updated.cpu_overcommit, updated.memory_overcommit) == (8, 1)
+    assert (updated.overcommit.cpu, updated.overcommit.memory) == (8, 1)
     for change in ({"mode": NodeMode.OBSERVE}, {"name": "taken"}):
         with pytest.raises(ServiceError) as refusal:
             await site.call(nodes.update_node, nodes.NodeUpdate(id=node.node_id, **change))
@@ -247,7 +253,8 @@ async def test_an_hours_sample_is_the_mean_of_its_minutes(site: Site) -> None:
                 while (beat := site.services.gateway.heartbeat(node.node_id)) is None or beat.capacity.load_1m != load:
                     await trio.sleep(0.02)
             await watch.record()
-    (sample,) = await site.call(nodes.node_samples, nodes.NodeSamplesRequest(id=node.node_id, hours=2))
+    page = await site.call(nodes.node_samples, nodes.NodeSamplesRequest(id=node.node_id, hours=2))
+    [sample] = page.items
     assert (sample.samples, sample.load_1m) == (2, 3.0)
 
 

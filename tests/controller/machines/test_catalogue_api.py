@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from svc.registry.principal import Role
-from svc_actors.alerts import KEPT_DAYS, Severity, close_alert, forget_closed_alerts, raise_alert
+from svc_actors.alerts import KEPT_DAYS, Severity, Told, close_alert, forget_closed_alerts, raise_alert
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
@@ -77,7 +77,7 @@ async def test_a_plan_that_machines_have_stays(database: Database) -> None:
 
 async def test_customers_change_nothing_that_is_everybodys(database: Database) -> None:
     async with opened(database) as (_, _, _, customer):
-        everybodys = {"network", "pool", "location", "plan", "alert"}
+        everybodys = {"network", "pool", "location", "plan"}
         for operation in REGISTRY:
             if operation.subject in everybodys and operation.mutates:
                 assert await code_of(customer, operation.name) is ErrorCode.FORBIDDEN
@@ -90,7 +90,7 @@ async def test_a_network_with_a_pool_gives_addresses_at_once(database: Database)
         )
         [pool] = network.pools
         assert (pool.gateway, pool.range_start, pool.range_end) == ("10.5.0.1", "10.5.0.1", "10.5.0.6")
-        assert (pool.total, pool.free_count, pool.reserved_count, pool.guest_prefix_len) == (6, 5, 3, 32)
+        assert (pool.total, pool.free_count, pool.reserved_count, pool.guest_prefix_len) == (6, 5, 1, 32)
         assert {each.name: each.default for each in await administrator("network.list")} == {
             "nat": False,
             "second": True,
@@ -164,7 +164,8 @@ async def test_an_alert_is_open_once_until_it_is_over(database: Database) -> Non
         assert seen.acknowledged_by == administrator.principal.user_id
         again = await administrator("alert.ack", id=alert.id)
         assert again.acknowledged_at == seen.acknowledged_at
-        assert await code_of(customer, "alert.list") is ErrorCode.FORBIDDEN
+        assert (await customer("alert.list")).total == 0
+        assert await code_of(customer, "alert.ack", id=alert.id) is ErrorCode.NOT_FOUND
         async with database.transaction() as tx:
             await close_alert(tx, "disk:alpha")
         assert (await administrator("alert.list")).items == []
@@ -283,3 +284,38 @@ async def test_nothing_is_pulled_onto_a_node_that_is_only_observed(database: Dat
 
         assert refused is ErrorCode.CONFLICT
         assert await database.fetchval("SELECT count(*) FROM tasks") == 0
+
+
+async def test_a_customer_reads_the_alerts_of_their_own_machines_in_words_of_their_own(database: Database) -> None:
+    async with opened(database) as (service, world, administrator, customer):
+        stranger = Api(service, await person(database, Role.CUSTOMER))
+        async with database.transaction() as tx:
+            await raise_alert(tx, "disk:alpha", "The disk of alpha is full.")
+            told = Told(world.project_id, "Its host is behind.")
+            await raise_alert(tx, "network:web", "Node alpha refuses pool nat.", told=told)
+
+        [seen] = (await customer("alert.list")).items
+        acknowledged = await customer("alert.ack", id=seen.id)
+        [whole] = (await administrator("alert.list", q="refuses")).items
+
+        assert (seen.message, seen.acknowledged_at) == ("Its host is behind.", None)
+        assert acknowledged.acknowledged_by == customer.principal.user_id
+        assert (whole.message, whole.acknowledged_at) == ("Node alpha refuses pool nat.", None)
+        assert (await customer("alert.list", q="alpha")).total == 0
+        assert [(await each("overview.show")).alerts for each in (administrator, customer, stranger)] == [2, 1, 0]
+        assert (await stranger("alert.list")).total == 0
+        assert await code_of(stranger, "alert.ack", id=seen.id) is ErrorCode.NOT_FOUND
+
+
+async def test_the_event_of_an_alert_that_a_customer_may_see_holds_their_words_alone(database: Database) -> None:
+    world = await make_world(database)
+    async with database.transaction() as tx:
+        told = Told(world.project_id, "Its host is behind.")
+        await raise_alert(tx, "network:web", "Node alpha refuses pool nat.", told=told)
+    rows = await database.fetch("SELECT * FROM event_inbox WHERE kind = 'alert' ORDER BY id")
+
+    assert [(row["administrators_only"], row["project_id"], row["payload"]["message"]) for row in rows] == [
+        (True, None, "Node alpha refuses pool nat."),
+        (False, world.project_id, "Its host is behind."),
+    ]
+    assert "alpha" not in str(rows[1]["payload"])

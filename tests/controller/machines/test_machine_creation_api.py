@@ -262,3 +262,15 @@ async def test_a_customer_learns_nothing_about_nodes_from_a_refusal(database: Da
 
 async def _never(*_: object) -> Any:
     await trio.sleep_forever()
+
+
+async def test_a_windows_machine_has_its_administrator_account_and_no_access_mode(database: Database) -> None:
+    async with stage(database) as now:
+        await database.execute("UPDATE images SET os_family = 'windows'")
+
+        refused = await refusal(now.customer, "vm.create", **now.order(access_mode="user_sudo"))
+        made = await now.created()
+
+        assert refused.code is ErrorCode.INVALID
+        assert refused.message.startswith("access_mode: ")
+        assert (made.user, made.vm.user, made.vm.access_mode) == ("Administrator", "Administrator", None)

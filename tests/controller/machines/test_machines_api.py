@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, NoReturn
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 import trio
@@ -13,8 +13,17 @@ from pydantic import ValidationError
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
-from svc_nodeagent.protocol import FailureCode, VmSetPassword
+from svc_nodeagent.protocol import (
+    DeleteResult,
+    FailureCode,
+    NodeOperation,
+    OperationId,
+    OperationResult,
+    VmDelete,
+    VmSetPassword,
+)
 from tests.support.machine_api import REGISTRY
+from tests.support.machine_service import FakeGateway
 from tests.support.machines import PASSWORD, refusal, stage
 
 BY_ID = [
@@ -245,3 +254,46 @@ async def test_a_creation_that_failed_holds_its_name_no_longer(database: Databas
 
         assert taken.code is ErrorCode.CONFLICT
         assert [vm.id for vm in (await now.customer("vm.list")).items] == [made.vm.id]
+
+
+async def test_a_change_of_size_answers_with_its_task(database: Database) -> None:
+    async with stage(database) as now:
+        vm_id = (await now.created(start=False)).vm.id
+
+        changed = await now.administrator("vm.update", id=vm_id, vcpus=2)
+
+        task = await now.service.ended(changed.task_id)
+        assert (changed.vcpus, task.op, task.status) == (2, "vm.update", "succeeded")
+
+
+async def test_a_deletion_says_which_disks_are_kept_and_where(database: Database) -> None:
+    async with stage(database) as now:
+        kept, gone = (await now.created()).vm.id, (await now.created(name="other")).vm.id
+
+        async def delete(
+            gateway: FakeGateway, node_id: UUID, operation_id: OperationId, operation: NodeOperation
+        ) -> OperationResult:
+            assert isinstance(operation, VmDelete)
+            disks = () if operation.destroy_disks else ("disk0.qcow2",)
+            return DeleteResult(vm_id=operation.vm_id, removed_addresses=(), retained_disks=disks)
+
+        now.service.gateway.answers["vm.delete"] = delete
+        keeping = await now.service.ended((await now.customer("vm.delete", id=kept, confirm="web")).id)
+        task = await now.customer("vm.delete", id=gone, confirm="other", destroy_disks=True)
+
+        how = "The provider hands them out or removes them there."
+        assert keeping.message == f"Deleted; 1 disk is kept on its node, in retained/{kept}: disk0.qcow2. {how}"
+        assert (await now.service.ended(task.id)).message == "Done."
+
+
+async def test_a_hint_can_be_followed(database: Database) -> None:
+    async with stage(database) as now:
+        vm_id = (await now.created(start=False)).vm.id
+        stopped = await refusal(now.customer, "vm.reset_password", id=vm_id)
+        await database.execute("UPDATE vms SET status = 'failed', status_reason = 'r'")
+        failed = await refusal(now.customer, "vm.reset_password", id=vm_id)
+        console = await refusal(now.customer, "vm.console", id=vm_id)
+
+        assert (stopped.code, stopped.hint) == (ErrorCode.CONFLICT, "Start the machine first.")
+        assert (failed.code, failed.hint) == (ErrorCode.CONFLICT, None)
+        assert (console.code, console.hint) == (ErrorCode.CONFLICT, None)

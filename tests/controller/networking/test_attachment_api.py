@@ -175,13 +175,49 @@ def test_what_is_no_address_is_invalid(text: object) -> None:
         machine_networking.DetachRequest.model_validate({"id": str(uuid4()), "ip": text})
 
 
-async def test_customers_choose_the_family_only(database: Database) -> None:
+async def test_a_customer_chooses_among_the_pools_that_the_machine_may_use(database: Database) -> None:
     async with open_stage(database) as stage:
         vm_id = await stage.machine(plan_id=await plan(stage, 5))
+        routed = await stage.pool("198.51.100.0/28", name="public", topology="routed")
         api = await customer(stage)
-        await refused(CODES.FORBIDDEN, api, "vm.attach_ip", id=vm_id, pool_id=stage.world.pool_id)
-        await refused(CODES.FORBIDDEN, api, "vm.attach_ip", id=vm_id, ip="10.77.0.9")
+
+        offered = (await api("vm.networking", id=vm_id)).pools
+        by_pool = await api("vm.attach_ip", id=vm_id, pool_id=stage.world.pool_id)
+        by_address = await api("vm.attach_ip", id=vm_id, ip="198.51.100.9")
+
+        assert [(pool.id, pool.name) for pool in offered] == [(routed, "public"), (stage.world.pool_id, "nat")]
+        assert by_pool.address.ip == "10.77.0.3"
+        assert (by_address.address.ip, by_address.address.topology) == ("198.51.100.9", "routed")
+        await refused(CODES.CONFLICT, api, "vm.attach_ip", id=vm_id, ip="198.51.100.9")
+
+
+async def test_a_customer_is_told_nothing_of_pools_that_the_machine_may_not_use(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id = await stage.machine(plan_id=await plan(stage, 5))
+        closed = await stage.pool("198.51.100.0/28", name="closed", enabled=False)
+        api = await customer(stage)
+
+        named = await refused(CODES.NOT_FOUND, api, "vm.attach_ip", id=vm_id, pool_id=closed)
+        absent = await refused(CODES.NOT_FOUND, api, "vm.attach_ip", id=vm_id, pool_id=uuid4())
+        inside = await refused(CODES.CONFLICT, api, "vm.attach_ip", id=vm_id, ip="198.51.100.9")
+        outside = await refused(CODES.CONFLICT, api, "vm.attach_ip", id=vm_id, ip="203.0.113.9")
+
+        assert named.message == absent.message
+        assert inside.message.replace("198.51.100.9", "203.0.113.9") == outside.message
+        assert closed not in [pool.id for pool in (await api("vm.networking", id=vm_id)).pools]
         assert len(await stage.held(vm_id)) == 1
+
+
+async def test_a_further_address_is_public_where_one_is_to_be_had(database: Database) -> None:
+    async with open_stage(database) as stage:
+        vm_id = await stage.machine(plan_id=await plan(stage, 5))
+        await stage.pool("192.168.7.0/28", name="inside", topology="routed")
+        await stage.pool("198.51.100.0/30", name="public", topology="routed")
+        api = await customer(stage)
+
+        given = [(await api("vm.attach_ip", id=vm_id)).address.ip for _ in range(2)]
+
+        assert given == ["198.51.100.2", "10.77.0.3"]
 
 
 async def test_staff_choose_pool_and_address(database: Database) -> None:

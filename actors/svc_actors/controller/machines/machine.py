@@ -31,6 +31,7 @@ from svc_actors.controller.machines.states import (
     Word,
     move,
     participle,
+    run_it_first,
     word_of,
 )
 from svc_actors.controller.networking.addresses import IPAddress, begin_release, free_removed, keep_addresses
@@ -140,7 +141,8 @@ class Machine(Actor):
             if vm.status is not MachineStatus.RUNNING:
                 raise conflict(
                     f"A password is set through the guest's agent, and the machine is {vm.status.value}.",
-                    hint="Start the machine first.",
+                    hint=run_it_first(vm.status),
+                    details={"status": vm.status.value},
                 )
             await tx.execute(
                 "UPDATE vms SET sealed_seed = $2 WHERE id = $1", self.vm_id, Seed(password_hash).sealed(self._sealer)

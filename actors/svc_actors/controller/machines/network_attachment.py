@@ -40,6 +40,28 @@ IPV6_OF_A_CUSTOMER: Final = 8
 """Sub-prefixes that a customer may have on one machine; the specification bounds IPv4 only."""
 
 
+# For a NIC ($1 its network, $3 itself) of a machine on a node ($2): every pool, or the one of an id ($4) or around an
+# address ($5), with what speaks against it. Public pools come first: behind nat nobody is reached from outside, and
+# private addresses (RFC 1918, RFC 6598, RFC 4193) are routed nowhere; of one kind the oldest comes first.
+_POOLS: Final = """
+SELECT pools.id, pools.name, pools.family, pools.topology, pools.vlan, pools.enabled,
+       pools.network_id = $1 AS of_the_network,
+       nodes.id IS NOT NULL AND pools.location_id = nodes.location_id
+       AND (cardinality(pools.node_ids) = 0 OR nodes.id = ANY(pools.node_ids)) AS serves,
+       NOT EXISTS (
+           SELECT FROM allocations held JOIN pools other ON other.id = held.pool_id
+           WHERE held.nic_id = $3 AND held.state = 'allocated'
+             AND ((other.topology = 'bridged') <> (pools.topology = 'bridged')
+                  OR other.vlan IS DISTINCT FROM pools.vlan)
+       ) AS mixes
+FROM pools LEFT JOIN nodes ON nodes.id = $2
+WHERE ($4::uuid IS NULL OR pools.id = $4) AND ($5::inet IS NULL OR $5 <<= pools.cidr)
+ORDER BY pools.topology = 'nat' OR EXISTS (
+             SELECT FROM unnest('{10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7}'::cidr[]) AS private
+             WHERE pools.cidr <<= private
+         ), pools.created_at, pools.id"""
+
+
 @dataclass(frozen=True)
 class NewAddress:
     """Which address is wanted. None leaves the choice to the service: the family is that of `ip` or `pool_id`, else 4;
@@ -120,6 +142,16 @@ async def _card(tx: Transaction, vm: MachineRow, nic_id: UUID | None) -> Record:
     return nic
 
 
+async def offered_pools(queryable: Queryable, vm_id: UUID, node_id: UUID | None) -> list[Record]:
+    """The pools that a further address of the machine's first NIC may be of, in the order in which they are tried."""
+    nic = await queryable.fetchrow("SELECT id, network_id FROM nics WHERE vm_id = $1 ORDER BY position LIMIT 1", vm_id)
+    if nic is None:
+        return []
+    facts = await queryable.fetchval("SELECT facts FROM nodes WHERE id = $1", node_id)
+    rows = await queryable.fetch(_POOLS, nic["network_id"], node_id, nic["id"], None, None)
+    return [row for row in rows if row["mixes"] and _unfit(row) is None and _lack(facts, row) is None]
+
+
 async def _pools(tx: Transaction, vm: MachineRow, nic: Record, wanted: NewAddress) -> list[Record]:
     """The pools to try, in order; one at least, all of one family."""
     family = wanted.family
@@ -127,28 +159,11 @@ async def _pools(tx: Transaction, vm: MachineRow, nic: Record, wanted: NewAddres
         if family not in (None, wanted.ip.version):
             raise wrong_field("family", f"{wanted.ip} is an IPv{wanted.ip.version} address")
         family = wanted.ip.version
-    rows = await tx.fetch(
-        """SELECT pools.id, pools.name, pools.family, pools.topology, pools.vlan, pools.enabled,
-                  pools.network_id = $1 AS of_the_network,
-                  nodes.id IS NOT NULL AND pools.location_id = nodes.location_id
-                  AND (cardinality(pools.node_ids) = 0 OR nodes.id = ANY(pools.node_ids)) AS serves,
-                  NOT EXISTS (
-                      SELECT FROM allocations held JOIN pools other ON other.id = held.pool_id
-                      WHERE held.nic_id = $5 AND held.state = 'allocated'
-                        AND ((other.topology = 'bridged') <> (pools.topology = 'bridged')
-                             OR other.vlan IS DISTINCT FROM pools.vlan)
-                  ) AS mixes
-           FROM pools LEFT JOIN nodes ON nodes.id = $2
-           WHERE ($3::uuid IS NULL OR pools.id = $3) AND ($4::inet IS NULL OR $4 <<= pools.cidr)
-           ORDER BY pools.created_at, pools.id""",
-        nic["network_id"],
-        vm.node_id,
-        wanted.pool_id,
-        wanted.ip,
-        nic["id"],
-    )
+    rows = await tx.fetch(_POOLS, nic["network_id"], vm.node_id, nic["id"], wanted.pool_id, wanted.ip)
+    if wanted.bounded and (wanted.pool_id is not None or wanted.ip is not None):
+        rows = [row for row in rows if row["mixes"] and _unfit(row) is None]
     if wanted.pool_id is not None or wanted.ip is not None:
-        return [_the_pool(rows, wanted, family, nic["network"])]
+        return [_the_pool(rows, wanted, family, "" if wanted.bounded else f" of the network {nic['network']}")]
     family = family or 4
     fitting = [row for row in rows if row["family"] == family and row["mixes"] and _unfit(row) is None]
     if not fitting:
@@ -160,13 +175,13 @@ async def _pools(tx: Transaction, vm: MachineRow, nic: Record, wanted: NewAddres
 
 
 def _the_pool(rows: list[Record], wanted: NewAddress, family: int | None, network: str) -> Record:
-    """The one pool that was named, by its id or by an address in it."""
+    """The one pool that was named, by its id or by an address in it; `network` ends a sentence."""
     if not rows and wanted.ip is None:
         raise not_found("There is no such pool.")
     if not rows and wanted.pool_id is not None:
         raise conflict(f"{wanted.ip} is not in that pool; nothing was changed.")
     if not rows:
-        raise conflict(f"{wanted.ip} is in no pool of the network {network}; nothing was changed.")
+        raise conflict(f"{wanted.ip} is in no pool{network} that the machine can use; nothing was changed.")
     pool = rows[0]
     if family not in (None, pool["family"]):
         raise wrong_field("family", f"the pool {pool['name']} is of IPv{pool['family']}")

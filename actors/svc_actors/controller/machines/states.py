@@ -170,6 +170,19 @@ def participle(order: Order) -> str:
     return _PARTICIPLES[order]
 
 
+def run_it_first(status: MachineStatus) -> str | None:
+    """What to do where a running machine is wanted; None where there is nothing that its owner can do."""
+    match status:
+        case MachineStatus.STOPPED:
+            return "Start the machine first."
+        case MachineStatus.CREATING | MachineStatus.STARTING | MachineStatus.REBOOTING:
+            return "Wait until the machine is running."
+        case MachineStatus.STOPPING:
+            return "Wait until the machine is stopped, then start it."
+        case _:
+            return None
+
+
 def diagram() -> str:
     """The table as a mermaid state diagram; docs/machine-states.md holds exactly this."""
     lines = ["stateDiagram-v2", "    [*] --> creating"]

@@ -7,6 +7,7 @@ operation id as before, so the agent answers what it did already.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_nodeagent.protocol import (
+    DeleteResult,
     FailureCode,
     OperationResult,
     VmCreate,
@@ -69,6 +71,11 @@ class MachineWork:
         self._tasks.handles("vm.delete", self.delete, end=self.ended, irrevocable=_NO_WAY_BACK)
 
     async def ended(self, task: Task, ending: Ending) -> None:
+        match ending.result:
+            case DeleteResult(vm_id=vm_id, retained_disks=disks) if disks:
+                kept = "1 disk is" if len(disks) == 1 else f"{len(disks)} disks are"
+                message = f"Deleted; {kept} kept on its node, in retained/{vm_id}: {', '.join(disks)}."
+                ending = replace(ending, message=message, hint="The provider hands them out or removes them there.")
         await self._actors.ref(Machine, str(task.resource_id)).ask(Machine.task_ended, task, ending)
 
     async def create(self, run: TaskRun) -> OperationResult:

@@ -37,6 +37,7 @@ class NetworkFailure:
     """`news`: the machine's record said something else, or nothing, before."""
 
     machine: str
+    project_id: UUID
     node: str
     news: bool
 
@@ -88,12 +89,12 @@ async def network_failed(tx: Transaction, vm_id: UUID, generation: int, message:
         """UPDATE vms SET net_error = $3, net_failed_at = now()
            FROM (SELECT id, net_error FROM vms WHERE id = $1 FOR NO KEY UPDATE) before, nodes
            WHERE vms.id = before.id AND vms.deleted_at IS NULL AND vms.net_applied < $2 AND nodes.id = vms.node_id
-           RETURNING vms.name, nodes.name AS node, before.net_error IS DISTINCT FROM $3 AS news""",
+           RETURNING vms.name, vms.project_id, nodes.name AS node, before.net_error IS DISTINCT FROM $3 AS news""",
         vm_id,
         generation,
         message,
     )
-    return None if row is None else NetworkFailure(row["name"], row["node"], row["news"])
+    return None if row is None else NetworkFailure(row["name"], row["project_id"], row["node"], row["news"])
 
 
 async def cap_rate(tx: Transaction, vm_id: UUID, rate_mbps: int | None) -> int | None:

@@ -133,7 +133,7 @@ def define(new: NewPool) -> PoolDefinition:
         topology=topology,
         gateway=gateway,
         gateway_mode=new.gateway_mode,
-        guest_prefix_len=_guest_prefix(new, slots, gateway),
+        guest_prefix_len=_guest_prefix(new, slots, topology, gateway),
         first_slot=first,
         last_slot=last,
         nameservers=tuple(new.nameservers),
@@ -169,9 +169,16 @@ def _default_gateway(slots: Slots) -> IPAddress:
     return slots.cidr.network_address + 1 if slots.family == 4 else LINK_LOCAL_GATEWAY
 
 
-def _guest_prefix(new: NewPool, slots: Slots, gateway: IPAddress) -> int:
+def _guest_prefix(new: NewPool, slots: Slots, topology: str, gateway: IPAddress) -> int:
     longest = slots.cidr.max_prefixlen
     prefix = new.guest_prefix_len
+    if topology == "routed" and slots.family == 4:
+        # The host routes single addresses (specification, Pool): in a shorter prefix a guest would look for its
+        # neighbours on a link that they are not on.
+        if prefix not in (None, longest):
+            raise wrong_field("guest_prefix_len", "a routed IPv4 guest has a /32")
+        if new.gateway_mode is GatewayMode.SUBNET:
+            raise wrong_field("gateway_mode", "a routed IPv4 guest has a /32, so its gateway is onlink")
     if prefix is None:
         on_link = new.gateway_mode is GatewayMode.ONLINK or gateway.is_link_local
         prefix = slots.prefix_len if on_link else slots.cidr.prefixlen

@@ -27,10 +27,12 @@ CROSS JOIN LATERAL (
            count(*) FILTER (WHERE state = 'allocated') AS allocated,
            count(*) FILTER (WHERE state = 'releasing') AS releasing,
            count(*) FILTER (WHERE state = 'blocked') AS blocked,
-           count(*) FILTER (WHERE slot BETWEEN pools.first_slot AND pools.last_slot) AS in_range
-    FROM allocations WHERE allocations.pool_id = pools.id
+           count(*) AS in_range
+    FROM allocations
+    WHERE allocations.pool_id = pools.id AND slot BETWEEN pools.first_slot AND pools.last_slot
 ) held"""
-"""Pools with what is held of them, by state; `in_range` is what of the range is not free."""
+"""Pools with what is held of their range, by state, and in all (`in_range`): the counts and what is free add up to the
+total. What the pool's arithmetic keeps outside of the range is in none of them."""
 
 
 @dataclass(frozen=True)

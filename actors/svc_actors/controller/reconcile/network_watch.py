@@ -24,7 +24,7 @@ from uuid import UUID, uuid4
 import structlog
 import trio
 
-from svc_actors.alerts import raise_alert
+from svc_actors.alerts import Told, raise_alert
 from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
 from svc_actors.controller.machines.records import announce_machine
 from svc_actors.controller.machines.spec import network_spec
@@ -339,6 +339,10 @@ class NetworkWatch:
                 f"again: {message}",
                 resource_kind="vm",
                 resource_id=vm_id,
+                told=Told(
+                    failure.project_id,
+                    f"The host could not apply the network of machine {failure.machine} yet; it is tried again.",
+                ),
             )
             if failure.news:
                 await announce_machine(tx, vm_id)

@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID, uuid4
 
-from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.alerts import Told, close_alert, raise_alert
 from svc_actors.controller.machines.records import announce_machine
 from svc_actors.controller.networking.changes import restrict_traffic
 from svc_actors.controller.traffic.periods import Period, period_of
@@ -217,6 +217,7 @@ async def _decide(tx: Transaction, machine: Judged, wanted: Standing | None, now
             f"Machine {machine.name}: {reason}",
             resource_kind="vm",
             resource_id=machine.id,
+            told=Told(machine.project_id, f"Machine {machine.name}: {reason}"),
         )
     await restrict_traffic(tx, machine.id, throttle_mbps=mbps, isolated=action is Decided.SUSPEND)
     await announce_machine(tx, machine.id)

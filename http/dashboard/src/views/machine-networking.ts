@@ -1,8 +1,8 @@
 /** A machine's cards and addresses, what its host lets through, and how far its host has followed. */
 import { html, nothing, type TemplateResult } from "lit-html";
-import { api, everyOf, firstOf } from "../api";
+import { api, everyOf } from "../api";
 import type { Machine, Me } from "../model";
-import type { MachineAddress, MachineNetworking, Nic, Pool, SecurityGroup } from "../networking";
+import type { MachineAddress, MachineNetworking, Nic, SecurityGroup } from "../networking";
 import type { Part } from "../page";
 import { Resource } from "../resource";
 import { ask, attempt, badge, bytes, chosen, facts, given, shown, table, when, type Field, type Fragment } from "../ui";
@@ -24,7 +24,7 @@ export function machineNetworking(me: Me, vm: Owned): Part {
 function buttons(me: Me, vm: Owned, networking: Resource<MachineNetworking>): TemplateResult {
   const now = networking.value as MachineNetworking;
   return html`
-    ${now.nics.length ? html`<button @click=${() => void attempt(() => attach(me, vm, networking))}>Attach an address</button>` : nothing}
+    ${now.nics.length ? html`<button @click=${() => attach(vm, networking)}>Attach an address</button>` : nothing}
     <button @click=${() => void attempt(() => chooseGroups(vm, networking))}>Choose groups</button>
     ${me.role === "administrator" ? html`<button @click=${() => capRate(vm, networking)}>Rate cap</button>` : nothing}`;
 }
@@ -72,17 +72,15 @@ function poolLink(me: Me, address: MachineAddress): Fragment {
   return me.role === "administrator" ? html`<a href="#/networks/${address.pool_id}">${address.pool_name}</a>` : html`${address.pool_name}`;
 }
 
-async function attach(me: Me, vm: Owned, networking: Resource<MachineNetworking>): Promise<void> {
-  const { nics } = networking.value as MachineNetworking;
-  const networks = me.role === "administrator" ? [...new Set(nics.map((nic) => nic.network_id))] : [];
-  const pools = (await Promise.all(networks.map((network) => firstOf<Pool>("/pools", { network })))).flat();
+function attach(vm: Owned, networking: Resource<MachineNetworking>): void {
+  const { nics, pools } = networking.value as MachineNetworking;
   const fields: Field[] = [
     { name: "family", label: "Family", kind: "select", options: [{ value: "4", label: "IPv4" }, { value: "6", label: "IPv6" }] },
     ...(nics.length > 1 ? [{ name: "nic_id", label: "Card", kind: "select" as const,
       options: nics.map((nic, place) => ({ value: nic.id, label: `${place + 1}: ${nic.network_name}, ${nic.mac}` })) }] : []),
     ...(pools.length ? [
-      { name: "pool_id", label: "Pool", kind: "select" as const, options: [{ value: "", label: "any that serves its node" },
-        ...pools.map((pool) => ({ value: pool.id, label: `${pool.name}: ${pool.cidr}, ${pool.free_count.toLocaleString()} free` }))] },
+      { name: "pool_id", label: "Pool", kind: "select" as const, options: [{ value: "", label: "the first with a free address" },
+        ...pools.map((pool) => ({ value: pool.id, label: `${pool.name}: IPv${pool.family}, ${pool.topology}` }))] },
       { name: "ip", label: "Address", placeholder: "the next free one" },
     ] : []),
   ];

@@ -18,7 +18,7 @@ export function overviewView(me: Me): View {
         ${tile("Machines", "#/machines", now.vms)}
         ${me.role === "administrator" ? tile("Nodes", "#/nodes", now.nodes) : nothing}
         ${tile("Open tasks", "#/tasks", now.tasks)}
-        ${me.role !== "customer" ? tile("Alerts", "#/alerts", { open: now.alerts }) : nothing}
+        ${tile("Alerts", "#/alerts", { open: now.alerts })}
       </div>
       ${now.capacity ? html`<section class="bars">
         ${bar("Processors", now.capacity.vcpus_used, now.capacity.vcpus, String)}
