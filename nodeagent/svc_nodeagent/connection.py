@@ -184,6 +184,7 @@ class Connection:
         """A host that hangs does not silence the agent: the last known capacity is repeated."""
         capacity: Capacity | None = None
         while True:
+            began = trio.current_time()
             try:
                 with trio.move_on_after(seconds / 2):
                     capacity = await self._host.capacity()
@@ -191,11 +192,13 @@ class Connection:
                 log.warning("capacity.unknown", error=str(error))
             if capacity is not None:
                 self.outbox.put(Heartbeat(at=datetime.now(UTC), capacity=capacity))
-            await trio.sleep(seconds / 2)
+            await trio.sleep_until(began + seconds)
 
     async def _ping(self, socket: WebSocketConnection, seconds: float) -> None:
+        """Half as often as heartbeats: to answer pings was a third of what a controller did with its nodes at rest."""
+        await trio.sleep(seconds / 2)
         while True:
-            await trio.sleep(seconds)
+            await trio.sleep(2 * seconds)
             try:
                 with trio.fail_after(seconds * HEARTBEATS_UNTIL_DEAD):
                     await socket.ping()

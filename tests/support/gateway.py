@@ -82,7 +82,7 @@ class Rig:
             lambda: self.authority.server_certificate(self.folder, "localhost"),
             bind_host="127.0.0.1",
             port=self.port,
-            heartbeat_seconds=0.5,
+            heartbeat_seconds=1.0,
             hooks=self.heard.hooks(),
             find_file=lambda key: self.folder / "files" / key,
         )
