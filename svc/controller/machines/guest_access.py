@@ -20,7 +20,7 @@ from svc.controller.machines.models import AccessMode
 from svc.controller.machines.ssh_keys import parse_public_key
 from svc.identity.passwords import check_password
 from svc.registry.principal import Principal
-from svc_actors.errors import invalid, not_found, wrong_field
+from svc_actors.errors import conflict, invalid, not_found, wrong_field
 from svc_actors.store import Queryable
 
 MAX_KEYS: Final = 32
@@ -83,6 +83,18 @@ def require_way_in(mode: AccessMode, *, password: bool, keys: Iterable[str]) -> 
     if not password and not has_keys:
         raise invalid(
             "Nobody could get into this machine.", hint="Give ssh_keys, ssh_key_ids, set_password, or password: true."
+        )
+
+
+def require_windows(mode: AccessMode | None, *, password: bool) -> None:
+    """Raise invalid for an access mode: a Windows machine has its administrator account alone. Raise conflict for a
+    password, which its own agent would have to set after the first boot, and nothing tells it yet."""
+    if mode is not None:
+        raise wrong_field("access_mode", "must be left out: a Windows machine has its administrator account alone")
+    if password:
+        raise conflict(
+            "The password of a Windows machine cannot be set yet; nothing was made.",
+            hint="Leave the password out, and set it at the machine's console.",
         )
 
 

@@ -212,13 +212,13 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
     vcpus, memory_mib, disk_gib = _sizes(request, plan, principal)
     mode = request.access_mode or AccessMode.USER_SUDO
     account = account_name(mode.value, image["login_user"])
+    wants_password = request.set_password is not None or request.password
+    keys = await guest_access.ssh_keys(database, principal, request.ssh_keys, request.ssh_key_ids)
     if image["os_family"] == "windows":
         account = WINDOWS_ACCOUNT
-        if request.access_mode is not None:
-            raise wrong_field("access_mode", "must be left out: a Windows machine has its administrator account alone")
-    keys = await guest_access.ssh_keys(database, principal, request.ssh_keys, request.ssh_key_ids)
-    wants_password = request.set_password is not None or request.password
-    guest_access.require_way_in(mode, password=wants_password, keys=keys)
+        guest_access.require_windows(request.access_mode, password=wants_password)
+    else:
+        guest_access.require_way_in(mode, password=wants_password, keys=keys)
     password = None
     if request.set_password is not None:
         password = await guest_access.chosen_password(request.set_password, account, field="set_password")

@@ -190,6 +190,8 @@ async def update(context: Context[Controller], request: VMUpdateRequest) -> VMUp
 )
 async def reset_password(context: Context[Controller], request: ResetPasswordRequest) -> ResetPasswordResult:
     row = await visible_machine(context.services.database, context.principal, request.id)
+    if row["os_family"] == "windows":
+        raise conflict("The password of a Windows machine cannot be set yet; it stays as it is.")
     if row["access_mode"] == AccessMode.ROOT_KEY.value:
         raise conflict("This machine's access mode is root_key: its account has no password.")
     user = account_name(row["access_mode"], row["login_user"])

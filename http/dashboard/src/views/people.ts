@@ -1,9 +1,10 @@
 /** The people who may sign in. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { api } from "../api";
+import type { Restored } from "../generated";
 import type { Me, Person } from "../model";
 import type { View } from "../page";
-import { ask, attempt, badge, when } from "../ui";
+import { ask, badge, when } from "../ui";
 import { list } from "./list";
 
 export function peopleView(me: Me): View {
@@ -41,7 +42,25 @@ function actions(person: Person): TemplateResult {
     )}>Support session</button>` : nothing}
     ${person.status === "active"
       ? html`<button class="danger" @click=${withReason(`Suspend ${person.email}`, "They are signed out at once, and shown the reason when they sign in.", "Suspend", "suspend")}>Suspend</button>`
-      : html`<button @click=${() => void attempt(() => api.post(`${path}/restore`), "Restored.")}>Restore</button>`}`;
+      : html`<button @click=${() => restore(person)}>Restore</button>`}
+    <a href="#/people/${person.id}">Tokens</a>`;
+}
+
+function restore(person: Person): void {
+  ask({
+    title: `Restore ${person.email}?`,
+    text: "They may sign in again, and their API tokens work again.",
+    action: "Restore",
+    submit: async () => {
+      const { tokens } = await api.post<Restored>(`/admin/users/${person.id}/restore`);
+      return tokens
+        ? html`<p>
+            ${tokens === 1 ? "1 API token works" : `${tokens} API tokens work`} again.
+            <a href="#/people/${person.id}">Look at them</a>
+          </p>`
+        : undefined;
+    },
+  });
 }
 
 function add(): void {

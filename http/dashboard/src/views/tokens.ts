@@ -1,13 +1,17 @@
-/** The caller's own API tokens. */
-import { html } from "lit-html";
+/** The caller's own API tokens, or for an administrator another person's. */
+import { html, nothing } from "lit-html";
 import { api, type Page } from "../api";
 import type { Token } from "../model";
 import type { View } from "../page";
 import { Resource } from "../resource";
 import { ask, secret, shown, table, when } from "../ui";
 
-export function tokensView(): View {
-  const tokens = new Resource<Page<Token>>((signal) => api.get("/tokens", { page_size: 200 }, signal), ["activity"]);
+export function tokensView(person?: string): View {
+  const whose = person ? { user: person } : {};
+  const tokens = new Resource<Page<Token>>(
+    (signal) => api.get("/tokens", { page_size: 200, ...whose }, signal),
+    ["activity"],
+  );
   const add = () =>
     ask({
       title: "Make an API token",
@@ -39,9 +43,10 @@ export function tokensView(): View {
       },
     });
   return {
-    title: "API tokens",
+    title: person ? "Their API tokens" : "API tokens",
     draw: () => html`
-      <div class="head"><h1>API tokens</h1><span class="gap"></span><button class="primary" @click=${add}>Make a token</button></div>
+      <div class="head"><h1>${person ? "Their API tokens" : "API tokens"}</h1><span class="gap"></span>
+        ${person ? nothing : html`<button class="primary" @click=${add}>Make a token</button>`}</div>
       ${shown(tokens, (page) => table(["Name", "Ends in", "May", "Made", "Used", ""], page.items.map((token) => html`<tr>
         <td>${token.name}</td><td class="mono">…${token.last_four}</td><td>${token.scopes.join(", ")}</td>
         <td>${when(token.created_at)}</td><td>${when(token.last_used_at)}</td>
