@@ -60,6 +60,10 @@ class ProjectUpdateRequest(Request):
     name: Name
 
 
+class MemberList(PageRequest):
+    id: UUID
+
+
 class MemberRequest(Request):
     id: UUID
     user_id: UUID
@@ -141,16 +145,19 @@ async def update_project(context: Context[Controller], request: ProjectUpdateReq
     scope=Scope.READ,
     columns=("name", "email", "role", "id"),
 )
-async def list_members(context: Context[Controller], request: ProjectRequest) -> list[Member]:
+async def list_members(context: Context[Controller], request: MemberList) -> Page[Member]:
     await _project(context.services.database, context.principal, request.id)
-    rows = await context.services.database.fetch(
-        """
-        SELECT u.id, u.email, u.name, u.role FROM project_members AS m JOIN users AS u ON u.id = m.user_id
-        WHERE m.project_id = $1 ORDER BY u.email
-        """,
-        request.id,
+    rows, total = await paginate(
+        context.services.database,
+        select="""SELECT u.id, u.email, u.name, u.role
+                  FROM project_members AS m JOIN users AS u ON u.id = m.user_id""",
+        where=[Condition("m.project_id = $1", (request.id,)), contains(request.q, "u.email", "u.name")],
+        sortable={"email": "u.email", "name": "u.name"},
+        default_sort="email",
+        request=request,
+        tie="u.id",
     )
-    return [Member(**dict(row)) for row in rows]
+    return Page[Member].of([Member(**dict(row)) for row in rows], total, request)
 
 
 @operations.declare(

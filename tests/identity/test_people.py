@@ -221,7 +221,7 @@ async def test_a_customer_sees_their_own_projects_and_no_other(world: World) -> 
     foreign = await world.database.fetchval("SELECT project_id FROM project_members WHERE user_id = $1", eve)
     for path in (f"/projects/{foreign}", f"/projects/{foreign}/members"):
         assert (await browser.get(path)).status_code == 404
-    assert (await browser.get(f"/projects/{own['id']}/members")).json()[0]["id"] == str(ada)
+    assert (await browser.get(f"/projects/{own['id']}/members")).json()["items"][0]["id"] == str(ada)
     assert (await browser.post(f"/projects/{own['id']}/members", {"user_id": str(eve)})).status_code == 403
 
     joined = await root.post(f"/projects/{foreign}/members", {"user_id": str(ada)})

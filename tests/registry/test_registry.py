@@ -24,6 +24,7 @@ from svc.registry.scopes import Scope
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import ActorUnavailable, Draining, MailboxFull
 from svc_actors.store import Database
+from svc_http.errors import failure
 from tests.registry.test_idempotency import context
 from tests.support.example_service import Toy, ToyMakeRequest, operation
 
@@ -186,6 +187,7 @@ async def test_an_order_that_its_actor_did_not_take_is_unavailable(database: Dat
         await registry.execute("toy.show", context(database), Parameters(path={"id": "x"}))
     assert refused.value.code is ErrorCode.UNAVAILABLE
     assert str(undelivered) in refused.value.message
+    assert (b"retry-after", b"1") in failure(refused.value, REALM.failures)[2]
 
 
 def test_no_operation_takes_a_command_string_or_leaves_its_scope_to_chance() -> None:
