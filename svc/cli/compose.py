@@ -49,6 +49,7 @@ from svc_actors.store import (
     Database,
     DatabaseUrls,
     EventLog,
+    counts,
     database_urls,
     exclusive,
     keep_running,
@@ -62,6 +63,8 @@ from svc_http.server import TlsFiles, serve_https, serve_loopback
 
 REQUEST_CONNECTIONS, BACKGROUND_CONNECTIONS = 16, 8
 """Each lane's own (`svc_actors.store.lanes`). More than a PostgreSQL has cores for only makes each slower."""
+COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers")
+"""The views that count the lists whose numbers are kept."""
 DRAIN_SECONDS = 10.0
 FORGET_SECONDS = 600.0
 
@@ -172,6 +175,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         await nursery.start(TrafficWatch(database, gateway, trespassed=watch.hooks.trespassed).run)
         retention = partial(keep_retention, database, events, config.data_dir)
         nursery.start_soon(keep_running, "retention", retention, loop_alerts.notice)
+        nursery.start_soon(keep_running, "list counts", partial(counts.run, database, COUNTED), loop_alerts.notice)
         nursery.start_soon(keep_running, "forgetting", partial(_forget_for_ever, database), loop_alerts.notice)
         try:
             yield Controller(config, database, events, actors, authority, gateway, networks, tasks, sealer, Passwords())

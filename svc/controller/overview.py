@@ -8,12 +8,14 @@ from typing import Annotated
 from pydantic import Field
 
 from svc.controller.access import visible_projects
-from svc.controller.machines.models import SHOWN_STATUS
+from svc.controller.machines.finding import holders_of, id_begins, named, union
+from svc.controller.machines.models import NOT_DELETED, shown_status
 from svc.controller.services import Controller
 from svc.identity.alerts import visible_alerts
+from svc.identity.person_records import USER_PIECES
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
-from svc.registry.paging import EVERYTHING, Condition, contains, joined, literally
+from svc.registry.paging import EVERYTHING, Condition, contains, joined
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import NAME
@@ -24,7 +26,11 @@ from svc_actors.store import Queryable
 operations = Operations[Controller]()
 
 MAX_RESULTS = 20
-_LEAST_OF_AN_ID = 6
+_MACHINES = """
+SELECT vms.id, vms.name,
+       concat_ws(' ', vms.status,
+                 (SELECT address_text(ip) FROM allocations WHERE vm_id = vms.id AND is_primary)) AS detail
+FROM vms"""
 
 
 class CapacityUse(Model):
@@ -79,12 +85,15 @@ class SearchResult(Model):
 async def overview(context: Context[Controller], request: Empty) -> Overview:
     database, principal = context.services.database, context.principal
     own_vms, own_tasks = visible_projects(principal, "vms.project_id"), visible_projects(principal)
-    vms = await _counts(
-        database,
-        f"""SELECT {SHOWN_STATUS} AS word, count(*) AS number FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id
-            WHERE vms.deleted_at IS NULL AND {own_vms.sql} GROUP BY 1""",
-        own_vms,
-    )
+    if principal.sees_everything:
+        sql = f"""SELECT {shown_status("words[1]")} AS word, sum(number)::bigint AS number
+                  FROM list_numbers LEFT JOIN nodes ON nodes.id = scope
+                  WHERE list = 'vms by node' GROUP BY 1 HAVING sum(number) > 0"""
+    else:
+        sql = f"""SELECT {shown_status("vms.status")} AS word, count(*) AS number
+                  FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id
+                  WHERE vms.deleted_at IS NULL AND {own_vms.sql} GROUP BY 1"""
+    vms = await _counts(database, sql, own_vms)
     tasks = await _counts(
         database,
         f"""SELECT status AS word, count(*) AS number FROM tasks
@@ -129,18 +138,8 @@ async def search(context: Context[Controller], request: SearchRequest) -> list[S
 
 
 def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condition]]:
-    own = visible_projects(principal, "vms.project_id")
-    machines = """SELECT vms.id, vms.name, concat_ws(' ', vms.status, (
-                      SELECT address_text(ip) FROM allocations WHERE vm_id = vms.id AND is_primary)) AS detail
-                  FROM vms"""
-    by_address = Condition(
-        "vms.id IN (SELECT vm_id FROM allocations WHERE vm_id IS NOT NULL AND address_text(ip) LIKE $1)",
-        (literally(q) + "%",),
-    )
-    matches = _any_of(contains(q, "vms.name", "vms.hostname"), by_address, _by_id(q, "vms.id"))
-    here = Condition("vms.deleted_at IS NULL")
     searches = [
-        (ResultKind.VM, machines, joined([here, matches, own])),
+        (ResultKind.VM, _MACHINES, _machines(principal, q)),
         (
             ResultKind.IMAGE,
             "SELECT id, name, slug AS detail FROM images",
@@ -148,26 +147,40 @@ def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condi
         ),
     ]
     if principal.sees_everything:
-        searches.insert(
-            1,
-            (
-                ResultKind.NODE,
-                "SELECT id, name, state AS detail FROM nodes",
-                joined([Condition("deleted_at IS NULL"), _any_of(contains(q, "name"), _by_id(q, "id"))]),
-            ),
-        )
+        here = Condition("deleted_at IS NULL")
+        nodes = "SELECT id, name, state AS detail FROM nodes"
+        searches.insert(1, (ResultKind.NODE, nodes, joined([here, contains(q, "name")])))
+        if by_id := id_begins(q, "id"):
+            searches.insert(1, (ResultKind.NODE, nodes, joined([here, by_id])))
     if principal.role is Role.ADMINISTRATOR:
         searches.append(
-            (ResultKind.USER, "SELECT id, email AS name, name AS detail FROM users", contains(q, "email", "name"))
+            (
+                ResultKind.USER,
+                "SELECT id, email AS name, name AS detail FROM users",
+                contains(q, "email", "name", pieces=USER_PIECES),
+            )
         )
-    searches.append(
-        (
-            ResultKind.TASK,
-            "SELECT id, op AS name, resource_name AS detail FROM tasks",
-            joined([_by_id(q, "id"), visible_projects(principal)]),
-        )
-    )
+    if by_id := id_begins(q, "id"):
+        tasks = "SELECT id, op AS name, resource_name AS detail FROM tasks"
+        searches.append((ResultKind.TASK, tasks, joined([by_id, visible_projects(principal)])))
     return searches
+
+
+def _machines(principal: Principal, q: str) -> Condition:
+    """Twenty at most of each way of finding them, so that a text which most of them have costs no more than another."""
+    own = joined([NOT_DELETED, visible_projects(principal, "vms.project_id")])
+    ways = [named(q)]
+    if holders := holders_of(q):
+        ways.append(Condition(f"vms.id IN ({holders.sql})", holders.args))
+    if by_id := id_begins(q, "vms.id"):
+        ways.append(by_id)
+    found = []
+    for way in ways:
+        condition = joined([way, own])
+        select = f"SELECT vms.id FROM vms WHERE {condition.sql} ORDER BY vms.name, vms.id LIMIT {MAX_RESULTS}"
+        found.append(Condition(select, condition.args))
+    ids = union(found)
+    return Condition(f"vms.id IN ({ids.sql})", ids.args)
 
 
 async def _counts(queryable: Queryable, sql: str, own: Condition) -> dict[str, int]:
@@ -188,21 +201,3 @@ async def _capacity(queryable: Queryable) -> CapacityUse:
         )
     )
     return CapacityUse(**dict(row))
-
-
-def _by_id(q: str, column: str) -> Condition:
-    """Ids are found by what they begin with, where that is long enough not to be a word."""
-    begins = q.lower()
-    if len(begins) < _LEAST_OF_AN_ID or set(begins) - set("0123456789abcdef-"):
-        return Condition("false")
-    return Condition(f"{column}::text LIKE $1", (begins + "%",))
-
-
-def _any_of(*conditions: Condition) -> Condition:
-    clauses: list[str] = []
-    args: list[object] = []
-    for condition in conditions:
-        shifted = joined([condition], first=1 + len(args))
-        clauses.append(shifted.sql)
-        args += shifted.args
-    return Condition(" OR ".join(clauses), tuple(args))

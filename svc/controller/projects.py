@@ -81,7 +81,11 @@ async def list_projects(context: Context[Controller], request: PageRequest) -> P
     rows, total = await paginate(
         context.services.database,
         select=_SELECT,
-        where=[visible_projects(context.principal, "p.id"), contains(request.q, "p.name")],
+        source="projects AS p",
+        where=[
+            visible_projects(context.principal, "p.id"),
+            contains(request.q, "p.name", pieces="text_pieces(ARRAY[p.name])"),
+        ],
         sortable={"name": "p.name", "created_at": "p.created_at"},
         default_sort="name",
         request=request,
@@ -151,11 +155,13 @@ async def list_members(context: Context[Controller], request: MemberList) -> Pag
         context.services.database,
         select="""SELECT u.id, u.email, u.name, u.role
                   FROM project_members AS m JOIN users AS u ON u.id = m.user_id""",
+        source="project_members AS m JOIN users AS u ON u.id = m.user_id",
         where=[Condition("m.project_id = $1", (request.id,)), contains(request.q, "u.email", "u.name")],
         sortable={"email": "u.email", "name": "u.name"},
         default_sort="email",
         request=request,
-        tie="u.id",
+        # A person may be in several projects; a row of members is one.
+        tie="m.ctid",
     )
     return Page[Member].of([Member(**dict(row)) for row in rows], total, request)
 

@@ -12,7 +12,7 @@ from svc.controller.access import require_visible, visible_projects
 from svc.controller.services import Controller
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
+from svc.registry.paging import Condition, Page, PageRequest, Sortable, equals, has_words, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc_actors.controller.tasks.runner import Level, ResourceKind, Task, TaskStatus, as_task, get_task, read_log
@@ -25,7 +25,13 @@ TASK_COLUMNS = ("id", "op", "status", "resource=resource_name", "progress", "cre
 
 LOG_PAGE = 1000
 
-_SORTABLE = {"created_at": "created_at", "ended_at": "ended_at", "op": "op", "status": "status"}
+# A task that has not ended ends later than any that has.
+_SORTABLE: Sortable = {
+    "created_at": "created_at",
+    "ended_at": "ended_at",
+    "op": ("op", "created_at"),
+    "status": ("status", "created_at"),
+}
 
 
 class TaskModel(Model):
@@ -123,19 +129,53 @@ async def list_tasks(context: Context[Controller], request: TaskList) -> Page[Ta
         request,
         node_filter(request.node, context.principal, "node_id"),
         equals("resource_kind", request.resource_kind.value if request.resource_kind else None),
+        kept=_kept(request, context.principal),
+    )
+
+
+def _kept(request: TaskList, principal: Principal) -> Condition | None:
+    """How many tasks the list has, by what is kept count of: those that have ended, and the few that have not."""
+    wanted = (request.status, request.op, request.resource_kind)
+    if request.q or request.node:
+        return None
+    if principal.sees_everything:
+        return Condition(
+            """SELECT (SELECT coalesce(sum(number), 0) FROM list_numbers
+                       WHERE list = 'tasks' AND ($1::text IS NULL OR words[1] = $1)
+                         AND ($2::text IS NULL OR words[2] = $2) AND ($3::text IS NULL OR words[3] = $3))
+                    + (SELECT count(*) FROM tasks
+                       WHERE status IN ('queued', 'running') AND ($1::text IS NULL OR status = $1)
+                         AND ($2::text IS NULL OR op = $2) AND ($3::text IS NULL OR resource_kind = $3))""",
+            wanted,
+        )
+    if any(wanted):
+        return None
+    return Condition(
+        """WITH own AS MATERIALIZED (SELECT project_id FROM project_members WHERE user_id = $1)
+           SELECT (SELECT coalesce(sum(number), 0) FROM list_numbers
+                   WHERE list = 'tasks by project' AND scope IN (SELECT project_id FROM own))
+                + (SELECT count(*) FROM tasks
+                   WHERE status IN ('queued', 'running') AND project_id IN (SELECT project_id FROM own))""",
+        (principal.user_id,),
     )
 
 
 async def page_of_tasks(
-    queryable: Queryable, principal: Principal, request: TaskFilters, *conditions: Condition
+    queryable: Queryable,
+    principal: Principal,
+    request: TaskFilters,
+    *conditions: Condition,
+    kept: Condition | None = None,
 ) -> Page[TaskModel]:
-    """The tasks that the caller may see and the conditions (on columns of `tasks`) leave."""
+    """The tasks that the caller may see and the conditions (on columns of `tasks`) leave. `kept` is their number where
+    that is known without counting."""
     rows, total = await paginate(
         queryable,
         select="SELECT * FROM tasks",
+        source="tasks",
         where=[
             visible_projects(principal),
-            contains(request.q, "resource_name", "op", "message"),
+            has_words(request.q, "resource_name", "op", words="text_words(ARRAY[resource_name, op])"),
             equals("status", request.status.value if request.status else None),
             equals("op", request.op),
             *conditions,
@@ -143,6 +183,7 @@ async def page_of_tasks(
         sortable=_SORTABLE,
         default_sort="-created_at",
         request=request,
+        kept=kept,
     )
     return Page[TaskModel].of([TaskModel.of(as_task(row), principal) for row in rows], total, request)
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
-from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
+from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, equals, has_words, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc_actors.store import Outcome, Queryable, Record, Via
@@ -41,21 +41,32 @@ class AuditEntry(Model):
     details: dict[str, Any] | None
 
 
+_WORDS = "text_words(ARRAY[actor, operation, target_name, target_id])"
+_ALL = Condition("SELECT coalesce(sum(number), 0) FROM list_numbers WHERE list = 'audit'")
 _COLUMNS = ", ".join(AuditEntry.model_fields)
 
 
 async def audit_page(
-    queryable: Queryable, principal: Principal, request: PageRequest, where: Sequence[tuple[str, Sequence[object]]]
+    queryable: Queryable,
+    principal: Principal,
+    request: PageRequest,
+    where: Sequence[tuple[str, Sequence[object]]],
+    *,
+    kept: Condition | None = None,
 ) -> Page[AuditEntry]:
     """A page of the audit entries that meet all of `where`, newest first. A customer reads the address of what they did
-    themselves, and of nobody else, the operator of a support session included."""
+    themselves, and of nobody else, the operator of a support session included. `kept` is their number without `q`,
+    where that is known without counting."""
     rows, total = await paginate(
         queryable,
         select=f"SELECT {_COLUMNS} FROM audit",
-        where=[*where, contains(request.q, "actor", "operation", "target_name", "target_id")],
-        sortable={"at": "at", "actor": "actor", "operation": "operation"},
+        source="audit",
+        where=[*where, has_words(request.q, "actor", "operation", "target_name", "target_id", words=_WORDS)],
+        # Entries are numbered as they are written: by number they are in the order of time.
+        sortable={"at": "id", "actor": "actor", "operation": "operation"},
         default_sort="-at",
         request=request,
+        kept=kept if not request.q else None,
     )
     return Page[AuditEntry].of([_entry(row, principal) for row in rows], total, request)
 
@@ -83,4 +94,5 @@ def audit_of(kind: str, target_id: UUID) -> Condition:
 async def activity(context: Context[IdentityServices], request: PageRequest) -> Page[AuditEntry]:
     everything = context.principal.role is Role.ADMINISTRATOR
     own = EVERYTHING if everything else equals("actor_id", context.principal.user_id)
-    return await audit_page(context.services.database, context.principal, request, [own])
+    kept = _ALL if everything else None
+    return await audit_page(context.services.database, context.principal, request, [own], kept=kept)

@@ -78,6 +78,7 @@ async def list_alerts(context: Context[IdentityServices], request: AlertList) ->
     rows, total = await paginate(
         context.services.database,
         select="SELECT alerts.* FROM alerts",
+        source="alerts",
         where=[
             visible_alerts(principal),
             equals("alerts.severity", request.severity),

@@ -12,7 +12,7 @@ from uuid import UUID
 from svc.identity import person_records, sessions
 from svc.identity.fields import Email, Line, Name, NewPassword, Phone, Reason, Text
 from svc.identity.passwords import check_password
-from svc.identity.person_records import PERSON_SELECT, Person, PersonStatus
+from svc.identity.person_records import PERSON_SELECT, USER_PIECES, Person, PersonStatus
 from svc.identity.services import IdentityServices
 from svc.identity.users import update_person
 from svc.registry.declare import Operations
@@ -106,10 +106,11 @@ async def list_people(context: Context[IdentityServices], request: PersonListReq
     rows, total = await paginate(
         context.services.database,
         select=PERSON_SELECT,
+        source="users AS u",
         where=[
             status,
             equals("u.role", request.role),
-            contains(request.q, "u.email", "u.name", "u.company", "u.phone"),
+            contains(request.q, "u.email", "u.name", "u.company", "u.phone", pieces=USER_PIECES),
         ],
         sortable={"email": "u.email", "name": "u.name", "created_at": "u.created_at", "company": "u.company"},
         default_sort="email",

@@ -18,6 +18,9 @@ from svc_actors.errors import conflict, not_found
 from svc_actors.store import Queryable, Transaction, UniqueViolationError, audit
 
 _ADMINISTRATORS_LOCK = 0x5356_4144
+USER_PIECES = "text_pieces(ARRAY[email, name, company, phone])"
+"""What of a user is found by a part of it, as it is indexed."""
+
 PERSON_SELECT = """
 SELECT u.id, u.name, u.email, u.role, u.phone, u.company, u.note, u.suspension_reason, u.suspended_at, u.created_at,
        u.last_sign_in_at, CASE WHEN u.suspended_at IS NULL THEN 'active' ELSE 'suspended' END AS status

@@ -194,6 +194,7 @@ async def list_impersonations(
         SELECT i.id, i.operator_id, o.email AS operator, i.customer_id, c.email AS customer, i.reason, i.started_at,
                i.expires_at, i.ended_at
         FROM impersonations AS i JOIN users AS o ON o.id = i.operator_id JOIN users AS c ON c.id = i.customer_id""",
+        source="impersonations AS i JOIN users AS o ON o.id = i.operator_id",
         where=[equals("i.customer_id", request.id), contains(request.q, "o.email", "i.reason")],
         sortable={"started_at": "i.started_at", "operator": "o.email"},
         default_sort="-started_at",

@@ -16,7 +16,7 @@ from svc.identity.fields import Name
 from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.paging import Page, PageRequest, contains, equals, paginate
+from svc.registry.paging import Nullable, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, not_found, wrong_field
@@ -80,8 +80,9 @@ async def list_tokens(context: Context[IdentityServices], request: TokenList) ->
     rows, total = await paginate(
         context.services.database,
         select=f"SELECT {_COLUMNS} FROM api_tokens",
+        source="api_tokens",
         where=[equals("user_id", whose), contains(request.q, "name")],
-        sortable={"created_at": "created_at", "name": "name", "last_used_at": "last_used_at"},
+        sortable={"created_at": "created_at", "name": "name", "last_used_at": Nullable("last_used_at")},
         default_sort="-created_at",
         request=request,
     )

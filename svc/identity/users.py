@@ -8,6 +8,7 @@ from uuid import UUID
 from svc.identity import person_records
 from svc.identity.fields import Email, Line, Name, NewPassword, Phone
 from svc.identity.passwords import check_password
+from svc.identity.person_records import USER_PIECES
 from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
@@ -63,7 +64,8 @@ async def list_users(context: Context[IdentityServices], request: UserListReques
     rows, total = await paginate(
         context.services.database,
         select="SELECT id, email, name, role FROM users",
-        where=[equals("role", request.role), contains(request.q, "email", "name")],
+        source="users",
+        where=[equals("role", request.role), contains(request.q, "email", "name", pieces=USER_PIECES)],
         sortable={"email": "email", "name": "name", "created_at": "created_at"},
         default_sort="email",
         request=request,

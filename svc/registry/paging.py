@@ -1,5 +1,9 @@
 """Paged lists: the query's parameters, the page that answers, and the SQL between them.
 
+A page costs what its own rows cost, however long the list and however deep the page: the ids of a page are found first,
+in an index where there is one of the order that is asked for, and only their rows are read; a page in the second half
+is looked for from the end; and a long list brings a number that is kept (`svc_actors.store.counts`), not a count.
+
 Invariants: what is sorted by is one of the expressions the list offers, never the caller's text; ties are broken by
 a unique column, so that pages neither repeat nor skip a row that did not change.
 """
@@ -19,6 +23,8 @@ from svc_actors.store import Queryable
 
 T = TypeVar("T")
 _NUMBERED = re.compile(r"\$(\d+)")
+_NEAR = 1000
+"""Rows that are skipped sooner than it is asked how many there are."""
 
 
 class PageRequest(Request):
@@ -55,14 +61,42 @@ class Condition(NamedTuple):
     args: Sequence[object] = ()
 
 
+class Nullable(str):
+    """An expression that may be NULL: such rows come last, whichever way the list is sorted."""
+
+    __slots__ = ()
+
+
+Sortable = Mapping[str, str | tuple[str, ...]]
+"""The names that `sort` may have, with the expression or expressions that each stands for."""
+
 EVERYTHING = Condition("true")
 
 
-def contains(q: str | None, *columns: str) -> Condition:
-    """True where one of the columns contains the text `q`, without regard to case; true everywhere without `q`."""
+def contains(q: str | None, *columns: str, pieces: str | None = None) -> Condition:
+    """True where one of the columns contains the text `q`, without regard to case; true everywhere without `q`.
+
+    `pieces` is an indexed expression of `text_pieces` over these columns and perhaps others."""
     if not q:
         return EVERYTHING
-    return Condition("(" + " OR ".join(f"{column} ILIKE $1" for column in columns) + ")", (f"%{literally(q)}%",))
+    found = "(" + " OR ".join(f"{column} ILIKE $1" for column in columns) + ")"
+    if pieces is None:
+        return Condition(found, (_containing(q),))
+    return Condition(f"{pieces} @> wanted_pieces($2) AND {found}", (_containing(q), q))
+
+
+def has_words(q: str | None, *columns: str, words: str) -> Condition:
+    """True where one of the columns contains the text `q`, and each word of `q` begins a word there; true everywhere
+    without `q`. `words` is an indexed expression of `text_words` over these columns: for histories, where an index of
+    every piece of text would be larger than they are."""
+    if not q:
+        return EVERYTHING
+    found = "(" + " OR ".join(f"{column} ILIKE $1" for column in columns) + ")"
+    return Condition(f"{words} @@ wanted_words($2) AND {found}", (_containing(q), q))
+
+
+def _containing(q: str) -> str:
+    return f"%{literally(q)}%"
 
 
 def literally(text: str) -> str:
@@ -95,39 +129,65 @@ async def paginate(
     queryable: Queryable,
     *,
     select: str,
+    source: str,
     where: Iterable[tuple[str, Sequence[object]]],
-    sortable: Mapping[str, str],
+    sortable: Sortable,
     default_sort: str,
     request: PageRequest,
     tie: str = "id",
     args: Sequence[object] = (),
+    kept: Condition | None = None,
 ) -> tuple[list[Any], int]:
     """The rows of the page asked for, and how many there are on all pages.
 
-    `select` is a SELECT without WHERE, and `args` its arguments; each condition numbers its own from `$1`; `sortable`
-    maps the names that `sort` may have to expressions; `tie` is a unique column. Raises `invalid` for a `sort` that is
-    not offered.
+    `select` is a SELECT without WHERE, and `args` its arguments; `source` is what of its FROM the conditions and orders
+    speak of. Each condition numbers its own arguments from `$1`; `tie` is unique in its table. `kept` is a SELECT of
+    the number of rows where that is known without counting. Raises `invalid` for a `sort` that is not offered.
     """
     condition = joined(where, first=1 + len(args))
     given = (*args, *condition.args)
-    order = _order(request.sort or default_sort, sortable, tie)
     limit, offset = request.page_size, (request.page - 1) * request.page_size
-    rows = await queryable.fetch(
-        f"{select} WHERE {condition.sql} ORDER BY {order} LIMIT ${len(given) + 1} OFFSET ${len(given) + 2}",
-        *given,
-        limit,
-        offset,
-    )
+    by, descending = _order(request.sort or default_sort, sortable)
+
+    def ordered(downwards: bool) -> str:
+        nulls = " NULLS LAST" if downwards == descending else " NULLS FIRST"
+        return ", ".join(
+            f"{expression} {'DESC' if downwards else 'ASC'}{nulls if isinstance(expression, Nullable) else ''}"
+            for expression in (*by, tie)
+        )
+
+    async def page(downwards: bool, limit: int, offset: int) -> list[Any]:
+        first = len(given) + 1
+        return await queryable.fetch(
+            f"""{select} WHERE {tie} = ANY(ARRAY(
+                    SELECT {tie} FROM {source} WHERE {condition.sql} ORDER BY {ordered(downwards)}
+                    LIMIT ${first} OFFSET ${first + 1}
+                )) ORDER BY {ordered(descending)}""",
+            *given,
+            limit,
+            offset,
+        )
+
+    if kept is not None and offset > _NEAR:
+        total = int(await queryable.fetchval(kept.sql, *kept.args))
+        if offset >= total / 2:
+            # From the end: the page is the same, and what is skipped is what comes after it.
+            return await page(not descending, max(0, min(limit, total - offset)), max(0, total - offset - limit)), total
+        return await page(descending, limit, offset), total
+    rows = await page(descending, limit, offset)
     if len(rows) < limit and (rows or offset == 0):
         return rows, offset + len(rows)
+    if kept is not None:
+        return rows, int(await queryable.fetchval(kept.sql, *kept.args))
     counted = f"SELECT count(*) FROM ({select} WHERE {condition.sql}) AS counted"
-    total = await queryable.fetchval(counted, *given)
-    return rows, total
+    return rows, int(await queryable.fetchval(counted, *given))
 
 
-def _order(sort: str, sortable: Mapping[str, str], tie: str) -> str:
-    name, direction = (sort[1:], "DESC") if sort.startswith("-") else (sort, "ASC")
+def _order(sort: str, sortable: Sortable) -> tuple[tuple[str, ...], bool]:
+    """The expressions to sort by, and whether downwards."""
+    name, descending = (sort[1:], True) if sort.startswith("-") else (sort, False)
     if name not in sortable:
         problem = f"this list is sorted by one of {', '.join(sorted(sortable))}, with - before it for descending order"
         raise wrong_field("sort", problem)
-    return f"{sortable[name]} {direction} NULLS LAST, {tie} {direction}"
+    by = sortable[name]
+    return (by,) if isinstance(by, str) else by, descending

@@ -11,10 +11,10 @@ from pydantic import Field
 from svc.controller.access import require_visible, visible_projects
 from svc.controller.machines import guest_access
 from svc.controller.machines.arrivals import once_nodes_have_come
+from svc.controller.machines.finding import named_or_addressed
 from svc.controller.machines.guest_access import MAX_KEYS
 from svc.controller.machines.models import (
     NOT_DELETED,
-    SHOWN_STATUS,
     VM,
     VM_SELECT,
     WINDOWS_ACCOUNT,
@@ -23,7 +23,9 @@ from svc.controller.machines.models import (
     MetricSeries,
     VMCreateResult,
     VMStatus,
+    has_status,
     show,
+    shown_status,
     visible_machine,
 )
 from svc.controller.services import Controller
@@ -32,7 +34,7 @@ from svc.identity.activity import AuditEntry, audit_of, audit_page
 from svc.registry.declare import Operations
 from svc.registry.idempotency import key_owner, once
 from svc.registry.operation import Context, Request, Route
-from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
+from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, equals, joined, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE, Shape
@@ -70,7 +72,7 @@ DiskGib = Annotated[int, Field(ge=1, le=64 * 1024)]
 _SORTABLE = {
     "created_at": "vms.created_at",
     "name": "vms.name",
-    "status": "shown_status",
+    "status": shown_status("vms.status"),
     "vcpus": "vms.vcpus",
     "memory_mib": "vms.memory_mib",
 }
@@ -155,20 +157,41 @@ async def list_machines(context: Context[Controller], request: VMList) -> Page[V
     rows, total = await paginate(
         context.services.database,
         select=VM_SELECT,
+        source="vms LEFT JOIN nodes ON nodes.id = vms.node_id",
         where=[
             NOT_DELETED,
             visible_projects(context.principal, "vms.project_id"),
-            equals(SHOWN_STATUS, request.status.value if request.status else None),
+            has_status(request.status),
             equals("vms.project_id", request.project),
             node_filter(request.node, context.principal, "vms.node_id"),
-            contains(request.q, "vms.name", "vms.hostname"),
+            named_or_addressed(request.q),
         ],
         sortable=_SORTABLE,
         default_sort="-created_at",
         request=request,
         tie="vms.id",
+        kept=_kept(request, context.principal),
     )
     return Page[VM].of([VM.of(row, context.principal) for row in rows], total, request)
+
+
+def _kept(request: VMList, principal: Principal) -> Condition | None:
+    """How many machines the list has, where that is kept count of: by node and status, or by project."""
+    if request.q:
+        return None
+    if principal.sees_everything and request.project is None:
+        return Condition(
+            f"""SELECT coalesce(sum(number), 0) FROM list_numbers LEFT JOIN nodes ON nodes.id = scope
+                WHERE list = 'vms by node' AND ($1::uuid IS NULL OR scope = $1)
+                  AND ($2::text IS NULL OR {shown_status("words[1]")} = $2)""",
+            (request.node, request.status),
+        )
+    if request.node is not None or request.status is not None:
+        return None
+    own = joined([visible_projects(principal, "scope"), equals("scope", request.project)])
+    return Condition(
+        f"SELECT coalesce(sum(number), 0) FROM list_numbers WHERE list = 'vms by project' AND {own.sql}", own.args
+    )
 
 
 @operations.declare("vm.show", "Show a machine", Route.get("/vms/{id}"), access=Access.SIGNED_IN, scope=Scope.READ)

@@ -13,7 +13,7 @@ from uuid import UUID
 from svc.controller.access import visible_projects
 from svc.controller.tasks import TaskModel
 from svc.registry.operation import Model
-from svc.registry.paging import Condition, joined
+from svc.registry.paging import EVERYTHING, Condition, joined
 from svc.registry.principal import Principal
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import UNKNOWN_WHILE_AWAY
@@ -141,13 +141,29 @@ class MetricSeries(Model):
 WINDOWS_ACCOUNT: Final = "Administrator"
 """Whose password a Windows machine has; there is no choice, so no access mode (specification, Password rule)."""
 
-_HOST_KNOWS: Final = ", ".join(f"'{status.value}'" for status in sorted(UNKNOWN_WHILE_AWAY))
-SHOWN_STATUS: Final = f"""CASE WHEN nodes.state <> 'online'
-    AND vms.status IN ({_HOST_KNOWS}) THEN 'unknown' ELSE vms.status END"""
+_UNSEEN: Final = "(" + ", ".join(f"'{status.value}'" for status in sorted(UNKNOWN_WHILE_AWAY)) + ")"
+_AWAY: Final = "ARRAY(SELECT id FROM nodes WHERE state <> 'online')"
+
+
+def shown_status(status: str) -> str:
+    """The SQL of the status that is shown for a stored one, beside the machine's node."""
+    return f"CASE WHEN nodes.state <> 'online' AND {status} IN {_UNSEEN} THEN 'unknown' ELSE {status} END"
+
+
+def has_status(status: VMStatus | None) -> Condition:
+    """True of the machines that show this status; all without one. Said of what is stored, so that an index serves."""
+    if status is None:
+        return EVERYTHING
+    if status is VMStatus.UNKNOWN:
+        return Condition(f"vms.node_id = ANY({_AWAY}) AND vms.status IN {_UNSEEN}")
+    if status.value not in UNKNOWN_WHILE_AWAY:
+        return Condition("vms.status = $1", (status.value,))
+    return Condition(f"vms.status = $1 AND (vms.node_id IS NULL OR vms.node_id <> ALL({_AWAY}))", (status.value,))
+
 
 # Outer joins by a primary key cost nothing where only rows are counted: the planner leaves them out.
 VM_SELECT: Final = f"""
-SELECT vms.*, {SHOWN_STATUS} AS shown_status, projects.name AS project_name, nodes.name AS node_name,
+SELECT vms.*, {shown_status("vms.status")} AS shown_status, projects.name AS project_name, nodes.name AS node_name,
        plans.name AS plan_name, images.name AS image_name, images.login_user, images.os_family,
        (SELECT coalesce(json_agg(json_build_object('ip', address_text(held.ip), 'state', held.state,
                                                    'primary', held.is_primary, 'pool_id', held.pool_id)

@@ -152,6 +152,7 @@ async def list_plans(context: Context[Controller], request: PlanList) -> Page[Pl
     rows, total = await paginate(
         context.services.database,
         select=_PLANS,
+        source="plans",
         args=(period_of(utc_now()),),
         where=[
             EVERYTHING if context.principal.role is Role.ADMINISTRATOR else Condition("plans.enabled"),

@@ -95,6 +95,7 @@ async def list_keys(context: Context[Controller], request: PageRequest) -> Page[
     rows, total = await paginate(
         context.services.database,
         select=_SELECT,
+        source="ssh_keys AS k JOIN users AS u ON u.id = k.user_id",
         where=[
             EVERYTHING if everything else equals("k.user_id", context.principal.user_id),
             contains(request.q, "k.name", "k.fingerprint", "u.email"),

@@ -15,7 +15,7 @@ from svc.controller.services import Controller
 from svc.identity.fields import Reason
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
+from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, literally, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
@@ -76,7 +76,7 @@ class Reservation(Model):
 
 
 class ReservationList(PageRequest):
-    """`q` is looked for in kind, note and every address that is set aside."""
+    """`q` is looked for in kind and note, and at the beginning of every address that is set aside."""
 
     id: UUID
 
@@ -107,13 +107,15 @@ class NotedAddressRequest(AddressRequest):
     note: Reason
 
 
-_ALLOCATIONS = """
+_HELD = """allocations held
+LEFT JOIN vms ON vms.id = held.vm_id
+LEFT JOIN reservations ON reservations.id = held.reservation_id"""
+
+_ALLOCATIONS = f"""
 SELECT address_text(held.ip) AS ip, held.state, held.vm_id, vms.name AS vm_name, held.is_primary AS primary,
        coalesce(reservations.arithmetic, false) AS arithmetic, reservations.kind, held.reservation_id,
        coalesce(held.note, reservations.note) AS note, held.changed_at
-FROM allocations held
-LEFT JOIN vms ON vms.id = held.vm_id
-LEFT JOIN reservations ON reservations.id = held.reservation_id"""
+FROM {_HELD}"""
 
 
 @operations.declare(
@@ -130,17 +132,47 @@ async def list_allocations(context: Context[Controller], request: AllocationList
     rows, total = await paginate(
         database,
         select=_ALLOCATIONS,
+        source="allocations held",
         where=[
             Condition("held.pool_id = $1", (request.id,)),
             equals("held.state", request.state.value if request.state else None),
-            contains(request.q, "address_text(held.ip)", "vms.name", "coalesce(held.note, reservations.note)"),
+            _held_as(request.q, request.id),
         ],
-        sortable={"ip": "held.slot", "state": "held.state", "changed_at": "held.changed_at"},
+        sortable={"ip": "held.ip", "state": "held.state", "changed_at": "held.changed_at"},
         default_sort="ip",
         request=request,
-        tie="held.slot",
+        tie="held.ip",
+        kept=None if request.q else _kept(request),
     )
     return Page[Allocation].of([Allocation(**dict(row)) for row in rows], total, request)
+
+
+def _kept(request: AllocationList) -> Condition:
+    return Condition(
+        """SELECT coalesce(sum(number), 0) FROM list_numbers
+           WHERE list = 'addresses by pool' AND scope = $1 AND ($2::text IS NULL OR words[1] = $2)""",
+        (request.id, request.state),
+    )
+
+
+def _held_as(q: str | None, pool_id: UUID) -> Condition:
+    """Addresses that begin with the text, and those whose machine, or the note on them, contains it. Each arm has an
+    index of its own, which an OR over three tables would not use."""
+    if not q:
+        return EVERYTHING
+    return Condition(
+        """held.ip IN (
+            SELECT ip FROM allocations WHERE address_text(ip) LIKE $1
+            UNION ALL
+            SELECT ip FROM allocations WHERE pool_id = $4 AND note IS NOT NULL AND note ILIKE $2
+            UNION ALL
+            SELECT ip FROM allocations WHERE reservation_id IN (
+                SELECT id FROM reservations WHERE pool_id = $4 AND note ILIKE $2)
+            UNION ALL
+            SELECT ip FROM allocations WHERE vm_id IN (
+                SELECT id FROM vms WHERE text_pieces(ARRAY[name, hostname]) @> wanted_pieces($3) AND name ILIKE $2))""",
+        (f"{literally(q)}%", f"%{literally(q)}%", q, pool_id),
+    )
 
 
 @operations.declare(
@@ -157,6 +189,7 @@ async def list_reservations(context: Context[Controller], request: ReservationLi
     rows, total = await paginate(
         database,
         select="SELECT reservations.* FROM reservations",
+        source="reservations",
         where=[Condition("reservations.pool_id = $1", (request.id,)), _reserved_as(request.q, request.id)],
         sortable={
             "ip": "reservations.first_slot",
@@ -251,12 +284,12 @@ async def force_free_address(context: Context[Controller], request: NotedAddress
 
 
 def _reserved_as(q: str | None, pool_id: UUID) -> Condition:
-    """Kind and note contain the text, or any address of the reservation does, its ends or between."""
+    """Kind and note contain the text, or any address of the reservation begins with it, its ends or between."""
     if not q:
         return EVERYTHING
-    said, address = contains(q, "reservations.kind", "reservations.note"), contains(q, "address_text(held.ip)")
-    reserved = f"SELECT held.reservation_id FROM allocations held WHERE held.pool_id = $2 AND {address.sql}"
-    return Condition(f"{said.sql} OR reservations.id IN ({reserved})", (*said.args, pool_id))
+    said = contains(q, "reservations.kind", "reservations.note")
+    reserved = "SELECT reservation_id FROM allocations WHERE pool_id = $2 AND address_text(ip) LIKE $3"
+    return Condition(f"{said.sql} OR reservations.id IN ({reserved})", (*said.args, pool_id, f"{literally(q)}%"))
 
 
 async def _require_pool(queryable: Queryable, pool_id: UUID) -> Slots:

@@ -26,7 +26,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.networking.networks import GatewayMode
 from svc_actors.controller.networking.pool_edits import remove_pool, update_pool
-from svc_actors.controller.networking.pool_watch import POOLS
+from svc_actors.controller.networking.pool_watch import POOLS, POOLS_FROM
 from svc_actors.store import audit
 
 operations = Operations[Controller]()
@@ -97,6 +97,7 @@ async def list_pools(context: Context[Controller], request: PoolList) -> Page[Po
     rows, total = await paginate(
         context.services.database,
         select=POOLS,
+        source=POOLS_FROM,
         where=[
             equals("pools.network_id", request.network),
             contains(request.q, "pools.name", "networks.name", "pools.cidr::text"),

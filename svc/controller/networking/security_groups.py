@@ -27,7 +27,7 @@ from svc.controller.networking.security_group_models import (
 from svc.controller.services import Controller
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
-from svc.registry.paging import EVERYTHING, Condition, Page, contains, equals, joined, paginate
+from svc.registry.paging import EVERYTHING, Condition, Nullable, Page, contains, equals, joined, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines.records import announce_machine
@@ -71,12 +71,13 @@ async def list_groups(context: Context[Controller], request: SecurityGroupList) 
     rows, total = await paginate(
         database,
         select=_SELECT,
+        source="security_groups AS g LEFT JOIN projects AS p ON p.id = g.project_id",
         where=[
             _visible(principal),
             equals("g.project_id", request.project),
             contains(request.q, "g.name", "g.description"),
         ],
-        sortable={"name": "g.name", "created_at": "g.created_at", "project": "p.name"},
+        sortable={"name": "g.name", "created_at": "g.created_at", "project": Nullable("p.name")},
         default_sort="name",
         request=request,
         tie="g.id",

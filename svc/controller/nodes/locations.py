@@ -41,6 +41,7 @@ async def list_locations(context: Context[Controller], request: PageRequest) -> 
     rows, total = await paginate(
         context.services.database,
         select="SELECT id, name, created_at FROM locations",
+        source="locations",
         where=[contains(request.q, "name")],
         sortable={"name": "name", "created_at": "created_at"},
         default_sort="name",

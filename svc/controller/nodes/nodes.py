@@ -33,7 +33,7 @@ from svc.controller.services import Controller
 from svc.controller.tasks import TASK_COLUMNS, TaskFilters, TaskModel, page_of_tasks
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
+from svc.registry.paging import Condition, Nullable, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.nodes.domains import domains_of
@@ -51,7 +51,7 @@ _SORTABLE = {
     "name": "nodes.name",
     "state": SHOWN_STATE,
     "created_at": "nodes.created_at",
-    "seen_at": "nodes.seen_at",
+    "seen_at": Nullable("nodes.seen_at"),
     "location": "locations.name",
 }
 _INVENTORY_DEADLINE = 120.0
@@ -122,6 +122,7 @@ async def list_nodes(context: Context[Controller], request: NodeList) -> Page[No
     rows, total = await paginate(
         database,
         select=SELECT,
+        source="nodes JOIN locations ON locations.id = nodes.location_id",
         where=[
             Condition("nodes.deleted_at IS NULL"),
             equals(SHOWN_STATE, request.state.value if request.state else None),
@@ -268,13 +269,15 @@ async def node_samples(context: Context[Controller], request: NodeSamplesRequest
     rows, total = await paginate(
         context.services.database,
         select="SELECT hour, samples, load_1m, memory_free_mib, disk_free_gib FROM node_samples",
+        source="node_samples",
         where=[
             Condition("node_id = $1 AND hour > now() - make_interval(hours => $2)", (request.id, request.hours)),
         ],
         sortable={"hour": "hour"},
         default_sort="hour",
         request=request,
-        tie="hour",
+        # An hour is one node's; a row's place is unique in the table.
+        tie="ctid",
     )
     return Page[NodeSample].of([NodeSample(**row) for row in rows], total, request)
 
@@ -364,9 +367,10 @@ def _health(node: NodeRecord, certificate_expires_at: datetime | None) -> NodeHe
 async def _allocated(queryable: Queryable, node_ids: list[UUID]) -> dict[UUID, Allocated]:
     rows = await queryable.fetch(
         """
-        SELECT node_id, count(*) AS machines, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib,
-               sum(disk_gib) AS disk_gib
-          FROM vms WHERE node_id = ANY($1::uuid[]) AND deleted_at IS NULL GROUP BY node_id
+        SELECT node_id, promised_vcpus AS vcpus, promised_memory_mib AS memory_mib, promised_disk_gib AS disk_gib,
+               (SELECT coalesce(sum(number), 0)::bigint FROM list_numbers
+                WHERE list = 'vms by node' AND scope = node_id) AS machines
+          FROM node_capacity WHERE node_id = ANY($1::uuid[])
         """,
         node_ids,
     )

@@ -10,6 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from svc.controller.access import visible_projects
+from svc.controller.machines.finding import named
 from svc.controller.machines.models import visible_machine
 from svc.controller.services import Controller
 from svc.controller.traffic.models import (
@@ -26,10 +27,10 @@ from svc.controller.traffic.models import (
 )
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Request, Route
-from svc.registry.paging import Condition, Page, PageRequest, contains, equals, joined, paginate
+from svc.registry.paging import Condition, Nullable, Page, PageRequest, equals, joined, paginate
 from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
-from svc_actors.controller.traffic.periods import Period, period_of, until, utc_now
+from svc_actors.controller.traffic.periods import Period, next_period, period_of, start_of, until, utc_now
 from svc_actors.controller.traffic.policies import as_policy, policies, policy_of
 from svc_actors.controller.traffic.readings import month_of, months_of
 from svc_actors.rows import sole
@@ -44,28 +45,30 @@ _COUNTED: Final = (
 )
 
 # $1 is the period, which the first of the list's conditions brings.
+_MONTHS: Final = f"""vms
+LEFT JOIN plans ON plans.id = vms.plan_id
+LEFT JOIN {policies("$1")} policy ON policy.plan_id = vms.plan_id
+LEFT JOIN traffic_months used ON used.vm_id = vms.id AND used.period = $1"""
+
 _USE: Final = f"""
 SELECT vms.id, vms.name, vms.project_id, vms.node_id, vms.deleted_at, plans.name AS plan_name,
        policy.allowance_gib, policy.direction, policy.action, policy.throttle_mbps,
        coalesce(used.received, 0) AS received, coalesce(used.sent, 0) AS sent,
        {_COUNTED} AS counted,
-       coalesce(used.resets, 0) AS resets, coalesce(used.samples, 0) AS samples, used.first_at
-FROM vms
-LEFT JOIN plans ON plans.id = vms.plan_id
-LEFT JOIN {policies("$1")} policy ON policy.plan_id = vms.plan_id
-LEFT JOIN (SELECT vm_id, sum(received) AS received, sum(sent) AS sent, sum(samples) AS samples,
-                  sum(resets) + count(*) - 1 AS resets, min(first_at) AS first_at
-           FROM traffic_readings WHERE period = $1 GROUP BY vm_id) used ON used.vm_id = vms.id"""
+       coalesce(used.resets + used.ledgers - 1, 0) AS resets, coalesce(used.samples, 0) AS samples, used.first_at
+FROM {_MONTHS}"""
 
 _SORTABLE: Final = {
     "vm_name": "vms.name",
-    "received_bytes": "received",
-    "sent_bytes": "sent",
-    "counted_bytes": "counted",
-    "allowance_bytes": "policy.allowance_gib",
-    "percent": f"({_COUNTED}) / policy.allowance_gib",
-    "plan": "plan_name",
+    "received_bytes": "coalesce(used.received, 0)",
+    "sent_bytes": "coalesce(used.sent, 0)",
+    "counted_bytes": _COUNTED,
+    "allowance_bytes": Nullable("policy.allowance_gib"),
+    "percent": Nullable(f"({_COUNTED}) / policy.allowance_gib"),
+    "plan": Nullable("plans.name"),
 }
+
+_OF_MACHINES: Final = " JOIN vms ON vms.id = months.vm_id"
 
 _DECISIONS: Final = """SELECT traffic_decisions.*, vms.name AS vm_name
     FROM traffic_decisions JOIN vms ON vms.id = traffic_decisions.vm_id"""
@@ -111,11 +114,13 @@ async def list_traffic(context: Context[Controller], request: TrafficList) -> Tr
     rows, total = await paginate(
         database,
         select=_USE,
-        where=[_in_period(period), *own, contains(request.q, "vms.name")],
+        source=_MONTHS,
+        where=[_in_period(period), *own, named(request.q)],
         sortable=_SORTABLE,
         default_sort="-counted_bytes",
         request=request,
         tie="vms.id",
+        kept=_kept(period) if principal.sees_everything and not (request.project or request.q) else None,
     )
     received, sent = await _totals(database, period, own)
     decided = joined(own, first=2)
@@ -176,16 +181,31 @@ async def _last_months(queryable: Queryable, vm_id: UUID) -> list[TrafficMonth]:
 
 def _in_period(period: Period) -> Condition:
     """Machines that there were in the month, as far as is known, and any that was counted in it."""
-    made = "to_char(vms.created_at AT TIME ZONE 'UTC', 'YYYY-MM')"
-    return Condition(f"used.vm_id IS NOT NULL OR (vms.deleted_at IS NULL AND {made} <= $1)", (period,))
+    return Condition(
+        "$1::text IS NOT NULL AND (used.vm_id IS NOT NULL OR (vms.deleted_at IS NULL AND vms.created_at < $2))",
+        (period, start_of(next_period(period))),
+    )
+
+
+def _kept(period: Period) -> Condition | None:
+    """How many machines there are in the present month: all, and those deleted ones that were counted in it."""
+    if period != period_of(utc_now()):
+        return None
+    return Condition(
+        """SELECT (SELECT coalesce(sum(number), 0) FROM list_numbers WHERE list = 'vms by node')
+                + (SELECT count(*) FROM vms JOIN traffic_months used ON used.vm_id = vms.id AND used.period = $1
+                   WHERE vms.deleted_at IS NOT NULL)""",
+        (period,),
+    )
 
 
 async def _totals(queryable: Queryable, period: Period, own: list[Condition]) -> tuple[int, int]:
-    condition = joined([Condition("readings.period = $1", (period,)), *own])
+    own_machines = joined(own).args
+    condition = joined([Condition("months.period = $1", (period,)), *own])
     row = sole(
         await queryable.fetchrow(
             f"""SELECT coalesce(sum(received), 0) AS received, coalesce(sum(sent), 0) AS sent
-                FROM traffic_readings readings JOIN vms ON vms.id = readings.vm_id WHERE {condition.sql}""",
+                FROM traffic_months months{_OF_MACHINES if own_machines else ""} WHERE {condition.sql}""",
             *condition.args,
         )
     )
@@ -196,11 +216,10 @@ async def _periods(queryable: Queryable, own: list[Condition]) -> list[str]:
     """Every month from the first reading to the present, without a look at each reading."""
     present = period_of(utc_now())
     condition = joined(own)
-    if condition.args:
-        source = f"FROM traffic_readings readings JOIN vms ON vms.id = readings.vm_id WHERE {condition.sql}"
-    else:
-        source = "FROM traffic_readings"
-    first = await queryable.fetchval(f"SELECT min(period) {source}", *condition.args)
+    first = await queryable.fetchval(
+        f"SELECT min(period) FROM traffic_months months{_OF_MACHINES if condition.args else ''} WHERE {condition.sql}",
+        *condition.args,
+    )
     return list(until(min(Period(first or present), present), present))
 
 

@@ -69,7 +69,7 @@ async def test_reservations_come_page_by_page_in_the_order_of_addresses(database
         assert listed == [f"10.9.0.{last}" for last in (0, 1, 3, 5, 9, 15)]
 
 
-@pytest.mark.parametrize("q", ["10.9.0.6", "0.4", "PRINT", "rack-7"])
+@pytest.mark.parametrize("q", ["10.9.0.6", "10.9.0.4", "PRINT", "rack-7"])
 async def test_a_reservation_is_found_by_its_kind_its_note_and_any_of_its_addresses(database: Database, q: str) -> None:
     async with stage(database) as on:
         pool = await make_pool(database, on.world, "10.9.0.0/28")

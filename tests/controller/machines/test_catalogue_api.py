@@ -229,6 +229,19 @@ async def test_the_search_finds_by_name_address_and_id_and_shows_nobody_elses(da
         assert await customer("search.find", q="%") == []
 
 
+async def test_the_list_of_machines_finds_by_name_and_by_the_beginning_of_an_address(database: Database) -> None:
+    async with opened(database) as (service, world, _, customer):
+        stranger = Api(service, await person(database, Role.CUSTOMER))
+        needle = await service.create(world.machine("needle"))
+        await service.create(world.machine("haystack"))
+
+        for q in ("EEDL", str(needle.address)):
+            assert [vm.id for vm in (await customer("vm.list", q=q)).items] == [needle.vm_id]
+            assert (await stranger("vm.list", q=q)).items == []
+        assert (await customer("vm.list", q=str(needle.address).rpartition(".")[0])).total == 2
+        assert (await customer("vm.list", q="no-such")).total == 0
+
+
 async def test_a_search_gives_twenty_at_most(database: Database) -> None:
     async with opened(database) as (_, _, administrator, _):
         await database.execute("INSERT INTO projects (name) SELECT 'p' || n FROM generate_series(1, 3) n")

@@ -16,21 +16,29 @@ from svc_actors.store import Database, Record
 OPENS_AT: Final = 0.90
 CLOSES_BELOW: Final = 0.85
 
-POOLS: Final = """
+POOLS_FROM: Final = """pools
+JOIN networks ON networks.id = pools.network_id
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(number) FILTER (WHERE state = 'reserved'), 0)::bigint AS reserved,
+           coalesce(sum(number) FILTER (WHERE state = 'allocated'), 0)::bigint AS allocated,
+           coalesce(sum(number) FILTER (WHERE state = 'releasing'), 0)::bigint AS releasing,
+           coalesce(sum(number) FILTER (WHERE state = 'blocked'), 0)::bigint AS blocked,
+           coalesce(sum(number), 0)::bigint AS in_range
+    FROM (
+        SELECT words[1] AS state, number FROM list_numbers WHERE list = 'addresses by pool' AND scope = pools.id
+        UNION ALL
+        SELECT state, -1 FROM allocations WHERE pool_id = pools.id AND slot < pools.first_slot
+        UNION ALL
+        SELECT state, -1 FROM allocations WHERE pool_id = pools.id AND slot > pools.last_slot
+    ) numbers
+) held"""
+"""What a pool holds is kept count of; only the few addresses outside of its range are counted."""
+
+POOLS: Final = f"""
 SELECT pools.*, networks.name AS network_name, pools.last_slot - pools.first_slot + 1 AS total,
        held.reserved AS reserved_count, held.allocated AS allocated_count, held.releasing AS releasing_count,
        held.blocked AS blocked_count, held.in_range
-FROM pools
-JOIN networks ON networks.id = pools.network_id
-CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE state = 'reserved') AS reserved,
-           count(*) FILTER (WHERE state = 'allocated') AS allocated,
-           count(*) FILTER (WHERE state = 'releasing') AS releasing,
-           count(*) FILTER (WHERE state = 'blocked') AS blocked,
-           count(*) AS in_range
-    FROM allocations
-    WHERE allocations.pool_id = pools.id AND slot BETWEEN pools.first_slot AND pools.last_slot
-) held"""
+FROM {POOLS_FROM}"""
 """Pools with what is held of their range, by state, and in all (`in_range`): the counts and what is free add up to the
 total. What the pool's arithmetic keeps outside of the range is in none of them."""
 
