@@ -8,11 +8,15 @@ import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from svc.cli import profiles
 from svc.cli.failures import Exit
 from svc.cli.profiles import Profile, ProfileFile
 from svc_actors.store import Database
-from svc_nodeagent.simulated import Behaviour
+from svc_nodeagent.host import HostError, Report
+from svc_nodeagent.protocol import FailureCode, NodeOperation, OperationResult
+from svc_nodeagent.simulated import Behaviour, SimulatedHost
 from tests.cli.conftest import EMAIL, IMAGE, PASSWORD, House, Terminal
 
 UUID_TEXT = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -66,8 +70,15 @@ async def test_waiting_ends_with_a_code_of_its_own_and_still_gives_the_password(
     assert watched.code == Exit.WAIT_TIMED_OUT
 
 
-async def test_a_failed_task_is_told_with_its_cause(house: House) -> None:
-    await house.node(Behaviour(failure_rate=1.0))
+async def test_a_failed_task_is_told_with_its_cause(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    await house.node()
+
+    async def fail(host: SimulatedHost, operation: NodeOperation, report: Report) -> OperationResult:
+        await report(50, "half of it")
+        raise HostError(FailureCode.HOST, f"A simulated failure of {operation.op}.", "Try again.")
+
+    monkeypatch.setattr(SimulatedHost, "perform", fail)
+
     ended = await house.svc("node", "preflight", "sim-0001", "--wait", "-o", "json")
     assert ended.code == Exit.TASK_FAILED
     assert ended.json["status"] == "failed"
@@ -79,8 +90,12 @@ async def test_a_failed_task_is_told_with_its_cause(house: House) -> None:
 
 
 async def test_a_name_that_means_two_things_does_nothing(house: House) -> None:
-    await house.ok("project", "create", "default")
-    ended = await house.svc("project", "show", "default")
+    for network, cidr in (("inside", "198.51.100.0/28"), ("outside", "203.0.113.0/28")):
+        await house.ok("network", "create", network)
+        await house.ok("network", "add-pool", network, "--name", "web", "--cidr", cidr)
+
+    ended = await house.svc("pool", "show", "web")
+
     assert ended.code == Exit.CONFLICT
     assert len(re.findall(UUID_TEXT, ended.err)) == 2
     unknown = await house.svc("project", "show", "nobody")
