@@ -17,6 +17,7 @@ from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import (
+    ABANDONED,
     GIB,
     RECORD,
     Folders,
@@ -80,11 +81,12 @@ async def ensure_disks(record: MachineRecord, base: BaseImage, folders: Folders,
 
 
 def destroy(folders: Folders, vm_id: UUID) -> None:
-    """Remove the machine's folder; the record goes last, so that an interrupted removal is known to be one."""
+    """Remove the machine's folder; what says that there is something to remove goes last: the record, and the mark of
+    a creation that was given up."""
     folder = folders.machine(vm_id)
     if not folder.exists():
         return
-    for path in sorted(folder.iterdir(), key=lambda path: path.name == RECORD):
+    for path in sorted(folder.iterdir(), key=lambda path: (path.name == ABANDONED, path.name == RECORD)):
         if path.is_dir():
             shutil.rmtree(path)
         else:

@@ -35,6 +35,8 @@ GIB = 1024**3
 RECORD = "machine.json"
 SECRET = "first-boot.json"  # noqa: S105  (a file name)
 SEED = "seed.iso"
+ABANDONED = "abandoned"
+"""Marks the folder of a machine whose creation has failed: what is left of it is to be removed."""
 
 FILE_THREADS = trio.CapacityLimiter(4)
 """Work on files, which may wait for a slow disk, runs in these threads and keeps no others busy."""
@@ -101,6 +103,12 @@ class Folders:
 
     def serial_log(self, vm_id: UUID) -> Path:
         return self.machine(vm_id) / "serial.log"
+
+    def abandonment(self, vm_id: UUID) -> Path:
+        return self.machine(vm_id) / ABANDONED
+
+    def abandoned(self) -> tuple[UUID, ...]:
+        return tuple(UUID(path.parent.name) for path in sorted(self.machines.glob(f"*/{ABANDONED}")))
 
     def create(self) -> None:
         """QEMU's user passes through (x) the folders above disks and images, and lists none of them."""

@@ -370,6 +370,7 @@ class LibvirtHost:
     def reconnected(self) -> None:
         self._emulator = None
         self._nursery.start_soon(self._guarded, self._compare)
+        self._nursery.start_soon(self._guarded, self._machines.remove_abandoned)
 
     def lifecycle(self, event: LifecycleEvent) -> None:
         vm_id = self._naming.machine(event.uuid, event.name)

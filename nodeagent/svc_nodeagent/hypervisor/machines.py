@@ -191,6 +191,14 @@ class Machines:
         async with self._steps(vm_id):
             return await self._remove(vm_id, destroy_disks=destroy_disks)
 
+    async def remove_abandoned(self) -> None:
+        """What is left of creations that failed while libvirt did not answer."""
+        for vm_id in await in_thread(self._folders.abandoned):
+            async with self._steps(vm_id):
+                if await in_thread(self._folders.abandonment(vm_id).exists):
+                    await self._remove(vm_id, destroy_disks=True)
+                    log.info("the rest of a failed creation was removed", vm_id=str(vm_id))
+
     async def update(self, operation: VmUpdate) -> DomainResult:
         async with self._steps(operation.vm_id):
             record = (await self._record(operation.vm_id)).model_copy(
@@ -268,6 +276,7 @@ class Machines:
 
     async def _build(self, record: MachineRecord, operation: VmCreate, report: Report) -> None:
         await report(60, "making the disks, the first boot's seed and the network")
+        await in_thread(self._folders.abandonment(record.vm_id).unlink, missing_ok=True)
         await in_thread(self._write_record, record, operation.machine.seed.account.password_hash)
         fault_point("create.record")
         await _together(partial(self._make_disks, record), partial(self._network.apply, record.vm_id, record.network))
@@ -281,14 +290,17 @@ class Machines:
             fault_point("create.started")
 
     async def _undo(self, vm_id: UUID) -> None:
-        """Leave nothing of a creation that has failed. What cannot be removed now is, when the machine is deleted."""
+        """Leave nothing of a creation that has failed. What cannot be removed in time is after the next (re)connection
+        to libvirt, or when the machine is deleted."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS) as patience:
             try:
+                if await in_thread(self._folders.machine(vm_id).exists):
+                    await in_thread(self._folders.abandonment(vm_id).touch)
                 await self._remove(vm_id, destroy_disks=True)
             except (HostError, OSError) as error:
-                log.error("a failed creation was not undone", vm_id=str(vm_id), error=str(error))
+                log.error("a failed creation was not undone yet", vm_id=str(vm_id), error=str(error))
         if patience.cancelled_caught:
-            log.error("a failed creation was not undone", vm_id=str(vm_id), error=f"not within {UNDO_SECONDS:g} s")
+            log.error("a failed creation was not undone yet", vm_id=str(vm_id), error=f"not within {UNDO_SECONDS:g} s")
 
     async def _remove(self, vm_id: UUID, *, destroy_disks: bool) -> DeleteResult:
         await self._guests.destroy(vm_id)

@@ -10,6 +10,7 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor import LibvirtHost, Naming
+from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.protocol import (
     CheckStatus,
     ConsoleKind,
@@ -308,6 +309,29 @@ async def test_a_creation_whose_time_is_over_leaves_nothing(
     assert given_up.cancelled_caught
     assert await state_of(host, spec) is DomainState.ABSENT
     assert not (data_folder / "machines" / str(spec.vm_id)).exists()
+
+
+async def test_what_a_failed_creation_could_not_remove_goes_once_libvirt_answers_again(
+    host: LibvirtHost, demo_image: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = machine(network(ADDRESS)).model_copy(update={"memory_mib": 64 * 2**20})  # more than any host has
+    folder = data_folder / "machines" / str(spec.vm_id)
+
+    async def refuse(*_: object) -> None:
+        raise HostError(FailureCode.HOST, "libvirt refuses everything")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Guests, "destroy", refuse)
+        with pytest.raises(HostError):
+            await host.perform(VmCreate(machine=spec, image=image(demo_image)), silent)
+    left_over = await state_of(host, spec)
+    host.reconnected()
+    with trio.fail_after(60):
+        while folder.exists():
+            await trio.sleep(0.05)
+
+    assert left_over is DomainState.STOPPED
+    assert await state_of(host, spec) is DomainState.ABSENT
 
 
 async def test_this_host_passes_preflight(host: LibvirtHost) -> None:
