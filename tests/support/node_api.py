@@ -89,7 +89,7 @@ async def open_site(database: Database, folder: Path) -> AsyncIterator[Site]:
         api_port=0,
         gateway_port=0,
         operations_port=0,
-        heartbeat_seconds=0.5,
+        heartbeat_seconds=1.0,
     )
     with trio.fail_after(60):
         async with open_services(config, database) as services:
