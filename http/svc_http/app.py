@@ -135,7 +135,7 @@ class Api(Generic[ServicesT]):
         try:
             result = await self._perform(entry, exchange, found.values, effects)
             if entry.operation.presentation is Presentation.EVENT_STREAM:
-                reply = self.streams.read(result, await result.visibility())
+                reply = await self.streams.open(result)
             else:
                 reply = _presented(entry, result, effects)
         except ClientGoneError:

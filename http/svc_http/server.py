@@ -62,7 +62,10 @@ async def serve_https(
         await shutdown.wait()
         app.streams.stop()
 
-    await serve(app, server, shutdown_trigger=stopped, task_status=task_status)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(app.streams.run)
+        await serve(app, server, shutdown_trigger=stopped, task_status=task_status)
+        nursery.cancel_scope.cancel()
 
 
 async def serve_loopback(

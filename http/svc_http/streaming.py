@@ -1,60 +1,88 @@
 """Server-sent events: a subscription to the event log as the chunks of an answer.
 
-Each event is `id: <position>`, `event: <kind>`, and as `data` a JSON object of `id, kind, subject, project_id,
-node_id, at, payload`. When the log no longer reaches back to where the client left off, an event `system` with the
-payload `{"reset": true}` says that the state is to be read anew.
+Each event is `id: <position>`, `event: <kind>`, and as `data` a JSON object of `id, kind, subject, project_id, at,
+payload` and, for operators, `node_id`. When the log no longer reaches back to where the client left off, an event
+`system` with the payload `{"reset": true}` says that the state is to be read anew.
 
-Invariants: a comment is sent when nothing else was for 15 seconds; who may read is asked again every 3 seconds and
-the stream ends when the answer is no; a stream ends at once when the service stops.
+What a send costs, not what is in it, bounds how many readers there can be. So what happens within a moment goes to a
+reader in one chunk, rendered once for all who see the same; and each reader has a turn of its own within that moment,
+so that a thousand sends are not made at once while requests wait.
+
+Invariants: a comment is sent when nothing else was for 15 seconds; who may read is asked again every 3 seconds, and the
+stream ends when the answer is no; a stream ends at once when the service stops.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import math
+import random
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Final
 
 import structlog
 import trio
 from pydantic_core import to_json
 
-from svc.registry.streaming import EventStream, Visibility
-from svc_actors.errors import ErrorCode, ServiceError
+from svc.registry.streaming import EventStream, View
+from svc_actors.errors import ErrorCode, ServiceError, unauthenticated
 from svc_actors.store import Event, Gone, SlowReader, Subscription
 
 HEARTBEAT = 15.0
 RECHECK = 3.0
 BLIND = 30.0
 """How long a stream goes on while it cannot be told whether it still may."""
-_KEPT_FRAMES = 256
-_TOGETHER = 64
-"""How many events go out in one chunk when they have come together."""
-_COMMENT = b":\n\n"
-_OPENING = b"retry: 2000\n\n"
-_RESET = b'event: system\ndata: {"kind":"system","payload":{"reset":true}}\n\n'
+COALESCE = 0.1
+"""Seconds between two chunks of a stream, at least."""
+TURN = 0.0002
+"""Seconds that one send may take of the processor; all readers' turns make up the time in which each has one."""
+LONGEST_ROUND = 0.35
+_ASKED_TOGETHER: Final = 200
+"""Readers whose standing one query asks for: decoding the answer holds up the event loop."""
+_KEPT_FRAMES: Final = 1024
+_TOGETHER: Final = 256
+"""How many events go out in one chunk at most."""
+_COMMENT: Final = b":\n\n"
+_OPENING: Final = b"retry: 2000\n\n"
+_RESET: Final = b'event: system\ndata: {"kind":"system","payload":{"reset":true}}\n\n'
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 
 
 class Streams:
-    """The event streams open in this process."""
+    """The event streams open in this process. `run` has to run, or they outlive their sessions."""
 
     def __init__(self) -> None:
         self._stopping = False
-        self._waits: set[_Wait] = set()
-        self._frames: dict[int, tuple[Event, bytes]] = {}
+        self._readers: set[_Reader] = set()
+        self._frames: dict[tuple[int, bool], tuple[Event, bytes]] = {}
 
     def __len__(self) -> int:
-        return len(self._waits)
+        return len(self._readers)
 
     def stop(self) -> None:
         """End all of them, now and for ever."""
         self._stopping = True
-        for wait in self._waits:
-            wait.scope.cancel()
+        for reader in self._readers:
+            reader.end()
 
-    async def read(self, stream: EventStream, visible: Visibility) -> AsyncGenerator[bytes, None]:
-        """The chunks of one stream's answer. No cancel scope is open across a yield."""
+    async def run(self) -> None:
+        """Ask again and again, until cancelled, who may go on reading, and what."""
+        while True:
+            await trio.sleep(RECHECK)
+            readers = list(self._readers)
+            for first in range(0, len(readers), _ASKED_TOGETHER):
+                await _recheck(readers[first : first + _ASKED_TOGETHER])
+
+    async def open(self, stream: EventStream) -> AsyncGenerator[bytes, None]:
+        """The chunks of one stream's answer. Raises `unauthenticated` for a reader whose session has ended."""
+        [view] = await stream.views([stream.principal])
+        if view is None:
+            raise unauthenticated("This session has ended: sign in again.")
+        return self._read(stream, _Reader(stream, view))
+
+    async def _read(self, stream: EventStream, reader: _Reader) -> AsyncGenerator[bytes, None]:
+        """No cancel scope is open across a yield."""
         async with AsyncExitStack() as stack:
             opening = _OPENING
             try:
@@ -64,73 +92,105 @@ class Streams:
                 events = await stack.enter_async_context(stream.subscribe(None))
             # Not before: who has read this reads everything that is changed from now on.
             yield opening
-            wait = _Wait()
-            self._waits.add(wait)
-            stack.callback(self._waits.discard, wait)
-            certain = trio.current_time()
-            heartbeat_at, recheck_at = certain + HEARTBEAT, certain + RECHECK
+            self._readers.add(reader)
+            stack.callback(self._readers.discard, reader)
+            quiet_since, sent_at, behind = trio.current_time(), -math.inf, False
             while not self._stopping:
-                now = trio.current_time()
-                if now >= recheck_at:
-                    recheck_at = now + RECHECK
-                    try:
-                        visible = await stream.visibility()
-                    except ServiceError as error:
-                        if error.code is not ErrorCode.UNAVAILABLE or now - certain >= BLIND:
-                            return
-                    else:
-                        certain = now
-                if now >= heartbeat_at:
-                    heartbeat_at = now + HEARTBEAT
-                    yield _COMMENT
                 try:
-                    event = await wait.until(min(heartbeat_at, recheck_at), events)
+                    event = await reader.next(events, quiet_since + HEARTBEAT)
                 except StopAsyncIteration:
                     return
                 except (SlowReader, Gone, ServiceError) as error:
                     log.info("event stream ended", reason=str(error))
                     return
-                if event is None:
+                if event is None and not reader.ended:
+                    quiet_since = trio.current_time()
+                    yield _COMMENT
                     continue
-                frames = [self._rendered(it) for it in (event, *events.ready(_TOGETHER)) if visible(it)]
-                if frames:
-                    heartbeat_at = trio.current_time() + HEARTBEAT
+                if not behind:
+                    await reader.wait(self._turn(reader, sent_at))
+                if event is None or reader.ended:
+                    return
+                taken = [event, *events.ready(_TOGETHER)]
+                behind = len(taken) > _TOGETHER
+                if frames := [self._rendered(it, reader.view.operator) for it in taken if reader.view.sees(it)]:
+                    quiet_since = sent_at = trio.current_time()
                     yield b"".join(frames)
 
-    def _rendered(self, event: Event) -> bytes:
-        """The frame of an event; the log hands one object to all streams, so it is made once for all of them."""
-        known = self._frames.get(event.position)
+    def _turn(self, reader: _Reader, sent_at: float) -> float:
+        """When it is this reader's turn to be sent what has come: in a round that is as long as all sends may take."""
+        now = trio.current_time()
+        length = min(max(len(self._readers) * TURN, 0.001), LONGEST_ROUND)
+        earliest = max(now, sent_at + COALESCE)
+        return earliest + (reader.place * length - earliest) % length
+
+    def _rendered(self, event: Event, operator: bool) -> bytes:
+        """The frame of an event, made once for all who see the same: the log hands one object to all streams."""
+        known = self._frames.get((event.position, operator))
         if known is not None and known[0] is event:
             return known[1]
-        frame = _frame(event)
-        self._frames[event.position] = (event, frame)
+        frame = _frame(event, operator=operator)
+        self._frames[event.position, operator] = (event, frame)
         if len(self._frames) > _KEPT_FRAMES:
             del self._frames[next(iter(self._frames))]
         return frame
 
 
-class _Wait:
-    """A stream's wait for its next event, which `Streams.stop` cuts short."""
+class _Reader:
+    """One stream's reader: what it sees, its place in each round, and its waits, which `end` cuts short."""
 
-    __slots__ = ("scope",)
+    def __init__(self, stream: EventStream, view: View) -> None:
+        self.stream = stream
+        self.view = view
+        self.certain_at = trio.current_time()
+        self.ended = False
+        self.place = random.random()  # noqa: S311 - spreads load, protects nothing
+        self._wait = trio.CancelScope()
 
-    def __init__(self) -> None:
-        self.scope = trio.CancelScope()
+    def end(self) -> None:
+        self.ended = True
+        self._wait.cancel()
 
-    async def until(self, deadline: float, events: Subscription) -> Event | None:
-        with trio.CancelScope(deadline=deadline) as self.scope:
+    async def next(self, events: Subscription, deadline: float) -> Event | None:
+        """The next event; None when the deadline passes, or the stream has ended."""
+        if self.ended:
+            return None
+        with trio.CancelScope(deadline=deadline) as self._wait:
             return await anext(events)
         return None
 
+    async def wait(self, moment: float) -> None:
+        if not self.ended:
+            with trio.CancelScope() as self._wait:
+                await trio.sleep_until(moment)
 
-def _frame(event: Event) -> bytes:
+
+async def _recheck(readers: Sequence[_Reader]) -> None:
+    """Ask what these readers may see now. Where that cannot be told they go on as they are, for a while."""
+    now = trio.current_time()
+    try:
+        views = await readers[0].stream.views([reader.stream.principal for reader in readers])
+    except ServiceError as error:
+        for reader in readers:
+            if error.code is not ErrorCode.UNAVAILABLE or now - reader.certain_at >= BLIND:
+                reader.end()
+        return
+    for reader, view in zip(readers, views, strict=True):
+        if view is None:
+            reader.end()
+        else:
+            reader.view, reader.certain_at = view, now
+
+
+def _frame(event: Event, *, operator: bool) -> bytes:
     data: dict[str, Any] = {
         "id": event.position,
         "kind": event.kind.value,
         "subject": event.subject,
         "project_id": event.project_id,
-        "node_id": event.node_id,
         "at": event.at,
         "payload": event.payload,
     }
+    if operator:
+        data["node_id"] = event.node_id
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.value.encode(), to_json(data))

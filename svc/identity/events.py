@@ -1,11 +1,14 @@
 """GET /events: what changes, as it changes, for what the caller may see.
 
 An administrator sees every event and staff those that are not for administrators alone; a customer sees the events
-of their own projects and, of those of no project, images and the service itself.
+of their own projects (of activity, what they did themselves) and, of those of no project, images and the service
+itself. A customer is not told on which node anything happens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -16,8 +19,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Presentation, Request, Route
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
-from svc.registry.streaming import EventStream, Visibility
-from svc_actors.errors import unauthenticated
+from svc.registry.streaming import EventStream, View
 from svc_actors.store import Database, Event, EventKind
 
 operations = Operations[IdentityServices]()
@@ -25,23 +27,25 @@ operations = Operations[IdentityServices]()
 _EVERYBODYS = frozenset({EventKind.IMAGE, EventKind.SYSTEM})
 
 _STANDING_SQL = """
-SELECT u.role,
-       ($2::uuid IS NULL OR EXISTS (
+SELECT u.id, u.role,
+       u.id IS NOT NULL AND (asked.session_id IS NULL OR EXISTS (
            SELECT FROM sessions AS s
            LEFT JOIN impersonations AS i ON i.id = s.impersonation_id
            LEFT JOIN users AS o ON o.id = i.operator_id
-           WHERE s.id = $2 AND s.expires_at > now()
+           WHERE s.id = asked.session_id AND s.expires_at > now()
              -- A support session: not ended, of one who still is an administrator, in the account of one who still is
              -- a customer. As `authenticate` has it for each request.
              AND (i.id IS NULL OR (i.ended_at IS NULL AND i.expires_at > now() AND o.suspended_at IS NULL
                                    AND o.role = 'administrator' AND u.role = 'customer'))
        ))
-       AND ($3::uuid IS NULL OR EXISTS (
-           SELECT FROM api_tokens WHERE id = $3 AND (expires_at IS NULL OR expires_at > now())
+       AND (asked.token_id IS NULL OR EXISTS (
+           SELECT FROM api_tokens WHERE id = asked.token_id AND (expires_at IS NULL OR expires_at > now())
        ))
-       AND ($4::boolean OR u.suspended_at IS NULL) AS stands,
+       AND (asked.impersonated OR u.suspended_at IS NULL) AS stands,
        ARRAY(SELECT m.project_id FROM project_members AS m WHERE m.user_id = u.id) AS projects
-FROM users AS u WHERE u.id = $1
+FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::boolean[])
+    WITH ORDINALITY AS asked (user_id, session_id, token_id, impersonated, place)
+LEFT JOIN users AS u ON u.id = asked.user_id ORDER BY asked.place
 """
 
 
@@ -60,29 +64,23 @@ class EventsRequest(Request):
     presentation=Presentation.EVENT_STREAM,
 )
 async def events(context: Context[IdentityServices], request: EventsRequest) -> EventStream:
-    database, principal = context.services.database, context.principal
-
-    async def visibility() -> Visibility:
-        return await visible_events(database, principal)
-
-    return EventStream(subscribe=context.services.events.subscribe, visibility=visibility, after=request.after)
+    views = partial(views_of, context.services.database)
+    return EventStream(context.services.events.subscribe, context.principal, views, request.after)
 
 
-async def visible_events(database: Database, principal: Principal) -> Visibility:
-    """Which events the caller may see now. Raises `unauthenticated` once their session, token or account has ended."""
-    row = await database.fetchrow(
+async def views_of(database: Database, principals: Sequence[Principal]) -> list[View | None]:
+    """What each of these may see now; None once their session, token or account has ended. One query for all."""
+    rows = await database.fetch(
         _STANDING_SQL,
-        principal.user_id,
-        principal.session_id,
-        principal.token_id,
-        principal.impersonation_id is not None,
+        [principal.user_id for principal in principals],
+        [principal.session_id for principal in principals],
+        [principal.token_id for principal in principals],
+        [principal.impersonation_id is not None for principal in principals],
     )
-    if row is None or not row["stands"]:
-        raise unauthenticated("This session has ended: sign in again.")
-    return _filter(Role(row["role"]), frozenset(row["projects"]))
+    return [_view(Role(row["role"]), frozenset(row["projects"]), row["id"]) if row["stands"] else None for row in rows]
 
 
-def _filter(role: Role, projects: frozenset[UUID]) -> Visibility:
+def _view(role: Role, projects: frozenset[UUID], user_id: UUID) -> View:
     def everything(event: Event) -> bool:
         return True
 
@@ -92,6 +90,11 @@ def _filter(role: Role, projects: frozenset[UUID]) -> Visibility:
     def of_customer(event: Event) -> bool:
         if event.administrators_only:
             return False
-        return event.kind in _EVERYBODYS if event.project_id is None else event.project_id in projects
+        if event.project_id is None:
+            return event.kind in _EVERYBODYS
+        # Of activity their own, as GET /activity shows it: others' names, and what they were refused, are not theirs.
+        own = event.kind is not EventKind.ACTIVITY or event.payload.get("actor_id") == str(user_id)
+        return own and event.project_id in projects
 
-    return {Role.ADMINISTRATOR: everything, Role.STAFF: of_staff, Role.CUSTOMER: of_customer}[role]
+    sees = {Role.ADMINISTRATOR: everything, Role.STAFF: of_staff, Role.CUSTOMER: of_customer}[role]
+    return View(sees, operator=role is not Role.CUSTOMER)

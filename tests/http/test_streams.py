@@ -21,6 +21,9 @@ from tests.support.sse import reading
 VERSIONS = ("http/1.1", "h2")
 
 
+NODE = UUID(int=99)
+
+
 async def emit(database: Database, *notes: str, administrators_only: bool = False, size: int = 0) -> None:
     async with database.transaction() as tx:
         for note in notes:
@@ -30,6 +33,7 @@ async def emit(database: Database, *notes: str, administrators_only: bool = Fals
                     kind=EventKind.VM,
                     subject=note,
                     project_id=UUID(int=7),
+                    node_id=NODE,
                     administrators_only=administrators_only,
                     payload={"note": note, "filler": "x" * size},
                 ),
@@ -55,6 +59,38 @@ async def test_an_event_arrives_with_its_position_kind_and_payload(
         assert (event["id"], event["event"]) == ("2", "vm")
         assert (data["id"], data["kind"], data["subject"], data["payload"]["note"]) == (2, "vm", "seen", "seen")
         assert data["project_id"] == str(UUID(int=7))
+
+
+async def test_only_operators_are_told_the_node(server: Served, database: Database) -> None:
+    async with (
+        reading(server, "http/1.1", token="customer,read") as customer,
+        reading(server, "http/1.1", token="staff,read") as staff,
+    ):
+        await until_open(server, 2)
+        await emit(database, "seen")
+        told, whole = await customer.next_event(), await staff.next_event()
+
+        assert str(NODE) not in told["data"]
+        assert "node_id" not in json.loads(told["data"])
+        assert json.loads(whole["data"])["node_id"] == str(NODE)
+
+
+async def test_what_happens_within_a_moment_comes_in_order_and_in_few_sends(
+    server: Served, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(svc_http.streaming, "COALESCE", 0.5)
+    async with reading(server, "http/1.1") as reader:
+        await until_open(server, 1)
+        await emit(database, "first")
+        seen = [json.loads((await reader.next_event())["data"])["subject"]]
+        before = reader.received
+        for number in range(20):
+            await emit(database, f"note {number}")
+        while len(seen) < 21:
+            seen.append(json.loads((await reader.next_event())["data"])["subject"])
+
+        assert seen == ["first", *(f"note {number}" for number in range(20))]
+        assert reader.received - before <= 3
 
 
 @pytest.mark.parametrize("version", VERSIONS)

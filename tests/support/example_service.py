@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from svc.registry.operation import Command, Context, Empty, Method, Model, Opera
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.registry import Registry
 from svc.registry.scopes import Scope
-from svc.registry.streaming import EventStream, Visibility
+from svc.registry.streaming import EventStream, View
 from svc_actors.errors import forbidden, rate_limited, unauthenticated
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Event, EventLog, audit
@@ -94,14 +94,12 @@ async def link(ctx: Context[Toys], request: ToyRequest) -> str:
 
 
 async def stream(ctx: Context[Toys], request: ToyStreamRequest) -> EventStream:
-    async def visibility() -> Visibility:
-        if ctx.principal.user_id is None or await ctx.services.database.fetchval(
-            "SELECT EXISTS (SELECT FROM settings WHERE name = 'ended')"
-        ):
-            raise unauthenticated("ended")
-        return _not_for_administrators
+    async def views(principals: Sequence[Principal]) -> list[View | None]:
+        if await ctx.services.database.fetchval("SELECT EXISTS (SELECT FROM settings WHERE name = 'ended')"):
+            return [None for _ in principals]
+        return [View(_not_for_administrators, operator=it.role is not Role.CUSTOMER) for it in principals]
 
-    return EventStream(ctx.services.events.subscribe, visibility, request.after)
+    return EventStream(ctx.services.events.subscribe, ctx.principal, views, request.after)
 
 
 def _not_for_administrators(event: Event) -> bool:

@@ -22,6 +22,8 @@ class Reader:
     def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         self._stream = stream
         self._buffer = b""
+        self.received = 0
+        """How many pieces the body came in."""
 
     async def frames(self) -> AsyncIterator[bytes]:
         while True:
@@ -30,6 +32,7 @@ class Reader:
                 if not data:
                     return
                 self._buffer += data
+                self.received += 1
             frame, _, self._buffer = self._buffer.partition(b"\n\n")
             yield frame
 
@@ -104,7 +107,12 @@ class H2Reader(Reader):
 
 @asynccontextmanager
 async def reading(
-    server: Served, version: str, *, after: int | None = None, receive_buffer: int | None = None
+    server: Served,
+    version: str,
+    *,
+    after: int | None = None,
+    receive_buffer: int | None = None,
+    token: str = TOKEN,
 ) -> AsyncIterator[Reader]:
     """An event stream opened by a client that speaks `version` (`http/1.1` or `h2`)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -117,7 +125,7 @@ async def reading(
     stream = trio.SSLStream(trio.SocketStream(raw), context, server_hostname="localhost")
     await stream.do_handshake()
     assert stream.selected_alpn_protocol() == version
-    headers = [("authorization", f"Bearer {TOKEN}")]
+    headers = [("authorization", f"Bearer {token}")]
     if after is not None:
         headers.append(("last-event-id", str(after)))
     try:

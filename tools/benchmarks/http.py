@@ -64,7 +64,7 @@ async def _measure() -> list[Ratio]:
     self_signed(folder)
     async with embedded(folder / "postgresql") as url, Database.open(url) as database:
         await migrate(database)
-        token, vm_id = await _seed(database)
+        token, vm_id = await seed(database)
         return [
             await _measure_route(folder, url, token, vm_id),
             await _measure_list(database, token),
@@ -74,7 +74,7 @@ async def _measure() -> list[Ratio]:
 
 async def _measure_route(folder: Path, url: str, token: str, vm_id: UUID) -> Ratio:
     ours, peer = [], []
-    async with _server("ours", folder, url) as our_port, _server("bare", folder, url) as bare_port:
+    async with serving("ours", folder, url) as our_port, serving("bare", folder, url) as bare_port:
         for _ in range(ROUNDS):
             ours.append(await _wrk(f"https://127.0.0.1:{our_port}/api/v1/vms/{vm_id}", token))
             peer.append(await _wrk(f"https://127.0.0.1:{bare_port}/", token))
@@ -108,7 +108,7 @@ async def _raw_list(database: Database) -> None:
 
 async def _measure_events(folder: Path, url: str, database: Database, token: str) -> Ratio:
     ours, peer = [], []
-    async with _server("ours", folder, url) as our_port, _server("loop", folder, url) as loop_port:
+    async with serving("ours", folder, url) as our_port, serving("loop", folder, url) as loop_port:
         for _ in range(ROUNDS):
             ours.append(await _deliver(our_port, database, token))
             peer.append(await _deliver(loop_port, database, token))
@@ -181,7 +181,7 @@ def _pinned(core: int, command: list[str]) -> list[str]:
 
 
 @asynccontextmanager
-async def _server(kind: str, folder: Path, url: str) -> AsyncIterator[int]:
+async def serving(kind: str, folder: Path, url: str) -> AsyncIterator[int]:
     """A server process of this module; yields its port."""
     command = _pinned(0, [sys.executable, "-m", "tools.benchmarks.http", kind, str(folder), url])
     process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -269,7 +269,7 @@ def _tls(folder: Path) -> TlsFiles:
     return TlsFiles(folder / "certificate.pem", folder / "key.pem")
 
 
-async def _seed(database: Database) -> tuple[str, UUID]:
+async def seed(database: Database) -> tuple[str, UUID]:
     """An administrator's token, and ten thousand machines, of which one id."""
     token = new_secret(REALM.token_prefix)
     user = await database.fetchval(
