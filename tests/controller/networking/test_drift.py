@@ -263,14 +263,14 @@ async def test_a_machine_is_placed_while_its_node_reports_other_addresses_of_its
         facts = inventory.facts.model_copy(update={"host_addresses": ("10.77.0.200/24",)})
         report = inventory.model_copy(update={"facts": facts})
         async with trio.open_nursery() as nursery:
-            async with database.transaction() as tx:  # As a creation has it: first the pool, then the node.
-                await lock_pool(tx, stage.world.pool_id)
+            async with database.transaction() as tx:  # As a creation has it: first the node's room, then the pool.
+                await tx.execute("UPDATE vms SET node_id = NULL WHERE id = $1", vm_id)
+                await tx.execute("UPDATE vms SET node_id = $2 WHERE id = $1", vm_id, node_id)
                 node = stage.service.actors.ref(Node, str(node_id))
                 nursery.start_soon(node.ask, Node.inventoried, report, datetime.now(UTC))
                 with trio.fail_after(10):
                     while not await database.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
                         await trio.lowlevel.checkpoint()
-                await tx.execute("UPDATE vms SET node_id = NULL WHERE id = $1", vm_id)
-                await tx.execute("UPDATE vms SET node_id = $2 WHERE id = $1", vm_id, node_id)
+                await lock_pool(tx, stage.world.pool_id)
         kept = await database.fetch("SELECT note FROM reservations WHERE kind = 'host'")
         assert [row["note"] for row in kept] == ["an address of the host alpha"]
