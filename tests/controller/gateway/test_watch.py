@@ -14,7 +14,7 @@ import trio
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.nodes.node import MOST_TRESPASSES_AN_HOUR, Node, NodeServices
-from svc_actors.controller.reconcile.node_watch import NodeWatch, Rhythm
+from svc_actors.controller.reconcile.node_watch import DELIVERIES_AT_ONCE, NodeWatch, Rhythm
 from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorSystem, MailboxFull
 from svc_actors.sealing import Sealer
@@ -181,3 +181,45 @@ async def test_a_node_that_speaks_for_others_without_end_is_audited_and_does_not
             await node.ask(Node.trespassed, f"reported machine {number}")
         written = await database.fetchval("SELECT count(*) FROM audit WHERE outcome = 'denied'")
         assert written == MOST_TRESPASSES_AN_HOUR
+
+
+async def test_an_inventory_that_differs_in_everything_tells_a_few_machines_at_a_time(database: Database) -> None:
+    async with open_nodes(database) as nodes:
+        node_id = await nodes.new(machines=100)
+        under_way = most = told = 0
+
+        async def deliver(*_: object) -> None:
+            nonlocal under_way, most, told
+            under_way += 1
+            most = max(most, under_way)
+            await trio.sleep(0.001)
+            under_way -= 1
+            told += 1
+
+        nodes.watch = NodeWatch(nodes.actors, database, deliver)
+        nodes.watch.watch(cast(Gateway, nodes))
+
+        await nodes.watch.inspect(node_id)
+
+        assert told == 100
+        assert most == DELIVERIES_AT_ONCE
+
+
+async def test_a_machine_that_does_not_answer_holds_up_none_of_its_node(database: Database) -> None:
+    async with open_nodes(database) as nodes:
+        node_id = await nodes.new(machines=DELIVERIES_AT_ONCE + 3)
+        first, *others = nodes.hosts[node_id].machines
+        told: list[UUID] = []
+
+        async def deliver(_: UUID, vm_id: UUID, *__: object) -> None:
+            if vm_id == first:
+                await trio.sleep_forever()
+            told.append(vm_id)
+
+        nodes.watch = NodeWatch(nodes.actors, database, deliver, rhythm=Rhythm(look_deadline=0.2))
+        nodes.watch.watch(cast(Gateway, nodes))
+
+        with trio.fail_after(10):
+            await nodes.watch.inspect(node_id)
+
+        assert set(told) == set(others)

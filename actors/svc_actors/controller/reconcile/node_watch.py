@@ -46,7 +46,7 @@ from svc_nodeagent.protocol import (
 
 INVENTORY_TIMEOUT: Final = 60.0
 PREFLIGHT_TIMEOUT: Final = 180.0
-_DELIVERIES_AT_ONCE: Final = 16
+DELIVERIES_AT_ONCE: Final = 16
 """Each is a transaction of its machine's actor. Of all nodes together."""
 _LOOKS_AT_ONCE: Final = 32
 """Each look is a transaction of its node's actor: enough that a few locked rows hold up no other, and few enough that a
@@ -126,7 +126,7 @@ class NodeWatch:
         self._system = system
         self._database = database
         self._deliver = deliver
-        self._delivering = trio.CapacityLimiter(_DELIVERIES_AT_ONCE)
+        self._delivering = trio.CapacityLimiter(DELIVERIES_AT_ONCE)
         self._forgettable = forgettable
         self._connected = connected
         self._probe = probe
