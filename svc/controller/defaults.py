@@ -12,7 +12,7 @@ from typing import Final
 
 from svc_actors.controller.images.catalogue import ensure_catalogue
 from svc_actors.controller.networking.networks import NewPool, create_network, create_pool
-from svc_actors.store import Database
+from svc_actors.store import Database, Transaction
 
 NAT_NETWORK: Final = IPv4Network("10.77.0.0/16")
 _LOCK: Final = 0x5356_4445
@@ -31,7 +31,8 @@ async def seed_defaults(database: Database) -> None:
 
 
 async def _make_once(database: Database) -> None:
-    async with database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         await tx.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         if await tx.fetchval("SELECT 1 FROM settings WHERE name = 'defaults_made'") is not None:
             return
@@ -44,6 +45,8 @@ async def _make_once(database: Database) -> None:
             "INSERT INTO plans (name, slug, vcpus, memory_mib, disk_gib) VALUES ($1, $2, $3, $4, $5)", _PLANS
         )
         await tx.execute("INSERT INTO settings (name, value) VALUES ('defaults_made', 'true')")
+
+    await database.transact(work)
 
 
 def _resolvers(path: Path = Path("/etc/resolv.conf")) -> list[IPv4Address]:

@@ -28,7 +28,7 @@ from svc_actors.controller.images.images import (
     set_file,
 )
 from svc_actors.errors import conflict, invalid, not_found
-from svc_actors.store import Record
+from svc_actors.store import Record, Transaction
 
 operations = Operations[Controller]()
 
@@ -220,8 +220,11 @@ async def upload_image(context: Context[Controller], request: ImageRequest) -> I
     if context.upload is None:
         raise invalid("The body is the file itself.")
     file = await ImageFiles(context.services.config.data_dir).write(request.id, context.upload)
-    async with database.transaction() as tx:
+
+    async def work(tx: Transaction) -> Image:
         return Image.of(await set_file(tx, context.caller, request.id, file), context.principal)
+
+    return await database.transact(work)
 
 
 @operations.declare(
@@ -232,8 +235,11 @@ async def upload_image(context: Context[Controller], request: ImageRequest) -> I
     scope=Scope.ADMIN,
 )
 async def update_image(context: Context[Controller], request: ImageUpdateRequest) -> Image:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> Image:
         return Image.of(await set_enabled(tx, context.caller, request.id, request.enabled), context.principal)
+
+    return await context.services.database.transact(work)
 
 
 @operations.declare(

@@ -110,7 +110,8 @@ async def show_project(context: Context[Controller], request: ProjectRequest) ->
     positional=("name",),
 )
 async def create_project(context: Context[Controller], request: ProjectCreateRequest) -> Project:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> Project:
         try:
             project_id: UUID = await tx.fetchval("INSERT INTO projects (name) VALUES ($1) RETURNING id", request.name)
         except UniqueViolationError:
@@ -125,6 +126,8 @@ async def create_project(context: Context[Controller], request: ProjectCreateReq
             raise not_found("One of member_ids is no person here.") from None
         await _record(context, tx, project_id, request.name)
         return await _project(tx, context.principal, project_id)
+
+    return await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -175,7 +178,8 @@ async def list_members(context: Context[Controller], request: MemberList) -> Pag
     positional=("id", "user_id"),
 )
 async def add_member(context: Context[Controller], request: MemberRequest) -> Project:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> Project:
         project = await _project(tx, context.principal, request.id)
         email = await tx.fetchval("SELECT email FROM users WHERE id = $1", request.user_id)
         if email is None:
@@ -188,6 +192,8 @@ async def add_member(context: Context[Controller], request: MemberRequest) -> Pr
         await _record(context, tx, project.id, project.name, member=email)
         return await _project(tx, context.principal, request.id)
 
+    return await context.services.database.transact(work)
+
 
 @operations.declare(
     "project.remove_member",
@@ -197,7 +203,8 @@ async def add_member(context: Context[Controller], request: MemberRequest) -> Pr
     scope=Scope.ADMIN,
 )
 async def remove_member(context: Context[Controller], request: MemberRequest) -> None:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         project = await _project(tx, context.principal, request.id)
         email = await tx.fetchval(
             """
@@ -210,6 +217,8 @@ async def remove_member(context: Context[Controller], request: MemberRequest) ->
         if email is None:
             raise not_found("There is no such member of this project.")
         await _record(context, tx, project.id, project.name, member=email)
+
+    await context.services.database.transact(work)
 
 
 def _taken(name: str) -> ServiceError:

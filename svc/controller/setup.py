@@ -21,7 +21,7 @@ from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, forbidden
 from svc_actors.secrets import SETUP_TOKEN_PREFIX, fingerprint, new_secret
-from svc_actors.store import Database, Queryable, Via
+from svc_actors.store import Database, Queryable, Transaction, Via
 
 operations = Operations[Controller]()
 
@@ -82,7 +82,8 @@ async def setup(context: Context[Controller], request: SetupRequest) -> LoginRes
         raise conflict("This service is set up already.", hint="Sign in.")
     check_password(request.password, [request.email.partition("@")[0]])
     password_hash = await context.services.passwords.hash(request.password)
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> LoginResult:
         await tx.execute("SELECT pg_advisory_xact_lock($1)", _SETUP_LOCK)
         if await _administrator_exists(tx):
             raise conflict("This service is set up already.", hint="Sign in.")
@@ -115,6 +116,8 @@ async def setup(context: Context[Controller], request: SetupRequest) -> LoginRes
         )
         user = SignedIn(id=user_id, email=request.email, name=request.name, role=Role.ADMINISTRATOR)
         return await begin_session(context, tx, user, via=Via.SETUP)
+
+    return await context.services.database.transact(work)
 
 
 async def _administrator_exists(queryable: Queryable) -> bool:

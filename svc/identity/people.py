@@ -22,6 +22,7 @@ from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict
 from svc_actors.rows import sole
+from svc_actors.store import Transaction
 
 operations = Operations[IdentityServices]()
 
@@ -163,8 +164,11 @@ async def show_person(context: Context[IdentityServices], request: PersonRequest
     target="user",
 )
 async def update(context: Context[IdentityServices], request: PersonUpdateRequest) -> Person:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> Person:
         return await update_person(context, tx, request.id, request)
+
+    return await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -176,7 +180,8 @@ async def update(context: Context[IdentityServices], request: PersonUpdateReques
     target="user",
 )
 async def suspend(context: Context[IdentityServices], request: SuspendRequest) -> Person:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> Person:
         target = await person_records.locked(tx, request.id)
         if target.id == context.principal.user_id:
             raise conflict("Nobody suspends themselves.")
@@ -189,6 +194,8 @@ async def suspend(context: Context[IdentityServices], request: SuspendRequest) -
         await sessions.end_all(tx, target.id)
         await person_records.record(context, tx, target, {"reason": request.reason})
         return await person_records.person(tx, target.id)
+
+    return await context.services.database.transact(work)
 
 
 @operations.declare(

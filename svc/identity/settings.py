@@ -12,7 +12,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.store import Queryable, audit
+from svc_actors.store import Queryable, Transaction, audit
 
 operations = Operations[IdentityServices]()
 
@@ -74,7 +74,8 @@ async def show(context: Context[IdentityServices], request: Empty) -> Settings:
 )
 async def update(context: Context[IdentityServices], request: SettingsUpdate) -> Settings:
     changes = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> Settings:
         for name, value in changes.items():
             await tx.execute(
                 """
@@ -94,3 +95,5 @@ async def update(context: Context[IdentityServices], request: SettingsUpdate) ->
             details={"changed": changes},
         )
         return await read_settings(tx)
+
+    return await context.services.database.transact(work)

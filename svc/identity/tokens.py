@@ -22,7 +22,7 @@ from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, not_found, wrong_field
 from svc_actors.rows import sole
 from svc_actors.secrets import fingerprint, new_secret
-from svc_actors.store import audit
+from svc_actors.store import Transaction, audit
 
 operations = Operations[IdentityServices]()
 
@@ -147,7 +147,8 @@ async def create_token(context: Context[IdentityServices], request: ApiTokenCrea
     scope=Scope.ADMIN,
 )
 async def revoke_token(context: Context[IdentityServices], request: TokenRequest) -> None:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         name = await tx.fetchval(
             "DELETE FROM api_tokens WHERE id = $1 AND (user_id = $2 OR $3) RETURNING name",
             request.id,
@@ -159,3 +160,5 @@ async def revoke_token(context: Context[IdentityServices], request: TokenRequest
         await audit.record(
             tx, context.caller, target_kind="token", target_id=str(request.id), target_name=name, project_id=None
         )
+
+    await context.services.database.transact(work)

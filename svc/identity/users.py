@@ -116,8 +116,11 @@ async def create_user(context: Context[IdentityServices], request: UserCreateReq
     scope=Scope.ADMIN,
 )
 async def update_user(context: Context[IdentityServices], request: UserUpdateRequest) -> User:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> User:
         return _user(await update_person(context, tx, request.id, request))
+
+    return await context.services.database.transact(work)
 
 
 async def update_person(

@@ -278,8 +278,19 @@ async def test_activity_is_ones_own_and_an_administrators_is_everybodys(world: W
 async def test_settings_are_the_administrators(world: World) -> None:
     root = await administrator(world)
     changed = await root.call("PATCH", "/settings", {"support_contact": "help@example.org"})
-    assert changed.json() == {"service_name": "Virtual machines", "support_contact": "help@example.org"}
+    assert changed.json() == {
+        "service_name": "Virtual machines",
+        "support_contact": "help@example.org",
+        "keep_task_days": 90,
+        "keep_event_days": 7,
+        "keep_audit_days": 400,
+        "keep_sample_days": 400,
+        "keep_session_days": 30,
+        "keep_deleted_days": 90,
+        "keep_traffic_months": 25,
+    }
     assert (await root.get("/settings")).json() == changed.json()
+    assert (await root.call("PATCH", "/settings", {"keep_audit_days": 29})).status_code == 400
     user = await world.person("ada@example.org")
     await root.post(f"/admin/users/{user}/suspend", {"reason": "r"})
     told = await world.browser().post("/auth/login", {"email": "ada@example.org", "password": PASSWORD})

@@ -207,12 +207,15 @@ async def update_plan(context: Context[Controller], request: PlanUpdateRequest) 
     if not given:
         raise invalid("Nothing would change.", hint="Give at least one field.")
     sets = ", ".join(f"{name} = ${place}" for place, name in enumerate(given, start=2))
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> Plan:
         row = await tx.fetchrow(f"UPDATE plans SET {sets} WHERE id = $1 RETURNING *", request.id, *given.values())
         if row is None:
             raise not_found("There is no such plan.")
         await _audit(tx, context, row, given)
         return await shown_plan(tx, request.id)
+
+    return await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -223,7 +226,8 @@ async def update_plan(context: Context[Controller], request: PlanUpdateRequest) 
     scope=Scope.ADMIN,
 )
 async def delete_plan(context: Context[Controller], request: PlanRequest) -> None:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         row = await tx.fetchrow("SELECT * FROM plans WHERE id = $1 FOR UPDATE", request.id)
         if row is None:
             raise not_found("There is no such plan.")
@@ -234,6 +238,8 @@ async def delete_plan(context: Context[Controller], request: PlanRequest) -> Non
         await forget_plan(tx, request.id)
         await tx.execute("DELETE FROM plans WHERE id = $1", request.id)
         await _audit(tx, context, row)
+
+    await context.services.database.transact(work)
 
 
 async def _audit(

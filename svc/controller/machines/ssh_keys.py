@@ -24,7 +24,7 @@ from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.rows import sole
-from svc_actors.store import UniqueViolationError, audit
+from svc_actors.store import Transaction, UniqueViolationError, audit
 
 operations = Operations[Controller]()
 
@@ -150,7 +150,8 @@ async def add_key(context: Context[Controller], request: SshKeyCreateRequest) ->
     scope=Scope.WRITE,
 )
 async def delete_key(context: Context[Controller], request: SshKeyRequest) -> None:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         row = await tx.fetchrow(
             "DELETE FROM ssh_keys WHERE id = $1 AND ($2 OR user_id = $3) RETURNING name, fingerprint",
             request.id,
@@ -168,3 +169,5 @@ async def delete_key(context: Context[Controller], request: SshKeyRequest) -> No
             project_id=None,
             details={"fingerprint": row["fingerprint"]},
         )
+
+    await context.services.database.transact(work)

@@ -82,12 +82,15 @@ async def list_networks(context: Context[Controller], request: Empty) -> list[Ne
     positional=("name",),
 )
 async def add_network(context: Context[Controller], request: NetworkCreateRequest) -> Network:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> Network:
         row = await create_network(tx, request.name, default=request.default, mtu=request.mtu)
         if request.pool is not None:
             await create_pool(tx, row["id"], await request.pool.resolved(tx))
         await _audit(tx, context, row)
         return await _shown(tx, row)
+
+    return await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -98,10 +101,13 @@ async def add_network(context: Context[Controller], request: NetworkCreateReques
     scope=Scope.ADMIN,
 )
 async def change_network(context: Context[Controller], request: NetworkUpdateRequest) -> Network:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> Network:
         row = await update_network(tx, request.id, default=request.default, mtu=request.mtu)
         await _audit(tx, context, row)
         return await _shown(tx, row)
+
+    return await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -112,8 +118,11 @@ async def change_network(context: Context[Controller], request: NetworkUpdateReq
     scope=Scope.ADMIN,
 )
 async def delete_network(context: Context[Controller], request: NetworkRequest) -> None:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         await _audit(tx, context, await remove_network(tx, request.id))
+
+    await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -124,7 +133,8 @@ async def delete_network(context: Context[Controller], request: NetworkRequest) 
     scope=Scope.ADMIN,
 )
 async def add_pool(context: Context[Controller], request: PoolCreateRequest) -> PoolModel:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> PoolModel:
         row = await create_pool(tx, request.id, await request.resolved(tx))
         await audit.record(
             tx,
@@ -136,6 +146,8 @@ async def add_pool(context: Context[Controller], request: PoolCreateRequest) -> 
             details={"cidr": str(row["cidr"])},
         )
         return await pool_of(tx, row["id"])
+
+    return await context.services.database.transact(work)
 
 
 async def _shown(queryable: Queryable, row: Record) -> Network:

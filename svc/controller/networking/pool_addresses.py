@@ -212,11 +212,14 @@ async def list_reservations(context: Context[Controller], request: ReservationLi
     positional=("id", "ip"),
 )
 async def add_reservation(context: Context[Controller], request: ReservationCreateRequest) -> Reservation:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> Reservation:
         row = await reserve(tx, request.id, request.ip, request.range_end, kind=request.kind, note=request.note)
         reservation = _reservation(await _require_pool(tx, request.id), row)
         await _audit(tx, context, request.id, reservation.model_dump(mode="json", include={"ip", "range_end", "note"}))
         return reservation
+
+    return await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -227,10 +230,13 @@ async def add_reservation(context: Context[Controller], request: ReservationCrea
     scope=Scope.ADMIN,
 )
 async def delete_reservation(context: Context[Controller], request: ReservationRequest) -> None:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         row = await unreserve(tx, request.id, request.rid)
         reservation = _reservation(await _require_pool(tx, request.id), row)
         await _audit(tx, context, request.id, reservation.model_dump(mode="json", include={"ip", "range_end", "note"}))
+
+    await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -242,11 +248,14 @@ async def delete_reservation(context: Context[Controller], request: ReservationR
     positional=("id", "ip"),
 )
 async def block_address(context: Context[Controller], request: NotedAddressRequest) -> Allocation:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> Allocation:
         ip = await block(tx, request.id, request.ip, request.note)
         await _audit(tx, context, request.id, {"ip": ip, "note": request.note})
         row = await tx.fetchrow(f"{_ALLOCATIONS} WHERE held.pool_id = $1 AND held.ip = $2", request.id, ip_network(ip))
         return Allocation(**dict(row or {}))
+
+    return await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -258,8 +267,11 @@ async def block_address(context: Context[Controller], request: NotedAddressReque
     positional=("id", "ip"),
 )
 async def unblock_address(context: Context[Controller], request: AddressRequest) -> None:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         await _audit(tx, context, request.id, {"ip": await unblock(tx, request.id, request.ip)})
+
+    await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -272,7 +284,8 @@ async def unblock_address(context: Context[Controller], request: AddressRequest)
     confirm=True,
 )
 async def force_free_address(context: Context[Controller], request: NotedAddressRequest) -> None:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         freed = await force_free(tx, request.id, request.ip)
         details = {
             "ip": freed["text"],
@@ -281,6 +294,8 @@ async def force_free_address(context: Context[Controller], request: NotedAddress
             "vm_name": freed["vm_name"],
         }
         await _audit(tx, context, request.id, details)
+
+    await context.services.database.transact(work)
 
 
 def _reserved_as(q: str | None, pool_id: UUID) -> Condition:

@@ -106,7 +106,8 @@ async def show_group(context: Context[Controller], request: SecurityGroupRequest
 )
 async def create(context: Context[Controller], request: SecurityGroupCreateRequest) -> SecurityGroup:
     principal = context.principal
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> SecurityGroup:
         group = await create_group(
             tx,
             name=request.name,
@@ -124,6 +125,8 @@ async def create(context: Context[Controller], request: SecurityGroupCreateReque
         )
         return await _show(tx, principal, group["id"])
 
+    return await context.services.database.transact(work)
+
 
 @operations.declare(
     "security_group.delete",
@@ -133,9 +136,12 @@ async def create(context: Context[Controller], request: SecurityGroupCreateReque
     scope=Scope.WRITE,
 )
 async def delete(context: Context[Controller], request: SecurityGroupRequest) -> None:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         await _changeable(tx, context.principal, request.id)
         await _record(tx, context, await remove_group(tx, request.id))
+
+    await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -147,11 +153,14 @@ async def delete(context: Context[Controller], request: SecurityGroupRequest) ->
     positional=("id", "direction", "protocol"),
 )
 async def create_rule(context: Context[Controller], request: RuleCreateRequest) -> SecurityGroupRule:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> SecurityGroupRule:
         group = await _changeable(tx, context.principal, request.id)
         rule = _rule(await add_rule(tx, request.id, request.rule(), note=request.note))
         await _record(tx, context, group, rule=_told(rule))
         return rule
+
+    return await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -162,10 +171,13 @@ async def create_rule(context: Context[Controller], request: RuleCreateRequest) 
     scope=Scope.WRITE,
 )
 async def delete_rule(context: Context[Controller], request: RuleRequest) -> None:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         group = await _changeable(tx, context.principal, request.id)
         rule = _rule(await remove_rule(tx, request.id, request.rid))
         await _record(tx, context, group, rule=_told(rule))
+
+    await context.services.database.transact(work)
 
 
 @operations.declare(
@@ -176,7 +188,8 @@ async def delete_rule(context: Context[Controller], request: RuleRequest) -> Non
     scope=Scope.WRITE,
 )
 async def set_machine_groups(context: Context[Controller], request: MachineGroupsRequest) -> MachineNetworking:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> MachineNetworking:
         machine = await visible_machine(tx, context.principal, request.id)
         groups = await set_groups(tx, request.id, request.group_ids)
         await audit.record(
@@ -190,6 +203,8 @@ async def set_machine_groups(context: Context[Controller], request: MachineGroup
         )
         await announce_machine(tx, request.id)
         return await networking_of(tx, context.principal, request.id)
+
+    return await context.services.database.transact(work)
 
 
 def _visible(principal: Principal) -> Condition:

@@ -36,6 +36,7 @@ from svc_actors.controller.nodes.enrolment import (
     pending_bootstraps,
 )
 from svc_actors.controller.nodes.records import NodeMode
+from svc_actors.store import Transaction
 
 operations = Operations[Controller]()
 
@@ -142,8 +143,11 @@ async def list_bootstraps(context: Context[Controller], request: Empty) -> list[
     scope=Scope.ADMIN,
 )
 async def withdraw_bootstrap(context: Context[Controller], request: BootstrapRequest) -> None:
-    async with context.services.database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         await delete_bootstrap(tx, context.caller, request.id)
+
+    await context.services.database.transact(work)
 
 
 @operations.declare(

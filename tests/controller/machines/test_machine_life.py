@@ -299,7 +299,7 @@ async def test_every_order_leaves_an_audit_row_and_every_change_an_event(databas
 class Away:
     """A database that gives no connection."""
 
-    def transaction(self) -> NoReturn:
+    async def transact(self, work: object) -> NoReturn:
         raise unavailable("The database is away.")
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from svc_actors.controller.images.checksums import ChecksumFormat
-from svc_actors.store import Database
+from svc_actors.store import Database, Transaction
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ CATALOGUE: Final = (
 async def ensure_catalogue(database: Database, catalogue: tuple[Published, ...] = CATALOGUE) -> None:
     """Have a row for every image of the catalogue. What an operator changed (enabled) and every digest stay; an image
     whose file has moved forgets its digest. A custom image that has the slug keeps it."""
-    async with database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         await tx.executemany(
             """INSERT INTO images AS old (slug, name, os_family, distribution, release, login_user, format, source, url,
                                           checksum_url, digest_algorithm, min_disk_gib, min_memory_mib, custom)
@@ -161,3 +162,5 @@ async def ensure_catalogue(database: Database, catalogue: tuple[Published, ...] 
                 for image in catalogue
             ],
         )
+
+    await database.transact(work)

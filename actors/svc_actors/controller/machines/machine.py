@@ -112,7 +112,8 @@ class Machine(Actor):
 
     async def update(self, caller: Caller, changes: Changes) -> Task:
         """Change the record at once and the host's definition by a task; when that fails, the record is put back."""
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> Task:
             vm = await self._idle(tx)
             grows = changes.vcpus is not None or changes.memory_mib is not None
             if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
@@ -131,12 +132,16 @@ class Machine(Actor):
                 raise conflict(f"The project has a machine named {name} already.") from None
             task = await self._new_task(tx, caller, vm, "vm.update", {"before": before, "after": after})
             await announce_machine(tx, self.vm_id)
+            return task
+
+        task = await self._database.transact(work)
         self._tasks.begin(task)
         return task
 
     async def set_password(self, caller: Caller, password_hash: str) -> Task:
         """Have the guest agent set a password. The hash is sealed in the row until the task has ended."""
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> Task:
             vm = await self._idle(tx)
             if vm.status is not MachineStatus.RUNNING:
                 raise conflict(
@@ -147,24 +152,35 @@ class Machine(Actor):
             await tx.execute(
                 "UPDATE vms SET sealed_seed = $2 WHERE id = $1", self.vm_id, Seed(password_hash).sealed(self._sealer)
             )
-            task = await self._new_task(tx, caller, vm, "vm.set_password", {})
+            return await self._new_task(tx, caller, vm, "vm.set_password", {})
+
+        task = await self._database.transact(work)
         self._tasks.begin(task)
         return task
 
     async def attach_address(self, caller: Caller, wanted: NewAddress) -> str:
         """Give the machine a further address, as text; its host is told by the network watch."""
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> str:
             return await attach(tx, caller, await lock_machine(tx, self.vm_id), wanted)
+
+        return await self._database.transact(work)
 
     async def detach_address(self, caller: Caller, ip: IPAddress) -> None:
         """Take an address from the machine: it is released once its host has let go of it."""
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> None:
             await detach(tx, caller, await lock_machine(tx, self.vm_id), ip)
+
+        await self._database.transact(work)
 
     async def set_rate(self, caller: Caller, rate_mbps: int | None) -> None:
         """Cap the machine's traffic, each way; None takes the cap away."""
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> None:
             await set_rate(tx, caller, await lock_machine(tx, self.vm_id), rate_mbps)
+
+        await self._database.transact(work)
 
     async def observed(
         self, node_id: UUID, state: DomainState, reason: str, *, asked_at: datetime | None = None
@@ -175,8 +191,7 @@ class Machine(Actor):
         between. What cannot be written (the database is away) is asked for again: this is told, so nobody else would.
         """
         try:
-            async with self._database.transaction() as tx:
-                return await self._observe(tx, node_id, state, reason, asked_at)
+            return await self._database.transact(lambda tx: self._observe(tx, node_id, state, reason, asked_at))
         except ServiceError as error:
             if error.code is ErrorCode.NOT_FOUND:
                 return False
@@ -185,7 +200,8 @@ class Machine(Actor):
 
     async def task_ended(self, task: Task, ending: Ending) -> None:
         """Write a task's end and what it means for the machine; nothing when the task had ended before."""
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> None:
             vm = await lock_machine(tx, self.vm_id, gone=True)
             if await end_task(tx, task.id, ending) is None:
                 return
@@ -223,6 +239,8 @@ class Machine(Actor):
             cause = None if ending.succeeded else f"{_deed(task.op)}: {ending.message}"
             await self._move(tx, vm, word, cause if word in (Word.UNBUILT, Word.LOST) else None)
 
+        await self._database.transact(work)
+
     async def _observe(
         self, tx: Transaction, node_id: UUID, state: DomainState, reason: str, asked_at: datetime | None
     ) -> bool:
@@ -249,9 +267,8 @@ class Machine(Actor):
         *,
         carries_network: bool = False,
     ) -> Task:
-        superseded: Task | None = None
-        parameters = parameters or {}
-        async with self._database.transaction() as tx:
+        async def work(tx: Transaction) -> tuple[Task, Task | None]:
+            given, superseded = parameters or {}, None
             vm = await lock_machine(tx, self.vm_id)
             if order is not Order.DELETE:
                 _require_known(vm)
@@ -268,16 +285,19 @@ class Machine(Actor):
                     details={"status": vm.status.value},
                 ) from None
             if order is Order.DELETE:
-                parameters = {**parameters, RELEASED: await begin_release(tx, self.vm_id)}
+                given = {**given, RELEASED: await begin_release(tx, self.vm_id)}
                 await network_changed(tx, [self.vm_id])
             if superseded is not None:
                 words = f"Superseded: {caller.actor} ordered the machine to be forced to stop."
                 await end_task(tx, superseded.id, Ending(TaskStatus.CANCELLED, words))
-                parameters = {**parameters, "supersedes": str(superseded.id)}
+                given = {**given, "supersedes": str(superseded.id)}
             if carries_network:
-                parameters = {**parameters, GENERATION: vm.net_wanted}
-            task = await self._new_task(tx, caller, vm, op, parameters)
+                given = {**given, GENERATION: vm.net_wanted}
+            task = await self._new_task(tx, caller, vm, op, given)
             await self._write_status(tx, status, None)
+            return task, superseded
+
+        task, superseded = await self._database.transact(work)
         if superseded is not None:
             self._tasks.abandon(superseded.id)
         self._tasks.begin(task)

@@ -11,7 +11,7 @@ from typing import Final
 
 from svc_actors.alerts import Severity, close_alert, raise_alert
 from svc_actors.controller.networking.pool_records import pool_low_alert
-from svc_actors.store import Database, Record
+from svc_actors.store import Database, Record, Transaction
 
 OPENS_AT: Final = 0.90
 CLOSES_BELOW: Final = 0.85
@@ -62,7 +62,8 @@ class PoolCounts:
 
 async def watch_pools(database: Database) -> None:
     """Look at every pool once, and open or close its alert. Safe to repeat, from any process."""
-    async with database.transaction() as tx:
+
+    async def work(tx: Transaction) -> None:
         # Kept meanwhile, in the order of everybody who locks pools: one that goes takes its alert with it.
         for row in await tx.fetch(f"{POOLS} ORDER BY pools.family, pools.created_at, pools.id FOR KEY SHARE OF pools"):
             counts = PoolCounts.of(row)
@@ -81,3 +82,5 @@ async def watch_pools(database: Database) -> None:
                 )
             elif not row["enabled"] or counts.pressure < CLOSES_BELOW:
                 await close_alert(tx, key)
+
+    await database.transact(work)

@@ -98,7 +98,8 @@ class Node(Actor):
     async def look(self, boot_id: str | None = None) -> None:
         """Record whether the node is online, if that has changed. The first time, its inventory makes it online."""
         online = self._services.gateway.is_online(self.node_id)
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> None:
             node = await get_node(tx, self.node_id, lock=True)
             if online and boot_id is not None:
                 await tx.execute("UPDATE nodes SET boot_id = $2 WHERE id = $1", self.node_id, boot_id)
@@ -113,6 +114,8 @@ class Node(Actor):
                 await record_seen(tx, self.node_id)
                 await announce(tx, replace(node, connection=NodeState.OFFLINE), NodeState.OFFLINE.value)
 
+        await self._database.transact(work)
+
     async def _come_online(self, tx: Transaction, node: NodeRecord) -> NodeRecord:
         await tx.execute("UPDATE nodes SET state = 'online', connected_at = now() WHERE id = $1", self.node_id)
         await record_seen(tx, self.node_id)
@@ -123,7 +126,8 @@ class Node(Actor):
 
     async def inventoried(self, inventory: InventoryResult, asked_at: datetime) -> None:
         """Record what the host has, as of `asked_at`."""
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> None:
             node = await get_node(tx, self.node_id, lock=True)
             await tx.execute(
                 "UPDATE nodes SET facts = $2, inventory_at = $3 WHERE id = $1",
@@ -141,8 +145,11 @@ class Node(Actor):
                 node = await self._come_online(tx, node)
             await announce(tx, node, "inventory")
 
+        await self._database.transact(work)
+
     async def preflighted(self, preflight: PreflightResult) -> None:
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> None:
             node = await get_node(tx, self.node_id, lock=True)
             await tx.execute(
                 "UPDATE nodes SET preflight = $2, preflight_at = now() WHERE id = $1",
@@ -151,9 +158,12 @@ class Node(Actor):
             )
             await announce(tx, node, "preflight")
 
+        await self._database.transact(work)
+
     async def network_probed(self, found: Found) -> bool:
         """Record what a probe found. Gives whether it found something that the one before had not."""
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> bool:
             node = await get_node(tx, self.node_id, lock=True)
             before = await tx.fetchval("SELECT network_probe FROM nodes WHERE id = $1", self.node_id)
             seen = found.as_json()
@@ -171,6 +181,8 @@ class Node(Actor):
             if seen["differences"] != known:
                 await announce(tx, node, "network_drift" if found.differences else "network_agrees")
             return any(each not in known for each in seen["differences"])
+
+        return await self._database.transact(work)
 
     async def domain_changed(self, change: DomainChanged) -> None:
         """A guest changed state on this host: its machine is told, unless it is not this host's to speak of.
@@ -206,7 +218,8 @@ class Node(Actor):
             log.error("node.trespassed_again", node_id=self.key, what=what)
             return
         self._trespasses.append(now)
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> None:
             node = await get_node(tx, self.node_id)
             await audit.record(
                 tx,
@@ -220,9 +233,12 @@ class Node(Actor):
                 details={"what": what},
             )
 
+        await self._database.transact(work)
+
     async def update(self, caller: Caller, change: NodeChange) -> None:
         """Raises conflict for a name that is taken, and for a way back from managed to observe."""
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> None:
             node = await get_node(tx, self.node_id, lock=True)
             if change.mode is NodeMode.OBSERVE and node.mode is NodeMode.MANAGED:
                 raise conflict(
@@ -251,6 +267,8 @@ class Node(Actor):
             if changed:
                 await announce(tx, updated, "updated")
             await self._audit(tx, caller, updated, {"changed": sorted(changed)})
+
+        await self._database.transact(work)
 
     async def delete(self, caller: Caller) -> None:
         """Take the node out: refused with conflict while a machine is placed on it; its certificates are revoked and

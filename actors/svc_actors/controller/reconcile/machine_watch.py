@@ -14,7 +14,7 @@ import trio
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.controller.networking.pool_watch import watch_pools
 from svc_actors.errors import ServiceError
-from svc_actors.store import Database
+from svc_actors.store import Database, Transaction
 
 _ORPHAN: Final = "orphan:"
 log = structlog.get_logger(__name__)
@@ -42,7 +42,8 @@ class MachineWatch:
 
     async def point_out_orphans(self) -> None:
         """An alert for each domain of ours, on a managed node, whose machine the records do not have there."""
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> None:
             orphans = await tx.fetch(
                 """SELECT seen.node_id, seen.name, seen.vm_id, nodes.name AS node
                    FROM observed_domains seen
@@ -68,3 +69,5 @@ class MachineWatch:
             )
             for row in gone:
                 await close_alert(tx, row["key"])
+
+        await self._database.transact(work)

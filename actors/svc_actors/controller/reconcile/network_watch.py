@@ -37,7 +37,7 @@ from svc_actors.controller.networking.changes import (
     network_failed,
 )
 from svc_actors.runtime import DomainError
-from svc_actors.store import Database, Record
+from svc_actors.store import Database, Record, Transaction
 from svc_nodeagent.protocol import (
     FailureCode,
     NetworkResult,
@@ -328,7 +328,8 @@ class NetworkWatch:
 
     async def _record_failure(self, vm_id: UUID, generation: int, message: str) -> None:
         """Say on the machine, and to the operator, that its host could not be brought to this generation."""
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> None:
             failure = await network_failed(tx, vm_id, generation, message)
             if failure is None:
                 return
@@ -346,3 +347,5 @@ class NetworkWatch:
             )
             if failure.news:
                 await announce_machine(tx, vm_id)
+
+        await self._database.transact(work)

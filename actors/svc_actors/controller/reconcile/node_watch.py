@@ -31,7 +31,7 @@ from svc_actors.controller.reconcile.inventory import Difference, compare, conce
 from svc_actors.controller.tasks.runner import TaskRun, TaskRunner
 from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorSystem, DeliveryError, DomainError
-from svc_actors.store import Database
+from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import (
     DomainChanged,
     DomainState,
@@ -190,8 +190,11 @@ class NodeWatch:
             for node_id in self.gateway.online()
             if (beat := self.gateway.heartbeat(node_id)) is not None
         ]
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> None:
             await record_live_figures(tx, beats)
+
+        await self._database.transact(work)
 
     async def look(self) -> None:
         """Set right what the record says of who is online, and raise alerts for who has been away for long."""

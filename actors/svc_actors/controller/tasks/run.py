@@ -20,7 +20,7 @@ import trio
 from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
 from svc_actors.controller.tasks.records import Level, Task, log_task
 from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.store import Database
+from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import FACTS, FailureCode, NodeOperation, OperationId, OperationResult, Progress
 
 log = structlog.get_logger(__name__)
@@ -87,8 +87,11 @@ class TaskRun:
         if self._last_line == (percent, message):
             return
         self._last_line = (percent, message)
-        async with self._database.transaction() as tx:
+
+        async def work(tx: Transaction) -> None:
             await log_task(tx, self.task.id, message, percent=percent, level=level)
+
+        await self._database.transact(work)
 
     async def perform(
         self,
