@@ -78,8 +78,7 @@ async def close_alerts(tx: Transaction, prefix: str) -> None:
 
 async def forget_closed_alerts(queryable: Queryable) -> int:
     """Remove what was closed more than `KEPT_DAYS` ago; returns how many. For the composer to run from time to time."""
-    tag = await queryable.execute("DELETE FROM alerts WHERE closed_at < now() - make_interval(days => $1)", KEPT_DAYS)
-    return int(tag.split()[-1])
+    return await queryable.change("DELETE FROM alerts WHERE closed_at < now() - make_interval(days => $1)", KEPT_DAYS)
 
 
 async def announce_alert(tx: Transaction, row: Record) -> None:

@@ -20,7 +20,6 @@ from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import NAME
 from svc_actors.controller.nodes.records import SHOWN_STATE
-from svc_actors.rows import sole
 from svc_actors.store import Queryable
 
 operations = Operations[Controller]()
@@ -189,15 +188,13 @@ async def _counts(queryable: Queryable, sql: str, own: Condition) -> dict[str, i
 
 
 async def _capacity(queryable: Queryable) -> CapacityUse:
-    row = sole(
-        await queryable.fetchrow(
-            """SELECT coalesce(sum((capacity->>'cpus')::float8 * cpu_overcommit), 0) AS vcpus,
+    row = await queryable.fetchone(
+        """SELECT coalesce(sum((capacity->>'cpus')::float8 * cpu_overcommit), 0) AS vcpus,
                        coalesce(sum((capacity->>'memory_mib')::float8 * memory_overcommit), 0) AS memory_mib,
                        coalesce(sum((capacity->>'disk_gib')::float8 * disk_overcommit), 0) AS disk_gib,
                        (SELECT coalesce(sum(promised_vcpus), 0) FROM node_capacity) AS vcpus_used,
                        (SELECT coalesce(sum(promised_memory_mib), 0) FROM node_capacity) AS memory_used_mib,
                        (SELECT coalesce(sum(promised_disk_gib), 0) FROM node_capacity) AS disk_used_gib
                 FROM nodes WHERE deleted_at IS NULL AND state = 'online'"""
-        )
     )
     return CapacityUse(**dict(row))

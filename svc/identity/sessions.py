@@ -78,14 +78,13 @@ async def end_all(tx: Transaction, user_id: UUID) -> int:
         "UPDATE impersonations SET ended_at = now() WHERE $1 IN (customer_id, operator_id) AND ended_at IS NULL",
         user_id,
     )
-    tag = await tx.execute(
+    return await tx.change(
         """
         DELETE FROM sessions
         WHERE user_id = $1 OR impersonation_id IN (SELECT id FROM impersonations WHERE operator_id = $1)
         """,
         user_id,
     )
-    return int(tag.split()[-1])
 
 
 async def remove_ended_sessions(database: Database, keep: timedelta) -> int:

@@ -144,8 +144,8 @@ def _mark(browser: str) -> str:
 async def forget_old_failures(database: Database) -> int:
     """Remove counts past their time, and who has not been seen for long; returns how many counts. For the composer to
     run from time to time."""
-    tag = await database.execute("DELETE FROM sign_in_attempts WHERE forget_at < now()")
+    removed = await database.change("DELETE FROM sign_in_attempts WHERE forget_at < now()")
     await database.execute(
         "DELETE FROM familiar_sign_ins WHERE seen_at < now() - make_interval(days => $1)", FAMILIAR_DAYS
     )
-    return int(tag.split()[-1])
+    return removed

@@ -81,10 +81,9 @@ def key_owner(principal: Principal) -> str:
 
 async def forget_expired(database: Database) -> int:
     """Remove the answers past their 24 hours; returns how many. For the composer to run from time to time."""
-    tag = await database.execute(
+    return await database.change(
         "DELETE FROM idempotency_keys WHERE created_at < now() - interval '24 hours' AND leased_until < now()"
     )
-    return int(tag.split()[-1])
 
 
 async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:

@@ -22,7 +22,6 @@ from svc_actors.controller.traffic.periods import Period, period_of, start_of, u
 from svc_actors.controller.traffic.policies import as_policy, policies
 from svc_actors.controller.traffic.policy import TrafficAction, TrafficDirection
 from svc_actors.errors import conflict, invalid, not_found
-from svc_actors.rows import sole
 from svc_actors.store import Queryable, Record, Transaction, UniqueViolationError, audit
 
 operations = Operations[Controller]()
@@ -98,7 +97,7 @@ FROM plans LEFT JOIN {policies("$1")} policy ON policy.plan_id = plans.id"""
 
 
 async def shown_plan(queryable: Queryable, plan_id: UUID) -> Plan:
-    return Plan.of(sole(await queryable.fetchrow(f"{_PLANS} WHERE plans.id = $2", period_of(utc_now()), plan_id)))
+    return Plan.of(await queryable.fetchone(f"{_PLANS} WHERE plans.id = $2", period_of(utc_now()), plan_id))
 
 
 class PlanCreateRequest(Request):
@@ -182,12 +181,10 @@ async def create_plan(context: Context[Controller], request: PlanCreateRequest) 
     values = request.model_dump()
     try:
         async with context.services.database.transaction() as tx:
-            row = sole(
-                await tx.fetchrow(
-                    f"""INSERT INTO plans ({", ".join(values)})
+            row = await tx.fetchone(
+                f"""INSERT INTO plans ({", ".join(values)})
                         VALUES ({", ".join(f"${place}" for place in range(1, len(values) + 1))}) RETURNING *""",
-                    *values.values(),
-                )
+                *values.values(),
             )
             await _audit(tx, context, row)
             return await shown_plan(tx, row["id"])

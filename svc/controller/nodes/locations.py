@@ -13,7 +13,6 @@ from svc.registry.paging import Page, PageRequest, contains, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict
-from svc_actors.rows import sole
 from svc_actors.store import UniqueViolationError, audit
 
 operations = Operations[Controller]()
@@ -61,10 +60,8 @@ async def list_locations(context: Context[Controller], request: PageRequest) -> 
 async def create_location(context: Context[Controller], request: LocationCreateRequest) -> Location:
     try:
         async with context.services.database.transaction() as tx:
-            row = sole(
-                await tx.fetchrow(
-                    "INSERT INTO locations (name) VALUES ($1) RETURNING id, name, created_at", request.name
-                )
+            row = await tx.fetchone(
+                "INSERT INTO locations (name) VALUES ($1) RETURNING id, name, created_at", request.name
             )
             await audit.record(
                 tx,

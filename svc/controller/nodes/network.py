@@ -12,7 +12,6 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.nodes.records import get_node
-from svc_actors.rows import sole
 
 operations = Operations[Controller]()
 
@@ -61,7 +60,7 @@ class NodeNetwork(Model):
 async def show_network(context: Context[Controller], request: NodeNetworkRequest) -> NodeNetwork:
     database = context.services.database
     await get_node(database, request.id)
-    row = sole(await database.fetchrow("SELECT network_probe, network_probed_at FROM nodes WHERE id = $1", request.id))
+    row = await database.fetchone("SELECT network_probe, network_probed_at FROM nodes WHERE id = $1", request.id)
     probe: dict[str, list[dict[str, Any]]] | None = row["network_probe"]
     if probe is None:
         return NodeNetwork(probed_at=None, agrees=None, differences=[], taps=[])

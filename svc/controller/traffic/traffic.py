@@ -33,7 +33,6 @@ from svc.registry.scopes import Scope
 from svc_actors.controller.traffic.periods import Period, next_period, period_of, start_of, until, utc_now
 from svc_actors.controller.traffic.policies import as_policy, policies, policy_of
 from svc_actors.controller.traffic.readings import month_of, months_of
-from svc_actors.rows import sole
 from svc_actors.store import Queryable, Record
 
 operations = Operations[Controller]()
@@ -202,12 +201,10 @@ def _kept(period: Period) -> Condition | None:
 async def _totals(queryable: Queryable, period: Period, own: list[Condition]) -> tuple[int, int]:
     own_machines = joined(own).args
     condition = joined([Condition("months.period = $1", (period,)), *own])
-    row = sole(
-        await queryable.fetchrow(
-            f"""SELECT coalesce(sum(received), 0) AS received, coalesce(sum(sent), 0) AS sent
+    row = await queryable.fetchone(
+        f"""SELECT coalesce(sum(received), 0) AS received, coalesce(sum(sent), 0) AS sent
                 FROM traffic_months months{_OF_MACHINES if own_machines else ""} WHERE {condition.sql}""",
-            *condition.args,
-        )
+        *condition.args,
     )
     return int(row["received"]), int(row["sent"])
 

@@ -21,7 +21,6 @@ from svc_actors.controller.images.files import PULL_TIMEOUT, ImageSources, Store
 from svc_actors.controller.tasks.run import TaskFailed
 from svc_actors.controller.tasks.runner import Level, ResourceKind, Task, TaskRun, TaskRunner, create_task
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, not_ready, unavailable
-from svc_actors.rows import sole
 from svc_actors.store import (
     Caller,
     Database,
@@ -65,25 +64,23 @@ class CustomImage:
 
 async def add_custom(tx: Transaction, caller: Caller, image: CustomImage) -> Record:
     try:
-        row = sole(
-            await tx.fetchrow(
-                """INSERT INTO images (slug, name, os_family, distribution, release, login_user, format, source, url,
+        row = await tx.fetchone(
+            """INSERT INTO images (slug, name, os_family, distribution, release, login_user, format, source, url,
                                        digest_algorithm, digest, min_disk_gib, min_memory_mib, custom)
                    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, true) RETURNING *""",
-                image.slug,
-                image.name,
-                image.os_family,
-                image.distribution,
-                image.release,
-                image.login_user,
-                image.format,
-                "url" if image.url else "file",
-                image.url,
-                image.digest_algorithm,
-                image.digest,
-                image.min_disk_gib,
-                image.min_memory_mib,
-            )
+            image.slug,
+            image.name,
+            image.os_family,
+            image.distribution,
+            image.release,
+            image.login_user,
+            image.format,
+            "url" if image.url else "file",
+            image.url,
+            image.digest_algorithm,
+            image.digest,
+            image.min_disk_gib,
+            image.min_memory_mib,
         )
     except UniqueViolationError:
         raise conflict(f"There is an image with the slug {image.slug} already.") from None

@@ -50,7 +50,6 @@ from svc_actors.controller.tasks.runner import (
     open_task_of,
 )
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_ready, unavailable
-from svc_actors.rows import sole
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, UniqueViolationError, audit
@@ -349,15 +348,13 @@ class Machine(Actor):
             await self._write_status(tx, status, reason)
 
     async def _write_status(self, tx: Transaction, status: MachineStatus, reason: str | None) -> None:
-        vm = sole(
-            await tx.fetchrow(
-                """UPDATE vms SET status = $2, status_reason = $3,
+        vm = await tx.fetchone(
+            """UPDATE vms SET status = $2, status_reason = $3,
                                   deleted_at = CASE WHEN $2 = 'deleted' THEN now() ELSE deleted_at END
                    WHERE id = $1 RETURNING name, project_id, node_id""",
-                self.vm_id,
-                status.value,
-                reason,
-            )
+            self.vm_id,
+            status.value,
+            reason,
         )
         await announce_status(tx, self.vm_id, vm["name"], vm["project_id"], vm["node_id"], status=status, reason=reason)
 

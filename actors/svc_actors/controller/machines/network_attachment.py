@@ -28,7 +28,6 @@ from svc_actors.controller.networking.changes import cap_rate, network_changed
 from svc_actors.controller.networking.pool_needs import lack, needs
 from svc_actors.controller.networking.security_groups import require_filterable
 from svc_actors.errors import capacity, conflict, not_found, wrong_field
-from svc_actors.rows import sole
 from svc_actors.store import Caller, Queryable, Record, Transaction, audit
 from svc_nodeagent.protocol import Topology
 
@@ -202,14 +201,12 @@ def _unfit(pool: Record) -> str | None:
 async def _require_room(tx: Transaction, vm: MachineRow, family: int, *, bounded: bool) -> None:
     """What is being released does not count: the machine has no use of it any more. But while its host is away nothing
     becomes free, so of the two together there is a bound as well, or one machine could empty a pool."""
-    held = sole(
-        await tx.fetchrow(
-            """SELECT count(*) AS all, count(*) FILTER (WHERE family(ip) = $2) AS of_the_family_in_all,
+    held = await tx.fetchone(
+        """SELECT count(*) AS all, count(*) FILTER (WHERE family(ip) = $2) AS of_the_family_in_all,
                       count(*) FILTER (WHERE family(ip) = $2 AND state = 'allocated') AS of_the_family
                FROM allocations WHERE vm_id = $1""",
-            vm.id,
-            family,
-        )
+        vm.id,
+        family,
     )
     if held["all"] >= MOST_ADDRESSES:
         raise capacity(

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.errors import not_found
-from svc_actors.rows import sole
 from svc_actors.store import EventKind, NewEvent, Transaction, events
 from svc_nodeagent.protocol import DomainState
 
@@ -64,9 +63,7 @@ async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> M
 
 async def announce_machine(tx: Transaction, vm_id: UUID) -> None:
     """The event of a machine's change, with what the record says at this point of the transaction."""
-    vm = sole(
-        await tx.fetchrow("SELECT id, name, project_id, node_id, status, status_reason FROM vms WHERE id = $1", vm_id)
-    )
+    vm = await tx.fetchone("SELECT id, name, project_id, node_id, status, status_reason FROM vms WHERE id = $1", vm_id)
     await announce_status(
         tx,
         vm_id,

@@ -12,7 +12,6 @@ from uuid import UUID
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork, guest_address
 from svc_actors.controller.networking.security_groups import firewall_of
 from svc_actors.errors import not_found
-from svc_actors.rows import sole
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record
 from svc_nodeagent.protocol import (
@@ -59,10 +58,8 @@ def account_name(access_mode: str, login_user: str) -> str:
 
 
 async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> MachineSpec:
-    vm = sole(
-        await queryable.fetchrow(
-            "SELECT vms.*, images.login_user FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1", vm_id
-        )
+    vm = await queryable.fetchone(
+        "SELECT vms.*, images.login_user FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1", vm_id
     )
     seed = Seed.unsealed(sealer, vm["sealed_seed"])
     account = account_name(vm["access_mode"], vm["login_user"])

@@ -17,7 +17,6 @@ from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec
 from svc_actors.controller.tasks.runner import Ending, HostRefused, Task, TaskRun, TaskRunner, operation_id
 from svc_actors.errors import conflict
-from svc_actors.rows import sole
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
@@ -140,12 +139,10 @@ class MachineWork:
         return await run.perform(operation, step=HOST_STEP)
 
     async def set_password(self, run: TaskRun) -> OperationResult:
-        vm = sole(
-            await self._database.fetchrow(
-                """SELECT vms.access_mode, vms.sealed_seed, images.login_user
+        vm = await self._database.fetchone(
+            """SELECT vms.access_mode, vms.sealed_seed, images.login_user
                    FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1""",
-                run.task.resource_id,
-            )
+            run.task.resource_id,
         )
         seed = Seed.unsealed(self._sealer, vm["sealed_seed"])
         if seed.password_hash is None:

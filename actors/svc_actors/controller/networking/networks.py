@@ -19,7 +19,6 @@ from svc_actors.controller.networking.pool_needs import require_carriers
 from svc_actors.controller.networking.pool_records import Pool, pool_low_alert
 from svc_actors.controller.networking.reservations import host_address_alert, settle_arithmetic
 from svc_actors.errors import conflict, not_found, wrong_field
-from svc_actors.rows import sole
 from svc_actors.store import (
     ExclusionViolationError,
     Queryable,
@@ -48,14 +47,12 @@ async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int 
     if default:
         await _yield_default(tx)
     try:
-        return sole(
-            await tx.fetchrow(
-                """INSERT INTO networks (name, "default", mtu)
+        return await tx.fetchone(
+            """INSERT INTO networks (name, "default", mtu)
                    VALUES ($1, $2 OR NOT EXISTS (SELECT FROM networks WHERE "default"), $3) RETURNING *""",
-                name,
-                default,
-                mtu,
-            )
+            name,
+            default,
+            mtu,
         )
     except UniqueViolationError:
         raise conflict(f"There is a network named {name} already.") from None
@@ -81,10 +78,8 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
     }
     places = ", ".join(f"${place}" for place in range(1, len(columns) + 1))
     try:
-        row = sole(
-            await tx.fetchrow(
-                f"INSERT INTO pools ({', '.join(columns)}) VALUES ({places}) RETURNING *", *columns.values()
-            )
+        row = await tx.fetchone(
+            f"INSERT INTO pools ({', '.join(columns)}) VALUES ({places}) RETURNING *", *columns.values()
         )
     except UniqueViolationError:
         raise conflict(f"The network has a pool named {definition.name} already; no pool was made.") from None
@@ -116,13 +111,11 @@ async def update_network(tx: Transaction, network_id: UUID, *, default: bool | N
     if mtu not in (None, row["mtu"]):
         cards = await tx.fetch("SELECT DISTINCT vm_id FROM nics WHERE network_id = $1", network_id)
         await network_changed(tx, [card["vm_id"] for card in cards])
-    return sole(
-        await tx.fetchrow(
-            'UPDATE networks SET "default" = "default" OR $2, mtu = coalesce($3, mtu) WHERE id = $1 RETURNING *',
-            network_id,
-            bool(default),
-            mtu,
-        )
+    return await tx.fetchone(
+        'UPDATE networks SET "default" = "default" OR $2, mtu = coalesce($3, mtu) WHERE id = $1 RETURNING *',
+        network_id,
+        bool(default),
+        mtu,
     )
 
 
@@ -172,7 +165,7 @@ async def remove_network(tx: Transaction, network_id: UUID) -> Record:
 async def drop_pool(tx: Transaction, pool_id: UUID) -> Record:
     """Take away a pool of which nothing is held, with its arithmetic and its alerts."""
     await tx.execute("DELETE FROM reservations WHERE pool_id = $1", pool_id)
-    row = sole(await tx.fetchrow("DELETE FROM pools WHERE id = $1 RETURNING *", pool_id))
+    row = await tx.fetchone("DELETE FROM pools WHERE id = $1 RETURNING *", pool_id)
     keys = await tx.fetch(
         "SELECT key FROM alerts WHERE closed_at IS NULL AND (key = $1 OR starts_with(key, $2))",
         pool_low_alert(pool_id),

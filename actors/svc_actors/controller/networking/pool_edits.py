@@ -23,7 +23,6 @@ from svc_actors.controller.networking.pool_records import Pool, lock_pool, wirin
 from svc_actors.controller.networking.reservations import settle_arithmetic
 from svc_actors.controller.networking.security_groups import require_filterable
 from svc_actors.errors import conflict, not_found, not_ready
-from svc_actors.rows import sole
 from svc_actors.store import Record, Transaction, UniqueViolationError
 
 _CARRIED: Final = ("gateway", "gateway_mode", "guest_prefix_len", "topology", "vlan", "nameservers")
@@ -40,7 +39,7 @@ async def update_pool(tx: Transaction, pool_id: UUID, changes: Mapping[str, Any]
     machines = await _lock_machines(tx, pool_id)
     await lock_pool(tx, pool_id)
     machines |= await _lock_newcomers(tx, pool_id, machines)
-    before = sole(await tx.fetchrow("SELECT * FROM pools WHERE id = $1", pool_id))
+    before = await tx.fetchone("SELECT * FROM pools WHERE id = $1", pool_id)
     definition = define(_merged(before, changes))
     columns = definition.columns()
     if any(columns[name] != before[name] for name in ("location_id", "node_ids", "topology", "vlan")):
@@ -50,9 +49,7 @@ async def update_pool(tx: Transaction, pool_id: UUID, changes: Mapping[str, Any]
     await _require_nothing_stranded(tx, pool_id, before, definition)
     assigned = ", ".join(f"{name} = ${place}" for place, name in enumerate(columns, start=2))
     try:
-        after = sole(
-            await tx.fetchrow(f"UPDATE pools SET {assigned} WHERE id = $1 RETURNING *", pool_id, *columns.values())
-        )
+        after = await tx.fetchone(f"UPDATE pools SET {assigned} WHERE id = $1 RETURNING *", pool_id, *columns.values())
     except UniqueViolationError:
         raise conflict(f"The network has a pool named {definition.name} already; nothing was changed.") from None
     await settle_arithmetic(tx, Pool.of(after))

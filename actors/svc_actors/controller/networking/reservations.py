@@ -23,7 +23,6 @@ from svc_actors.alerts import Severity, close_alert, raise_alert
 from svc_actors.controller.networking.pool_arithmetic import IPAddress, Slots
 from svc_actors.controller.networking.pool_records import Pool, lock_pool
 from svc_actors.errors import conflict, not_found, wrong_field
-from svc_actors.rows import sole
 from svc_actors.store import Queryable, Record, Transaction
 
 MOST_RESERVED: Final = 65_536
@@ -281,17 +280,15 @@ async def _require_free(tx: Transaction, pool: Pool, low: int, high: int, outcom
 async def _insert(
     tx: Transaction, pool: Pool, low: int, high: int, *, kind: str, note: str, arithmetic: bool
 ) -> Record:
-    row = sole(
-        await tx.fetchrow(
-            """INSERT INTO reservations (pool_id, first_slot, last_slot, kind, note, arithmetic)
+    row = await tx.fetchone(
+        """INSERT INTO reservations (pool_id, first_slot, last_slot, kind, note, arithmetic)
                VALUES ($1, $2, $3, $4, $5, $6) RETURNING *""",
-            pool.id,
-            low,
-            high,
-            kind,
-            note,
-            arithmetic,
-        )
+        pool.id,
+        low,
+        high,
+        kind,
+        note,
+        arithmetic,
     )
     await tx.execute(
         """INSERT INTO allocations (pool_id, slot, ip, state, reservation_id)

@@ -19,7 +19,6 @@ from uuid import UUID
 
 from svc_actors.controller.networking.changes import network_changed
 from svc_actors.errors import capacity, conflict, not_found
-from svc_actors.rows import sole
 from svc_actors.store import Queryable, Record, Transaction, UniqueViolationError
 from svc_nodeagent.protocol import Action as Action
 from svc_nodeagent.protocol import Direction as Direction
@@ -122,16 +121,14 @@ async def create_group(
                 hint="Delete one that no machine uses.",
             )
     try:
-        return sole(
-            await tx.fetchrow(
-                """INSERT INTO security_groups (project_id, name, description, default_ingress, default_egress)
+        return await tx.fetchone(
+            """INSERT INTO security_groups (project_id, name, description, default_ingress, default_egress)
                    VALUES ($1, $2, $3, $4, $5) RETURNING *""",
-                project_id,
-                name,
-                description,
-                default_ingress.value,
-                default_egress.value,
-            )
+            project_id,
+            name,
+            description,
+            default_ingress.value,
+            default_egress.value,
         )
     except UniqueViolationError:
         where = "in this project" if project_id is not None else "for all projects"
@@ -174,22 +171,20 @@ async def add_rule(tx: Transaction, group_id: UUID, rule: FirewallRule, *, note:
         )
     port_from, port_to = rule.ports or (None, None)
     try:
-        row = sole(
-            await tx.fetchrow(
-                """INSERT INTO security_group_rules (group_id, direction, action, protocol, family, port_from, port_to,
+        row = await tx.fetchone(
+            """INSERT INTO security_group_rules (group_id, direction, action, protocol, family, port_from, port_to,
                                                      cidr, icmp_type, note)
                    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING *""",
-                group_id,
-                rule.direction.value,
-                rule.action.value,
-                rule.protocol.value,
-                rule.family,
-                port_from,
-                port_to,
-                rule.cidr,
-                rule.icmp_type,
-                note,
-            )
+            group_id,
+            rule.direction.value,
+            rule.action.value,
+            rule.protocol.value,
+            rule.family,
+            port_from,
+            port_to,
+            rule.cidr,
+            rule.icmp_type,
+            note,
         )
     except UniqueViolationError:
         raise conflict("The group has this rule already; nothing was changed.") from None

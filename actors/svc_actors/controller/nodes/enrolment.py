@@ -51,8 +51,8 @@ async def create_bootstrap(
     if await tx.fetchval("SELECT 1 FROM nodes WHERE name = $1 AND deleted_at IS NULL", name):
         raise conflict(f"A node is named {name} already.")
     if location_id is None:
-        location_id = sole(
-            await tx.fetchrow(
+        location_id = (
+            await tx.fetchone(
                 "INSERT INTO locations (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name"
                 " RETURNING id",
                 DEFAULT_LOCATION,
