@@ -172,7 +172,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         await nursery.start(tasks.run)
         await nursery.start(MachineWatch(database).run)
         await nursery.start(networks.run)
-        await nursery.start(TrafficWatch(database, gateway, trespassed=watch.hooks.trespassed).run)
+        await nursery.start(TrafficWatch(database, gateway, unauthorised_report=watch.hooks.unauthorised_report).run)
         retention = partial(keep_retention, database, events, config.data_dir)
         nursery.start_soon(keep_running, "retention", retention, loop_alerts.notice)
         nursery.start_soon(keep_running, "list counts", partial(counts.run, database, COUNTED), loop_alerts.notice)

@@ -9,15 +9,15 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.controller.machines.consoles import ConsoleOpen, Grant, Standing, redeem, standing
+from svc_actors.controller.machines.consoles import ConsoleAccess, ConsoleOpen, Grant, console_access, redeem
 from svc_actors.store import Database
 from svc_console.source import Refusal
 
 _REFUSALS = {
-    Standing.GOOD: None,
-    Standing.SIGNED_OUT: Refusal.SIGNED_OUT,
-    Standing.MACHINE_GONE: Refusal.MACHINE_GONE,
-    Standing.MACHINE_STOPPED: Refusal.MACHINE_STOPPED,
+    ConsoleAccess.GOOD: None,
+    ConsoleAccess.SIGNED_OUT: Refusal.SIGNED_OUT,
+    ConsoleAccess.MACHINE_GONE: Refusal.MACHINE_GONE,
+    ConsoleAccess.MACHINE_STOPPED: Refusal.MACHINE_STOPPED,
 }
 
 
@@ -47,7 +47,7 @@ class MachineConsole:
         return self.gateway.is_online(self.node_id)
 
     async def refusal(self) -> Refusal | None:
-        return _REFUSALS[await standing(self.database, self.grant)]
+        return _REFUSALS[await console_access(self.database, self.grant)]
 
     async def open(self, *, timeout: float) -> trio.abc.Stream:
         grant = self.grant

@@ -39,7 +39,7 @@ _RELEASE_DEADLINE = 5.0
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
 
 
-async def once(
+async def run_idempotent(
     context: Context[Any], *, key: str | None, request: Model, run: Callable[[], Awaitable[T]]
 ) -> tuple[T, bool]:
     """The answer of `run`, and whether it is a replay of an earlier one. Without a key `run` is simply run.

@@ -38,7 +38,7 @@ SUPPORT_SESSION_REFUSAL = "a support session can look, not act"
 """In the specification's own words."""
 _AUDIT_DEADLINE = 5.0
 _MAX_TARGET = 200
-_ROWS_OF_STRANGERS = 120
+_ANONYMOUS_ROWS_PER_MINUTE = 120
 _REFUSED_ROWS_OF_A_PRINCIPAL = 120
 """Audit rows a minute: 300 refused calls a second would be 47 GB of rows a day. The request log has every call."""
 _NAME = re.compile(r"[a-z][a-z_]*(\.[a-z][a-z_]*)+")
@@ -69,7 +69,7 @@ class Registry(Generic[ServicesT]):
         self.realm = realm
         self._entries: dict[str, Entry[ServicesT]] = {}
         self._refused = Allowances(per_minute=_REFUSED_ROWS_OF_A_PRINCIPAL)
-        self._strangers = Allowance(per_minute=_ROWS_OF_STRANGERS)
+        self._anonymous = Allowance(per_minute=_ANONYMOUS_ROWS_PER_MINUTE)
         routes: dict[tuple[Method, str], str] = {}
         commands: dict[tuple[str, ...], str] = {}
         for operation in operations:
@@ -114,7 +114,7 @@ class Registry(Generic[ServicesT]):
             except _NOT_BEGUN as error:
                 raise unavailable(f"{error}.", hint="Try again in a moment.", details={"retry_after": 1}) from error
         except ServiceError as error:
-            if self._leaves_a_trace(entry.operation, context.principal, error):
+            if self._should_audit(entry.operation, context.principal, error):
                 await _record_refusal(entry.operation, context, parameters, error.code)
             raise
         except Exception:
@@ -122,12 +122,12 @@ class Registry(Generic[ServicesT]):
                 await _record_refusal(entry.operation, context, parameters, ErrorCode.INTERNAL)
             raise
 
-    def _leaves_a_trace(self, operation: Operation[Any, Any, Any], principal: Principal, error: ServiceError) -> bool:
+    def _should_audit(self, operation: Operation[Any, Any, Any], principal: Principal, error: ServiceError) -> bool:
         if not (operation.mutates or operation.secret) or error.code is ErrorCode.RATE_LIMITED:
             return False
         if principal.user_id is not None:
             return self._refused.spend(principal.impersonator_id or principal.user_id)
-        return operation.access is Access.PUBLIC and error.code is not ErrorCode.INVALID and self._strangers.spend()
+        return operation.access is Access.PUBLIC and error.code is not ErrorCode.INVALID and self._anonymous.spend()
 
 
 def authorise(operation: Operation[Any, Any, Any], principal: Principal, scopes: ScopePolicy) -> None:

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from svc_actors.store import Database
-from tests.support.console import House, open_house
+from tests.support.console import ConsoleHarness, open_consoles
 
 
 @pytest.fixture
-async def house(database: Database) -> AsyncIterator[House]:
-    async with open_house(database) as opened:
+async def house(database: Database) -> AsyncIterator[ConsoleHarness]:
+    async with open_consoles(database) as opened:
         yield opened

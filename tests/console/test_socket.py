@@ -9,7 +9,7 @@ import trio
 from trio_websocket import ConnectionClosed, ConnectionRejected, WebSocketConnection
 
 from svc_actors.controller.machines.consoles import ConsoleKind
-from tests.support.console import House
+from tests.support.console import ConsoleHarness
 
 
 async def read_for_ever(socket: WebSocketConnection) -> None:
@@ -30,7 +30,7 @@ async def closed_with(socket: WebSocketConnection) -> tuple[int, str]:
     return socket.closed.code, socket.closed.reason or ""
 
 
-async def test_bytes_flow_both_ways_unchanged(house: House) -> None:
+async def test_bytes_flow_both_ways_unchanged(house: ConsoleHarness) -> None:
     token = await house.token(await house.person())
     down, up = random.Random(1).randbytes(3_000_000), random.Random(2).randbytes(300_000)
     async with house.socket(await house.ticket(token=token)) as socket:
@@ -56,7 +56,7 @@ async def test_bytes_flow_both_ways_unchanged(house: House) -> None:
         assert house.gateway.opened[0].kind is ConsoleKind.SERIAL
 
 
-async def test_an_empty_message_is_nothing(house: House) -> None:
+async def test_an_empty_message_is_nothing(house: ConsoleHarness) -> None:
     async with house.socket(await house.ticket(token=await house.token(await house.person()))) as socket:
         await house.settled(open_consoles=1)
         await socket.send_message(b"")
@@ -64,14 +64,14 @@ async def test_an_empty_message_is_nothing(house: House) -> None:
         assert await house.gateway.guests[0].receive_some(10) == b"x"
 
 
-async def test_a_text_message_is_refused(house: House) -> None:
+async def test_a_text_message_is_refused(house: ConsoleHarness) -> None:
     async with house.socket(await house.ticket(token=await house.token(await house.person()))) as socket:
         await house.settled(open_consoles=1)
         await socket.send_message("x")
         assert (await closed_with(socket))[0] == 1003
 
 
-async def test_a_spent_ticket_is_refused(house: House) -> None:
+async def test_a_spent_ticket_is_refused(house: ConsoleHarness) -> None:
     path = await house.ticket(token=await house.token(await house.person()))
     async with house.socket(path):
         await house.settled(open_consoles=1)
@@ -81,7 +81,7 @@ async def test_a_spent_ticket_is_refused(house: House) -> None:
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1", "http://controller.test"])
-async def test_a_foreign_page_is_refused_and_spends_no_ticket(house: House, origin: str) -> None:
+async def test_a_foreign_page_is_refused_and_spends_no_ticket(house: ConsoleHarness, origin: str) -> None:
     cookie = await house.session(await house.person())
     path = await house.ticket(cookie=cookie)
     with pytest.raises(ConnectionRejected) as refusal:
@@ -101,7 +101,7 @@ async def test_a_foreign_page_is_refused_and_spends_no_ticket(house: House, orig
     ],
     ids=["signed out", "suspended", "left the project"],
 )
-async def test_who_may_no_longer_look_is_cut_off(house: House, ending: str) -> None:
+async def test_who_may_no_longer_look_is_cut_off(house: ConsoleHarness, ending: str) -> None:
     cookie = await house.session(await house.person())
     async with house.socket(await house.ticket(cookie=cookie), cookie=cookie) as socket:
         await house.settled(open_consoles=1)
@@ -110,14 +110,14 @@ async def test_who_may_no_longer_look_is_cut_off(house: House, ending: str) -> N
         assert await house.gateway.guests[0].receive_some(1) == b""
 
 
-async def test_a_revoked_token_ends_the_consoles_it_opened(house: House) -> None:
+async def test_a_revoked_token_ends_the_consoles_it_opened(house: ConsoleHarness) -> None:
     async with house.socket(await house.ticket(token=await house.token(await house.person()))) as socket:
         await house.settled(open_consoles=1)
         await house.database.execute("DELETE FROM api_tokens")
         assert (await closed_with(socket))[0] == 4403
 
 
-async def test_who_does_not_read_is_cut_off_all_the_same(house: House) -> None:
+async def test_who_does_not_read_is_cut_off_all_the_same(house: ConsoleHarness) -> None:
     """The guest is let go although the browser leaves the relay stuck in a send."""
     async with house.socket(await house.ticket(token=await house.token(await house.person()))):
         await house.settled(open_consoles=1)
@@ -130,7 +130,7 @@ async def test_who_does_not_read_is_cut_off_all_the_same(house: House) -> None:
             await talk_for_ever(guest)
 
 
-async def test_a_console_ends_with_its_machine(house: House) -> None:
+async def test_a_console_ends_with_its_machine(house: ConsoleHarness) -> None:
     token = await house.token(await house.person())
     async with house.socket(await house.ticket(token=token)) as socket:
         await house.settled(open_consoles=1)
@@ -143,7 +143,7 @@ async def test_a_console_ends_with_its_machine(house: House) -> None:
     await house.settled(open_consoles=0)
 
 
-async def test_a_controller_that_stops_says_so(house: House) -> None:
+async def test_a_controller_that_stops_says_so(house: ConsoleHarness) -> None:
     async with house.socket(await house.ticket(token=await house.token(await house.person()))) as socket:
         await house.settled(open_consoles=1)
         house.shutdown.set()
@@ -151,14 +151,14 @@ async def test_a_controller_that_stops_says_so(house: House) -> None:
         assert await house.gateway.guests[0].receive_some(1) == b""
 
 
-async def test_a_guest_that_went_off_meanwhile_is_said_to_be_off(house: House) -> None:
+async def test_a_guest_that_went_off_meanwhile_is_said_to_be_off(house: ConsoleHarness) -> None:
     path = await house.ticket(token=await house.token(await house.person()))
     house.gateway.guest_is_on = False
     async with house.socket(path) as socket:
         assert (await closed_with(socket))[0] == 4409
 
 
-async def test_ten_reloads_leave_one_relay(house: House) -> None:
+async def test_ten_reloads_leave_one_relay(house: ConsoleHarness) -> None:
     cookie = await house.session(await house.person())
     for _ in range(9):
         async with house.socket(await house.ticket(cookie=cookie, kind="vnc"), cookie=cookie):
@@ -171,7 +171,7 @@ async def test_ten_reloads_leave_one_relay(house: House) -> None:
             assert await guest.receive_some(1) == b""
 
 
-async def test_a_machine_has_several_viewers(house: House) -> None:
+async def test_a_machine_has_several_viewers(house: ConsoleHarness) -> None:
     token = await house.token(await house.person())
     async with (
         house.socket(await house.ticket(token=token)) as first,
@@ -184,7 +184,7 @@ async def test_a_machine_has_several_viewers(house: House) -> None:
         assert await second.get_message() == b"login: "
 
 
-async def bare_socket(house: House, path: str) -> trio.SocketStream:
+async def bare_socket(house: ConsoleHarness, path: str) -> trio.SocketStream:
     """The console's socket with its handshake sent, asking for compression as every browser does."""
     host = house.url.removeprefix("http://")
     stream = await trio.open_tcp_stream("127.0.0.1", int(host.rpartition(":")[2]))
@@ -196,7 +196,7 @@ async def bare_socket(house: House, path: str) -> trio.SocketStream:
     return stream
 
 
-async def test_a_browser_that_offers_compression_gets_none(house: House) -> None:
+async def test_a_browser_that_offers_compression_gets_none(house: ConsoleHarness) -> None:
     """Compressing a screen costs more than sending it."""
     stream = await bare_socket(house, await house.ticket(token=await house.token(await house.person())))
     await house.settled(open_consoles=1)
@@ -211,7 +211,7 @@ async def test_a_browser_that_offers_compression_gets_none(house: House) -> None
     await stream.aclose()
 
 
-async def test_an_idle_console_is_pinged_and_outlives_the_servers_keep_alive(house: House) -> None:
+async def test_an_idle_console_is_pinged_and_outlives_the_servers_keep_alive(house: ConsoleHarness) -> None:
     stream = await bare_socket(house, await house.ticket(token=await house.token(await house.person())))
     pings = b""
     with trio.fail_after(10):

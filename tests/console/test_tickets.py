@@ -9,10 +9,10 @@ import pytest
 import trio
 
 from svc_actors.controller.machines.consoles import ConsoleKind, Grant, redeem
-from tests.support.console import House
+from tests.support.console import ConsoleHarness
 
 
-async def test_of_fifty_redeems_of_one_ticket_one_succeeds(house: House) -> None:
+async def test_of_fifty_redeems_of_one_ticket_one_succeeds(house: ConsoleHarness) -> None:
     token = await house.token(await house.person())
     ticket = (await house.ticket(token=token)).rsplit("/", 1)[1]
     outcomes: Counter[bool] = Counter()
@@ -26,7 +26,7 @@ async def test_of_fifty_redeems_of_one_ticket_one_succeeds(house: House) -> None
     assert outcomes == {True: 1, False: 49}
 
 
-async def test_a_ticket_is_bound_to_its_machine_and_kind(house: House) -> None:
+async def test_a_ticket_is_bound_to_its_machine_and_kind(house: ConsoleHarness) -> None:
     token = await house.token(await house.person())
     ticket = (await house.ticket(token=token, kind="vnc")).rsplit("/", 1)[1]
     grant = await redeem(house.database, ticket, session_cookie=None)
@@ -34,14 +34,14 @@ async def test_a_ticket_is_bound_to_its_machine_and_kind(house: House) -> None:
     assert (grant.vm_id, grant.kind) == (house.vm_id, ConsoleKind.VNC)
 
 
-async def test_an_expired_ticket_opens_nothing(house: House) -> None:
+async def test_an_expired_ticket_opens_nothing(house: ConsoleHarness) -> None:
     token = await house.token(await house.person())
     ticket = (await house.ticket(token=token)).rsplit("/", 1)[1]
     await house.database.execute("UPDATE console_tickets SET expires_at = now()")
     assert await redeem(house.database, ticket, session_cookie=None) is None
 
 
-async def test_a_session_ticket_opens_nothing_beside_another_session(house: House) -> None:
+async def test_a_session_ticket_opens_nothing_beside_another_session(house: ConsoleHarness) -> None:
     user_id = await house.person()
     mine, other = await house.session(user_id), await house.session(user_id)
     ticket = (await house.ticket(cookie=mine)).rsplit("/", 1)[1]
@@ -50,14 +50,14 @@ async def test_a_session_ticket_opens_nothing_beside_another_session(house: Hous
     assert await redeem(house.database, ticket, session_cookie=mine) is not None
 
 
-async def test_the_end_of_a_session_takes_its_tickets_along(house: House) -> None:
+async def test_the_end_of_a_session_takes_its_tickets_along(house: ConsoleHarness) -> None:
     cookie = await house.session(await house.person())
     ticket = (await house.ticket(cookie=cookie)).rsplit("/", 1)[1]
     await house.database.execute("DELETE FROM sessions")
     assert await redeem(house.database, ticket, session_cookie=cookie) is None
 
 
-async def test_the_database_holds_no_usable_ticket(house: House) -> None:
+async def test_the_database_holds_no_usable_ticket(house: ConsoleHarness) -> None:
     ticket = (await house.ticket(token=await house.token(await house.person()))).rsplit("/", 1)[1]
     row = await house.database.fetchrow("SELECT console_tickets::text AS text FROM console_tickets")
     assert row is not None
@@ -65,7 +65,7 @@ async def test_the_database_holds_no_usable_ticket(house: House) -> None:
     assert len(ticket) >= 43
 
 
-async def test_a_ticket_is_written_in_the_audit(house: House) -> None:
+async def test_a_ticket_is_written_in_the_audit(house: ConsoleHarness) -> None:
     user_id = await house.person()
     await house.ticket(token=await house.token(user_id), kind="vnc")
     row = await house.database.fetchrow("SELECT * FROM audit WHERE operation = 'vm.console'")
@@ -74,24 +74,24 @@ async def test_a_ticket_is_written_in_the_audit(house: House) -> None:
 
 
 @pytest.mark.parametrize("status", ["creating", "stopped", "deleting", "failed"])
-async def test_a_machine_that_is_not_running_has_no_console(house: House, status: str) -> None:
+async def test_a_machine_that_is_not_running_has_no_console(house: ConsoleHarness, status: str) -> None:
     await house.database.execute("UPDATE vms SET status = $1", status)
     answer = await house.asked(token=await house.token(await house.person()))
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
 
 
-async def test_a_console_on_an_offline_node_is_unavailable(house: House) -> None:
+async def test_a_console_on_an_offline_node_is_unavailable(house: ConsoleHarness) -> None:
     house.gateway.online = False
     answer = await house.asked(token=await house.token(await house.person()))
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
 
 
-async def test_a_foreign_machine_is_not_found(house: House) -> None:
+async def test_a_foreign_machine_is_not_found(house: ConsoleHarness) -> None:
     answer = await house.asked(token=await house.token(await house.person(member=False)))
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
-async def test_a_support_session_gets_no_console(house: House) -> None:
+async def test_a_support_session_gets_no_console(house: ConsoleHarness) -> None:
     operator, customer = await house.person("administrator"), await house.person()
     cookie = await house.session(customer)
     await house.database.execute(
@@ -106,10 +106,10 @@ async def test_a_support_session_gets_no_console(house: House) -> None:
     assert (answer.status_code, answer.json()["error"]["message"]) == (403, "a support session can look, not act")
 
 
-async def test_an_unknown_kind_is_invalid(house: House) -> None:
+async def test_an_unknown_kind_is_invalid(house: ConsoleHarness) -> None:
     answer = await house.asked(token=await house.token(await house.person()), kind="rdp")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid")
 
 
-async def test_a_made_up_ticket_opens_nothing(house: House) -> None:
+async def test_a_made_up_ticket_opens_nothing(house: ConsoleHarness) -> None:
     assert await redeem(house.database, uuid4().hex, session_cookie=None) is None

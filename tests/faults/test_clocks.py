@@ -6,7 +6,7 @@ import httpx
 import pytest
 import trio
 
-from tests.support.deployment import GUARD, Api, House, Told, open_house
+from tests.support.deployment import GUARD, Api, Deployment, Told, open_deployment
 from tests.support.faketime import Clock, clock_and_postgresql
 
 pytestmark = pytest.mark.system
@@ -16,19 +16,19 @@ DAY = 24 * HOUR
 JUMPS = (HOUR, HOUR + DAY, HOUR, 0, -DAY, 0)
 
 
-async def sign_in(house: House, http: httpx.AsyncClient) -> None:
+async def sign_in(house: Deployment, http: httpx.AsyncClient) -> None:
     body = {"email": house.stack.email, "password": house.stack.password}
     answer = await http.post("/api/v1/auth/login", json=body, headers=GUARD | {"Origin": house.stack.url})
     assert answer.is_success, answer.text
 
 
-async def opens_console(house: House, api: Api, vm_id: str) -> None:
+async def opens_console(house: Deployment, api: Api, vm_id: str) -> None:
     async with house.console(api, vm_id) as console:
         with trio.fail_after(15):
             await console.get_message()
 
 
-async def jump_during_a_task(house: House, api: Api, clock: Clock, jump: int, number: int) -> None:
+async def jump_during_a_task(house: Deployment, api: Api, clock: Clock, jump: int, number: int) -> None:
     answer = await house.order(api, f"across-{number}")
     with trio.fail_after(15):
         while (await api.call("GET", f"/tasks/{answer['task']['id']}"))["status"] == "queued":
@@ -42,7 +42,10 @@ async def jump_during_a_task(house: House, api: Api, clock: Clock, jump: int, nu
 async def test_jumps_of_the_wall_clock_end_nothing_early_and_hold_nothing_up() -> None:
     async with clock_and_postgresql() as (clock, url):
         environment = clock.environment | {"SVC_DATABASE_URL": url}
-        async with open_house(nodes=2, seed=91, delay=(1.0, 2.0), environment=environment) as house, house.api() as api:
+        async with (
+            open_deployment(nodes=2, seed=91, delay=(1.0, 2.0), environment=environment) as house,
+            house.api() as api,
+        ):
             shown = (await house.order(api, "shown"))["vm"]["id"]
             events: list[Told] = []
             opened = trio.Event()

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from svc_actors.store import Database
-from tests.support.deployment import ENDED, Api, House, Refused, Unavailable, open_house
+from tests.support.deployment import ENDED, Api, Deployment, Refused, Unavailable, open_deployment
 
 pytestmark = pytest.mark.system
 
@@ -27,7 +27,7 @@ CROWD = 40
 class Load:
     """People who start, stop and list machines all the time, and what they were told."""
 
-    house: House
+    house: Deployment
     acknowledged: set[str] = field(default_factory=set)
     """Ids of the tasks that were answered with."""
     unavailable: int = 0
@@ -72,7 +72,7 @@ class Load:
 
 
 @asynccontextmanager
-async def working(house: House, api: Api) -> AsyncIterator[Load]:
+async def working(house: Deployment, api: Api) -> AsyncIterator[Load]:
     load = Load(house)
     async with trio.open_nursery() as nursery:
         for number in range(WORKERS):
@@ -91,7 +91,7 @@ async def back(load: Load, wanted: float) -> None:
 
 
 async def test_no_acknowledged_order_is_lost_when_postgresql_dies_under_load() -> None:
-    async with open_house(nodes=2, seed=51) as house, house.api() as api:
+    async with open_deployment(nodes=2, seed=51) as house, house.api() as api:
         async with working(house, api) as load:
             for _ in range(KILLS):
                 usual = load.rate()
@@ -110,7 +110,7 @@ async def test_no_acknowledged_order_is_lost_when_postgresql_dies_under_load() -
 
 
 async def test_killed_backends_are_replaced_and_nobody_gets_a_wrong_answer() -> None:
-    async with open_house(nodes=2, seed=52) as house, house.api() as api:
+    async with open_deployment(nodes=2, seed=52) as house, house.api() as api:
         async with (
             working(house, api) as load,
             Database.open(house.database_url("postgres", "postgres"), size=1) as administration,
@@ -128,7 +128,7 @@ async def test_killed_backends_are_replaced_and_nobody_gets_a_wrong_answer() -> 
 
 
 async def test_used_up_connections_are_unavailable_and_nothing_worse() -> None:
-    async with open_house(nodes=1, seed=53) as house, house.api() as api:
+    async with open_deployment(nodes=1, seed=53) as house, house.api() as api:
         await house.order(api, "first")
         answers: list[str] = []
 
@@ -158,7 +158,7 @@ async def activity_of_machines(api: Api) -> set[str]:
     return {vm["id"] for vm in machines if (await api.insist("GET", f"/vms/{vm['id']}/activity"))["items"]}
 
 
-async def background_lives(house: House, api: Api) -> None:
+async def background_lives(house: Deployment, api: Api) -> None:
     """Events flow, nodes are asked, tasks are worked: nothing that runs in the background has died."""
     [node, *_] = await api.everything("/nodes")
     opened, seen = trio.Event(), trio.Event()

@@ -8,7 +8,7 @@ from enum import StrEnum
 import pytest
 import trio
 
-from tests.support.deployment import House, open_house
+from tests.support.deployment import Deployment, open_deployment
 
 pytestmark = pytest.mark.system
 
@@ -23,7 +23,7 @@ class Victim(StrEnum):
     POSTGRESQL = "postgresql"
 
 
-async def kill(house: House, victim: Victim) -> None:
+async def kill(house: Deployment, victim: Victim) -> None:
     """Kill it and see that it comes back, as a service manager would."""
     match victim:
         case Victim.CONTROLLER:
@@ -36,7 +36,7 @@ async def kill(house: House, victim: Victim) -> None:
             house.kill_postmaster()
 
 
-async def kill_at_random(house: House, victim: Victim, under_way: Callable[[], Awaitable[bool]]) -> None:
+async def kill_at_random(house: Deployment, victim: Victim, under_way: Callable[[], Awaitable[bool]]) -> None:
     """At random instants, until enough was killed and nobody is left to be disturbed."""
     for _ in range(KILLS):
         await trio.sleep(house.random.uniform(0.2, 1.5))
@@ -47,7 +47,7 @@ async def kill_at_random(house: House, victim: Victim, under_way: Callable[[], A
 
 @pytest.mark.parametrize("victim", Victim)
 async def test_every_order_ends_once_whoever_is_killed(victim: Victim) -> None:
-    async with open_house(nodes=3, seed=41, delay=(0.05, 0.6)) as house, house.api() as api:
+    async with open_deployment(nodes=3, seed=41, delay=(0.05, 0.6)) as house, house.api() as api:
         left = list(range(ORDERS))
 
         async def place_orders() -> None:

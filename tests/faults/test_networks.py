@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from tests.support.deployment import Api, House, open_house
+from tests.support.deployment import Api, Deployment, open_deployment
 from tests.support.tcp_proxy import Proxy, proxy_to
 
 pytestmark = pytest.mark.system
@@ -21,12 +21,12 @@ FLAPPING_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def house_behind_a_proxy(seed: int) -> AsyncIterator[tuple[House, Proxy]]:
+async def house_behind_a_proxy(seed: int) -> AsyncIterator[tuple[Deployment, Proxy]]:
     """Every node reaches the gateway through one proxy."""
     async with trio.open_nursery() as nursery:
         proxies: list[Proxy] = []
 
-        def through_the_proxy(house: House) -> None:
+        def through_the_proxy(house: Deployment) -> None:
             proxies[0].target = house.stack.gateway_port
             for file in (house.stack.folder / "nodes").glob("*/enrolment.json"):
                 enrolment = json.loads(file.read_text())
@@ -34,7 +34,7 @@ async def house_behind_a_proxy(seed: int) -> AsyncIterator[tuple[House, Proxy]]:
 
         async with proxy_to(0, seed=seed) as proxy:
             proxies.append(proxy)
-            async with open_house(nodes=NODES, seed=seed, delay=(0.0, 0.2), prepare=through_the_proxy) as house:
+            async with open_deployment(nodes=NODES, seed=seed, delay=(0.0, 0.2), prepare=through_the_proxy) as house:
                 yield house, proxy
         nursery.cancel_scope.cancel()
 

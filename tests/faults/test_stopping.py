@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed
 
-from tests.support.deployment import Told, open_house
+from tests.support.deployment import Told, open_deployment
 
 pytestmark = pytest.mark.system
 
@@ -14,7 +14,7 @@ STOPPED_WITHIN = 15.0
 
 
 async def test_a_stop_ends_streams_and_consoles_and_tasks_go_on_at_the_next_start() -> None:
-    async with open_house(nodes=1, seed=81, delay=(3.0, 3.0)) as house, house.api() as api:
+    async with open_deployment(nodes=1, seed=81, delay=(3.0, 3.0)) as house, house.api() as api:
         shown = await house.order(api, "shown")
         await house.settled(api, 30)
         events: list[Told] = []

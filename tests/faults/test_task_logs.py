@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.support.deployment import ENDED, Api, House, Told, open_house
+from tests.support.deployment import ENDED, Api, Deployment, Told, open_deployment
 
 pytestmark = pytest.mark.system
 
@@ -28,7 +28,7 @@ async def follow(api: Api, task_id: str) -> list[dict[str, Any]]:
         await trio.sleep(0.05)
 
 
-async def crash(house: House) -> None:
+async def crash(house: Deployment) -> None:
     for number in range(CRASHES):
         await trio.sleep(house.random.uniform(0.3, 1.2))
         if number % 2:
@@ -41,7 +41,7 @@ async def crash(house: House) -> None:
 async def test_a_log_has_no_gap_and_no_repeat_for_those_who_follow_it_through_crashes() -> None:
     followed: dict[str, list[dict[str, Any]]] = {}
 
-    async with open_house(nodes=2, seed=71, delay=(0.2, 1.5)) as house, house.api() as api:
+    async with open_deployment(nodes=2, seed=71, delay=(0.2, 1.5)) as house, house.api() as api:
 
         async def order_and_follow(number: int) -> None:
             answer = await house.order(api, f"order-{number}")

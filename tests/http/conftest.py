@@ -11,13 +11,13 @@ import pytest
 
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
-from tests.support.example_service import Served, Toys, served, toy_app
+from tests.support.example_service import ExampleServices, Served, example_app, served
 
 
 @pytest.fixture
 async def toys(database: Database) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the toys in this process."""
-    app = toy_app(Toys(database, Sealer(bytes(32)), EventLog(database)))
+    app = example_app(ExampleServices(database, Sealer(bytes(32)), EventLog(database)))
     transport = httpx.ASGITransport(app=cast(Any, app), client=("192.0.2.9", 1234), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="https://toys.test/api/v1") as client:
         yield client

@@ -40,7 +40,7 @@ from svc_http.server import serve_https
 from tests.conftest import Cluster
 from tests.support.addresses import make_cards, make_pool, take
 from tests.support.certificates import self_signed
-from tests.support.machine_service import World, make_node
+from tests.support.machine_service import Fleet, make_node
 
 EXAMPLES = 12
 REGISTRY = controller_registry()
@@ -138,7 +138,7 @@ async def _things(database: Database) -> dict[str, str]:
     )
     assert row is not None
     node = await make_node(database, row["location"], "alpha")
-    world = World(row["project"], row["image"], node, row["network"], row["pool"], row["location"])
+    world = Fleet(row["project"], row["image"], node, row["network"], row["pool"], row["location"])
     await make_pool(database, world, "2001:db8::/48")
     [card] = await make_cards(database, world, 1)
     await take(database, world.pool_id, card)

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from svc_actors.store import Database
-from tests.support.identity import World, open_world
+from tests.support.identity import IdentityHarness, open_identity
 
 
 @pytest.fixture
-async def world(database: Database) -> AsyncIterator[World]:
-    async with open_world(database) as opened:
+async def world(database: Database) -> AsyncIterator[IdentityHarness]:
+    async with open_identity(database) as opened:
         yield opened

@@ -16,7 +16,7 @@ from svc.controller.config import ControllerConfig
 from svc.registry.operation import Operation
 from svc.registry.principal import Access
 from svc_actors.store import Database
-from tests.support.identity import PASSWORD, Client, World, open_world
+from tests.support.identity import PASSWORD, Client, IdentityHarness, open_identity
 
 REGISTRY = controller_registry()
 MUTATING = [operation for operation in REGISTRY if operation.mutates or operation.secret]
@@ -35,10 +35,10 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-async def house(database: Database, tmp_path: Path) -> AsyncIterator[World]:
+async def house(database: Database, tmp_path: Path) -> AsyncIterator[IdentityHarness]:
     """The whole controller, with an administrator in it."""
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
-    async with open_services(config, database) as services, open_world(database, services=services) as world:
+    async with open_services(config, database) as services, open_identity(database, services=services) as world:
         yield world
 
 
@@ -52,7 +52,7 @@ async def ask(client: Client, operation: Operation[Any, Any, Any]) -> str:
     return answer.headers["X-Request-Id"]
 
 
-async def test_every_change_and_every_attempt_at_one_leaves_exactly_one_row(house: World) -> None:
+async def test_every_change_and_every_attempt_at_one_leaves_exactly_one_row(house: IdentityHarness) -> None:
     root = await house.person("root@example.org", "administrator", password=PASSWORD)
     asked: dict[str, str] = {}
     for operation in MUTATING:
@@ -63,7 +63,7 @@ async def test_every_change_and_every_attempt_at_one_leaves_exactly_one_row(hous
     assert {name: rows.get(request_id) for name, request_id in asked.items()} == {name: [name] for name in asked}
 
 
-async def test_what_scope_or_role_forbids_is_recorded_as_denied(house: World) -> None:
+async def test_what_scope_or_role_forbids_is_recorded_as_denied(house: IdentityHarness) -> None:
     root, customer = await house.person("root@example.org", "administrator"), await house.person("ada@example.org")
     reader = house.program(await house.token(root, ["read"]))
     for operation in SIGNED_IN:
@@ -78,7 +78,7 @@ async def test_what_scope_or_role_forbids_is_recorded_as_denied(house: World) ->
             assert (row["outcome"], row["actor_id"]) == ("denied", customer), operation.name
 
 
-async def test_nobody_changes_anything_without_signing_in_and_leaves_no_row_behind(house: World) -> None:
+async def test_nobody_changes_anything_without_signing_in_and_leaves_no_row_behind(house: IdentityHarness) -> None:
     stranger = house.browser()
     for operation in SIGNED_IN:
         path = operation.route.path.replace("{id}", NOBODY).replace("{user_id}", NOBODY)
@@ -87,7 +87,7 @@ async def test_nobody_changes_anything_without_signing_in_and_leaves_no_row_behi
     assert await house.audit() == []
 
 
-async def test_strangers_cannot_fill_the_audit(house: World) -> None:
+async def test_strangers_cannot_fill_the_audit(house: IdentityHarness) -> None:
     began = trio.current_time()
     for number in range(300):
         browser = house.browser(f"198.51.{number // 250}.{number % 250}")
@@ -96,7 +96,7 @@ async def test_strangers_cannot_fill_the_audit(house: World) -> None:
     assert 100 <= len(await house.audit()) <= 120 * (1 + minutes) + 1
 
 
-async def test_refused_calls_of_one_person_leave_a_minutes_worth_of_rows_and_no_more(world: World) -> None:
+async def test_refused_calls_of_one_person_leave_a_minutes_worth_of_rows_and_no_more(world: IdentityHarness) -> None:
     customer, other = await world.person("ada@example.org"), await world.person("eve@example.org")
     program, neighbour = world.program(await world.token(customer)), world.program(await world.token(other))
 

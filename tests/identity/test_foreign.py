@@ -11,7 +11,7 @@ import pytest
 from svc.cli.compose import open_services
 from svc.controller.config import ControllerConfig
 from svc_actors.store import Database
-from tests.support.identity import World, open_world
+from tests.support.identity import IdentityHarness, open_identity
 
 CANARY = "canary-of-somebody-else"
 BODIES: dict[str, dict[str, object]] = {
@@ -24,14 +24,14 @@ BODIES: dict[str, dict[str, object]] = {
 
 
 @pytest.fixture
-async def house(database: Database, tmp_path: Path) -> AsyncIterator[World]:
+async def house(database: Database, tmp_path: Path) -> AsyncIterator[IdentityHarness]:
     """The whole controller, with a machine, a task of it and a key of Eve's."""
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
-    async with open_services(config, database) as services, open_world(database, services=services) as world:
+    async with open_services(config, database) as services, open_identity(database, services=services) as world:
         yield world
 
 
-async def belongings(house: World) -> dict[str, UUID]:
+async def belongings(house: IdentityHarness) -> dict[str, UUID]:
     """Ids of what is Eve's, by the first segment of the routes that lead to it."""
     eve = await house.person("eve@example.org")
     row = await house.database.fetchrow(
@@ -77,7 +77,7 @@ async def belongings(house: World) -> dict[str, UUID]:
     return dict(row)
 
 
-async def test_a_foreign_id_and_an_absent_one_get_the_same_answer_on_every_route(house: World) -> None:
+async def test_a_foreign_id_and_an_absent_one_get_the_same_answer_on_every_route(house: IdentityHarness) -> None:
     ids = await belongings(house)
     await house.person("ada@example.org")
     ada = await house.signed_in("ada@example.org")
@@ -100,7 +100,7 @@ async def test_a_foreign_id_and_an_absent_one_get_the_same_answer_on_every_route
     assert compared > 25
 
 
-async def test_no_list_of_a_customers_holds_anything_foreign(house: World) -> None:
+async def test_no_list_of_a_customers_holds_anything_foreign(house: IdentityHarness) -> None:
     await belongings(house)
     await house.person("ada@example.org")
     ada = await house.signed_in("ada@example.org")
@@ -115,7 +115,7 @@ async def test_no_list_of_a_customers_holds_anything_foreign(house: World) -> No
             assert CANARY not in answer.text, operation.name
 
 
-async def test_an_administrator_sees_what_the_customer_did_not(house: World) -> None:
+async def test_an_administrator_sees_what_the_customer_did_not(house: IdentityHarness) -> None:
     ids = await belongings(house)
     root = house.program(await house.token(await house.person("root@example.org", "administrator")))
     for first in ("vms", "tasks", "projects"):

@@ -8,17 +8,17 @@ import trio
 from svc.identity.events import views_of
 from svc.registry.principal import Principal, Role
 from svc_actors.store import EventKind, NewEvent, append
-from tests.support.identity import PASSWORD, Client, World
+from tests.support.identity import PASSWORD, Client, IdentityHarness
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJFnOqMCmlwqLxzbqZaClwIBQ0e5nZV1l1nkYIYY2NRL ada@laptop"
 
 
-async def administrator(world: World) -> Client:
+async def administrator(world: IdentityHarness) -> Client:
     await world.person("root@example.org", "administrator")
     return await world.signed_in("root@example.org")
 
 
-async def test_a_token_is_shown_once_and_does_what_its_scopes_say(world: World) -> None:
+async def test_a_token_is_shown_once_and_does_what_its_scopes_say(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     browser = await world.signed_in("ada@example.org")
     made = (await browser.post("/tokens", {"name": "ci", "scopes": ["read"], "days": 0})).json()
@@ -37,7 +37,7 @@ async def test_a_token_is_shown_once_and_does_what_its_scopes_say(world: World) 
     assert (await program.get("/me")).status_code == 401
 
 
-async def test_an_expired_token_is_refused(world: World) -> None:
+async def test_an_expired_token_is_refused(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     browser = await world.signed_in("ada@example.org")
     made = (await browser.post("/tokens", {"name": "ci", "scopes": ["read"], "days": 1})).json()
@@ -46,7 +46,7 @@ async def test_an_expired_token_is_refused(world: World) -> None:
     assert (await world.program(made["token"]).get("/me")).status_code == 401
 
 
-async def test_a_token_makes_no_token_that_may_more_or_lives_longer(world: World) -> None:
+async def test_a_token_makes_no_token_that_may_more_or_lives_longer(world: IdentityHarness) -> None:
     user = await world.person("ada@example.org")
     writer = world.program(await world.token(user, ["write", "provision"]))
     assert (await writer.post("/tokens", {"name": "t", "scopes": ["read"]})).status_code == 403
@@ -57,7 +57,7 @@ async def test_a_token_makes_no_token_that_may_more_or_lives_longer(world: World
     assert made["expires_at"] == parent.isoformat().replace("+00:00", "Z")
 
 
-async def test_a_token_that_a_token_made_ends_when_that_one_is_revoked(world: World) -> None:
+async def test_a_token_that_a_token_made_ends_when_that_one_is_revoked(world: IdentityHarness) -> None:
     owner = await world.person("root@example.org", "administrator")
     parent = await world.token(owner, ["admin"])
     child = (await world.program(parent).post("/tokens", {"name": "child", "scopes": ["admin"]})).json()
@@ -72,7 +72,7 @@ async def test_a_token_that_a_token_made_ends_when_that_one_is_revoked(world: Wo
         assert (await world.program(token).get("/me")).status_code == 401
 
 
-async def test_a_customers_admin_token_is_still_a_customers(world: World) -> None:
+async def test_a_customers_admin_token_is_still_a_customers(world: IdentityHarness) -> None:
     program = world.program(await world.token(await world.person("ada@example.org"), ["admin"]))
     for operation in world.registry:
         if operation.access.value in ("administrator", "staff"):
@@ -81,7 +81,7 @@ async def test_a_customers_admin_token_is_still_a_customers(world: World) -> Non
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden"), operation.name
 
 
-async def test_a_read_token_changes_nothing_anywhere(world: World) -> None:
+async def test_a_read_token_changes_nothing_anywhere(world: IdentityHarness) -> None:
     program = world.program(await world.token(await world.person("root@example.org", "administrator"), ["read"]))
     for operation in world.registry:
         if operation.mutates and operation.access.value != "public":
@@ -90,7 +90,7 @@ async def test_a_read_token_changes_nothing_anywhere(world: World) -> None:
             assert (answer.status_code, "scope" in answer.text) == (403, True), operation.name
 
 
-async def test_tokens_are_everybodys_own(world: World) -> None:
+async def test_tokens_are_everybodys_own(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     await world.person("eve@example.org")
     ada, eve = await world.signed_in("ada@example.org"), await world.signed_in("eve@example.org")
@@ -101,7 +101,7 @@ async def test_tokens_are_everybodys_own(world: World) -> None:
 
 
 async def test_a_suspended_persons_sessions_and_tokens_stop_at_once_and_a_restored_ones_tokens_work_again(
-    world: World,
+    world: IdentityHarness,
 ) -> None:
     root = await administrator(world)
     user = await world.person("ada@example.org")
@@ -120,7 +120,7 @@ async def test_a_suspended_persons_sessions_and_tokens_stop_at_once_and_a_restor
     await world.signed_in("ada@example.org")
 
 
-async def test_sign_out_ends_browsers_and_leaves_tokens(world: World) -> None:
+async def test_sign_out_ends_browsers_and_leaves_tokens(world: IdentityHarness) -> None:
     root = await administrator(world)
     user = await world.person("ada@example.org")
     browsers = [await world.signed_in("ada@example.org") for _ in range(3)]
@@ -130,7 +130,7 @@ async def test_sign_out_ends_browsers_and_leaves_tokens(world: World) -> None:
     assert (await program.get("/me")).status_code == 200
 
 
-async def test_a_new_password_follows_the_policy_ends_sessions_and_is_written_nowhere(world: World) -> None:
+async def test_a_new_password_follows_the_policy_ends_sessions_and_is_written_nowhere(world: IdentityHarness) -> None:
     root = await administrator(world)
     user = await world.person("ada@example.org")
     browser = await world.signed_in("ada@example.org")
@@ -153,7 +153,7 @@ async def test_a_new_password_follows_the_policy_ends_sessions_and_is_written_no
     assert old.status_code == 401
 
 
-async def test_an_update_leaves_out_what_is_left_out(world: World) -> None:
+async def test_an_update_leaves_out_what_is_left_out(world: IdentityHarness) -> None:
     root = await administrator(world)
     user = await world.person("ada@example.org")
     await root.call("PATCH", f"/admin/users/{user}", {"phone": "+41 1", "note": "pays late"})
@@ -162,7 +162,7 @@ async def test_an_update_leaves_out_what_is_left_out(world: World) -> None:
     assert changed["email"] == "ada@example.org"
 
 
-async def test_an_email_address_belongs_to_one_person(world: World) -> None:
+async def test_an_email_address_belongs_to_one_person(world: IdentityHarness) -> None:
     root = await administrator(world)
     user = await world.person("ada@example.org")
     taken = await root.post("/users", {"email": "ADA@example.org", "name": "Other", "password": PASSWORD})
@@ -171,7 +171,7 @@ async def test_an_email_address_belongs_to_one_person(world: World) -> None:
     assert renamed.status_code == 409
 
 
-async def test_there_is_always_an_administrator(world: World) -> None:
+async def test_there_is_always_an_administrator(world: IdentityHarness) -> None:
     root = await administrator(world)
     me = (await root.get("/me")).json()["id"]
     assert (await root.post(f"/admin/users/{me}/suspend", {"reason": "r"})).status_code == 409
@@ -191,7 +191,7 @@ async def test_there_is_always_an_administrator(world: World) -> None:
     assert left == 1, statuses
 
 
-async def test_the_list_to_pick_names_from_shows_no_phone_and_no_reason(world: World) -> None:
+async def test_the_list_to_pick_names_from_shows_no_phone_and_no_reason(world: IdentityHarness) -> None:
     root = await administrator(world)
     user = await world.person("ada@example.org")
     await root.call("PATCH", f"/admin/users/{user}", {"phone": "+41 555"})
@@ -202,7 +202,7 @@ async def test_the_list_to_pick_names_from_shows_no_phone_and_no_reason(world: W
     assert "abuse" not in answer.text
 
 
-async def test_one_person_is_shown_with_what_they_own(world: World) -> None:
+async def test_one_person_is_shown_with_what_they_own(world: IdentityHarness) -> None:
     root = await administrator(world)
     user = await world.person("ada@example.org")
     await world.token(user)
@@ -212,7 +212,7 @@ async def test_one_person_is_shown_with_what_they_own(world: World) -> None:
     assert (await root.get("/admin/users/00000000-0000-0000-0000-000000000000")).status_code == 404
 
 
-async def test_a_customer_sees_their_own_projects_and_no_other(world: World) -> None:
+async def test_a_customer_sees_their_own_projects_and_no_other(world: IdentityHarness) -> None:
     root = await administrator(world)
     ada, eve = await world.person("ada@example.org"), await world.person("eve@example.org")
     browser = await world.signed_in("ada@example.org")
@@ -243,13 +243,13 @@ async def test_a_customer_sees_their_own_projects_and_no_other(world: World) -> 
         'command="x" ' + KEY,
     ],
 )
-async def test_only_one_whole_ssh_key_of_a_known_kind_is_taken(world: World, line: str) -> None:
+async def test_only_one_whole_ssh_key_of_a_known_kind_is_taken(world: IdentityHarness, line: str) -> None:
     await world.person("ada@example.org")
     browser = await world.signed_in("ada@example.org")
     assert (await browser.post("/ssh-keys", {"name": "k", "public_key": line})).status_code == 400
 
 
-async def test_ssh_keys_are_ones_own_and_administrators_see_all(world: World) -> None:
+async def test_ssh_keys_are_ones_own_and_administrators_see_all(world: IdentityHarness) -> None:
     root = await administrator(world)
     await world.person("ada@example.org")
     await world.person("eve@example.org")
@@ -265,7 +265,7 @@ async def test_ssh_keys_are_ones_own_and_administrators_see_all(world: World) ->
     assert (await ada.call("DELETE", f"/ssh-keys/{key_id}")).status_code == 204
 
 
-async def test_activity_is_ones_own_and_an_administrators_is_everybodys(world: World) -> None:
+async def test_activity_is_ones_own_and_an_administrators_is_everybodys(world: IdentityHarness) -> None:
     root = await administrator(world)
     await world.person("ada@example.org")
     ada = await world.signed_in("ada@example.org")
@@ -275,7 +275,7 @@ async def test_activity_is_ones_own_and_an_administrators_is_everybodys(world: W
     assert {entry["actor"] for entry in everything["items"]} == {"root@example.org", "ada@example.org"}
 
 
-async def test_settings_are_the_administrators(world: World) -> None:
+async def test_settings_are_the_administrators(world: IdentityHarness) -> None:
     root = await administrator(world)
     changed = await root.call("PATCH", "/settings", {"support_contact": "help@example.org"})
     assert changed.json() == {
@@ -297,7 +297,7 @@ async def test_settings_are_the_administrators(world: World) -> None:
     assert "help@example.org" in told.json()["error"]["hint"]
 
 
-async def test_pages_hold_every_row_once_and_sorting_is_by_what_is_offered(world: World) -> None:
+async def test_pages_hold_every_row_once_and_sorting_is_by_what_is_offered(world: IdentityHarness) -> None:
     root = await administrator(world)
     for number in range(24):
         await world.person(f"user{number:02}@example.org", "staff")
@@ -314,14 +314,14 @@ async def test_pages_hold_every_row_once_and_sorting_is_by_what_is_offered(world
         assert (await root.get(f"/users?{bad}")).status_code == 400, bad
 
 
-async def test_a_search_takes_wildcards_for_what_they_are(world: World) -> None:
+async def test_a_search_takes_wildcards_for_what_they_are(world: IdentityHarness) -> None:
     root = await administrator(world)
     await world.person("per%cent@example.org")
     assert (await root.get("/users?q=%25")).json()["total"] == 1
     assert (await root.get("/users?q=_")).json()["total"] == 0
 
 
-async def test_events_reach_only_those_who_may_see_what_they_tell(world: World) -> None:
+async def test_events_reach_only_those_who_may_see_what_they_tell(world: IdentityHarness) -> None:
     users = {
         "root": await world.person("root@example.org", "administrator"),
         "staff": await world.person("staff@example.org", "staff"),
@@ -358,7 +358,7 @@ async def test_events_reach_only_those_who_may_see_what_they_tell(world: World) 
     }
 
 
-async def test_a_stream_may_not_go_on_once_its_session_token_or_person_has_ended(world: World) -> None:
+async def test_a_stream_may_not_go_on_once_its_session_token_or_person_has_ended(world: IdentityHarness) -> None:
     user = await world.person("ada@example.org")
     await world.signed_in("ada@example.org")
     await world.token(user)
@@ -383,7 +383,7 @@ async def test_a_stream_may_not_go_on_once_its_session_token_or_person_has_ended
     assert not await stands(token_id=token)
 
 
-async def test_an_administrator_lists_and_revokes_another_persons_tokens(world: World) -> None:
+async def test_an_administrator_lists_and_revokes_another_persons_tokens(world: IdentityHarness) -> None:
     root = await administrator(world)
     ada = await world.person("ada@example.org")
     program = world.program(await world.token(ada))
@@ -398,7 +398,7 @@ async def test_an_administrator_lists_and_revokes_another_persons_tokens(world: 
     assert (row["operation"], row["actor"], row["target_id"]) == ("token.delete", "root@example.org", theirs["id"])
 
 
-async def test_nobody_else_names_another_person_to_see_tokens(world: World) -> None:
+async def test_nobody_else_names_another_person_to_see_tokens(world: IdentityHarness) -> None:
     await world.person("staff@example.org", "staff")
     ada, eve = await world.person("ada@example.org"), await world.person("eve@example.org")
     for email in ("staff@example.org", "eve@example.org"):
@@ -409,7 +409,7 @@ async def test_nobody_else_names_another_person_to_see_tokens(world: World) -> N
     assert (await browser.get(f"/tokens?user={eve}")).status_code == 200
 
 
-async def test_a_new_customer_has_a_project_of_their_own_and_others_have_none(world: World) -> None:
+async def test_a_new_customer_has_a_project_of_their_own_and_others_have_none(world: IdentityHarness) -> None:
     root = await administrator(world)
     await root.post("/projects", {"name": "ada@example.org"})
 
@@ -423,7 +423,7 @@ async def test_a_new_customer_has_a_project_of_their_own_and_others_have_none(wo
     assert (await root.get("/projects")).json()["total"] == 3
 
 
-async def test_project_names_are_given_once(world: World) -> None:
+async def test_project_names_are_given_once(world: IdentityHarness) -> None:
     root = await administrator(world)
     one = (await root.post("/projects", {"name": "one"})).json()
     two = (await root.post("/projects", {"name": "two"})).json()
@@ -435,7 +435,7 @@ async def test_project_names_are_given_once(world: World) -> None:
     assert (await root.call("PATCH", f"/projects/{one['id']}", {"name": "one"})).status_code == 200
 
 
-async def test_the_audit_has_one_word_for_people(world: World) -> None:
+async def test_the_audit_has_one_word_for_people(world: IdentityHarness) -> None:
     root = await administrator(world)
     ada = await world.person("ada@example.org")
     await root.post(f"/admin/users/{ada}/suspend", {"reason": "r"})

@@ -7,12 +7,12 @@ import trio
 from svc.controller.setup import ensure_setup_token
 from svc.identity.passwords import Passwords
 from svc_actors.store import Database
-from tests.support.identity import ORIGIN, PASSWORD, World, open_world
+from tests.support.identity import ORIGIN, PASSWORD, IdentityHarness, open_identity
 
 SETUP = {"email": "Root@Example.org", "name": "Root", "password": PASSWORD}
 
 
-async def test_setup_makes_the_first_administrator_and_signs_them_in(world: World) -> None:
+async def test_setup_makes_the_first_administrator_and_signs_them_in(world: IdentityHarness) -> None:
     token = await ensure_setup_token(world.database)
     browser = world.browser()
     assert (await browser.get("/setup/status")).json()["required"] is True
@@ -27,7 +27,7 @@ async def test_setup_makes_the_first_administrator_and_signs_them_in(world: Worl
     assert await ensure_setup_token(world.database) is None
 
 
-async def test_setup_is_refused_with_another_token_and_a_second_time(world: World) -> None:
+async def test_setup_is_refused_with_another_token_and_a_second_time(world: IdentityHarness) -> None:
     token = await ensure_setup_token(world.database)
     browser = world.browser()
     wrong = await browser.post("/setup", {"token": "svcsetup_wrong", **SETUP})
@@ -39,7 +39,7 @@ async def test_setup_is_refused_with_another_token_and_a_second_time(world: Worl
     assert await world.database.fetchval("SELECT count(*) FROM users") == 1
 
 
-async def test_of_setups_at_once_one_succeeds(world: World) -> None:
+async def test_of_setups_at_once_one_succeeds(world: IdentityHarness) -> None:
     token = await ensure_setup_token(world.database)
     statuses: list[int] = []
 
@@ -54,14 +54,14 @@ async def test_of_setups_at_once_one_succeeds(world: World) -> None:
     assert await world.database.fetchval("SELECT count(*) FROM users") == 1
 
 
-async def test_a_new_setup_token_ends_the_earlier_one(world: World) -> None:
+async def test_a_new_setup_token_ends_the_earlier_one(world: IdentityHarness) -> None:
     earlier = await ensure_setup_token(world.database)
     later = await ensure_setup_token(world.database)
     assert (await world.browser().post("/setup", {"token": earlier, **SETUP})).status_code == 403
     assert (await world.browser().post("/setup", {"token": later, **SETUP})).status_code == 200
 
 
-async def test_the_cookie_is_secure_http_only_same_site_and_new_at_each_sign_in(world: World) -> None:
+async def test_the_cookie_is_secure_http_only_same_site_and_new_at_each_sign_in(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     browser = world.browser()
     cookies = set()
@@ -76,7 +76,7 @@ async def test_the_cookie_is_secure_http_only_same_site_and_new_at_each_sign_in(
     assert await world.database.fetchval("SELECT count(*) FROM sessions") == 1, "the earlier session has ended"
 
 
-async def test_signing_out_ends_the_session_for_whoever_kept_the_cookie(world: World) -> None:
+async def test_signing_out_ends_the_session_for_whoever_kept_the_cookie(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     browser = await world.signed_in("ada@example.org")
     kept = browser.cookie
@@ -87,7 +87,7 @@ async def test_signing_out_ends_the_session_for_whoever_kept_the_cookie(world: W
     assert (await thief.call("GET", "/me", headers={"Cookie": f"svcvm_session={kept}"})).status_code == 401
 
 
-async def test_unknown_people_wrong_passwords_and_people_without_one_look_alike(world: World) -> None:
+async def test_unknown_people_wrong_passwords_and_people_without_one_look_alike(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     await world.database.execute("INSERT INTO users (email, name, role) VALUES ('new@example.org', 'New', 'customer')")
     answers = []
@@ -101,7 +101,7 @@ async def test_unknown_people_wrong_passwords_and_people_without_one_look_alike(
     assert answers[0][2] == 1
 
 
-async def test_a_suspended_person_is_told_why_but_only_with_the_right_password(world: World) -> None:
+async def test_a_suspended_person_is_told_why_but_only_with_the_right_password(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     await world.database.execute(
         "UPDATE users SET suspended_at = now(), suspension_reason = 'unpaid invoice' WHERE email = 'ada@example.org'"
@@ -112,7 +112,7 @@ async def test_a_suspended_person_is_told_why_but_only_with_the_right_password(w
     assert (right.status_code, "unpaid invoice" in right.text) == (403, True)
 
 
-async def test_guessing_is_throttled_and_the_owner_still_gets_in(world: World) -> None:
+async def test_guessing_is_throttled_and_the_owner_still_gets_in(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     guesser = world.browser("198.51.100.7")
     statuses = []
@@ -130,7 +130,7 @@ async def test_guessing_is_throttled_and_the_owner_still_gets_in(world: World) -
     await world.signed_in("ada@example.org", address="203.0.113.9")
 
 
-async def test_a_parallel_burst_of_guesses_is_throttled_as_well(world: World) -> None:
+async def test_a_parallel_burst_of_guesses_is_throttled_as_well(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     statuses: list[int] = []
 
@@ -146,7 +146,9 @@ async def test_a_parallel_burst_of_guesses_is_throttled_as_well(world: World) ->
     assert statuses.count(429) >= 90
 
 
-async def test_an_account_attacked_from_many_addresses_opens_to_its_owner_within_half_a_minute(world: World) -> None:
+async def test_an_account_attacked_from_many_addresses_opens_to_its_owner_within_half_a_minute(
+    world: IdentityHarness,
+) -> None:
     await world.person("ada@example.org")
     for number in range(200):
         browser = world.browser(f"198.51.{number}.7")
@@ -160,7 +162,9 @@ async def test_an_account_attacked_from_many_addresses_opens_to_its_owner_within
     await world.signed_in("ada@example.org")
 
 
-async def test_strangers_lock_nobody_out_of_a_browser_or_an_address_that_has_signed_in_before(world: World) -> None:
+async def test_strangers_lock_nobody_out_of_a_browser_or_an_address_that_has_signed_in_before(
+    world: IdentityHarness,
+) -> None:
     await world.person("ada@example.org")
     hers = await world.signed_in("ada@example.org", address="203.0.113.9")
     for number in range(60):
@@ -178,7 +182,9 @@ async def test_strangers_lock_nobody_out_of_a_browser_or_an_address_that_has_sig
     assert with_her_browser.status_code == 200
 
 
-async def test_failures_on_made_up_accounts_keep_out_nobody_who_has_signed_in_from_there(world: World) -> None:
+async def test_failures_on_made_up_accounts_keep_out_nobody_who_has_signed_in_from_there(
+    world: IdentityHarness,
+) -> None:
     await world.person("ada@example.org")
     await world.signed_in("ada@example.org", address="203.0.113.9")
     neighbour = world.browser("203.0.113.9")
@@ -189,7 +195,7 @@ async def test_failures_on_made_up_accounts_keep_out_nobody_who_has_signed_in_fr
     await world.signed_in("ada@example.org", address="203.0.113.9")
 
 
-async def test_who_is_familiar_may_not_guess_for_ever_either(world: World) -> None:
+async def test_who_is_familiar_may_not_guess_for_ever_either(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     familiar = await world.signed_in("ada@example.org")
     statuses = []
@@ -202,7 +208,7 @@ async def test_who_is_familiar_may_not_guess_for_ever_either(world: World) -> No
     assert statuses.count(429) >= 43
 
 
-async def test_the_addresses_of_one_ipv6_subscriber_are_one(world: World) -> None:
+async def test_the_addresses_of_one_ipv6_subscriber_are_one(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     statuses = []
 
@@ -214,7 +220,7 @@ async def test_the_addresses_of_one_ipv6_subscriber_are_one(world: World) -> Non
     assert statuses.count(401) <= 7
 
 
-async def test_a_browser_is_known_again_by_a_cookie_that_opens_nothing(world: World) -> None:
+async def test_a_browser_is_known_again_by_a_cookie_that_opens_nothing(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     browser = world.browser()
     answer = await browser.post("/auth/login", {"email": "ada@example.org", "password": PASSWORD})
@@ -232,7 +238,7 @@ async def test_a_browser_is_known_again_by_a_cookie_that_opens_nothing(world: Wo
     assert f"svcvm_session_browser={value};" in str(again.headers.get_list("Set-Cookie"))
 
 
-async def test_a_session_ends_after_twelve_idle_hours_and_after_seven_days_in_any_case(world: World) -> None:
+async def test_a_session_ends_after_twelve_idle_hours_and_after_seven_days_in_any_case(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     browser = await world.signed_in("ada@example.org")
     await world.database.execute("UPDATE sessions SET seen_at = now() - interval '11 hours 59 minutes'")
@@ -246,7 +252,7 @@ async def test_a_session_ends_after_twelve_idle_hours_and_after_seven_days_in_an
 
 
 async def test_the_database_holds_nothing_that_opens_the_door(database: Database) -> None:
-    async with open_world(database, passwords=Passwords()) as world:
+    async with open_identity(database, passwords=Passwords()) as world:
         setup = await ensure_setup_token(database)
         await world.person("root@example.org", "administrator")
         browser = await world.signed_in("root@example.org")
@@ -261,7 +267,7 @@ async def test_the_database_holds_nothing_that_opens_the_door(database: Database
 
 
 async def test_people_sign_in_in_parallel_while_others_read(database: Database) -> None:
-    async with open_world(database, passwords=Passwords()) as world:
+    async with open_identity(database, passwords=Passwords()) as world:
         await world.person("ada@example.org")
         reader = await world.signed_in("ada@example.org")
         signing_in, read_meanwhile = 40, 0
@@ -280,7 +286,7 @@ async def test_people_sign_in_in_parallel_while_others_read(database: Database) 
         assert read_meanwhile > 10
 
 
-async def test_a_foreign_null_or_missing_origin_or_a_missing_header_changes_nothing(world: World) -> None:
+async def test_a_foreign_null_or_missing_origin_or_a_missing_header_changes_nothing(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     browser = await world.signed_in("ada@example.org")
     cookie = {"Cookie": f"svcvm_session={browser.cookie}"}
@@ -307,7 +313,7 @@ async def test_a_foreign_null_or_missing_origin_or_a_missing_header_changes_noth
     assert (await browser.get("/me")).status_code == 200
 
 
-async def test_an_origin_is_not_made_the_services_own_by_the_host_that_was_asked_for(world: World) -> None:
+async def test_an_origin_is_not_made_the_services_own_by_the_host_that_was_asked_for(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     browser = await world.signed_in("ada@example.org")
 
@@ -317,7 +323,7 @@ async def test_an_origin_is_not_made_the_services_own_by_the_host_that_was_asked
     assert (await browser.get("/me")).status_code == 200
 
 
-async def test_a_sign_in_is_read_up_to_16_kib_and_no_further(world: World) -> None:
+async def test_a_sign_in_is_read_up_to_16_kib_and_no_further(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     browser = world.browser()
     longest = {"email": "ada@example.org", "password": "\u20ac" * 1024}
@@ -330,7 +336,7 @@ async def test_a_sign_in_is_read_up_to_16_kib_and_no_further(world: World) -> No
     assert "16384 bytes" in refused.json()["error"]["message"]
 
 
-async def test_a_bad_bearer_token_is_not_made_good_by_a_cookie(world: World) -> None:
+async def test_a_bad_bearer_token_is_not_made_good_by_a_cookie(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     browser = await world.signed_in("ada@example.org")
     for authorization in ("Bearer svcvm_wrong", "Bearer", "Basic YTpi", "Bearer " + "x" * 2000):

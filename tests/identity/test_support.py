@@ -12,14 +12,14 @@ from svc.controller.realm import REALM
 from svc.identity.authenticate import Authentication
 from svc.identity.events import views_of
 from svc.registry.operation import Method, Presentation
-from tests.support.identity import Client, World
+from tests.support.identity import Client, IdentityHarness
 
 REFUSAL = "a support session can look, not act"
 ALLOWED = {("POST", "/auth/logout"), ("POST", "/impersonation/end"), ("POST", "/vms/{id}/start")}
 SOMETHING = str(UUID(int=1))
 
 
-async def inside(world: World) -> tuple[Client, UUID, UUID]:
+async def inside(world: IdentityHarness) -> tuple[Client, UUID, UUID]:
     """An administrator's browser inside a customer's account, and both people's ids."""
     operator = await world.person("root@example.org", "administrator")
     customer = await world.person("ada@example.org")
@@ -29,7 +29,7 @@ async def inside(world: World) -> tuple[Client, UUID, UUID]:
     return browser, operator, customer
 
 
-async def test_the_cookie_becomes_the_customers_and_says_who_is_behind_it(world: World) -> None:
+async def test_the_cookie_becomes_the_customers_and_says_who_is_behind_it(world: IdentityHarness) -> None:
     browser, _, customer = await inside(world)
     me = (await browser.get("/me")).json()
     assert (me["id"], me["role"]) == (str(customer), "customer")
@@ -37,7 +37,7 @@ async def test_the_cookie_becomes_the_customers_and_says_who_is_behind_it(world:
     assert (await browser.get("/admin/users")).status_code == 403
 
 
-async def test_every_route_is_read_only_but_three(world: World) -> None:
+async def test_every_route_is_read_only_but_three(world: IdentityHarness) -> None:
     browser, _, _ = await inside(world)
     for operation in world.registry:
         method, path = operation.route.method, operation.route.path
@@ -60,7 +60,9 @@ def test_exactly_the_three_routes_of_the_specification_are_open_to_it() -> None:
     assert allowed == ALLOWED
 
 
-async def test_ending_it_returns_the_operator_to_their_own_session_with_new_cookies_each_time(world: World) -> None:
+async def test_ending_it_returns_the_operator_to_their_own_session_with_new_cookies_each_time(
+    world: IdentityHarness,
+) -> None:
     await world.person("root@example.org", "administrator")
     customer = await world.person("ada@example.org")
     browser = await world.signed_in("root@example.org")
@@ -78,7 +80,7 @@ async def test_ending_it_returns_the_operator_to_their_own_session_with_new_cook
     assert (await browser.post("/impersonation/end")).json()["error"]["code"] == "conflict"
 
 
-async def test_the_operators_session_ends_no_later_for_the_visit(world: World) -> None:
+async def test_the_operators_session_ends_no_later_for_the_visit(world: IdentityHarness) -> None:
     await world.person("root@example.org", "administrator")
     customer = await world.person("ada@example.org")
     browser = await world.signed_in("root@example.org")
@@ -89,7 +91,7 @@ async def test_the_operators_session_ends_no_later_for_the_visit(world: World) -
     assert await world.database.fetchval("SELECT expires_at FROM sessions") == was
 
 
-async def test_it_is_over_after_thirty_minutes_on_the_request_that_finds_out(world: World) -> None:
+async def test_it_is_over_after_thirty_minutes_on_the_request_that_finds_out(world: IdentityHarness) -> None:
     browser, _, _ = await inside(world)
     cookie = browser.cookie
     lasts = await world.database.fetchval("SELECT expires_at - started_at FROM impersonations")
@@ -105,7 +107,7 @@ async def test_it_is_over_after_thirty_minutes_on_the_request_that_finds_out(wor
 
 
 @pytest.mark.parametrize("role", ["administrator", "staff"])
-async def test_never_in_the_account_of_an_administrator_or_a_staff_member(world: World, role: str) -> None:
+async def test_never_in_the_account_of_an_administrator_or_a_staff_member(world: IdentityHarness, role: str) -> None:
     await world.person("root@example.org", "administrator")
     other = await world.person("other@example.org", role)
     browser = await world.signed_in("root@example.org")
@@ -113,7 +115,7 @@ async def test_never_in_the_account_of_an_administrator_or_a_staff_member(world:
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
 
 
-async def test_never_of_oneself_nested_from_a_token_or_by_somebody_else(world: World) -> None:
+async def test_never_of_oneself_nested_from_a_token_or_by_somebody_else(world: IdentityHarness) -> None:
     root = await world.person("root@example.org", "administrator")
     await world.person("staff@example.org", "staff")
     customer = await world.person("ada@example.org")
@@ -136,14 +138,14 @@ ENDINGS = [
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-async def test_it_ends_when_either_side_is_no_longer_what_it_was(world: World, ending: str) -> None:
+async def test_it_ends_when_either_side_is_no_longer_what_it_was(world: IdentityHarness, ending: str) -> None:
     browser, _, _ = await inside(world)
     await world.database.execute(ending)
     assert (await browser.get("/me")).status_code == 401
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-async def test_a_stream_of_events_that_it_opened_ends_with_it(world: World, ending: str) -> None:
+async def test_a_stream_of_events_that_it_opened_ends_with_it(world: IdentityHarness, ending: str) -> None:
     browser, _, _ = await inside(world)
     principal = await Authentication(world.database, REALM).by_session(browser.cookie or "")
     assert await views_of(world.database, [principal]) != [None]
@@ -154,7 +156,7 @@ async def test_a_stream_of_events_that_it_opened_ends_with_it(world: World, endi
 
 
 @pytest.mark.parametrize("whose", ["operator", "customer"])
-async def test_signing_either_person_out_ends_it(world: World, whose: str) -> None:
+async def test_signing_either_person_out_ends_it(world: IdentityHarness, whose: str) -> None:
     browser, operator, customer = await inside(world)
     await world.person("second@example.org", "administrator")
     second = await world.signed_in("second@example.org")
@@ -163,7 +165,7 @@ async def test_signing_either_person_out_ends_it(world: World, whose: str) -> No
     assert (await browser.get("/me")).status_code == 401
 
 
-async def test_the_audit_names_both_parties_and_the_customer_sees_it(world: World) -> None:
+async def test_the_audit_names_both_parties_and_the_customer_sees_it(world: IdentityHarness) -> None:
     browser, operator, customer = await inside(world)
     await browser.post("/tokens", {"name": "t", "scopes": ["read"]})
     await browser.post("/auth/logout")
@@ -179,7 +181,7 @@ async def test_the_audit_names_both_parties_and_the_customer_sees_it(world: Worl
     assert {"root@example.org as ada@example.org"} <= {entry["actor"] for entry in seen}
 
 
-async def test_an_administrator_reads_who_has_been_inside(world: World) -> None:
+async def test_an_administrator_reads_who_has_been_inside(world: IdentityHarness) -> None:
     browser, operator, customer = await inside(world)
     await browser.post("/impersonation/end")
     [record] = (await browser.get(f"/admin/users/{customer}/impersonations")).json()["items"]
@@ -191,7 +193,7 @@ async def test_an_administrator_reads_who_has_been_inside(world: World) -> None:
     assert record["ended_at"] is not None
 
 
-async def test_the_customer_reads_of_its_beginning_and_not_where_the_operator_was(world: World) -> None:
+async def test_the_customer_reads_of_its_beginning_and_not_where_the_operator_was(world: IdentityHarness) -> None:
     browser, operator, customer = await inside(world)
     [row] = [row for row in await world.audit() if row["operation"] == "person.impersonate"]
     assert (row["actor"], row["via"]) == ("root@example.org as ada@example.org", "impersonation")
@@ -209,7 +211,7 @@ async def test_the_customer_reads_of_its_beginning_and_not_where_the_operator_wa
     ]
 
 
-async def test_one_at_a_time_of_each_operator_whatever_the_browser(world: World) -> None:
+async def test_one_at_a_time_of_each_operator_whatever_the_browser(world: IdentityHarness) -> None:
     first, _, customer = await inside(world)
     second = await world.signed_in("root@example.org")
     path = f"/admin/users/{customer}/impersonate"
@@ -223,7 +225,7 @@ async def test_one_at_a_time_of_each_operator_whatever_the_browser(world: World)
     assert await world.database.fetchval("SELECT count(*) FROM impersonations") == 2
 
 
-async def test_one_that_was_lost_with_its_browser_bars_the_next_no_longer_than_it_lasts(world: World) -> None:
+async def test_one_that_was_lost_with_its_browser_bars_the_next_no_longer_than_it_lasts(world: IdentityHarness) -> None:
     _, _, customer = await inside(world)
     await world.database.execute("UPDATE impersonations SET expires_at = now()")
     second = await world.signed_in("root@example.org")
@@ -233,7 +235,7 @@ async def test_one_that_was_lost_with_its_browser_bars_the_next_no_longer_than_i
     assert begun.status_code == 200
 
 
-async def test_two_begun_at_once_from_two_browsers_are_one(world: World) -> None:
+async def test_two_begun_at_once_from_two_browsers_are_one(world: IdentityHarness) -> None:
     await world.person("root@example.org", "administrator")
     customers = [await world.person(f"{name}@example.org") for name in ("ada", "eve")]
     browsers = [await world.signed_in("root@example.org") for _ in customers]
@@ -250,7 +252,7 @@ async def test_two_begun_at_once_from_two_browsers_are_one(world: World) -> None
     assert sorted(statuses) == [200, 409]
 
 
-async def test_who_has_been_inside_an_account_is_a_page(world: World) -> None:
+async def test_who_has_been_inside_an_account_is_a_page(world: IdentityHarness) -> None:
     browser, _, customer = await inside(world)
     await browser.post("/impersonation/end")
     await browser.post(f"/admin/users/{customer}/impersonate", {"reason": "again"})

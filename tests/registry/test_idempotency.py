@@ -11,22 +11,22 @@ import pytest
 import trio
 
 import svc.registry.idempotency as idempotency
-from svc.registry.idempotency import forget_expired, once
+from svc.registry.idempotency import forget_expired, run_idempotent
 from svc.registry.operation import Context
 from svc.registry.principal import Principal, Role
 from svc_actors.errors import ErrorCode, ServiceError, capacity
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, EventLog, Via
-from tests.support.example_service import Toy, ToyMakeRequest, Toys
+from tests.support.example_service import ExampleServices, Toy, ToyMakeRequest
 
 ORDER = ToyMakeRequest(id="ball", size=1, idempotency_key="k")
 
 
-def context(database: Database, token: UUID | None = None) -> Context[Toys]:
+def context(database: Database, token: UUID | None = None) -> Context[ExampleServices]:
     token = token or UUID(int=1)
     principal = Principal(user_id=UUID(int=2), email="a@b", role=Role.CUSTOMER, scopes=None, token_id=token)
     caller = Caller(principal.user_id, "a@b", "customer", Via.TOKEN, None, None, token, None, "request", "toy.make")
-    services = Toys(database, Sealer(bytes(32)), EventLog(database))
+    services = ExampleServices(database, Sealer(bytes(32)), EventLog(database))
     return Context(principal=principal, caller=caller, services=services, response=Toy)
 
 
@@ -56,8 +56,8 @@ class Workshop:
 
 async def test_the_second_call_gets_the_first_answer_as_a_replay(database: Database) -> None:
     shop = Workshop.quick()
-    first, replayed_first = await once(context(database), key="k", request=ORDER, run=shop.make)
-    second, replayed_second = await once(context(database), key="k", request=ORDER, run=shop.make)
+    first, replayed_first = await run_idempotent(context(database), key="k", request=ORDER, run=shop.make)
+    second, replayed_second = await run_idempotent(context(database), key="k", request=ORDER, run=shop.make)
     assert (second, shop.made) == (first, 1)
     assert (replayed_first, replayed_second) == (False, True)
 
@@ -65,37 +65,39 @@ async def test_the_second_call_gets_the_first_answer_as_a_replay(database: Datab
 async def test_without_a_key_every_call_is_an_order(database: Database) -> None:
     shop = Workshop.quick()
     for _ in range(2):
-        await once(context(database), key=None, request=ORDER, run=shop.make)
+        await run_idempotent(context(database), key=None, request=ORDER, run=shop.make)
     assert shop.made == 2
 
 
 async def test_another_request_under_the_same_key_is_a_conflict_and_nothing_happens(database: Database) -> None:
     shop = Workshop.quick()
-    await once(context(database), key="k", request=ORDER, run=shop.make)
+    await run_idempotent(context(database), key="k", request=ORDER, run=shop.make)
     other = ORDER.model_copy(update={"size": 2})
     with pytest.raises(ServiceError) as caught:
-        await once(context(database), key="k", request=other, run=shop.make)
+        await run_idempotent(context(database), key="k", request=other, run=shop.make)
     assert (caught.value.code, shop.made) == (ErrorCode.CONFLICT, 1)
     elsewhere = replace(context(database), caller=replace(context(database).caller, operation="toy.break"))
     with pytest.raises(ServiceError):
-        await once(elsewhere, key="k", request=ORDER, run=shop.make)
+        await run_idempotent(elsewhere, key="k", request=ORDER, run=shop.make)
 
 
 async def test_another_request_is_a_conflict_while_the_first_still_runs(database: Database) -> None:
     shop = Workshop()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: once(context(database), key="k", request=ORDER, run=shop.make))
+        nursery.start_soon(lambda: run_idempotent(context(database), key="k", request=ORDER, run=shop.make))
         await shop.begun.wait()
         with pytest.raises(ServiceError) as caught:
-            await once(context(database), key="k", request=ORDER.model_copy(update={"size": 2}), run=shop.make)
+            await run_idempotent(
+                context(database), key="k", request=ORDER.model_copy(update={"size": 2}), run=shop.make
+            )
         assert caught.value.code is ErrorCode.CONFLICT
         shop.may_end.set()
 
 
 async def test_keys_of_different_tokens_are_different_keys(database: Database) -> None:
     shop = Workshop.quick()
-    one, _ = await once(context(database, UUID(int=1)), key="k", request=ORDER, run=shop.make)
-    two, _ = await once(context(database, UUID(int=9)), key="k", request=ORDER, run=shop.make)
+    one, _ = await run_idempotent(context(database, UUID(int=1)), key="k", request=ORDER, run=shop.make)
+    two, _ = await run_idempotent(context(database, UUID(int=9)), key="k", request=ORDER, run=shop.make)
     assert one != two
 
 
@@ -103,9 +105,9 @@ async def test_after_a_refusal_the_order_is_tried_again(database: Database) -> N
     shop = Workshop.quick()
     shop.refusal = capacity("no room")
     with pytest.raises(ServiceError):
-        await once(context(database), key="k", request=ORDER, run=shop.make)
+        await run_idempotent(context(database), key="k", request=ORDER, run=shop.make)
     shop.refusal = None
-    toy, replayed = await once(context(database), key="k", request=ORDER, run=shop.make)
+    toy, replayed = await run_idempotent(context(database), key="k", request=ORDER, run=shop.make)
     assert (toy.id, replayed) == ("toy 1", False)
 
 
@@ -113,13 +115,13 @@ async def test_after_a_defect_or_a_lost_caller_the_order_is_tried_again(database
     shop = Workshop.quick()
     shop.refusal = RuntimeError("defect")
     with pytest.raises(ExceptionGroup):
-        await once(context(database), key="k", request=ORDER, run=shop.make)
+        await run_idempotent(context(database), key="k", request=ORDER, run=shop.make)
     slow = Workshop()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: once(context(database), key="k", request=ORDER, run=slow.make))
+        nursery.start_soon(lambda: run_idempotent(context(database), key="k", request=ORDER, run=slow.make))
         await slow.begun.wait()
         nursery.cancel_scope.cancel()
-    toy, replayed = await once(context(database), key="k", request=ORDER, run=Workshop.quick().make)
+    toy, replayed = await run_idempotent(context(database), key="k", request=ORDER, run=Workshop.quick().make)
     assert (toy.id, replayed) == ("toy 1", False)
 
 
@@ -128,7 +130,7 @@ async def test_a_hundred_callers_at_once_make_one_toy(database: Database) -> Non
     answers: list[tuple[Toy, bool]] = []
 
     async def call() -> None:
-        answers.append(await once(context(database), key="k", request=ORDER, run=shop.make))
+        answers.append(await run_idempotent(context(database), key="k", request=ORDER, run=shop.make))
 
     async with trio.open_nursery() as nursery:
         for _ in range(100):
@@ -143,15 +145,15 @@ async def test_a_hundred_callers_at_once_make_one_toy(database: Database) -> Non
 async def test_a_claim_whose_process_died_is_taken_over_when_its_lease_runs_out(database: Database) -> None:
     dead = Workshop()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: once(context(database), key="k", request=ORDER, run=dead.make))
+        nursery.start_soon(lambda: run_idempotent(context(database), key="k", request=ORDER, run=dead.make))
         await dead.begun.wait()
         # As the process left it: claimed, never answered, the lease no longer renewed.
         await database.execute("UPDATE idempotency_keys SET leased_until = now() - interval '1 second'")
-        toy, replayed = await once(context(database), key="k", request=ORDER, run=Workshop.quick().make)
+        toy, replayed = await run_idempotent(context(database), key="k", request=ORDER, run=Workshop.quick().make)
         assert (toy.id, replayed) == ("toy 1", False)
         # The dead one's late words change nothing.
         dead.may_end.set()
-    again, replayed = await once(context(database), key="k", request=ORDER, run=Workshop.quick().make)
+    again, replayed = await run_idempotent(context(database), key="k", request=ORDER, run=Workshop.quick().make)
     assert (again, replayed) == (toy, True)
 
 
@@ -159,7 +161,7 @@ async def test_the_lease_of_work_that_goes_on_is_renewed(database: Database, mon
     monkeypatch.setattr(idempotency, "LEASE", 0.3)
     shop = Workshop()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: once(context(database), key="k", request=ORDER, run=shop.make))
+        nursery.start_soon(lambda: run_idempotent(context(database), key="k", request=ORDER, run=shop.make))
         await shop.begun.wait()
         first = await database.fetchval("SELECT leased_until FROM idempotency_keys")
         while await database.fetchval("SELECT leased_until FROM idempotency_keys") == first:
@@ -169,14 +171,14 @@ async def test_the_lease_of_work_that_goes_on_is_renewed(database: Database, mon
 
 async def test_an_answer_is_kept_sealed_for_a_day(database: Database) -> None:
     shop = Workshop.quick()
-    toy, _ = await once(context(database), key="k", request=ORDER, run=shop.make)
+    toy, _ = await run_idempotent(context(database), key="k", request=ORDER, run=shop.make)
     row = await database.fetchrow("SELECT answer, fingerprint FROM idempotency_keys")
     assert row is not None
     assert toy.note
     assert toy.note.encode() not in row["answer"]
     assert await forget_expired(database) == 0
     await database.execute("UPDATE idempotency_keys SET created_at = now() - interval '25 hours', leased_until = now()")
-    later, replayed = await once(context(database), key="k", request=ORDER, run=shop.make)
+    later, replayed = await run_idempotent(context(database), key="k", request=ORDER, run=shop.make)
     assert (later.id, replayed) == ("toy 2", False)
 
 
@@ -200,7 +202,7 @@ async def test_random_calls_with_random_keys_make_one_toy_a_key(database: Databa
 
     async def call(key: str) -> None:
         try:
-            toy, _ = await once(context(database), key=key, request=ORDER, run=maker(key))
+            toy, _ = await run_idempotent(context(database), key=key, request=ORDER, run=maker(key))
         except ServiceError:
             return
         answers.setdefault(key, set()).add(toy.note)

@@ -11,22 +11,22 @@ from uuid import UUID, uuid4
 from svc_actors.controller.networking.addresses import PoolFull, allocate, new_nic
 from svc_actors.controller.networking.networks import NewPool, create_pool
 from svc_actors.store import Database, Transaction
-from tests.support.machine_service import World
+from tests.support.machine_service import Fleet
 
 
 @dataclass(frozen=True)
-class Card:
+class Nic:
     vm_id: UUID
     nic_id: UUID
 
 
-async def make_cards(database: Database, world: World, count: int) -> list[Card]:
+async def make_cards(database: Database, world: Fleet, count: int) -> list[Nic]:
     """So many machines with a card each, recorded and nothing more, all on the world's node."""
     async with database.transaction() as tx:
         return [await _card(tx, world) for _ in range(count)]
 
 
-async def _card(tx: Transaction, world: World) -> Card:
+async def _card(tx: Transaction, world: Fleet) -> Nic:
     vm_id = uuid4()
     await tx.execute(
         """INSERT INTO vms (id, name, hostname, project_id, node_id, image_id, vcpus, memory_mib, disk_gib, status,
@@ -37,17 +37,17 @@ async def _card(tx: Transaction, world: World) -> Card:
         world.node_id,
         world.image_id,
     )
-    return Card(vm_id, await new_nic(tx, vm_id=vm_id, network_id=world.network_id, position=0))
+    return Nic(vm_id, await new_nic(tx, vm_id=vm_id, network_id=world.network_id, position=0))
 
 
-async def make_pool(database: Database, world: World, cidr: str, **figures: Any) -> UUID:
+async def make_pool(database: Database, world: Fleet, cidr: str, **figures: Any) -> UUID:
     new = NewPool(**{"name": cidr, "location_id": world.location_id, "cidr": ip_network(cidr), **figures})
     async with database.transaction() as tx:
         pool_id: UUID = (await create_pool(tx, world.network_id, new))["id"]
         return pool_id
 
 
-async def take(database: Database, pool_id: UUID, card: Card, *, primary: bool = True) -> str | None:
+async def take(database: Database, pool_id: UUID, card: Nic, *, primary: bool = True) -> str | None:
     """An address of the pool in a transaction of its own; None when the pool is full."""
     try:
         async with database.transaction() as tx:

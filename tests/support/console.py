@@ -61,7 +61,7 @@ class FakeGateway:
 
 
 @dataclass
-class House:
+class ConsoleHarness:
     database: Database
     gateway: FakeGateway
     consoles: Consoles
@@ -137,7 +137,7 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(database: Database) -> AsyncIterator[House]:
+async def open_consoles(database: Database) -> AsyncIterator[ConsoleHarness]:
     project_id: UUID = await database.fetchval("INSERT INTO projects (name) VALUES ('p') RETURNING id")
     location_id = await database.fetchval("INSERT INTO locations (name) VALUES ('here') RETURNING id")
     node_id: UUID = await database.fetchval(
@@ -181,5 +181,5 @@ async def open_house(database: Database) -> AsyncIterator[House]:
             standing_seconds=STANDING_SECONDS,
         )
         (url,) = await nursery.start(serve, app, config)
-        yield House(database, gateway, counted, url, vm_id, node_id, project_id, shutdown)
+        yield ConsoleHarness(database, gateway, counted, url, vm_id, node_id, project_id, shutdown)
         nursery.cancel_scope.cancel()

@@ -1,7 +1,7 @@
 """A service under attack: controller, PostgreSQL and simulated nodes as processes of their own, killed with SIGKILL.
 
 What is true is asked of two sides that know nothing of each other: the API, and the files in which the simulated hosts
-keep what they have. `House.settled` compares them. Every random choice comes from a seed, which is printed.
+keep what they have. `Deployment.settled` compares them. Every random choice comes from a seed, which is printed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Api:
 
 
 @dataclass
-class House:
+class Deployment:
     stack: Stack
     fleet: Program
     random: random.Random
@@ -278,14 +278,14 @@ def seeded(seed: int) -> random.Random:
 
 
 @asynccontextmanager
-async def open_house(
+async def open_deployment(
     *,
     nodes: int = 3,
     seed: int = 1,
     delay: tuple[float, float] = (0.0, 0.0),
     environment: dict[str, str] | None = None,
-    prepare: Callable[[House], None] | None = None,
-) -> AsyncIterator[House]:
+    prepare: Callable[[Deployment], None] | None = None,
+) -> AsyncIterator[Deployment]:
     """A controller that is set up, `nodes` simulated nodes that take `delay` seconds for an operation, an image.
 
     `environment` is for controller and nodes; `prepare` may change the nodes' enrolments before they connect.
@@ -296,7 +296,7 @@ async def open_house(
     stack.controller.command += ["--heartbeat", "1"]
     stack.controller.environment |= environment or {}
     fleet = Program("nodes", [], folder / "nodes.log")
-    house = House(stack, fleet, seeded(seed))
+    house = Deployment(stack, fleet, seeded(seed))
     try:
         await stack.start_controller()
         await stack.set_up()
@@ -321,7 +321,7 @@ async def open_house(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _start_fleet(house: House, api: Api, nodes: int, prepare: Callable[[House], None] | None) -> None:
+async def _start_fleet(house: Deployment, api: Api, nodes: int, prepare: Callable[[Deployment], None] | None) -> None:
     """Start the nodes and wait until the controller sees all of them; with `prepare`, stop them once for it first."""
     house.fleet.start()
     if prepare is not None:
@@ -344,7 +344,7 @@ async def _inventoried(api: Api, node_id: str) -> bool:
     return (await api.insist("GET", f"/nodes/{node_id}"))["health"]["inventory_at"] is not None
 
 
-async def _import_image(house: House, api: Api) -> None:
+async def _import_image(house: Deployment, api: Api) -> None:
     image = await api.call(
         "POST",
         "/images",

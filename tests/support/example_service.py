@@ -31,7 +31,7 @@ SUPPORT = UUID("00000000-0000-0000-0000-0000000000cc")
 
 
 @dataclass(frozen=True)
-class Toys:
+class ExampleServices:
     database: Database
     sealer: Sealer
     events: EventLog
@@ -64,17 +64,17 @@ class Received(Model):
     bytes: int
 
 
-async def show(ctx: Context[Toys], request: ToyRequest) -> Toy:
+async def show(ctx: Context[ExampleServices], request: ToyRequest) -> Toy:
     return Toy(id=request.id, size=1)
 
 
-async def listed(ctx: Context[Toys], request: ToyListRequest) -> list[Toy]:
+async def listed(ctx: Context[ExampleServices], request: ToyListRequest) -> list[Toy]:
     if request.broken:
         raise RuntimeError("the secret svcvm_0123456789abcdefghijklmnop leaked")
     return [Toy(id=tag, size=request.size) for tag in request.tag]
 
 
-async def make(ctx: Context[Toys], request: ToyMakeRequest) -> Toy:
+async def make(ctx: Context[ExampleServices], request: ToyMakeRequest) -> Toy:
     if request.note == "refuse":
         raise rate_limited("slowly", details={"retry_after": 7})
     async with ctx.services.database.transaction() as tx:
@@ -84,16 +84,16 @@ async def make(ctx: Context[Toys], request: ToyMakeRequest) -> Toy:
     return Toy(id=request.id, size=request.size, note=request.note)
 
 
-async def upload(ctx: Context[Toys], request: ToyRequest) -> Received:
+async def upload(ctx: Context[ExampleServices], request: ToyRequest) -> Received:
     assert ctx.upload is not None
     return Received(bytes=sum([len(chunk) async for chunk in ctx.upload]))
 
 
-async def link(ctx: Context[Toys], request: ToyRequest) -> str:
+async def link(ctx: Context[ExampleServices], request: ToyRequest) -> str:
     return request.id.replace("~", "/")
 
 
-async def stream(ctx: Context[Toys], request: ToyStreamRequest) -> EventStream:
+async def stream(ctx: Context[ExampleServices], request: ToyStreamRequest) -> EventStream:
     async def views(principals: Sequence[Principal]) -> list[View | None]:
         if await ctx.services.database.fetchval("SELECT EXISTS (SELECT FROM settings WHERE name = 'ended')"):
             return [None for _ in principals]
@@ -110,7 +110,7 @@ class ToyStreamRequest(Request):
     after: int | None = None
 
 
-def operation(**changes: Any) -> Operation[Toys, Any, Any]:
+def operation(**changes: Any) -> Operation[ExampleServices, Any, Any]:
     """`toy.show`, with what a test wants otherwise."""
     given: dict[str, Any] = {
         "name": "toy.show",
@@ -219,14 +219,14 @@ class Everybody:
         raise unauthenticated("unknown session")
 
 
-def toy_app(services: Toys, origin: str = "https://toys.test") -> App:
+def example_app(services: ExampleServices, origin: str = "https://toys.test") -> App:
     return create_app(Registry(OPERATIONS, REALM), services, authenticator=Everybody(), origins=(origin,))
 
 
 @dataclass
 class Served:
     app: App
-    services: Toys
+    services: ExampleServices
     port: int
     trust: ssl.SSLContext
     stop: trio.Event
@@ -241,8 +241,8 @@ class Served:
 async def served(database: Database, folder: Path) -> AsyncIterator[Served]:
     """The toys over HTTPS on this machine."""
     log = EventLog(database)
-    services = Toys(database, Sealer(bytes(32)), log)
-    app = toy_app(services)
+    services = ExampleServices(database, Sealer(bytes(32)), log)
+    app = example_app(services)
     files = self_signed(folder)
     stop, ended = trio.Event(), trio.Event()
     async with trio.open_nursery() as nursery:

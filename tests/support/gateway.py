@@ -59,12 +59,12 @@ class Heard:
             connected=connected,
             disconnected=self.disconnected.append,
             domain_changed=lambda node_id, change: self.changes.append((node_id, change)),
-            trespassed=lambda node_id, what: self.trespasses.append((node_id, what)),
+            unauthorised_report=lambda node_id, what: self.trespasses.append((node_id, what)),
         )
 
 
 @dataclass
-class Rig:
+class GatewayHarness:
     database: Database
     authority: Authority
     folder: Path
@@ -172,12 +172,12 @@ async def _shared(host: SimulatedHost) -> AsyncIterator[Host]:
 
 
 @asynccontextmanager
-async def open_rig(database: Database, folder: Path) -> AsyncIterator[Rig]:
+async def open_rig(database: Database, folder: Path) -> AsyncIterator[GatewayHarness]:
     authority = await Authority.open(database, Sealer(b"k" * 32))
     (folder / "files").mkdir()
     with trio.fail_after(PATIENCE * 3):
         async with trio.open_nursery() as nursery:
-            rig = Rig(database, authority, folder, nursery)
+            rig = GatewayHarness(database, authority, folder, nursery)
             await rig.start_gateway()
             yield rig
             nursery.cancel_scope.cancel()

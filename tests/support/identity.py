@@ -73,7 +73,7 @@ class Client:
 
 
 @dataclass
-class World:
+class IdentityHarness:
     app: App
     services: Controller
     registry: Registry[Controller]
@@ -144,9 +144,9 @@ def people_registry() -> Registry[Controller]:
 
 
 @asynccontextmanager
-async def open_world(
+async def open_identity(
     database: Database, *, passwords: Passwords | None = None, services: Controller | None = None
-) -> AsyncIterator[World]:
+) -> AsyncIterator[IdentityHarness]:
     """The people side; with `services`, the whole controller over them."""
     async with trio.open_nursery() as nursery:
         if services is None:
@@ -167,7 +167,7 @@ async def open_world(
         else:
             registry = controller_registry()
         app = create_app(registry, services, authenticator=Authentication(database, REALM), origins=(ORIGIN,))
-        world = World(app, services, registry, nursery)
+        world = IdentityHarness(app, services, registry, nursery)
         try:
             yield world
         finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from tests.support.deployment import Api, House, open_house
+from tests.support.deployment import Api, Deployment, open_deployment
 
 READERS = 900
 SLEEPERS = 100
@@ -40,8 +40,8 @@ class Marks:
 
 
 @dataclass
-class Crowd:
-    house: House
+class Load:
+    house: Deployment
     project: str
     joined: int = 0
     marks: Marks = field(default_factory=Marks)
@@ -107,9 +107,9 @@ def resident_mib(pid: int) -> float:
 
 
 @asynccontextmanager
-async def crowd(house: House, readers: int, sleepers: int) -> AsyncIterator[Crowd]:
+async def crowd(house: Deployment, readers: int, sleepers: int) -> AsyncIterator[Load]:
     context = house.tls_context()
-    everybody = Crowd(house, house.project_id)
+    everybody = Load(house, house.project_id)
     gate = trio.CapacityLimiter(20)
     async with trio.open_nursery() as nursery:
         async with trio.open_nursery() as joining:
@@ -146,9 +146,13 @@ class Disturbance:
 
 
 @asynccontextmanager
-async def disturbed_crowd() -> AsyncIterator[tuple[Crowd, Disturbance]]:
+async def disturbed_crowd() -> AsyncIterator[tuple[Load, Disturbance]]:
     """A crowd after a flood that fills the connections of those who never read. Every mark reached every reader."""
-    async with open_house(nodes=1, seed=111) as house, house.api() as api, crowd(house, READERS, SLEEPERS) as everybody:
+    async with (
+        open_deployment(nodes=1, seed=111) as house,
+        house.api() as api,
+        crowd(house, READERS, SLEEPERS) as everybody,
+    ):
         assert house.stack.controller.process is not None
         pid = house.stack.controller.process.pid
         undisturbed = await everybody.mark(api, 1_000)

@@ -251,7 +251,7 @@ async def open_service(
 
 
 @dataclass(frozen=True)
-class World:
+class Fleet:
     """Rows that machines need: a project, an image, a node, the default network with one pool."""
 
     project_id: UUID
@@ -280,9 +280,9 @@ class World:
         return NewMachine(**(values | changes))  # type: ignore[arg-type]
 
 
-async def make_world(
+async def make_fleet(
     database: Database, *, cidr: str = "10.77.0.0/16", first: str | None = None, last: str | None = None
-) -> World:
+) -> Fleet:
     location = await database.fetchval("INSERT INTO locations (name) VALUES ('default') RETURNING id")
     project = await database.fetchval("INSERT INTO projects (name) VALUES ('default') RETURNING id")
     image = await database.fetchval(
@@ -301,7 +301,7 @@ async def make_world(
         network = (await create_network(tx, "nat", default=True))["id"]
         pool = (await create_pool(tx, network, wanted))["id"]
     node = await make_node(database, location, "alpha")
-    return World(project, image, node, network, pool, location)
+    return Fleet(project, image, node, network, pool, location)
 
 
 async def make_node(

@@ -13,16 +13,16 @@ from svc.registry.principal import Role
 from svc_actors.errors import ServiceError
 from svc_actors.store import Database
 from tests.support.machine_api import Api, person
-from tests.support.machine_service import FakeGateway, Service, World, make_world, open_service
+from tests.support.machine_service import FakeGateway, Fleet, Service, make_fleet, open_service
 
 PASSWORD = "Correct-Horse-7"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGm2s8Z7p0S0u6mN0cY3m1Wc5v4w5n0cW0b1y2x3z4A5 me@home"
 
 
 @dataclass
-class Stage:
+class MachineHarness:
     service: Service
-    world: World
+    world: Fleet
     administrator: Api
     staff: Api
     customer: Api
@@ -46,8 +46,8 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(database: Database) -> AsyncIterator[Stage]:
-    world = await make_world(database)
+async def stage(database: Database) -> AsyncIterator[MachineHarness]:
+    world = await make_fleet(database)
     plan = await database.fetchval(
         """INSERT INTO plans (name, slug, vcpus, memory_mib, disk_gib) VALUES ('S', 's', 1, 256, 1) RETURNING id"""
     )
@@ -56,7 +56,7 @@ async def stage(database: Database) -> AsyncIterator[Stage]:
         async def api(role: Role, *projects: Any) -> Api:
             return Api(service, await person(database, role, projects=projects))
 
-        yield Stage(
+        yield MachineHarness(
             service,
             world,
             administrator=await api(Role.ADMINISTRATOR),

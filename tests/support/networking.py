@@ -29,11 +29,11 @@ from tests.support.machine_service import (
     ADMINISTRATOR,
     SEALER,
     FakeGateway,
+    Fleet,
     OnProgress,
     Service,
-    World,
+    make_fleet,
     make_node,
-    make_world,
     open_service,
 )
 
@@ -140,9 +140,9 @@ class Held:
 
 
 @dataclass
-class Stage:
+class NetworkHarness:
     service: Service
-    world: World
+    world: Fleet
     hosts: Hosts
     watch: NetworkWatch
     probe: NetworkProbe
@@ -237,28 +237,28 @@ class Stage:
 async def open_stage(
     database: Database,
     *,
-    world: World | None = None,
+    world: Fleet | None = None,
     hosts: Hosts | None = None,
-    rhythm: NetworkRhythm = BRISK,
-) -> AsyncIterator[Stage]:
+    intervals: NetworkRhythm = BRISK,
+) -> AsyncIterator[NetworkHarness]:
     """One life of a controller; opened again with the same world and hosts it is the next one."""
     hosts = hosts or Hosts()
     if world is None:
-        world = await make_world(database)
+        world = await make_fleet(database)
         hosts.hosts[world.node_id] = SimulatedHost("alpha", uuid4())
     authority = await Authority.open(database, SEALER)
     rechecked: list[UUID] = []
     async with open_service(database, hosts) as service, trio.open_nursery() as nursery:
         services = NodeServices(database, hosts, authority, _nobody_observes, rechecked.append)
         service.actors.register(Node, lambda _: Node(services))
-        watch = NetworkWatch(database, hosts, rhythm=rhythm)
+        watch = NetworkWatch(database, hosts, intervals=intervals)
         probe = NetworkProbe(database, hosts, service.actors, rechecked.append)
         await nursery.start(watch.run)
-        yield Stage(service, world, hosts, watch, probe, rechecked)
+        yield NetworkHarness(service, world, hosts, watch, probe, rechecked)
         nursery.cancel_scope.cancel()
 
 
-async def another_node(stage: Stage, name: str) -> UUID:
+async def another_node(stage: NetworkHarness, name: str) -> UUID:
     node_id = await make_node(stage.database, stage.world.location_id, name)
     stage.hosts.hosts[node_id] = SimulatedHost(name, uuid4())
     return node_id

@@ -35,7 +35,7 @@ CALLER = Caller(None, "admin@example.com", "administrator", Via.SYSTEM, None, No
 
 
 @dataclass
-class Site:
+class NodeApiHarness:
     services: Controller
     folder: Path
     made: int = field(default=0)
@@ -81,7 +81,7 @@ class Site:
 
 
 @asynccontextmanager
-async def open_site(database: Database, folder: Path) -> AsyncIterator[Site]:
+async def open_site(database: Database, folder: Path) -> AsyncIterator[NodeApiHarness]:
     config = ControllerConfig(
         data_dir=folder,
         public_host="localhost",
@@ -93,4 +93,4 @@ async def open_site(database: Database, folder: Path) -> AsyncIterator[Site]:
     )
     with trio.fail_after(60):
         async with open_services(config, database) as services:
-            yield Site(services, folder)
+            yield NodeApiHarness(services, folder)

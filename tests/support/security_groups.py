@@ -14,16 +14,16 @@ import httpx
 from svc.cli.compose import open_services
 from svc.controller.config import ControllerConfig
 from svc_actors.store import Database
-from tests.support.identity import Client, World, open_world
+from tests.support.identity import Client, IdentityHarness, open_identity
 
 HTTPS = {"direction": "ingress", "protocol": "tcp", "port_from": 443}
 
 
 @dataclass
-class Place:
+class SecurityGroupHarness:
     """`ada` and `eve` are customers with a project of their own; all four act by tokens."""
 
-    world: World
+    world: IdentityHarness
     root: Client
     staff: Client
     ada: Client
@@ -74,9 +74,9 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
 
 
 @asynccontextmanager
-async def open_place(database: Database, folder: Path) -> AsyncIterator[Place]:
+async def open_place(database: Database, folder: Path) -> AsyncIterator[SecurityGroupHarness]:
     config = ControllerConfig(data_dir=folder, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
-    async with open_services(config, database) as services, open_world(database, services=services) as world:
+    async with open_services(config, database) as services, open_identity(database, services=services) as world:
         clients: dict[str, Client] = {}
         projects: dict[str, UUID] = {}
         for name, role in (("root", "administrator"), ("staff", "staff"), ("ada", "customer"), ("eve", "customer")):
@@ -89,4 +89,4 @@ async def open_place(database: Database, folder: Path) -> AsyncIterator[Place]:
             """INSERT INTO images (slug, name, os_family, distribution, release, login_user, format, source, custom)
                VALUES ('i', 'I', 'linux', 'demo', '1', 'debian', 'qcow2', 'file', true) RETURNING id"""
         )
-        yield Place(world=world, projects=projects, image=image, **clients)
+        yield SecurityGroupHarness(world=world, projects=projects, image=image, **clients)

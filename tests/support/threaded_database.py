@@ -21,7 +21,7 @@ class Crash(Exception):  # noqa: N818 - not an error: the power fails
 
 
 @dataclass
-class Bench:
+class ThreadedDatabase:
     """A database in a thread with its own Trio, for rules, which are not asynchronous."""
 
     token: trio.lowlevel.TrioToken
@@ -47,15 +47,15 @@ class Bench:
 
 
 @contextmanager
-def opened(url: str, prepare: Callable[[Database], Awaitable[T]]) -> Iterator[tuple[Bench, T]]:
+def opened(url: str, prepare: Callable[[Database], Awaitable[T]]) -> Iterator[tuple[ThreadedDatabase, T]]:
     """The bench of a database, and what `prepare` made in it."""
-    started: queue.Queue[tuple[Bench, T, trio.Event] | BaseException] = queue.Queue()
+    started: queue.Queue[tuple[ThreadedDatabase, T, trio.Event] | BaseException] = queue.Queue()
 
     async def serve() -> None:
         async with Database.open(url, size=2) as database:
             prepared = await prepare(database)
             stop = trio.Event()
-            started.put((Bench(trio.lowlevel.current_trio_token(), database), prepared, stop))
+            started.put((ThreadedDatabase(trio.lowlevel.current_trio_token(), database), prepared, stop))
             await stop.wait()
 
     def run() -> None:

@@ -47,7 +47,7 @@ def reading(
 
 
 @dataclass
-class Stage:
+class TrafficHarness:
     """`now` is the wall clock of whatever is asked to look at one."""
 
     database: Database
@@ -136,7 +136,7 @@ class Stage:
         return [row["key"] for row in await self.database.fetch("SELECT key FROM alerts WHERE closed_at IS NULL")]
 
 
-async def make_stage(database: Database) -> Stage:
+async def make_stage(database: Database) -> TrafficHarness:
     """A stage of its own, also where the database has others."""
     mark = uuid4().hex[:8]
     location = await database.fetchval("INSERT INTO locations (name) VALUES ($1) RETURNING id", f"here-{mark}")
@@ -147,7 +147,7 @@ async def make_stage(database: Database) -> Stage:
         f"demo-{mark}",
         "a" * 64,
     )
-    stage = Stage(database, location, project, image, uuid4())
+    stage = TrafficHarness(database, location, project, image, uuid4())
     stage.node_id = await stage.node(f"alpha-{mark}")
     return stage
 

@@ -17,8 +17,8 @@ from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc_actors.sealing import Sealer
 from svc_actors.store import EventLog
-from tests.support.identity import CheapPasswords, Client, open_world
-from tests.support.traffic import Stage
+from tests.support.identity import CheapPasswords, Client, open_identity
+from tests.support.traffic import TrafficHarness
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Callers:
 
 
 @asynccontextmanager
-async def callers(stage: Stage) -> AsyncIterator[Callers]:
+async def callers(stage: TrafficHarness) -> AsyncIterator[Callers]:
     """Over HTTP. The customer is a member of the stage's project."""
     async with trio.open_nursery() as nursery:
         log = EventLog(stage.database)
@@ -48,7 +48,7 @@ async def callers(stage: Stage) -> AsyncIterator[Callers]:
                 realm=REALM,
             ),
         )
-        async with open_world(stage.database, services=services) as world:
+        async with open_identity(stage.database, services=services) as world:
 
             async def caller(role: str, name: str) -> tuple[UUID, Client]:
                 user_id = await world.person(f"{name}@example.com", role)

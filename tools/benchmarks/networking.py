@@ -40,7 +40,7 @@ from svc_nodeagent.host import Host, OpenStream
 from svc_nodeagent.journal import Journal
 from svc_nodeagent.protocol import DomainState, NetworkResult, OperationId, VmNetApply
 from svc_nodeagent.simulated import SimulatedHost, SimulatedMachine
-from tests.support.node_api import Site
+from tests.support.node_api import NodeApiHarness
 from tools.benchmarks import Ratio
 
 SIZES = (10, 100, 1000)
@@ -137,7 +137,7 @@ async def _one_apply(services: Controller, node_id: UUID, vm_id: UUID) -> float:
     return perf_counter() - began
 
 
-async def _one_rule(site: Site, group_id: UUID, port: int, vm_ids: Sequence[UUID]) -> float:
+async def _one_rule(site: NodeApiHarness, group_id: UUID, port: int, vm_ids: Sequence[UUID]) -> float:
     request = RuleCreateRequest(
         id=group_id, direction=Direction.INGRESS, protocol=TransportProtocol.TCP, port_from=port
     )
@@ -147,7 +147,7 @@ async def _one_rule(site: Site, group_id: UUID, port: int, vm_ids: Sequence[UUID
     return perf_counter() - began
 
 
-async def _hosts(site: Site) -> tuple[list[Path], dict[int, UUID], dict[int, list[UUID]]]:
+async def _hosts(site: NodeApiHarness) -> tuple[list[Path], dict[int, UUID], dict[int, list[UUID]]]:
     """A host for each size, with its machines in the records and in its own folder."""
     database = site.services.database
     await database.execute("INSERT INTO projects (name) VALUES ('bench')")
@@ -175,7 +175,7 @@ async def _measure() -> list[Ratio]:
             Database.open(url, size=16) as database,
             open_services(_config(folder), database) as services,
         ):
-            site = Site(services, folder)
+            site = NodeApiHarness(services, folder)
             folders, nodes, machines = await _hosts(site)
             with _agents(folders):
                 for node_id in nodes.values():

@@ -32,7 +32,7 @@ from svc.controller.services import Controller
 from svc.controller.tasks import TASK_COLUMNS, TaskFilters, TaskModel, node_filter, page_of_tasks
 from svc.identity.activity import AuditEntry, audit_of, audit_page
 from svc.registry.declare import Operations
-from svc.registry.idempotency import key_owner, once
+from svc.registry.idempotency import key_owner, run_idempotent
 from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, equals, joined, paginate
 from svc.registry.principal import Access, Principal, Role
@@ -209,7 +209,7 @@ async def show_machine(context: Context[Controller], request: VMRequest) -> VM:
     statuses=(200,),
 )
 async def create(context: Context[Controller], request: VMCreateRequest) -> VMCreateResult:
-    answer, replayed = await once(
+    answer, replayed = await run_idempotent(
         context, key=request.idempotency_key, request=request, run=lambda: _create(context, request)
     )
     if replayed:

@@ -276,7 +276,7 @@ async def unblock_address(context: Context[Controller], request: AddressRequest)
 
 @operations.declare(
     "pool.force_free",
-    "Free an address that is being released, without its node's word",
+    "Free an address that is being released, without its node's confirmation",
     Route.post("/pools/{id}/force-free"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

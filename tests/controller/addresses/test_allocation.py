@@ -18,17 +18,17 @@ from svc_actors.controller.networking.addresses import (
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.support.addresses import held, make_cards, make_pool, take
-from tests.support.machine_service import make_world
+from tests.support.machine_service import make_fleet
 
 
 async def test_what_the_pool_itself_needs_is_never_handed_out(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/29", first="10.1.0.0", last="10.1.0.7")
+    world = await make_fleet(database, cidr="10.1.0.0/29", first="10.1.0.0", last="10.1.0.7")
     got = [await take(database, world.pool_id, card) for card in await make_cards(database, world, 6)]
     assert got == ["10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5", "10.1.0.6", None]
 
 
 async def test_a_rolled_back_allocation_leaves_the_address_free(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/30")
+    world = await make_fleet(database, cidr="10.1.0.0/30")
     [card] = await make_cards(database, world, 1)
 
     async def crash() -> None:
@@ -42,7 +42,7 @@ async def test_a_rolled_back_allocation_leaves_the_address_free(database: Databa
 
 
 async def test_a_freed_address_rests_while_others_are_free(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/28")
+    world = await make_fleet(database, cidr="10.1.0.0/28")
     first, second = await make_cards(database, world, 2)
     ip = await take(database, world.pool_id, first)
     assert ip is not None
@@ -53,7 +53,7 @@ async def test_a_freed_address_rests_while_others_are_free(database: Database) -
 
 
 async def test_a_gap_is_found_behind_the_place_where_the_search_begins(database: Database) -> None:
-    world = await make_world(database, cidr="10.0.0.0/8", first="10.200.0.1", last="10.200.0.4")
+    world = await make_fleet(database, cidr="10.0.0.0/8", first="10.200.0.1", last="10.200.0.4")
     cards = await make_cards(database, world, 5)
     taken = [await take(database, world.pool_id, card) for card in cards[:4]]
     assert await take(database, world.pool_id, cards[4]) is None
@@ -68,7 +68,7 @@ async def test_a_gap_is_found_behind_the_place_where_the_search_begins(database:
 async def test_a_machine_receives_a_sub_prefix_of_an_ipv6_pool_and_configures_its_first_address(
     database: Database,
 ) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     pool = await make_pool(database, world, "2001:db8::/62")
     cards = await make_cards(database, world, 5)
     for number, card in enumerate(cards[:4]):
@@ -80,7 +80,7 @@ async def test_a_machine_receives_a_sub_prefix_of_an_ipv6_pool_and_configures_it
 
 
 async def test_single_ipv6_addresses_are_handed_out_but_the_routers_anycast_address(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     pool = await make_pool(database, world, "2001:db8::/126", prefix_len=128)
     cards = await make_cards(database, world, 4)
     assert [await take(database, pool, card) for card in cards] == [
@@ -92,7 +92,7 @@ async def test_single_ipv6_addresses_are_handed_out_but_the_routers_anycast_addr
 
 
 async def test_the_largest_ipv6_pool_is_counted_to_its_last_sub_prefix(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     pool = await make_pool(
         database, world, "2000::/3", prefix_len=65, range_start=IPv6Address("3fff:ffff:ffff:ffff:8000::")
     )
@@ -102,7 +102,7 @@ async def test_the_largest_ipv6_pool_is_counted_to_its_last_sub_prefix(database:
 
 
 async def test_an_address_that_is_asked_for_is_given_or_refused_with_the_reason(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/28", first="10.1.0.2", last="10.1.0.9")
+    world = await make_fleet(database, cidr="10.1.0.0/28", first="10.1.0.2", last="10.1.0.9")
     first, second = await make_cards(database, world, 2)
 
     async def refusal(ip: str) -> ServiceError:
@@ -127,7 +127,7 @@ async def test_an_address_that_is_asked_for_is_given_or_refused_with_the_reason(
 
 
 async def test_a_disabled_pool_gives_nothing_and_keeps_what_is_held(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/28")
+    world = await make_fleet(database, cidr="10.1.0.0/28")
     first, second = await make_cards(database, world, 2)
     ip = await take(database, world.pool_id, first)
     await database.execute("UPDATE pools SET enabled = false")
@@ -137,7 +137,7 @@ async def test_a_disabled_pool_gives_nothing_and_keeps_what_is_held(database: Da
 
 
 async def test_the_first_pool_that_has_an_address_gives_it(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/30")
+    world = await make_fleet(database, cidr="10.1.0.0/30")
     other = await make_pool(database, world, "10.2.0.0/30")
     cards = await make_cards(database, world, 3)
     got = []
@@ -149,7 +149,7 @@ async def test_the_first_pool_that_has_an_address_gives_it(database: Database) -
 
 
 async def test_a_card_is_not_wired_in_two_ways(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     [card] = await make_cards(database, world, 1)
     bridged = await make_pool(database, world, "10.2.0.0/24", topology="bridged")
     tagged = await make_pool(database, world, "10.3.0.0/24", topology="bridged", vlan=7)
@@ -162,7 +162,7 @@ async def test_a_card_is_not_wired_in_two_ways(database: Database) -> None:
 
 
 async def test_a_machine_has_one_primary_address(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     [card] = await make_cards(database, world, 1)
     await take(database, world.pool_id, card)
     with pytest.raises(ServiceError, match="primary"):
@@ -179,7 +179,7 @@ async def test_a_machine_has_one_primary_address(database: Database) -> None:
 
 
 async def test_no_node_frees_an_address_of_another_machine(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/29")
+    world = await make_fleet(database, cidr="10.1.0.0/29")
     mine, other = await make_cards(database, world, 2)
     await take(database, world.pool_id, mine)
     ip = await take(database, world.pool_id, other)
@@ -191,7 +191,7 @@ async def test_no_node_frees_an_address_of_another_machine(database: Database) -
 
 @pytest.mark.parametrize("cidr", ["10.1.0.0/30", "2001:db8::/64"])
 async def test_an_address_is_free_only_when_the_node_named_it(database: Database, cidr: str) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     pool = await make_pool(database, world, cidr)
     first, second = await make_cards(database, world, 2)
     ip = await take(database, pool, first)
@@ -211,7 +211,7 @@ async def test_an_address_is_free_only_when_the_node_named_it(database: Database
 
 
 async def test_an_answer_about_an_earlier_release_does_not_end_a_later_one(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/30")
+    world = await make_fleet(database, cidr="10.1.0.0/30")
     [card] = await make_cards(database, world, 1)
     ip = await take(database, world.pool_id, card)
     async with database.transaction() as tx:
@@ -228,7 +228,7 @@ async def test_an_answer_about_an_earlier_release_does_not_end_a_later_one(datab
 
 
 async def test_full_is_said_exactly_when_nothing_is_free(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/28", first="10.1.0.4", last="10.1.0.11")
+    world = await make_fleet(database, cidr="10.1.0.0/28", first="10.1.0.4", last="10.1.0.11")
     cards = await make_cards(database, world, 9)
     await database.execute(
         "INSERT INTO allocations (pool_id, ip, slot, state) VALUES ($1, '10.1.0.7', 7, 'blocked')", world.pool_id

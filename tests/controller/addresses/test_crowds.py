@@ -16,8 +16,8 @@ from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.networking.pool_edits import update_pool
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
-from tests.support.addresses import Card, held, make_cards, take
-from tests.support.machine_service import make_world
+from tests.support.addresses import Nic, held, make_cards, take
+from tests.support.machine_service import make_fleet
 
 CALLERS = 64
 
@@ -31,12 +31,12 @@ async def at_once(calls: list[Callable[[], Awaitable[None]]]) -> None:
 async def test_64_callers_of_50_addresses_get_50_different_ones_and_14_refusals_in_each_of_200_rounds(
     database: Database,
 ) -> None:
-    world = await make_world(database, cidr="10.1.0.0/24", first="10.1.0.10", last="10.1.0.59")
+    world = await make_fleet(database, cidr="10.1.0.0/24", first="10.1.0.10", last="10.1.0.59")
     cards = await make_cards(database, world, CALLERS)
     for _ in range(200):
         got: list[str | None] = []
 
-        async def call(card: Card, got: list[str | None] = got) -> None:
+        async def call(card: Nic, got: list[str | None] = got) -> None:
             got.append(await take(database, world.pool_id, card))
 
         await at_once([lambda card=card: call(card) for card in cards])  # type: ignore[misc]
@@ -52,11 +52,11 @@ class Ledger:
     time of it: who is refused must have seen everything, but what others are just being given."""
 
     size: int
-    held: dict[str, Card] = field(default_factory=dict)
+    held: dict[str, Nic] = field(default_factory=dict)
     freeing: set[str] = field(default_factory=set)
     under_way: list[set[str]] = field(default_factory=list)
 
-    async def take(self, database: Database, pool_id: UUID, card: Card) -> bool:
+    async def take(self, database: Database, pool_id: UUID, card: Nic) -> bool:
         seen = self.freeing | self.held.keys()
         self.under_way.append(seen)
         ip = await take(database, pool_id, card, primary=False)
@@ -92,7 +92,7 @@ async def test_64_clients_on_a_24_never_share_an_address_and_are_refused_exactly
 ) -> None:
     """R7: detach and force-free mixed in, for 100 rounds."""
     chance = random.Random(7)
-    world = await make_world(database, cidr="10.1.0.0/24")
+    world = await make_fleet(database, cidr="10.1.0.0/24")
     cards = await make_cards(database, world, CALLERS)
     ledger = Ledger(size=253)
     refused = 0
@@ -101,7 +101,7 @@ async def test_64_clients_on_a_24_never_share_an_address_and_are_refused_exactly
         free = ledger.size - len(ledger.held)
         answers: list[bool] = []
 
-        async def ask(card: Card, answers: list[bool] = answers) -> None:
+        async def ask(card: Nic, answers: list[bool] = answers) -> None:
             answers.append(await ledger.take(database, world.pool_id, card))
 
         await at_once([lambda card=card: ask(card) for card in cards])  # type: ignore[misc]
@@ -128,11 +128,11 @@ async def test_64_clients_on_a_24_never_share_an_address_and_are_refused_exactly
 
 
 async def test_edits_of_a_pool_and_machines_that_attach_from_it_never_wait_in_a_circle(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/24")
+    world = await make_fleet(database, cidr="10.1.0.0/24")
     cards = await make_cards(database, world, 16)
     edits: list[str] = []
 
-    async def attach(card: Card) -> None:
+    async def attach(card: Nic) -> None:
         for _ in range(10):
             async with database.transaction() as tx:
                 await lock_machine(tx, card.vm_id)

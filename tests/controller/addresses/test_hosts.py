@@ -12,8 +12,8 @@ from svc_actors.controller.networking.pool_watch import watch_pools
 from svc_actors.controller.networking.reservations import MOST_HOST_ADDRESSES, refresh_host_reservations
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
-from tests.support.addresses import Card, held, make_cards, make_pool, take
-from tests.support.machine_service import World, make_node, make_world
+from tests.support.addresses import Nic, held, make_cards, make_pool, take
+from tests.support.machine_service import Fleet, make_fleet, make_node
 from tests.support.machines import refusal, stage
 
 
@@ -58,7 +58,7 @@ async def test_the_hosts_own_addresses_are_listed_with_the_reason_and_never_hand
 
 
 async def test_what_a_host_gives_up_is_handed_out_again(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/30")
+    world = await make_fleet(database, cidr="10.1.0.0/30")
     [card] = await make_cards(database, world, 1)
     await say(database, world.node_id, "10.1.0.2/30")
     assert await take(database, world.pool_id, card) is None
@@ -67,7 +67,7 @@ async def test_what_a_host_gives_up_is_handed_out_again(database: Database) -> N
 
 
 async def test_a_host_elsewhere_takes_nothing(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/30")
+    world = await make_fleet(database, cidr="10.1.0.0/30")
     location = await database.fetchval("INSERT INTO locations (name) VALUES ('elsewhere') RETURNING id")
     await say(database, await make_node(database, location, "beta"), "10.1.0.2/30")
     [card] = await make_cards(database, world, 1)
@@ -77,7 +77,7 @@ async def test_a_host_elsewhere_takes_nothing(database: Database) -> None:
 async def test_a_hosts_address_in_a_machines_hands_is_an_alert_and_is_set_aside_when_it_is_freed(
     database: Database,
 ) -> None:
-    world = await make_world(database, cidr="10.1.0.0/30")
+    world = await make_fleet(database, cidr="10.1.0.0/30")
     first, second = await make_cards(database, world, 2)
     ip = await take(database, world.pool_id, first)
     await say(database, world.node_id, "10.1.0.2/30")
@@ -93,7 +93,7 @@ async def test_a_hosts_address_in_a_machines_hands_is_an_alert_and_is_set_aside_
 
 
 async def test_a_collision_that_the_host_ends_is_no_alert_any_more(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/30")
+    world = await make_fleet(database, cidr="10.1.0.0/30")
     [card] = await make_cards(database, world, 1)
     ip = await take(database, world.pool_id, card)
     await say(database, world.node_id, "10.1.0.2/30")
@@ -110,7 +110,7 @@ async def reserved(database: Database, pool_id: UUID) -> int:
 
 
 async def test_a_host_that_claims_a_whole_pool_takes_a_few_addresses_and_raises_an_alert(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/24")
+    world = await make_fleet(database, cidr="10.1.0.0/24")
     claimed = [f"10.1.0.{number}/24" for number in range(2, 202)]
 
     await say(database, world.node_id, *claimed)
@@ -129,7 +129,7 @@ async def test_a_host_that_claims_a_whole_pool_takes_a_few_addresses_and_raises_
 
 
 async def test_of_a_small_pool_a_host_takes_a_quarter(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/29")
+    world = await make_fleet(database, cidr="10.1.0.0/29")
 
     await say(database, world.node_id, *[f"10.1.0.{number}/29" for number in range(2, 7)])
 
@@ -179,14 +179,14 @@ async def test_an_address_that_an_operator_set_aside_first_stays_aside_for_the_h
         assert await take(database, pool, card) is None
 
 
-async def fill(database: Database, world: World, cards: list[Card]) -> list[tuple[str, str]]:
+async def fill(database: Database, world: Fleet, cards: list[Nic]) -> list[tuple[str, str]]:
     for card in cards:
         await take(database, world.pool_id, card)
     await watch_pools(database)
     return await alerts(database, "pool-low:")
 
 
-async def drain(database: Database, cards: list[Card]) -> list[tuple[str, str]]:
+async def drain(database: Database, cards: list[Nic]) -> list[tuple[str, str]]:
     async with database.transaction() as tx:
         for card in cards:
             await tx.execute("DELETE FROM allocations WHERE vm_id = $1", card.vm_id)
@@ -195,7 +195,7 @@ async def drain(database: Database, cards: list[Card]) -> list[tuple[str, str]]:
 
 
 async def test_a_pool_that_runs_low_is_an_alert_until_there_is_room_again(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/24", first="10.1.0.101", last="10.1.0.200")
+    world = await make_fleet(database, cidr="10.1.0.0/24", first="10.1.0.101", last="10.1.0.200")
     cards = await make_cards(database, world, 100)
     assert await fill(database, world, cards[:89]) == []
     [low] = await fill(database, world, cards[89:90])

@@ -24,7 +24,7 @@ from svc_actors.controller.networking.security_groups import (
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.support.addresses import make_cards, make_pool, take
-from tests.support.machine_service import make_world
+from tests.support.machine_service import make_fleet
 from tests.support.machines import stage
 
 
@@ -44,7 +44,7 @@ async def test_one_network_is_the_default_whoever_names_another_at_the_same_mome
 
 
 async def test_a_networks_mtu_and_a_groups_rules_change_at_once_without_a_deadlock(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     cards = await make_cards(database, world, 300)
     async with database.transaction() as tx:
         group = await create_group(
@@ -80,7 +80,7 @@ async def test_a_networks_mtu_and_a_groups_rules_change_at_once_without_a_deadlo
 
 
 async def test_an_address_that_is_blocked_while_its_network_is_being_removed_keeps_it(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     async with database.transaction() as tx:
         network_id = (await create_network(tx, "other", default=False))["id"]
     pool_id = await make_pool(database, world, "10.9.0.0/28")

@@ -11,10 +11,10 @@ from svc_actors.controller.placement.scheduler import Need, Placement, place
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.support.addresses import make_pool
-from tests.support.machine_service import World, make_node, make_world
+from tests.support.machine_service import Fleet, make_fleet, make_node
 
 
-async def placed(database: Database, world: World, node_id: UUID | None = None) -> Placement:
+async def placed(database: Database, world: Fleet, node_id: UUID | None = None) -> Placement:
     async with database.transaction() as tx:
         need = Need(vcpus=1, memory_mib=64, disk_gib=1, network_id=world.network_id, node_id=node_id)
         return await place(tx, need, explain=True)
@@ -25,7 +25,7 @@ async def lacks(database: Database, node_id: UUID, **lacks: Any) -> None:
 
 
 async def test_a_node_that_lacks_what_a_pool_needs_is_left_out_and_says_why(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     beta = await make_node(database, world.location_id, "beta")
     await lacks(database, world.node_id, nat="no nf_nat in this kernel")
     assert (await placed(database, world)).node_name == "beta"
@@ -37,14 +37,14 @@ async def test_a_node_that_lacks_what_a_pool_needs_is_left_out_and_says_why(data
 
 
 async def test_another_pool_of_the_network_serves_a_node_that_lacks_the_first_ones_need(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     routed = await make_pool(database, world, "192.0.2.0/24", topology="routed")
     await lacks(database, world.node_id, nat="no nf_nat in this kernel")
     assert (await placed(database, world)).pool_ids == (routed,)
 
 
 async def test_ipv6_is_offered_beside_ipv4_where_the_node_and_the_card_can_have_both(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     bridged = await make_pool(database, world, "192.0.2.0/24", topology="bridged")
     six = await make_pool(database, world, "2001:db8::/48")
     bridged_six = await make_pool(database, world, "2001:db9::/48", topology="bridged")
@@ -56,7 +56,7 @@ async def test_ipv6_is_offered_beside_ipv4_where_the_node_and_the_card_can_have_
 
 
 async def test_a_network_of_ipv6_alone_gives_a_primary_sub_prefix(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     six = await make_pool(database, world, "2001:db8::/48")
     await database.execute("UPDATE pools SET enabled = false WHERE id = $1", world.pool_id)
     candidate = await placed(database, world)
@@ -64,7 +64,7 @@ async def test_a_network_of_ipv6_alone_gives_a_primary_sub_prefix(database: Data
 
 
 async def test_a_pool_serves_the_nodes_it_names(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     beta = await make_node(database, world.location_id, "beta")
     own = await make_pool(database, world, "192.0.2.0/24", topology="routed", node_ids=[beta])
     assert (await placed(database, world, world.node_id)).pool_ids == (world.pool_id,)

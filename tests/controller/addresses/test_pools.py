@@ -10,16 +10,18 @@ import pytest
 from svc_actors.controller.networking.addresses import begin_release, free_removed
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
-from tests.support.addresses import Card, make_cards, make_pool, take
+from tests.support.addresses import Nic, make_cards, make_pool, take
 from tests.support.machine_service import make_node
-from tests.support.machines import Stage, refusal, stage
+from tests.support.machines import MachineHarness, refusal, stage
 
 
 async def facts(database: Database, node_id: UUID, **facts: Any) -> None:
     await database.execute("UPDATE nodes SET facts = $2 WHERE id = $1", node_id, facts)
 
 
-async def in_use(database: Database, on: Stage, cidr: str = "10.9.0.0/28", **figures: Any) -> tuple[UUID, str, Card]:
+async def in_use(
+    database: Database, on: MachineHarness, cidr: str = "10.9.0.0/28", **figures: Any
+) -> tuple[UUID, str, Nic]:
     pool = await make_pool(database, on.world, cidr, **figures)
     [card] = await make_cards(database, on.world, 1)
     ip = await take(database, pool, card)
@@ -27,7 +29,7 @@ async def in_use(database: Database, on: Stage, cidr: str = "10.9.0.0/28", **fig
     return pool, ip, card
 
 
-async def wanted(database: Database, card: Card) -> int:
+async def wanted(database: Database, card: Nic) -> int:
     generation: int = await database.fetchval("SELECT net_wanted FROM vms WHERE id = $1", card.vm_id)
     return generation
 

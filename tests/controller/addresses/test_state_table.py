@@ -36,9 +36,9 @@ from svc_actors.controller.networking.reservations import block, reserve, unbloc
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, Transaction
 from tests.conftest import Cluster
-from tests.support.addresses import Card, held, make_cards, make_pool
-from tests.support.machine_service import make_world
-from tests.support.threaded_database import Bench, opened
+from tests.support.addresses import Nic, held, make_cards, make_pool
+from tests.support.machine_service import make_fleet
+from tests.support.threaded_database import ThreadedDatabase, opened
 
 T = TypeVar("T")
 MACHINES = 2
@@ -70,12 +70,12 @@ class Holding:
 
 @dataclass(frozen=True)
 class Ground:
-    cards: list[Card]
+    cards: list[Nic]
     pools: dict[str, UUID]
 
 
 async def make_ground(database: Database) -> Ground:
-    world = await make_world(database)
+    world = await make_fleet(database)
     pools = {
         IPV4: await make_pool(database, world, IPV4, range_end=IPv4Address(ADDRESSES[IPV4][-1])),
         IPV6: await make_pool(database, world, IPV6),
@@ -92,7 +92,7 @@ class AddressStates(RuleBasedStateMachine):
     """`held` is the record as it must be; `carried` what each machine's host routes and filters for it; `forced` what
     an administrator freed while a host may still have carried it, for which they answered."""
 
-    bench: Bench
+    bench: ThreadedDatabase
     ground: Ground
     cidr: str
 

@@ -11,7 +11,7 @@ from svc_actors.controller.networking.addresses import begin_release, free_remov
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from tests.support.addresses import held, make_cards, make_pool, take
-from tests.support.machines import Stage, refusal, stage
+from tests.support.machines import MachineHarness, refusal, stage
 
 FOURTH, SIXTH = "10.9.0.0/28", "2001:db8::/60"
 FAMILIES = pytest.mark.parametrize(
@@ -27,7 +27,7 @@ async def audited(database: Database, operation: str) -> dict[str, Any]:
     return details
 
 
-async def releasing(database: Database, on: Stage, cidr: str) -> tuple[Any, str, Any]:
+async def releasing(database: Database, on: MachineHarness, cidr: str) -> tuple[Any, str, Any]:
     """A pool, an address of it that a machine's host has not let go of yet, and the machine's card."""
     pool = await make_pool(database, on.world, cidr)
     [card] = await make_cards(database, on.world, 1)

@@ -28,8 +28,8 @@ from svc_actors.controller.networking.reservations import refresh_host_reservati
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.controller.addresses.test_hosts import alerts, say
-from tests.support.addresses import Card, held, make_cards, make_pool, take
-from tests.support.machine_service import ADMINISTRATOR, SEALER, make_node, make_world
+from tests.support.addresses import Nic, held, make_cards, make_pool, take
+from tests.support.machine_service import ADMINISTRATOR, SEALER, make_fleet, make_node
 
 Call = Callable[[], Awaitable[object]]
 
@@ -63,14 +63,14 @@ class Callers:
         return count
 
 
-async def attached(database: Database, card: Card, wanted: NewAddress) -> str:
+async def attached(database: Database, card: Nic, wanted: NewAddress) -> str:
     async with database.transaction() as tx:
         return await attach(tx, ADMINISTRATOR, await lock_machine(tx, card.vm_id), wanted)
 
 
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_an_address_is_asked_for_by_name_exactly_while_it_is_let_go(database: Database, deleted: bool) -> None:
-    world = await make_world(database, cidr="10.1.0.0/24")
+    world = await make_fleet(database, cidr="10.1.0.0/24")
     first, second = await make_cards(database, world, 2)
     ip = await take(database, world.pool_id, first) or ""
     await say(database, world.node_id, f"{ip}/24")
@@ -97,7 +97,7 @@ async def test_an_address_is_asked_for_by_name_exactly_while_it_is_let_go(databa
 
 
 async def test_of_pools_that_overlap_and_are_made_at_once_one_is_made(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     new = NewPool(name="p", location_id=world.location_id, cidr=ip_network("10.9.0.0/24"))
 
     async def make(*, die: Callable[[], Awaitable[object]] | None = None) -> UUID:
@@ -125,7 +125,7 @@ async def test_of_pools_that_overlap_and_are_made_at_once_one_is_made(database: 
 async def test_no_address_is_taken_of_a_pool_that_is_just_being_moved_away_from_the_node(
     database: Database, named: bool
 ) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     pool = await make_pool(database, world, "10.9.0.0/24")
     await database.execute("UPDATE pools SET created_at = '2000-01-01' WHERE id = $1", pool)
     beta = await make_node(database, world.location_id, "beta")
@@ -143,7 +143,7 @@ async def test_no_address_is_taken_of_a_pool_that_is_just_being_moved_away_from_
 async def test_a_creation_that_finds_a_nodes_pools_full_holds_none_of_them_while_it_looks_elsewhere(
     database: Database,
 ) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     beta = await make_node(database, world.location_id, "beta", cpus=2)
     await database.execute("UPDATE pools SET node_ids = $1", [beta])
     full = await make_pool(database, world, "10.9.0.0/30", node_ids=[world.node_id])
@@ -159,7 +159,7 @@ async def test_a_creation_that_finds_a_nodes_pools_full_holds_none_of_them_while
 
 
 async def test_what_a_host_says_is_recorded_also_while_a_pool_goes(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     pool = await make_pool(database, world, "10.9.0.0/24")
     async with trio.open_nursery() as nursery:
         async with database.transaction() as tx:
@@ -171,7 +171,7 @@ async def test_what_a_host_says_is_recorded_also_while_a_pool_goes(database: Dat
 
 
 async def test_an_address_that_moves_from_one_host_to_another_stays_set_aside(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/30")
+    world = await make_fleet(database, cidr="10.1.0.0/30")
     beta = await make_node(database, world.location_id, "beta")
     await say(database, world.node_id, "10.1.0.2/30")
     async with trio.open_nursery() as nursery:
@@ -185,7 +185,7 @@ async def test_an_address_that_moves_from_one_host_to_another_stays_set_aside(da
 
 
 async def test_a_pool_that_goes_while_the_pools_are_looked_at_leaves_no_alert(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     pool = await make_pool(database, world, "10.9.0.0/30")
     async with database.transaction() as tx:
         row = await reserve(tx, pool, ip_address("10.9.0.2"), None, kind="manual", note="x")
@@ -199,7 +199,7 @@ async def test_a_pool_that_goes_while_the_pools_are_looked_at_leaves_no_alert(da
 
 
 async def test_networks_that_come_go_and_become_the_default_at_once_never_wait_in_a_circle(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     refused: set[ErrorCode] = set()
 
     async def change(number: int) -> None:

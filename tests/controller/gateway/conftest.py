@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from svc_actors.store import Database
-from tests.support.gateway import Rig, open_rig
-from tests.support.node_api import Site, open_site
+from tests.support.gateway import GatewayHarness, open_rig
+from tests.support.node_api import NodeApiHarness, open_site
 
 
 @pytest.fixture
-async def rig(database: Database, tmp_path: Path) -> AsyncIterator[Rig]:
+async def rig(database: Database, tmp_path: Path) -> AsyncIterator[GatewayHarness]:
     async with open_rig(database, tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
-async def site(database: Database, tmp_path: Path) -> AsyncIterator[Site]:
+async def site(database: Database, tmp_path: Path) -> AsyncIterator[NodeApiHarness]:
     async with open_site(database, tmp_path) as opened:
         yield opened

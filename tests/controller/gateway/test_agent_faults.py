@@ -11,10 +11,10 @@ import trio
 from svc_nodeagent.enrol import new_key, private_pem
 from svc_nodeagent.protocol import Capacity, ConsoleKind, ConsoleOpen
 from svc_nodeagent.simulated_console import open_console
-from tests.support.gateway import Rig, until
+from tests.support.gateway import GatewayHarness, until
 
 
-async def test_an_unproven_certificate_that_does_not_fit_its_key_is_left_aside(rig: Rig) -> None:
+async def test_an_unproven_certificate_that_does_not_fit_its_key_is_left_aside(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     certificate = node.folder.identity.read_bytes().partition(b"-----END PRIVATE KEY-----\n")[2]
     node.folder.write(node.folder.next_identity, private_pem(new_key()) + certificate)
@@ -23,7 +23,7 @@ async def test_an_unproven_certificate_that_does_not_fit_its_key_is_left_aside(r
     assert not node.folder.next_identity.exists()
 
 
-async def test_a_console_that_breaks_ends_alone(rig: Rig) -> None:
+async def test_a_console_that_breaks_ends_alone(rig: GatewayHarness) -> None:
     node = await rig.new_node()
 
     class Broken(trio.abc.Stream):
@@ -56,7 +56,9 @@ async def test_a_console_that_breaks_ends_alone(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("Stale file handle"), RuntimeError("a defect")])
-async def test_a_host_that_cannot_tell_its_capacity_for_once_does_not_end_the_agent(rig: Rig, error: Exception) -> None:
+async def test_a_host_that_cannot_tell_its_capacity_for_once_does_not_end_the_agent(
+    rig: GatewayHarness, error: Exception
+) -> None:
     node = await rig.new_node()
     honest, asked = node.host.capacity, 0
 

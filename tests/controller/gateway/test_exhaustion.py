@@ -31,7 +31,7 @@ from svc_nodeagent.protocol import (
     Result,
     Succeeded,
 )
-from tests.support.gateway import Rig, create, until
+from tests.support.gateway import GatewayHarness, create, until
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def no_files_left_but(free: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_connections_that_take_the_last_file_descriptor_do_not_end_the_gateway(rig: Rig) -> None:
+async def test_connections_that_take_the_last_file_descriptor_do_not_end_the_gateway(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     strangers = [trio.socket.socket() for _ in range(3)]
     with no_files_left_but(1):
@@ -67,7 +67,9 @@ async def test_connections_that_take_the_last_file_descriptor_do_not_end_the_gat
         await rig.until_online(node.node_id)
 
 
-async def test_a_disk_that_is_full_does_not_end_the_gateway(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_is_full_does_not_end_the_gateway(
+    rig: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gateway_module, "_CERTIFICATE_CHECK_SECONDS", 0.01)
     asked = 0
 
@@ -108,7 +110,7 @@ async def test_answers_that_nobody_asked_for_take_no_memory() -> None:
     assert after - before < 1_000_000
 
 
-async def test_an_outcome_that_came_while_nobody_waited_is_had_from_the_node_again(rig: Rig) -> None:
+async def test_an_outcome_that_came_while_nobody_waited_is_had_from_the_node_again(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     operation = create()
     ask = (node.node_id, OperationId("t:create"), operation)
@@ -125,7 +127,7 @@ async def test_an_outcome_that_came_while_nobody_waited_is_had_from_the_node_aga
     assert len(node.host.performed) == 1
 
 
-async def test_a_node_is_given_ten_certificates_an_hour(rig: Rig) -> None:
+async def test_a_node_is_given_ten_certificates_an_hour(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     serial = await rig.database.fetchval("SELECT serial FROM node_certificates")
     for _ in range(9):
@@ -139,7 +141,7 @@ async def test_a_node_is_given_ten_certificates_an_hour(rig: Rig) -> None:
     assert await rig.authority.identify(serial) == node.node_id
 
 
-async def test_silent_connections_do_not_keep_a_node_out(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_connections_do_not_keep_a_node_out(rig: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await rig.new_node()
     await rig.stop_gateway()
     monkeypatch.setattr(gateway_module, "of_strangers", lambda: Admission(4, 2))
@@ -158,7 +160,7 @@ async def test_silent_connections_do_not_keep_a_node_out(rig: Rig, monkeypatch: 
     ("ciphers", "taken"), [("ECDHE-ECDSA-AES128-GCM-SHA256", True), ("ECDHE-ECDSA-AES128-SHA", False)]
 )
 async def test_the_gateway_takes_no_cipher_without_authenticated_encryption(
-    rig: Rig, ciphers: str, taken: bool
+    rig: GatewayHarness, ciphers: str, taken: bool
 ) -> None:
     node = await rig.new_node()
     context = Identity.load(node.folder.identity, node.folder.authority).control

@@ -11,12 +11,14 @@ import trio
 
 from svc_nodeagent.protocol import DomainResult, DomainState, OperationId, VmCreate
 from svc_nodeagent.simulated import Behaviour
-from tests.support.gateway import Rig, create, until
+from tests.support.gateway import GatewayHarness, create, until
 from tests.support.tcp_proxy import proxy_to
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_connections_cut_at_random_frames_lose_no_operation_and_repeat_none(rig: Rig, seed: int) -> None:
+async def test_connections_cut_at_random_frames_lose_no_operation_and_repeat_none(
+    rig: GatewayHarness, seed: int
+) -> None:
     print("seed", seed)
     rng = random.Random(seed)
     orders = {OperationId(f"t{number}:create"): create() for number in range(200)}
@@ -48,7 +50,7 @@ async def test_connections_cut_at_random_frames_lose_no_operation_and_repeat_non
     assert executed == Counter(operation.machine.vm_id for operation in orders.values())
 
 
-async def test_agents_killed_at_random_end_with_one_machine_for_each_order(rig: Rig) -> None:
+async def test_agents_killed_at_random_end_with_one_machine_for_each_order(rig: GatewayHarness) -> None:
     rng = random.Random(7)
     node = await rig.new_node()
     node.host.behaviour = Behaviour(seconds=(0.0, 0.02), seed=7)
@@ -69,7 +71,7 @@ async def test_agents_killed_at_random_end_with_one_machine_for_each_order(rig: 
     assert set(results) == set(orders)
 
 
-async def test_a_half_open_connection_is_noticed_by_both_sides_and_replaced(rig: Rig) -> None:
+async def test_a_half_open_connection_is_noticed_by_both_sides_and_replaced(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     async with proxy_to(rig.port) as proxy:
         node.dial_through(proxy.port)
@@ -83,7 +85,7 @@ async def test_a_half_open_connection_is_noticed_by_both_sides_and_replaced(rig:
     assert rig.heard.disconnected[0] == node.node_id
 
 
-async def test_a_flapping_node_does_not_disturb_another(rig: Rig) -> None:
+async def test_a_flapping_node_does_not_disturb_another(rig: GatewayHarness) -> None:
     flapping, well = await rig.new_node(), await rig.new_node()
     async with proxy_to(rig.port) as proxy:
         flapping.dial_through(proxy.port)
@@ -103,7 +105,7 @@ async def test_a_flapping_node_does_not_disturb_another(rig: Rig) -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_work_goes_on_while_disconnected_and_its_result_waits(rig: Rig) -> None:
+async def test_work_goes_on_while_disconnected_and_its_result_waits(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     node.host.behaviour = Behaviour(seconds=(0.5, 0.5))
     operation = create()
@@ -127,7 +129,7 @@ async def test_work_goes_on_while_disconnected_and_its_result_waits(rig: Rig) ->
     assert len(node.host.performed) == 1
 
 
-async def test_a_controller_that_restarts_while_agents_work_hears_every_outcome(rig: Rig) -> None:
+async def test_a_controller_that_restarts_while_agents_work_hears_every_outcome(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     node.host.behaviour = Behaviour(seconds=(0.05, 0.1), seed=3)
     orders = {OperationId(f"t{number}:create"): create() for number in range(8)}
@@ -146,5 +148,5 @@ async def test_a_controller_that_restarts_while_agents_work_hears_every_outcome(
     assert executed == Counter(operation.machine.vm_id for operation in orders.values())
 
 
-async def _perform(rig: Rig, node_id: UUID, operation_id: OperationId, operation: VmCreate) -> None:
+async def _perform(rig: GatewayHarness, node_id: UUID, operation_id: OperationId, operation: VmCreate) -> None:
     await rig.gateway.perform(node_id, operation_id, operation, timeout=30)

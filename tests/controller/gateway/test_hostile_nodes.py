@@ -25,7 +25,7 @@ from svc_nodeagent.protocol import (
     VmForceStop,
 )
 from svc_nodeagent.simulated import Behaviour
-from tests.support.gateway import NodeOnDisk, Rig, create, until
+from tests.support.gateway import GatewayHarness, NodeOnDisk, create, until
 
 
 @asynccontextmanager
@@ -55,7 +55,7 @@ async def hostile(node: NodeOnDisk) -> AsyncIterator[WebSocketConnection]:
     ],
     ids=["text", "bytes", "deep", "unknown", "wrong", "second hello", "oversized"],
 )
-async def test_a_frame_that_is_none_ends_its_connection_and_no_other(rig: Rig, message: str | bytes) -> None:
+async def test_a_frame_that_is_none_ends_its_connection_and_no_other(rig: GatewayHarness, message: str | bytes) -> None:
     honest, evil = await rig.new_node(), await rig.new_node()
     async with honest.running(), hostile(evil) as socket:
         await rig.until_online(honest.node_id, evil.node_id)
@@ -68,7 +68,7 @@ async def test_a_frame_that_is_none_ends_its_connection_and_no_other(rig: Rig, m
     assert rig.heard.connected.count(honest.node_id) == 1
 
 
-async def test_a_node_cannot_answer_what_another_was_asked(rig: Rig) -> None:
+async def test_a_node_cannot_answer_what_another_was_asked(rig: GatewayHarness) -> None:
     honest, evil = await rig.new_node(), await rig.new_node()
     honest.host.behaviour = Behaviour(seconds=(0.5, 0.5))
     asked = OperationId("t:stop")

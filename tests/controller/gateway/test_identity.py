@@ -19,17 +19,17 @@ from svc_nodeagent.config import Identity
 from svc_nodeagent.enrol import new_key, private_pem, signing_request
 from svc_nodeagent.protocol import OperationId
 from svc_nodeagent.simulated import Behaviour
-from tests.support.gateway import NodeOnDisk, Rig, create, until
+from tests.support.gateway import GatewayHarness, NodeOnDisk, create, until
 
 
-async def _revoke(rig: Rig, node: NodeOnDisk) -> None:
+async def _revoke(rig: GatewayHarness, node: NodeOnDisk) -> None:
     async with rig.database.transaction() as tx:
         await rig.authority.revoke(tx, node.node_id)
     rig.authority.forget(node.node_id)
     rig.gateway.drop(node.node_id, "the node was deleted")
 
 
-async def test_a_deleted_nodes_live_connection_is_dropped_and_its_certificate_refused(rig: Rig) -> None:
+async def test_a_deleted_nodes_live_connection_is_dropped_and_its_certificate_refused(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     async with node.running() as agent:
         await rig.until_online(node.node_id)
@@ -42,7 +42,7 @@ async def test_a_deleted_nodes_live_connection_is_dropped_and_its_certificate_re
     assert rig.heard.connected == [node.node_id]
 
 
-async def test_what_waits_for_a_deleted_node_is_told(rig: Rig) -> None:
+async def test_what_waits_for_a_deleted_node_is_told(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     node.host.behaviour = Behaviour(seconds=(60, 60))
     async with node.running() as agent, trio.open_nursery() as nursery:
@@ -56,7 +56,7 @@ async def test_what_waits_for_a_deleted_node_is_told(rig: Rig) -> None:
         await _revoke(rig, node)
 
 
-async def test_a_refused_agent_in_a_tight_loop_is_slowed_down(rig: Rig) -> None:
+async def test_a_refused_agent_in_a_tight_loop_is_slowed_down(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     await _revoke(rig, node)
     reckless = Patience(first_pause=0.0, longest_pause=0.0, settled_after=60)
@@ -67,7 +67,7 @@ async def test_a_refused_agent_in_a_tight_loop_is_slowed_down(rig: Rig) -> None:
         assert rig.gateway.refused <= 2 + elapsed
 
 
-async def test_a_certificate_of_another_authority_is_refused(rig: Rig) -> None:
+async def test_a_certificate_of_another_authority_is_refused(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     stranger = await rig.new_node()
     other = new_key()
@@ -89,7 +89,7 @@ async def test_a_certificate_of_another_authority_is_refused(rig: Rig) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-async def test_tls_below_1_2_is_refused(rig: Rig) -> None:
+async def test_tls_below_1_2_is_refused(rig: GatewayHarness) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -101,7 +101,7 @@ async def test_tls_below_1_2_is_refused(rig: Rig) -> None:
         await trio.SSLStream(tcp, context, server_hostname="localhost").do_handshake()
 
 
-async def test_a_certificate_is_renewed_over_the_open_channel_and_the_old_one_is_refused(rig: Rig) -> None:
+async def test_a_certificate_is_renewed_over_the_open_channel_and_the_old_one_is_refused(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     old = node.folder.identity.read_bytes()
     async with node.running() as agent:
@@ -126,7 +126,7 @@ async def test_a_certificate_is_renewed_over_the_open_channel_and_the_old_one_is
         await rig.until_online(node.node_id)
 
 
-async def test_an_operation_under_way_survives_the_renewal(rig: Rig) -> None:
+async def test_an_operation_under_way_survives_the_renewal(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     node.host.behaviour = Behaviour(seconds=(0.3, 0.3))
     async with node.running() as agent, trio.open_nursery() as nursery:
@@ -143,7 +143,7 @@ async def test_an_operation_under_way_survives_the_renewal(rig: Rig) -> None:
     assert len(node.host.performed) == 1
 
 
-async def test_an_agent_that_died_before_it_adopted_its_renewal_comes_back(rig: Rig) -> None:
+async def test_an_agent_that_died_before_it_adopted_its_renewal_comes_back(rig: GatewayHarness) -> None:
     """The controller has seen the new certificate and refuses the old; the agent still has both files."""
     node = await rig.new_node()
     key = new_key()
@@ -157,7 +157,7 @@ async def test_an_agent_that_died_before_it_adopted_its_renewal_comes_back(rig: 
     assert Identity.load(node.folder.identity, node.folder.authority).not_after == renewed.expires_at
 
 
-async def test_a_new_connection_of_a_node_takes_the_place_of_the_old(rig: Rig) -> None:
+async def test_a_new_connection_of_a_node_takes_the_place_of_the_old(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     async with node.running():
         await rig.until_online(node.node_id)
@@ -169,7 +169,7 @@ async def test_a_new_connection_of_a_node_takes_the_place_of_the_old(rig: Rig) -
     assert len(rig.gateway.online()) <= 1
 
 
-async def test_a_request_cannot_choose_whom_its_certificate_names(rig: Rig) -> None:
+async def test_a_request_cannot_choose_whom_its_certificate_names(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     text = node.folder.identity.read_text()
     certificate = x509.load_pem_x509_certificate(text.encode())

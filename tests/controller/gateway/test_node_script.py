@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from svc.controller.nodes import joining as nodes_joining
 from svc.controller.nodes import package as nodes_package
 from svc.registry.operation import Empty
-from tests.support.node_api import Site
+from tests.support.node_api import NodeApiHarness
 
 
 async def test_the_wheel_that_a_host_installs_is_whole_and_the_same_each_time() -> None:
@@ -33,7 +33,7 @@ async def test_the_wheel_that_a_host_installs_is_whole_and_the_same_each_time() 
     assert "Requires-Dist: quart" not in archive.read(metadata).decode()
 
 
-async def test_the_script_is_one_that_a_shell_reads_and_holds_no_secret(site: Site) -> None:
+async def test_the_script_is_one_that_a_shell_reads_and_holds_no_secret(site: NodeApiHarness) -> None:
     token = await site.bootstrap()
     script = await site.call(nodes_joining.node_script, Empty())
     assert token not in script
@@ -72,7 +72,7 @@ def test_a_host_installs_what_the_controller_was_tested_with_and_by_its_hashes()
     assert {name: agent[name][0] for name in needed} == {name: ours[name][0] for name in needed}
 
 
-async def test_the_script_has_nothing_installed_that_no_hash_names(site: Site) -> None:
+async def test_the_script_has_nothing_installed_that_no_hash_names(site: NodeApiHarness) -> None:
     script = await site.call(nodes_joining.node_script, Empty())
 
     installs = re.findall(r"^\s*pip_install (.*)$", script, flags=re.MULTILINE)
@@ -83,7 +83,9 @@ async def test_the_script_has_nothing_installed_that_no_hash_names(site: Site) -
     assert all("--no-deps" in each for each in installs)
 
 
-async def test_the_script_takes_no_authority_but_the_one_of_the_fingerprint(site: Site, tmp_path: Path) -> None:
+async def test_the_script_takes_no_authority_but_the_one_of_the_fingerprint(
+    site: NodeApiHarness, tmp_path: Path
+) -> None:
     """Run with an apt-get and a curl that only say that they were called: nothing is installed before trust."""
     script = await site.call(nodes_joining.node_script, Empty())
     tools = tmp_path / "tools"

@@ -14,16 +14,16 @@ from svc.controller.nodes.models import HealthStatus
 from svc.controller.tasks import TaskModel
 from svc.registry.operation import Empty
 from svc_actors.controller.nodes.records import NodeMode, NodeState
-from svc_actors.controller.reconcile.node_watch import NodeWatch, Rhythm, machine_deliverer
+from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch, machine_deliverer
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent.enrol import EnrolmentRefused, new_key, signing_request
 from svc_nodeagent.protocol import DomainState
 from tests.support.gateway import NodeOnDisk, until
-from tests.support.node_api import Site, open_site
+from tests.support.node_api import NodeApiHarness, open_site
 
 
-async def test_a_bootstrap_token_used_twenty_times_at_once_makes_one_node(site: Site) -> None:
+async def test_a_bootstrap_token_used_twenty_times_at_once_makes_one_node(site: NodeApiHarness) -> None:
     token = await site.bootstrap()
     joined: list[NodeOnDisk] = []
     refused: list[str] = []
@@ -44,7 +44,7 @@ async def test_a_bootstrap_token_used_twenty_times_at_once_makes_one_node(site: 
     assert await site.count("SELECT count(*) FROM node_certificates WHERE revoked_at IS NULL") == 1
 
 
-async def test_a_host_whose_answer_was_lost_asks_again_and_is_the_same_node(site: Site) -> None:
+async def test_a_host_whose_answer_was_lost_asks_again_and_is_the_same_node(site: NodeApiHarness) -> None:
     token, host, key = await site.bootstrap(), uuid4(), new_key()
     request = nodes_joining.NodeEnrolRequest(token=token, csr=signing_request(key), hostname="host", host_uuid=host)
     lost = await site.call(nodes_joining.enrol_node, request)
@@ -54,14 +54,14 @@ async def test_a_host_whose_answer_was_lost_asks_again_and_is_the_same_node(site
         await site.call(nodes_joining.enrol_node, request.model_copy(update={"csr": signing_request(new_key())}))
 
 
-async def test_a_host_is_one_node_under_whatever_token(site: Site) -> None:
+async def test_a_host_is_one_node_under_whatever_token(site: NodeApiHarness) -> None:
     host = uuid4()
     await site.join(await site.bootstrap("node-1"), host=host)
     with pytest.raises(EnrolmentRefused, match="joined already"):
         await site.join(await site.bootstrap("node-2"), host=host)
 
 
-async def test_an_expired_withdrawn_or_invented_token_is_refused_and_the_name_stays_free(site: Site) -> None:
+async def test_an_expired_withdrawn_or_invented_token_is_refused_and_the_name_stays_free(site: NodeApiHarness) -> None:
     expired = await site.bootstrap("node-1")
     await site.services.database.execute("UPDATE node_bootstraps SET expires_at = now() - interval '1 second'")
     withdrawn = await site.bootstrap("node-1")
@@ -74,14 +74,14 @@ async def test_an_expired_withdrawn_or_invented_token_is_refused_and_the_name_st
     await site.join(await site.bootstrap("node-1"))
 
 
-async def test_the_token_is_in_no_row_of_the_database(site: Site) -> None:
+async def test_the_token_is_in_no_row_of_the_database(site: NodeApiHarness) -> None:
     token = await site.bootstrap()
     await site.join(token)
     for table in ("node_bootstraps", "audit", "event", "event_inbox"):
         assert token not in str(await site.services.database.fetch(f"SELECT * FROM {table}"))
 
 
-async def test_a_node_is_pending_then_online_with_its_facts_then_offline(site: Site) -> None:
+async def test_a_node_is_pending_then_online_with_its_facts_then_offline(site: NodeApiHarness) -> None:
     node = await site.join(await site.bootstrap())
     assert (await site.detail(node.node_id)).state is NodeState.PENDING
     node.host.populate(3)
@@ -101,7 +101,7 @@ async def test_a_node_is_pending_then_online_with_its_facts_then_offline(site: S
     await site.until_state(node.node_id, NodeState.OFFLINE)
 
 
-async def test_inventory_and_preflight_are_tasks_that_end(site: Site) -> None:
+async def test_inventory_and_preflight_are_tasks_that_end(site: NodeApiHarness) -> None:
     node = await site.join(await site.bootstrap())
     async with node.running():
         await site.until_state(node.node_id, NodeState.ONLINE)
@@ -119,7 +119,7 @@ async def test_inventory_and_preflight_are_tasks_that_end(site: Site) -> None:
 
 
 async def test_the_domains_of_a_node_are_what_its_host_says_now_and_what_it_said_last_while_it_is_away(
-    site: Site,
+    site: NodeApiHarness,
 ) -> None:
     node = await site.join(await site.bootstrap())
     request = nodes.NodeRequest(id=node.node_id)
@@ -138,7 +138,7 @@ async def test_the_domains_of_a_node_are_what_its_host_says_now_and_what_it_said
     assert await site.call(nodes.node_domains, request) == []
 
 
-async def test_orders_to_an_offline_node_are_refused_as_unavailable(site: Site) -> None:
+async def test_orders_to_an_offline_node_are_refused_as_unavailable(site: NodeApiHarness) -> None:
     node = await site.join(await site.bootstrap())
     with pytest.raises(ServiceError) as refusal:
         await site.call(nodes.take_inventory, nodes.NodeRequest(id=node.node_id))
@@ -146,7 +146,7 @@ async def test_orders_to_an_offline_node_are_refused_as_unavailable(site: Site) 
     assert await site.count("SELECT count(*) FROM tasks") == 0
 
 
-async def test_a_deleted_node_is_gone_from_every_list_and_may_not_come_back(site: Site) -> None:
+async def test_a_deleted_node_is_gone_from_every_list_and_may_not_come_back(site: NodeApiHarness) -> None:
     host = uuid4()
     node = await site.join(await site.bootstrap(), host=host)
     async with node.running() as agent:
@@ -165,7 +165,7 @@ async def test_a_deleted_node_is_gone_from_every_list_and_may_not_come_back(site
     assert again.node_id != node.node_id
 
 
-async def test_a_node_with_machines_is_not_deleted(site: Site) -> None:
+async def test_a_node_with_machines_is_not_deleted(site: NodeApiHarness) -> None:
     node = await site.join(await site.bootstrap())
     await _placed(site, node.node_id)
     with pytest.raises(ServiceError) as refusal:
@@ -175,7 +175,7 @@ async def test_a_node_with_machines_is_not_deleted(site: Site) -> None:
         await site.until_state(node.node_id, NodeState.ONLINE)
 
 
-async def test_a_nodes_settings_change_and_managed_does_not_go_back_to_observe(site: Site) -> None:
+async def test_a_nodes_settings_change_and_managed_does_not_go_back_to_observe(site: NodeApiHarness) -> None:
     node = await site.join(await site.bootstrap(mode=NodeMode.OBSERVE))
     await site.join(await site.bootstrap("taken"))
     updated = await site.call(
@@ -200,7 +200,7 @@ async def test_a_nodes_settings_change_and_managed_does_not_go_back_to_observe(s
     assert [each.name for each in listed.items] == ["renamed"]
 
 
-async def test_a_node_that_speaks_for_another_nodes_machine_is_refused_and_audited(site: Site) -> None:
+async def test_a_node_that_speaks_for_another_nodes_machine_is_refused_and_audited(site: NodeApiHarness) -> None:
     node, other = await site.join(await site.bootstrap("node-1")), await site.join(await site.bootstrap("node-2"))
     vm_id = await _placed(site, other.node_id)
     before = await site.services.database.fetchrow("SELECT status, observed_state FROM vms WHERE id = $1", vm_id)
@@ -225,8 +225,8 @@ async def test_nodes_that_were_online_when_the_controller_stopped_are_offline_af
         await database.execute(
             "UPDATE nodes SET state = 'online', seen_at = now() - interval '1 hour' WHERE id = $1", node.node_id
         )
-        rhythm = Rhythm(grace=0.0, look=0.05, record=60, inventory=600, alert_after=0.0)
-        watch = NodeWatch(site.services.actors, database, machine_deliverer(site.services.actors), rhythm=rhythm)
+        intervals = Intervals(grace=0.0, look=0.05, record=60, inventory=600, alert_after=0.0)
+        watch = NodeWatch(site.services.actors, database, machine_deliverer(site.services.actors), intervals=intervals)
         watch.watch(site.services.gateway)
         async with trio.open_nursery() as nursery:
             await nursery.start(watch.run)
@@ -240,7 +240,7 @@ async def test_nodes_that_were_online_when_the_controller_stopped_are_offline_af
             nursery.cancel_scope.cancel()
 
 
-async def test_an_hours_sample_is_the_mean_of_its_minutes(site: Site) -> None:
+async def test_an_hours_sample_is_the_mean_of_its_minutes(site: NodeApiHarness) -> None:
     node = await site.join(await site.bootstrap())
     watch = NodeWatch(site.services.actors, site.services.database, machine_deliverer(site.services.actors))
     watch.watch(site.services.gateway)
@@ -258,7 +258,7 @@ async def test_an_hours_sample_is_the_mean_of_its_minutes(site: Site) -> None:
     assert (sample.samples, sample.load_1m) == (2, 3.0)
 
 
-async def test_what_a_node_does_is_announced(site: Site) -> None:
+async def test_what_a_node_does_is_announced(site: NodeApiHarness) -> None:
     node = await site.join(await site.bootstrap())
     async with node.running():
         await site.until_state(node.node_id, NodeState.ONLINE)
@@ -275,13 +275,13 @@ async def test_what_a_node_does_is_announced(site: Site) -> None:
     assert changes == ["joined", "online", "offline"]
 
 
-async def _until_ended(site: Site, task: TaskModel) -> None:
+async def _until_ended(site: NodeApiHarness, task: TaskModel) -> None:
     with trio.fail_after(20):
         while await site.count("SELECT count(*) FROM tasks WHERE id = $1 AND ended_at IS NULL", task.id):
             await trio.sleep(0.02)
 
 
-async def _placed(site: Site, node_id: UUID) -> UUID:
+async def _placed(site: NodeApiHarness, node_id: UUID) -> UUID:
     """A machine that runs on a node, as far as the records say."""
     database = site.services.database
     project = await database.fetchval("INSERT INTO projects (name) VALUES ('p') RETURNING id")
@@ -300,7 +300,7 @@ async def _placed(site: Site, node_id: UUID) -> UUID:
     return vm_id
 
 
-async def test_a_refused_enrolment_leaves_the_identity_of_the_host_as_it_was(site: Site) -> None:
+async def test_a_refused_enrolment_leaves_the_identity_of_the_host_as_it_was(site: NodeApiHarness) -> None:
     host = uuid4()
     node = await site.join(await site.bootstrap("node-1"), host=host)
     before = node.folder.identity.read_bytes(), node.folder.enrolment.read_bytes()

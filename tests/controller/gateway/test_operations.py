@@ -19,10 +19,10 @@ from svc_nodeagent.protocol import (
     VmStart,
 )
 from svc_nodeagent.simulated import Behaviour
-from tests.support.gateway import Rig, create, until
+from tests.support.gateway import GatewayHarness, create, until
 
 
-async def test_a_machine_is_created_on_a_node(rig: Rig) -> None:
+async def test_a_machine_is_created_on_a_node(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     operation = create()
     lines: list[Progress] = []
@@ -40,7 +40,7 @@ async def test_a_machine_is_created_on_a_node(rig: Rig) -> None:
     assert {line.id for line in lines} == {"t:create"}
 
 
-async def test_an_operation_asked_for_twice_is_done_once(rig: Rig) -> None:
+async def test_an_operation_asked_for_twice_is_done_once(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     operation = create()
     results: list[object] = []
@@ -58,7 +58,7 @@ async def test_an_operation_asked_for_twice_is_done_once(rig: Rig) -> None:
     assert len(node.host.performed) == 1
 
 
-async def test_an_operation_waits_for_an_offline_node_and_is_done_when_it_returns(rig: Rig) -> None:
+async def test_an_operation_waits_for_an_offline_node_and_is_done_when_it_returns(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     operation = create()
     async with trio.open_nursery() as nursery:
@@ -75,14 +75,14 @@ async def test_an_operation_waits_for_an_offline_node_and_is_done_when_it_return
             await done.wait()
 
 
-async def test_a_node_that_stays_away_is_unavailable_once_the_time_has_passed(rig: Rig) -> None:
+async def test_a_node_that_stays_away_is_unavailable_once_the_time_has_passed(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     with pytest.raises(NodeUnavailable) as refusal:
         await rig.gateway.perform(node.node_id, OperationId("t:create"), create(), timeout=0.05)
     assert "not known" in (refusal.value.hint or "")
 
 
-async def test_the_hosts_refusal_reaches_the_caller_with_its_code(rig: Rig) -> None:
+async def test_the_hosts_refusal_reaches_the_caller_with_its_code(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     async with node.running():
         with pytest.raises(OperationFailed) as failure:
@@ -90,7 +90,7 @@ async def test_the_hosts_refusal_reaches_the_caller_with_its_code(rig: Rig) -> N
     assert failure.value.code is FailureCode.NOT_FOUND
 
 
-async def test_a_restarted_controller_gets_the_outcome_of_what_it_had_asked_for(rig: Rig) -> None:
+async def test_a_restarted_controller_gets_the_outcome_of_what_it_had_asked_for(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     node.host.behaviour = Behaviour(seconds=(0.2, 0.2))
     operation = create()
@@ -108,7 +108,9 @@ async def test_a_restarted_controller_gets_the_outcome_of_what_it_had_asked_for(
     assert len(node.host.performed) == 1
 
 
-async def test_an_agent_killed_in_the_middle_of_an_operation_ends_with_one_machine_and_its_result(rig: Rig) -> None:
+async def test_an_agent_killed_in_the_middle_of_an_operation_ends_with_one_machine_and_its_result(
+    rig: GatewayHarness,
+) -> None:
     node = await rig.new_node()
     node.host.behaviour = Behaviour(seconds=(30, 30))
     operation = create()
@@ -128,7 +130,7 @@ async def test_an_agent_killed_in_the_middle_of_an_operation_ends_with_one_machi
     assert list(node.host.machines) == [operation.machine.vm_id]
 
 
-async def test_an_acknowledged_outcome_is_forgotten_by_the_journal(rig: Rig) -> None:
+async def test_an_acknowledged_outcome_is_forgotten_by_the_journal(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     async with node.running() as agent:
         await rig.gateway.perform(node.node_id, OperationId("t:create"), create(), timeout=20)
@@ -137,7 +139,7 @@ async def test_an_acknowledged_outcome_is_forgotten_by_the_journal(rig: Rig) -> 
         await until(lambda: not agent._journal.outcomes)
 
 
-async def test_a_cancelled_operation_ends_as_cancelled(rig: Rig) -> None:
+async def test_a_cancelled_operation_ends_as_cancelled(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     node.host.behaviour = Behaviour(seconds=(60, 60))
     failures: list[OperationFailed] = []
@@ -156,7 +158,7 @@ async def test_a_cancelled_operation_ends_as_cancelled(rig: Rig) -> None:
     assert not node.host.machines
 
 
-async def test_a_hung_operation_holds_up_neither_its_node_nor_another(rig: Rig) -> None:
+async def test_a_hung_operation_holds_up_neither_its_node_nor_another(rig: GatewayHarness) -> None:
     hung, well = await rig.new_node(), await rig.new_node()
     async with hung.running(), well.running():
         await rig.until_online(hung.node_id, well.node_id)
@@ -179,7 +181,7 @@ async def test_a_hung_operation_holds_up_neither_its_node_nor_another(rig: Rig) 
     assert hung.host.machines[there.machine.vm_id].state is DomainState.STOPPED
 
 
-async def test_a_node_cannot_answer_for_a_machine_it_was_not_asked_about(rig: Rig) -> None:
+async def test_a_node_cannot_answer_for_a_machine_it_was_not_asked_about(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     asked, other = create(), create()
     async with node.running():

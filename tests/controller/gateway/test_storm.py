@@ -10,11 +10,11 @@ import trio
 
 from svc_nodeagent.agent import Patience
 from svc_nodeagent.protocol import OperationId
-from tests.support.gateway import Rig, create
+from tests.support.gateway import GatewayHarness, create
 from tests.support.tcp_proxy import Proxy, proxy_to
 
 
-async def test_every_agent_comes_back_after_the_controller_was_restarted(rig: Rig) -> None:
+async def test_every_agent_comes_back_after_the_controller_was_restarted(rig: GatewayHarness) -> None:
     nodes = [await rig.new_node() for _ in range(50)]
     ids = [node.node_id for node in nodes]
     patience = Patience(first_pause=0.05, longest_pause=1.0)
@@ -32,7 +32,7 @@ async def test_every_agent_comes_back_after_the_controller_was_restarted(rig: Ri
     assert all(len(node.host.machines) == 1 for node in nodes)
 
 
-async def test_ten_nodes_on_a_network_that_is_cut_half_open_and_flapping_lose_nothing(rig: Rig) -> None:
+async def test_ten_nodes_on_a_network_that_is_cut_half_open_and_flapping_lose_nothing(rig: GatewayHarness) -> None:
     rng = random.Random(4)
     nodes = [await rig.new_node() for _ in range(10)]
     async with AsyncExitStack() as stack:
@@ -59,5 +59,5 @@ async def test_ten_nodes_on_a_network_that_is_cut_half_open_and_flapping_lose_no
     assert all(len(node.host.performed) == len(node.host.machines) == 5 for node in nodes)
 
 
-async def _create_on(rig: Rig, node_id: UUID, number: int = 0) -> None:
+async def _create_on(rig: GatewayHarness, node_id: UUID, number: int = 0) -> None:
     await rig.gateway.perform(node_id, OperationId(f"{node_id}:{number}"), create(), timeout=40)

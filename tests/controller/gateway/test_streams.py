@@ -14,16 +14,16 @@ from svc_actors.errors import ErrorCode, ServiceError
 from svc_nodeagent.config import Identity
 from svc_nodeagent.connection import dial_stream
 from svc_nodeagent.protocol import ConsoleKind, ConsoleOpen, NodeOperation, OperationId
-from tests.support.gateway import NodeOnDisk, Rig, create
+from tests.support.gateway import GatewayHarness, NodeOnDisk, create
 
 
-async def _machine(rig: Rig, node: NodeOnDisk, *, start: bool = True) -> ConsoleOpen:
+async def _machine(rig: GatewayHarness, node: NodeOnDisk, *, start: bool = True) -> ConsoleOpen:
     operation = create(start=start)
     await rig.gateway.perform(node.node_id, OperationId(f"t:{uuid4()}"), operation, timeout=20)
     return ConsoleOpen(vm_id=operation.machine.vm_id, kind=ConsoleKind.SERIAL, stream_token="")
 
 
-async def test_a_serial_console_carries_bytes_both_ways(rig: Rig) -> None:
+async def test_a_serial_console_carries_bytes_both_ways(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     async with node.running():
         wanted = await _machine(rig, node)
@@ -34,7 +34,7 @@ async def test_a_serial_console_carries_bytes_both_ways(rig: Rig) -> None:
             assert await _read(stream, 6) == b"root\r\n"
 
 
-async def test_a_screen_speaks_rfb_and_shows_a_frame(rig: Rig) -> None:
+async def test_a_screen_speaks_rfb_and_shows_a_frame(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     async with node.running():
         wanted = (await _machine(rig, node)).model_copy(update={"kind": ConsoleKind.VNC})
@@ -54,7 +54,7 @@ async def test_a_screen_speaks_rfb_and_shows_a_frame(rig: Rig) -> None:
             assert len(await _read(stream, width * height * 4)) == width * height * 4
 
 
-async def test_a_console_that_is_not_read_does_not_hold_up_the_control_channel(rig: Rig) -> None:
+async def test_a_console_that_is_not_read_does_not_hold_up_the_control_channel(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     async with node.running():
         wanted = await _machine(rig, node)
@@ -71,7 +71,7 @@ async def test_a_console_that_is_not_read_does_not_hold_up_the_control_channel(r
             nursery.cancel_scope.cancel()
 
 
-async def test_the_console_ends_at_the_node_when_the_controller_closes_it(rig: Rig) -> None:
+async def test_the_console_ends_at_the_node_when_the_controller_closes_it(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     opened: list[trio.abc.Stream] = []
     async with node.running():
@@ -93,7 +93,9 @@ async def test_the_console_ends_at_the_node_when_the_controller_closes_it(rig: R
 @pytest.mark.parametrize(
     ("start", "vm", "code"), [(False, True, ErrorCode.NOT_READY), (True, False, ErrorCode.NOT_FOUND)]
 )
-async def test_a_console_that_cannot_be_opened_says_why(rig: Rig, start: bool, vm: bool, code: ErrorCode) -> None:
+async def test_a_console_that_cannot_be_opened_says_why(
+    rig: GatewayHarness, start: bool, vm: bool, code: ErrorCode
+) -> None:
     node = await rig.new_node()
     async with node.running():
         wanted = await _machine(rig, node, start=start)
@@ -104,7 +106,7 @@ async def test_a_console_that_cannot_be_opened_says_why(rig: Rig, start: bool, v
     assert refusal.value.code is code
 
 
-async def test_a_console_of_an_offline_node_is_unavailable_at_once(rig: Rig) -> None:
+async def test_a_console_of_an_offline_node_is_unavailable_at_once(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     wanted = ConsoleOpen(vm_id=uuid4(), kind=ConsoleKind.VNC, stream_token="")
     with trio.fail_after(1), pytest.raises(ServiceError) as refusal:
@@ -112,7 +114,7 @@ async def test_a_console_of_an_offline_node_is_unavailable_at_once(rig: Rig) -> 
     assert refusal.value.code is ErrorCode.UNAVAILABLE
 
 
-async def test_a_node_reads_the_file_it_was_offered_also_after_a_restart_of_the_controller(rig: Rig) -> None:
+async def test_a_node_reads_the_file_it_was_offered_also_after_a_restart_of_the_controller(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     content = secrets.token_bytes(3_000_001)
     (rig.folder / "files" / "image-1").write_bytes(content)
@@ -124,7 +126,7 @@ async def test_a_node_reads_the_file_it_was_offered_also_after_a_restart_of_the_
         assert await _whole(await agent.open_stream(token)) == content
 
 
-async def test_a_file_is_read_by_the_node_it_was_offered_to_and_no_other(rig: Rig) -> None:
+async def test_a_file_is_read_by_the_node_it_was_offered_to_and_no_other(rig: GatewayHarness) -> None:
     node, other = await rig.new_node(), await rig.new_node()
     (rig.folder / "files" / "image-1").write_bytes(b"secret")
     token = rig.gateway.offer_file(node.node_id, "image-1")
@@ -132,7 +134,7 @@ async def test_a_file_is_read_by_the_node_it_was_offered_to_and_no_other(rig: Ri
         assert await _whole(await agent.open_stream(token)) == b""
 
 
-async def test_a_token_that_was_altered_or_has_expired_opens_nothing(rig: Rig) -> None:
+async def test_a_token_that_was_altered_or_has_expired_opens_nothing(rig: GatewayHarness) -> None:
     node = await rig.new_node()
     (rig.folder / "files" / "image-1").write_bytes(b"secret")
     async with node.running() as agent:
@@ -142,7 +144,7 @@ async def test_a_token_that_was_altered_or_has_expired_opens_nothing(rig: Rig) -
             assert await _whole(await agent.open_stream(token)) == b""
 
 
-async def test_a_console_token_is_good_for_its_own_node_only(rig: Rig) -> None:
+async def test_a_console_token_is_good_for_its_own_node_only(rig: GatewayHarness) -> None:
     node, thief = await rig.new_node(), await rig.new_node()
     async with node.running(), thief.running() as agent:
         stolen: list[bytes] = []

@@ -14,7 +14,7 @@ import trio
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.nodes.node import MOST_TRESPASSES_AN_HOUR, Node, NodeServices
-from svc_actors.controller.reconcile.node_watch import DELIVERIES_AT_ONCE, NodeWatch, Rhythm
+from svc_actors.controller.reconcile.node_watch import DELIVERIES_AT_ONCE, Intervals, NodeWatch
 from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorSystem, MailboxFull
 from svc_actors.sealing import Sealer
@@ -98,8 +98,8 @@ async def open_nodes(database: Database) -> AsyncIterator[Nodes]:
     nodes = Nodes(database)
     async with ActorSystem.open() as actors:
         nodes.actors = actors
-        rhythm = Rhythm(grace=0.0, look=0.05, inventory=3600.0)
-        nodes.watch = NodeWatch(actors, database, nodes.deliver, rhythm=rhythm)
+        intervals = Intervals(grace=0.0, look=0.05, inventory=3600.0)
+        nodes.watch = NodeWatch(actors, database, nodes.deliver, intervals=intervals)
         nodes.watch.watch(cast(Gateway, nodes))
         services = NodeServices(database, nodes, authority, nodes.observe, nodes.watch.recheck)
 
@@ -152,7 +152,7 @@ async def test_a_change_that_could_not_be_recorded_is_asked_for_again(database: 
 async def test_a_defect_in_one_round_does_not_end_the_watch(database: Database) -> None:
     async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
         nodes.watch = NodeWatch(
-            cast(ActorSystem, None), database, nodes.deliver, rhythm=Rhythm(grace=0.0, look=0.01, record=3600.0)
+            cast(ActorSystem, None), database, nodes.deliver, intervals=Intervals(grace=0.0, look=0.01, record=3600.0)
         )
         rounds = 0
         over = trio.Event()
@@ -178,7 +178,7 @@ async def test_a_node_that_speaks_for_others_without_end_is_audited_and_does_not
     async with open_nodes(database) as nodes:
         node = nodes.actors.ref(Node, str(await nodes.new()))
         for number in range(MOST_TRESPASSES_AN_HOUR + 20):
-            await node.ask(Node.trespassed, f"reported machine {number}")
+            await node.ask(Node.unauthorised_report, f"reported machine {number}")
         written = await database.fetchval("SELECT count(*) FROM audit WHERE outcome = 'denied'")
         assert written == MOST_TRESPASSES_AN_HOUR
 
@@ -216,7 +216,7 @@ async def test_a_machine_that_does_not_answer_holds_up_none_of_its_node(database
                 await trio.sleep_forever()
             told.append(vm_id)
 
-        nodes.watch = NodeWatch(nodes.actors, database, deliver, rhythm=Rhythm(look_deadline=0.2))
+        nodes.watch = NodeWatch(nodes.actors, database, deliver, intervals=Intervals(look_deadline=0.2))
         nodes.watch.watch(cast(Gateway, nodes))
 
         with trio.fail_after(10):

@@ -22,7 +22,7 @@ from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationId, OperationResult
 from tests.controller.machines.test_machine_life import order, refuse, running_machine
-from tests.support.machine_service import ADMINISTRATOR, SEALER, FakeGateway, make_world, open_service
+from tests.support.machine_service import ADMINISTRATOR, SEALER, FakeGateway, make_fleet, open_service
 from tests.support.machines import stage
 
 
@@ -48,7 +48,7 @@ async def test_a_rename_that_fails_ends_although_the_old_name_was_taken_meanwhil
 
 
 async def test_a_machine_never_built_stays_failed_when_its_deletion_fails(database: Database) -> None:
-    world, gateway = await make_world(database), FakeGateway()
+    world, gateway = await make_fleet(database), FakeGateway()
     gateway.answers["vm.create"] = refuse(FailureCode.TIMED_OUT, "given up half-way")
     gateway.answers["vm.delete"] = refuse(FailureCode.HOST, "the disk is busy")
     async with open_service(database, gateway) as service:
@@ -63,7 +63,7 @@ async def test_a_machine_never_built_stays_failed_when_its_deletion_fails(databa
 
 
 async def test_no_machine_is_placed_on_a_node_that_is_deleted_meanwhile(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     refused: list[ErrorCode] = []
 
     async def create() -> None:
@@ -86,7 +86,7 @@ async def test_no_machine_is_placed_on_a_node_that_is_deleted_meanwhile(database
 
 
 async def test_an_outcome_once_had_outlives_the_deadline_while_it_cannot_be_stored(database: Database) -> None:
-    world, gateway, back = await make_world(database), FakeGateway(), trio.Event()
+    world, gateway, back = await make_fleet(database), FakeGateway(), trio.Event()
     overdue = trio.Event()
 
     def store_nothing_at_first(tasks: TaskRunner) -> None:
@@ -111,7 +111,7 @@ async def test_an_outcome_once_had_outlives_the_deadline_while_it_cannot_be_stor
 
 
 async def test_a_defect_in_one_tasks_end_ends_no_other_task(database: Database) -> None:
-    world, crashed = await make_world(database), trio.Event()
+    world, crashed = await make_fleet(database), trio.Event()
 
     def break_refreshes(tasks: TaskRunner) -> None:
         async def work(_: TaskRun) -> None:
@@ -137,7 +137,7 @@ async def test_a_defect_in_one_tasks_end_ends_no_other_task(database: Database) 
 
 
 async def test_what_was_cancelled_before_a_restart_is_not_begun_after_it(database: Database) -> None:
-    world, gateway = await make_world(database), FakeGateway()
+    world, gateway = await make_fleet(database), FakeGateway()
 
     async def lost(*_: object) -> NoReturn:
         await trio.sleep_forever()
@@ -184,7 +184,7 @@ async def test_callers_whose_leases_of_one_key_were_lost_get_one_machine_and_its
 async def test_a_defect_in_one_round_ends_neither_the_watch_nor_the_tasks(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, rounds, swept = await make_world(database), [trio.Event(), trio.Event()], trio.Event()
+    world, rounds, swept = await make_fleet(database), [trio.Event(), trio.Event()], trio.Event()
 
     async def defect(*_: object, **__: object) -> NoReturn:
         await trio.lowlevel.checkpoint()

@@ -19,7 +19,7 @@ from svc_nodeagent.host import Report
 from svc_nodeagent.protocol import NodeInventory, NodeOperation, OperationResult
 from svc_nodeagent.simulated import SimulatedHost
 from tests.support.gateway import NodeOnDisk, until
-from tests.support.node_api import Site, open_site
+from tests.support.node_api import NodeApiHarness, open_site
 
 
 @dataclass
@@ -35,7 +35,7 @@ class HostBeingProbed(SimulatedHost):
 
 
 @pytest.fixture
-async def site(database: Database, tmp_path: Path) -> AsyncIterator[Site]:
+async def site(database: Database, tmp_path: Path) -> AsyncIterator[NodeApiHarness]:
     """With an image that machines can be made from."""
     async with open_site(database, tmp_path) as opened:
         await database.execute(
@@ -48,7 +48,7 @@ async def site(database: Database, tmp_path: Path) -> AsyncIterator[Site]:
 
 
 @pytest.fixture
-async def arriving(site: Site) -> tuple[NodeOnDisk, HostBeingProbed]:
+async def arriving(site: NodeApiHarness) -> tuple[NodeOnDisk, HostBeingProbed]:
     """A node that has joined, and its host."""
     node = await site.join(await site.bootstrap())
     host = HostBeingProbed("probed", uuid4())
@@ -56,7 +56,7 @@ async def arriving(site: Site) -> tuple[NodeOnDisk, HostBeingProbed]:
     return node, host
 
 
-async def create(site: Site) -> VMCreateResult:
+async def create(site: NodeApiHarness) -> VMCreateResult:
     request = machines.VMCreateRequest.model_validate(
         {"name": "web", "image": "demo", "plan": "small", "password": True}
     )
@@ -64,7 +64,7 @@ async def create(site: Site) -> VMCreateResult:
 
 
 async def test_a_creation_waits_for_a_node_that_has_only_just_connected(
-    site: Site, arriving: tuple[NodeOnDisk, HostBeingProbed]
+    site: NodeApiHarness, arriving: tuple[NodeOnDisk, HostBeingProbed]
 ) -> None:
     (node, host), made = arriving, list[VMCreateResult]()
 
@@ -84,7 +84,7 @@ async def test_a_creation_waits_for_a_node_that_has_only_just_connected(
 
 
 async def test_a_creation_waits_for_a_node_that_has_joined_and_not_connected_yet(
-    site: Site, arriving: tuple[NodeOnDisk, HostBeingProbed]
+    site: NodeApiHarness, arriving: tuple[NodeOnDisk, HostBeingProbed]
 ) -> None:
     (node, host), made = arriving, list[VMCreateResult]()
 
@@ -102,7 +102,7 @@ async def test_a_creation_waits_for_a_node_that_has_joined_and_not_connected_yet
 
 
 async def test_a_creation_does_not_wait_for_ever(
-    site: Site, arriving: tuple[NodeOnDisk, HostBeingProbed], monkeypatch: pytest.MonkeyPatch
+    site: NodeApiHarness, arriving: tuple[NodeOnDisk, HostBeingProbed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "LONGEST_WAIT", 0.2)
     node, _ = arriving
@@ -116,7 +116,7 @@ async def test_a_creation_does_not_wait_for_ever(
 
 
 async def test_a_node_that_is_away_is_not_waited_for(
-    site: Site, arriving: tuple[NodeOnDisk, HostBeingProbed], monkeypatch: pytest.MonkeyPatch
+    site: NodeApiHarness, arriving: tuple[NodeOnDisk, HostBeingProbed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "LONGEST_WAIT", 3600.0)
     node, host = arriving

@@ -15,13 +15,13 @@ from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.controller.machines.test_machine_life import order
 from tests.support.machine_api import REGISTRY, Api, person
-from tests.support.machine_service import FakeGateway, Service, World, make_world, open_service
+from tests.support.machine_service import FakeGateway, Fleet, Service, make_fleet, open_service
 
 
 @asynccontextmanager
-async def opened(database: Database) -> AsyncIterator[tuple[Service, World, Api, Api]]:
+async def opened(database: Database) -> AsyncIterator[tuple[Service, Fleet, Api, Api]]:
     """A service, its world, an administrator and a customer of the world's project."""
-    world = await make_world(database)
+    world = await make_fleet(database)
     async with open_service(database, FakeGateway()) as service:
         yield (
             service,
@@ -321,7 +321,7 @@ async def test_a_customer_reads_the_alerts_of_their_own_machines_in_words_of_the
 
 
 async def test_the_event_of_an_alert_that_a_customer_may_see_holds_their_words_alone(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     async with database.transaction() as tx:
         told = Told(world.project_id, "Its host is behind.")
         await raise_alert(tx, "network:web", "Node alpha refuses pool nat.", told=told)

@@ -30,7 +30,7 @@ from tests.support.machine_service import (
     ADMINISTRATOR,
     DIGEST,
     FakeGateway,
-    make_world,
+    make_fleet,
     open_service,
 )
 
@@ -205,7 +205,7 @@ async def test_a_file_that_has_moved_forgets_its_digest(database: Database) -> N
 
 @asynccontextmanager
 async def offered(database: Database, data_dir: Path) -> AsyncIterator[tuple[Api, Api, Any]]:
-    world = await make_world(database)
+    world = await make_fleet(database)
 
     def prepare(tasks: TaskRunner) -> None:
         ImageWork(database, ImageSources(database, lambda node, key: f"{node}/{key}")).install(tasks)

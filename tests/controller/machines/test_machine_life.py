@@ -20,7 +20,7 @@ from svc_actors.runtime.actor import Ref
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DeleteResult, DomainState, FailureCode, OperationResult, VmCreate
-from tests.support.machine_service import ADMINISTRATOR, FakeGateway, Service, World, make_world, open_service
+from tests.support.machine_service import ADMINISTRATOR, FakeGateway, Fleet, Service, make_fleet, open_service
 
 Order = Callable[[Ref[Machine]], Awaitable[Task]]
 
@@ -33,8 +33,8 @@ def order(name: str) -> Order:
 
 
 @asynccontextmanager
-async def running_machine(database: Database) -> AsyncIterator[tuple[Service, UUID, World]]:
-    world = await make_world(database)
+async def running_machine(database: Database) -> AsyncIterator[tuple[Service, UUID, Fleet]]:
+    world = await make_fleet(database)
     async with open_service(database, FakeGateway()) as service:
         created = await service.create(world.machine())
         await service.ended(created.task)
@@ -53,7 +53,7 @@ async def silence(*_: object) -> NoReturn:
 
 
 async def test_a_machine_is_built_and_runs_once_its_host_says_so(database: Database) -> None:
-    world, gateway = await make_world(database), FakeGateway()
+    world, gateway = await make_fleet(database), FakeGateway()
     async with open_service(database, gateway) as service:
         created = await service.create(world.machine())
         task = await service.ended(created.task)
@@ -66,7 +66,7 @@ async def test_a_machine_is_built_and_runs_once_its_host_says_so(database: Datab
 
 
 async def test_a_machine_made_without_a_start_is_stopped(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     async with open_service(database, FakeGateway()) as service:
         created = await service.create(world.machine(start=False))
         await service.ended(created.task)
@@ -74,7 +74,7 @@ async def test_a_machine_made_without_a_start_is_stopped(database: Database) -> 
 
 
 async def test_a_creation_that_fails_says_why_and_can_be_deleted(database: Database) -> None:
-    world, gateway = await make_world(database), FakeGateway()
+    world, gateway = await make_fleet(database), FakeGateway()
     gateway.answers["vm.create"] = refuse(FailureCode.HOST, "no space left on the host")
     async with open_service(database, gateway) as service:
         created = await service.create(world.machine())
@@ -88,7 +88,7 @@ async def test_a_creation_that_fails_says_why_and_can_be_deleted(database: Datab
 
 
 async def test_a_secret_of_the_first_boot_is_gone_once_it_was_used(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     async with open_service(database, FakeGateway()) as service:
         created = await service.create(world.machine(password_hash="$6$salt$hash"))
         assert (await service.vm(created.vm_id))["sealed_seed"] is not None
@@ -186,7 +186,7 @@ async def test_a_machine_that_its_host_lost_is_failed_until_it_is_seen_again(dat
 
 
 async def test_a_machine_that_was_never_built_does_not_rise_by_a_late_word(database: Database) -> None:
-    world, gateway = await make_world(database), FakeGateway()
+    world, gateway = await make_fleet(database), FakeGateway()
     gateway.answers["vm.create"] = refuse(FailureCode.HOST)
     async with open_service(database, gateway) as service:
         created = await service.create(world.machine())

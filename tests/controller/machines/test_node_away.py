@@ -17,7 +17,7 @@ from svc_actors.controller.tasks.runner import Task
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent.protocol import FailureCode, OperationResult
-from tests.support.machine_service import ADMINISTRATOR, FakeGateway, Service, World, make_world, open_service
+from tests.support.machine_service import ADMINISTRATOR, FakeGateway, Fleet, Service, make_fleet, open_service
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Site:
     """One machine that runs, on a node that can go and come back."""
 
     service: Service
-    world: World
+    world: Fleet
     vm_id: UUID
     address: IPAddress
 
@@ -52,7 +52,7 @@ class Site:
 
 @asynccontextmanager
 async def open_site(database: Database) -> AsyncIterator[Site]:
-    world = await make_world(database)
+    world = await make_fleet(database)
     async with open_service(database, FakeGateway()) as service:
         created = await service.create(world.machine())
         await service.ended(created.task)
@@ -109,7 +109,7 @@ async def test_a_deletion_is_recorded_while_the_node_is_away_and_done_when_it_is
 
 async def test_a_deletion_that_waits_is_taken_up_by_the_next_controller(database: Database) -> None:
     gateway = FakeGateway()
-    world = await make_world(database)
+    world = await make_fleet(database)
     async with open_service(database, gateway) as service:
         created = await service.create(world.machine())
         await service.ended(created.task)

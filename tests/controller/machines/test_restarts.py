@@ -13,12 +13,12 @@ from svc_actors.controller.tasks.runner import Ending, Task, TaskRunner, TaskSta
 from svc_actors.store import Database
 from svc_nodeagent.protocol import NodeOperation, OperationId, OperationResult
 from tests.controller.machines.test_machine_life import order
-from tests.support.machine_service import ADMINISTRATOR, SEALER, FakeGateway, make_world, open_service
+from tests.support.machine_service import ADMINISTRATOR, SEALER, FakeGateway, make_fleet, open_service
 
 
 @pytest.mark.parametrize("point", ["before the work", "image.pull", "vm.create", "after the outcome"])
 async def test_a_creation_survives_the_controllers_death(database: Database, point: str) -> None:
-    world, gateway = await make_world(database), FakeGateway()
+    world, gateway = await make_fleet(database), FakeGateway()
     created = await create_machine(database, SEALER, ADMINISTRATOR, world.machine())
     finish, reported = trio.Event(), trio.Event()
 
@@ -51,7 +51,7 @@ async def test_a_creation_survives_the_controllers_death(database: Database, poi
 @pytest.mark.parametrize("seed", range(5))
 async def test_whenever_the_controller_dies_each_machine_is_built_once_and_ends(database: Database, seed: int) -> None:
     chance = random.Random(seed)
-    world, gateway = await make_world(database), FakeGateway()
+    world, gateway = await make_fleet(database), FakeGateway()
 
     async def sometimes_slow(
         gateway: FakeGateway, _: UUID, __: OperationId, operation: NodeOperation
@@ -79,7 +79,7 @@ async def test_whenever_the_controller_dies_each_machine_is_built_once_and_ends(
 
 @pytest.mark.parametrize("name", ["shutdown", "reboot", "force_stop", "delete"])
 async def test_an_order_survives_the_controllers_death(database: Database, name: str) -> None:
-    world, gateway = await make_world(database), FakeGateway()
+    world, gateway = await make_fleet(database), FakeGateway()
     dead = trio.Event()
 
     async def slow(gateway: FakeGateway, _: UUID, __: OperationId, operation: NodeOperation) -> OperationResult:

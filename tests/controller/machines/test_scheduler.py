@@ -12,11 +12,11 @@ from svc_actors.controller.machines.creation import create_machine
 from svc_actors.controller.placement.scheduler import Need, place
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
-from tests.support.machine_service import ADMINISTRATOR, SEALER, make_node, make_world
+from tests.support.machine_service import ADMINISTRATOR, SEALER, make_fleet, make_node
 
 
 async def test_parallel_creations_never_promise_more_memory_than_there_is(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     await database.execute("DELETE FROM nodes")
     for name in ("one", "two"):
         await make_node(database, world.location_id, name, memory_mib=5 * 1024)
@@ -37,7 +37,7 @@ async def test_parallel_creations_never_promise_more_memory_than_there_is(databa
 
 
 async def test_a_crowd_of_creations_fills_every_node_to_the_last_place_and_no_further(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     await database.execute("DELETE FROM nodes")
     for number in range(10):
         await make_node(database, world.location_id, f"n{number}", memory_mib=5 * 1024)
@@ -59,7 +59,7 @@ async def test_a_crowd_of_creations_fills_every_node_to_the_last_place_and_no_fu
 
 
 async def test_creations_on_different_nodes_do_not_wait_for_each_other(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     await make_node(database, world.location_id, "beta")
     need = Need(vcpus=1, memory_mib=256, disk_gib=1, network_id=world.network_id)
 
@@ -71,7 +71,7 @@ async def test_creations_on_different_nodes_do_not_wait_for_each_other(database:
 
 
 async def test_machines_that_one_statement_inserts_and_removes_are_promised_on_each_node(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     await make_node(database, world.location_id, "beta")
     promised = "SELECT promised_vcpus FROM node_capacity ORDER BY node_name"
 
@@ -92,7 +92,7 @@ async def test_machines_that_one_statement_inserts_and_removes_are_promised_on_e
 
 
 async def test_what_is_promised_of_a_node_is_what_its_machines_may_use(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     beta = await make_node(database, world.location_id, "beta")
     made = [
         (await create_machine(database, SEALER, ADMINISTRATOR, world.machine(f"m{number}", vcpus=1 + number))).vm_id
@@ -122,7 +122,7 @@ async def test_what_is_promised_of_a_node_is_what_its_machines_may_use(database:
 
 
 async def test_a_refused_creation_leaves_nothing_behind(database: Database) -> None:
-    world = await make_world(database, cidr="10.1.0.0/30")
+    world = await make_fleet(database, cidr="10.1.0.0/30")
     await create_machine(database, SEALER, ADMINISTRATOR, world.machine("first"))
     with pytest.raises(ServiceError) as refusal:
         await create_machine(database, SEALER, ADMINISTRATOR, world.machine("second"))
@@ -143,7 +143,7 @@ async def test_a_refused_creation_leaves_nothing_behind(database: Database) -> N
     ],
 )
 async def test_a_refusal_says_of_each_node_why(database: Database, change: str, reason: str) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     await database.execute(f"UPDATE nodes SET {change}")
     with pytest.raises(ServiceError) as refusal:
         await create_machine(database, SEALER, ADMINISTRATOR, world.machine())
@@ -154,7 +154,7 @@ async def test_a_refusal_says_of_each_node_why(database: Database, change: str, 
 
 
 async def test_a_node_without_a_pool_of_the_network_takes_no_machine(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     await database.execute("UPDATE pools SET enabled = false")
     with pytest.raises(ServiceError, match="The network has no pool") as refusal:
         await create_machine(database, SEALER, ADMINISTRATOR, world.machine())
@@ -188,7 +188,7 @@ async def test_a_node_without_a_pool_of_the_network_takes_no_machine(database: D
 async def test_a_refusal_names_what_is_true(
     database: Database, statement: str, changes: dict[str, Any], message: str
 ) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     await database.execute(statement)
 
     with pytest.raises(ServiceError) as refusal:
@@ -198,7 +198,7 @@ async def test_a_refusal_names_what_is_true(
 
 
 async def test_a_refusal_for_a_location_says_whether_it_has_nodes(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     empty = await database.fetchval("INSERT INTO locations (name) VALUES ('north') RETURNING id")
 
     with pytest.raises(ServiceError) as no_nodes:
@@ -211,7 +211,7 @@ async def test_a_refusal_for_a_location_says_whether_it_has_nodes(database: Data
 
 
 async def test_machines_go_where_most_is_free(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     beta = await make_node(database, world.location_id, "beta")
     for number in range(6):
         await create_machine(database, SEALER, ADMINISTRATOR, world.machine(f"m{number}", memory_mib=4096))
@@ -220,7 +220,7 @@ async def test_machines_go_where_most_is_free(database: Database) -> None:
 
 
 async def test_a_creation_that_failed_gives_its_promise_back(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     await database.execute("UPDATE nodes SET capacity = jsonb_set(capacity, '{memory_mib}', '1024')")
     created = await create_machine(database, SEALER, ADMINISTRATOR, world.machine("a", memory_mib=1024))
     with pytest.raises(ServiceError):

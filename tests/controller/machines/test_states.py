@@ -10,11 +10,11 @@ from svc_actors.controller.machines.states import (
     MOVES,
     IllegalMove,
     MachineStatus,
+    Observation,
     Order,
-    Word,
     diagram,
     move,
-    word_of,
+    observe,
 )
 from svc_nodeagent.protocol import DomainState
 
@@ -30,7 +30,7 @@ def test_only_the_hosts_word_leads_to_running_and_stopped() -> None:
     for moves in MOVES.values():
         for event, target in moves.items():
             if target in (MachineStatus.RUNNING, MachineStatus.STOPPED):
-                assert isinstance(event, Word)
+                assert isinstance(event, Observation)
 
 
 def test_every_status_can_be_reached_and_every_one_but_deleted_can_be_left() -> None:
@@ -42,8 +42,8 @@ def test_every_status_can_be_reached_and_every_one_but_deleted_can_be_left() -> 
 
 def test_the_hosts_word_is_understood_in_every_status() -> None:
     for status in set(MachineStatus) - {MachineStatus.DELETED}:
-        for word in (Word.RUNNING, Word.STOPPED, Word.LOST):
-            assert move(status, word) in MachineStatus
+        for observation in (Observation.RUNNING, Observation.STOPPED, Observation.LOST):
+            assert move(status, observation) in MachineStatus
 
 
 @pytest.mark.parametrize("status", sorted(set(MachineStatus) - AT_REST))
@@ -54,9 +54,9 @@ def test_a_machine_under_way_takes_no_order_but_a_forced_stop(status: MachineSta
 
 
 def test_a_guest_on_its_way_off_is_no_word_yet() -> None:
-    assert word_of(DomainState.SHUTTING_DOWN) is None
-    assert {word_of(state) for state in set(DomainState) - {DomainState.SHUTTING_DOWN}} == {
-        Word.RUNNING,
-        Word.STOPPED,
-        Word.LOST,
+    assert observe(DomainState.SHUTTING_DOWN) is None
+    assert {observe(state) for state in set(DomainState) - {DomainState.SHUTTING_DOWN}} == {
+        Observation.RUNNING,
+        Observation.STOPPED,
+        Observation.LOST,
     }

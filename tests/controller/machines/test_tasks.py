@@ -26,7 +26,7 @@ from svc_actors.errors import ErrorCode, ServiceError, conflict, unavailable
 from svc_actors.store import Database
 from svc_nodeagent.protocol import FACTS, FailureCode, NodeInventory, NodeOperation, OperationId, OperationResult
 from tests.controller.machines.test_machine_life import order, running_machine
-from tests.support.machine_service import ADMINISTRATOR, FakeGateway, make_world, open_service
+from tests.support.machine_service import ADMINISTRATOR, FakeGateway, make_fleet, open_service
 
 
 async def new_task(database: Database, op: str = "test.op", *, timeout: float = 60.0, node: UUID | None = None) -> Task:
@@ -55,7 +55,7 @@ async def hang(gateway: FakeGateway, _: UUID, operation_id: OperationId, __: Nod
 
 
 async def test_a_running_task_is_cancelled_on_its_node(database: Database) -> None:
-    world, gateway = await make_world(database), FakeGateway()
+    world, gateway = await make_fleet(database), FakeGateway()
     gateway.answers["vm.create"] = hang
     async with open_service(database, gateway) as service:
         created = await service.create(world.machine())
@@ -118,7 +118,7 @@ async def test_work_of_our_own_is_cancelled_without_a_node(database: Database) -
 
 
 async def test_a_task_ends_by_its_deadline_and_the_node_is_told(database: Database) -> None:
-    world, gateway = await make_world(database), FakeGateway()
+    world, gateway = await make_fleet(database), FakeGateway()
 
     async def silence(*_: object) -> OperationResult:
         await trio.sleep_forever()
@@ -139,7 +139,7 @@ async def test_a_task_ends_by_its_deadline_and_the_node_is_told(database: Databa
 
 
 async def test_a_drain_stores_the_end_of_what_has_one_and_leaves_the_rest_open(database: Database) -> None:
-    world, gateway = await make_world(database), FakeGateway()
+    world, gateway = await make_fleet(database), FakeGateway()
     gateway.answers["node.inventory"] = hang
     has_outcome, go_on = trio.Event(), trio.Event()
 

@@ -14,12 +14,12 @@ from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.support.machine_api import Api
 from tests.support.machine_service import ADMINISTRATOR
-from tests.support.networking import Held, Stage, another_node, failing, open_stage
+from tests.support.networking import Held, NetworkHarness, another_node, failing, open_stage
 
 CODES = ErrorCode
 
 
-async def plan(stage: Stage, ipv4_count: int) -> UUID:
+async def plan(stage: NetworkHarness, ipv4_count: int) -> UUID:
     plan_id: UUID = await stage.database.fetchval(
         """INSERT INTO plans (name, slug, vcpus, memory_mib, disk_gib, ipv4_count) VALUES ('S', 's', 1, 256, 1, $1)
            RETURNING id""",
@@ -28,17 +28,17 @@ async def plan(stage: Stage, ipv4_count: int) -> UUID:
     return plan_id
 
 
-async def customer(stage: Stage) -> Api:
+async def customer(stage: NetworkHarness) -> Api:
     return await stage.api(Role.CUSTOMER, stage.world.project_id)
 
 
-async def customer_with(stage: Stage, vm_id: UUID, ipv4_count: int) -> Api:
+async def customer_with(stage: NetworkHarness, vm_id: UUID, ipv4_count: int) -> Api:
     """The machine's owner, who may have so many addresses."""
     await stage.database.execute("UPDATE vms SET plan_id = $2 WHERE id = $1", vm_id, await plan(stage, ipv4_count))
     return await customer(stage)
 
 
-async def administrator(stage: Stage) -> Api:
+async def administrator(stage: NetworkHarness) -> Api:
     return await stage.api(Role.ADMINISTRATOR)
 
 

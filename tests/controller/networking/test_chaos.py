@@ -20,8 +20,8 @@ from svc_actors.errors import ServiceError
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database
 from svc_nodeagent.protocol import FailureCode, NetworkSpec, NodeOperation
-from tests.support.machine_service import ADMINISTRATOR, World
-from tests.support.networking import Hosts, Stage, open_stage
+from tests.support.machine_service import ADMINISTRATOR, Fleet
+from tests.support.networking import Hosts, NetworkHarness, open_stage
 
 LIVES = 4
 ACTIONS = 12
@@ -49,7 +49,7 @@ def watch_hands(hosts: Hosts, told: list[str]) -> None:
         host.networks.apply = checked  # type: ignore[method-assign]
 
 
-async def act(stage: Stage, chance: random.Random, vm_ids: list[UUID]) -> None:
+async def act(stage: NetworkHarness, chance: random.Random, vm_ids: list[UUID]) -> None:
     """One thing that a person does, or that happens to a node."""
     vm_id = chance.choice(vm_ids)
     match chance.randrange(6):
@@ -67,7 +67,7 @@ async def act(stage: Stage, chance: random.Random, vm_ids: list[UUID]) -> None:
             await stage.service.machine(vm_id).ask(Machine.reset, ADMINISTRATOR)
 
 
-async def life(database: Database, hosts: Hosts, world: World, vm_ids: list[UUID], chance: random.Random) -> None:
+async def life(database: Database, hosts: Hosts, world: Fleet, vm_ids: list[UUID], chance: random.Random) -> None:
     """A controller's, to its sudden death."""
     with trio.move_on_after(chance.random() * 0.3):
         async with open_stage(database, world=world, hosts=hosts) as stage:

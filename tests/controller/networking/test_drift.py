@@ -27,7 +27,7 @@ from svc_nodeagent.protocol import (
     VmNetApply,
     VmNetRelease,
 )
-from tests.support.networking import Held, Stage, open_stage
+from tests.support.networking import Held, NetworkHarness, open_stage
 
 VM = UUID(int=1)
 
@@ -95,7 +95,7 @@ def test_a_machine_that_changed_while_the_host_was_asked_is_not_judged() -> None
     assert judged(recorded(settled=False), observed(generation=1)) == []
 
 
-async def seen(stage: Stage) -> tuple[bool | None, list[tuple[str | None, str]]]:
+async def seen(stage: NetworkHarness) -> tuple[bool | None, list[tuple[str | None, str]]]:
     shown = await (await stage.api(Role.STAFF))("node.network", id=stage.world.node_id)
     return shown.agrees, [(each.vm_name, each.problem) for each in shown.differences]
 

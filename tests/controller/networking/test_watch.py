@@ -20,15 +20,15 @@ from svc_nodeagent.host import Report
 from svc_nodeagent.protocol import FailureCode, NetworkResult, NodeOperation, OperationResult, VmNetApply, VmNetRelease
 from tests.support.machine_service import ADMINISTRATOR
 from tests.support.network_records import Records
-from tests.support.networking import BRISK, Held, Hosts, Stage, another_node, failing, open_stage, unheard
+from tests.support.networking import BRISK, Held, Hosts, NetworkHarness, another_node, failing, open_stage, unheard
 
 
-async def changed(stage: Stage, *vm_ids: UUID) -> None:
+async def changed(stage: NetworkHarness, *vm_ids: UUID) -> None:
     async with stage.database.transaction() as tx:
         await network_changed(tx, vm_ids)
 
 
-async def primary(stage: Stage, vm_id: UUID) -> str:
+async def primary(stage: NetworkHarness, vm_id: UUID) -> str:
     [address] = await stage.held(vm_id)
     return address
 
@@ -177,8 +177,8 @@ async def test_a_host_that_refuses_is_asked_again_and_the_alert_stands_until_it_
 
 
 async def test_a_new_change_does_not_wait_for_the_pause_of_one_that_failed(database: Database) -> None:
-    rhythm = BRISK.__class__(round=0.05, gather=0.0, first_pause=3600.0, longest_pause=3600.0, between_retries=0.01)
-    async with open_stage(database, rhythm=rhythm) as stage:
+    intervals = BRISK.__class__(round=0.05, gather=0.0, first_pause=3600.0, longest_pause=3600.0, between_retries=0.01)
+    async with open_stage(database, intervals=intervals) as stage:
         vm_id = await stage.machine()
         stage.hosts.plays["vm.net.apply"] = failing()
         await changed(stage, vm_id)
@@ -189,8 +189,10 @@ async def test_a_new_change_does_not_wait_for_the_pause_of_one_that_failed(datab
 
 
 async def test_a_node_that_comes_back_is_tried_at_once(database: Database) -> None:
-    rhythm = BRISK.__class__(round=3600.0, gather=0.0, first_pause=3600.0, longest_pause=3600.0, between_retries=0.01)
-    async with open_stage(database, rhythm=rhythm) as stage:
+    intervals = BRISK.__class__(
+        round=3600.0, gather=0.0, first_pause=3600.0, longest_pause=3600.0, between_retries=0.01
+    )
+    async with open_stage(database, intervals=intervals) as stage:
         vm_id = await stage.machine()
         stage.hosts.plays["vm.net.apply"] = failing()
         await changed(stage, vm_id)

@@ -14,12 +14,12 @@ from svc_actors.controller.nodes.records import NodeState
 from svc_actors.store import Database
 from tests.support.gateway import NodeOnDisk
 from tests.support.network_records import Records
-from tests.support.node_api import Site, open_site
+from tests.support.node_api import NodeApiHarness, open_site
 
 PATIENCE = 20.0
 
 
-async def joined(site: Site) -> tuple[NodeOnDisk, UUID]:
+async def joined(site: NodeApiHarness) -> tuple[NodeOnDisk, UUID]:
     """A node with one machine that was built long ago."""
     node = await site.join(await site.bootstrap())
     records = await Records.of(site.services.database)
@@ -27,7 +27,7 @@ async def joined(site: Site) -> tuple[NodeOnDisk, UUID]:
     return node, vm_id
 
 
-async def until_applied(site: Site, vm_id: UUID) -> None:
+async def until_applied(site: NodeApiHarness, vm_id: UUID) -> None:
     with trio.fail_after(PATIENCE):
         while not await site.services.database.fetchval(
             "SELECT net_applied >= net_wanted FROM vms WHERE id = $1", vm_id
@@ -35,7 +35,7 @@ async def until_applied(site: Site, vm_id: UUID) -> None:
             await trio.sleep(0.02)
 
 
-async def network(site: Site, node_id: UUID) -> nodes_network.NodeNetwork:
+async def network(site: NodeApiHarness, node_id: UUID) -> nodes_network.NodeNetwork:
     """What the first probe found."""
     request = nodes_network.NodeNetworkRequest(id=node_id)
     with trio.fail_after(PATIENCE):

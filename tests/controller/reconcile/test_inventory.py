@@ -17,7 +17,7 @@ from svc_actors.controller.reconcile.inventory import (
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState
 from tests.support.machine_records import record_machines
-from tests.support.machine_service import make_node, make_world
+from tests.support.machine_service import make_fleet, make_node
 
 HERE, ELSEWHERE = UUID(int=1), UUID(int=2)
 VM = UUID(int=3)
@@ -70,7 +70,7 @@ def test_a_machine_of_another_node_is_told_nothing_and_named() -> None:
 
 
 async def test_the_records_that_an_inventory_concerns_are_read_together(database: Database) -> None:
-    world = await make_world(database)
+    world = await make_fleet(database)
     other = await make_node(database, world.location_id, "other")
     here, foreign, gone = UUID(int=10), UUID(int=11), UUID(int=12)
     await record_machines(database, world.node_id, [here, gone])

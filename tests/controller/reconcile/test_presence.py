@@ -14,11 +14,11 @@ import trio
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.nodes.node import Node, NodeServices
-from svc_actors.controller.reconcile.node_watch import NodeWatch, Rhythm, machine_deliverer, machine_observer
+from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch, machine_deliverer, machine_observer
 from svc_actors.store import Database
 from svc_nodeagent.protocol import Capacity, DomainChanged, DomainState, Heartbeat
 from tests.support.machine_records import record_machines
-from tests.support.machine_service import FakeGateway, Service, make_node, make_world, open_service
+from tests.support.machine_service import FakeGateway, Service, make_fleet, make_node, open_service
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Fleet:
 
 @asynccontextmanager
 async def open_fleet(database: Database, *, size: int = 8) -> AsyncIterator[Fleet]:
-    world = await make_world(database)
+    world = await make_fleet(database)
     nodes = [world.node_id, *[await make_node(database, world.location_id, f"node-{n}") for n in range(1, size)]]
     vm_id = UUID(int=7)
     await record_machines(database, world.node_id, [vm_id])
@@ -72,7 +72,7 @@ async def open_fleet(database: Database, *, size: int = 8) -> AsyncIterator[Flee
     async with open_service(database, FakeGateway()) as service:
         observe = machine_observer(service.actors)
         deliver = machine_deliverer(service.actors)
-        watch = NodeWatch(service.actors, database, deliver, rhythm=Rhythm(look_deadline=0.5))
+        watch = NodeWatch(service.actors, database, deliver, intervals=Intervals(look_deadline=0.5))
         watch.watch(cast(Gateway, presence))
         services = NodeServices(database, cast(Gateway, presence), cast(Authority, None), observe, watch.recheck)
         service.actors.register(Node, lambda _: Node(services))

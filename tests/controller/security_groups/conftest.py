@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from svc_actors.store import Database
-from tests.support.security_groups import Place, open_place
+from tests.support.security_groups import SecurityGroupHarness, open_place
 
 
 @pytest.fixture
-async def place(database: Database, tmp_path: Path) -> AsyncIterator[Place]:
+async def place(database: Database, tmp_path: Path) -> AsyncIterator[SecurityGroupHarness]:
     async with open_place(database, tmp_path) as opened:
         yield opened

@@ -13,10 +13,10 @@ from svc.registry.parameters import ParameterReader, Parameters
 from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_PROJECT, MAX_RULES
 from svc_actors.errors import ErrorCode, ServiceError
 from tests.identity.test_support import REFUSAL, inside
-from tests.support.security_groups import HTTPS, Place, made, refusal
+from tests.support.security_groups import HTTPS, SecurityGroupHarness, made, refusal
 
 
-async def test_a_group_lets_nothing_in_and_everything_out_until_it_has_rules(place: Place) -> None:
+async def test_a_group_lets_nothing_in_and_everything_out_until_it_has_rules(place: SecurityGroupHarness) -> None:
     group = await place.group(place.ada, description="what the web needs")
     assert (group["default_ingress"], group["default_egress"], group["rules"]) == ("drop", "accept", [])
     assert (group["project_id"], group["machine_count"]) == (str(place.projects["ada"]), 0)
@@ -26,7 +26,7 @@ async def test_a_group_lets_nothing_in_and_everything_out_until_it_has_rules(pla
     assert shown["description"] == "what the web needs"
 
 
-async def test_a_rule_is_shown_whole_with_what_was_left_out_filled_in(place: Place) -> None:
+async def test_a_rule_is_shown_whole_with_what_was_left_out_filled_in(place: SecurityGroupHarness) -> None:
     group = await place.group(place.ada)
     rule = await place.rule(place.ada, group, cidr="192.0.2.0/24", note="the office")
     said = {key: value for key, value in rule.items() if key not in ("id", "created_at")}
@@ -81,14 +81,14 @@ async def test_a_rule_that_contradicts_itself_is_refused_by_the_name_of_the_fiel
     assert {entry["field"] for entry in cast(list[dict[str, str]], refused.value.details["fields"])} == {field}
 
 
-async def test_a_type_of_icmp_takes_its_family_from_the_cidr(place: Place) -> None:
+async def test_a_type_of_icmp_takes_its_family_from_the_cidr(place: SecurityGroupHarness) -> None:
     group = await place.group(place.ada)
     wanted = {"direction": "ingress", "protocol": "icmp", "icmp_type": 128, "cidr": "2001:db8::/32"}
     rule = made(await place.ada.post(f"/security-groups/{group['id']}/rules", wanted))
     assert (rule["family"], rule["icmp_type"]) == (6, 128)
 
 
-async def test_the_same_rule_twice_is_refused_and_another_action_is_another_rule(place: Place) -> None:
+async def test_the_same_rule_twice_is_refused_and_another_action_is_another_rule(place: SecurityGroupHarness) -> None:
     group = await place.group(place.ada)
     await place.rule(place.ada, group)
     again = await place.ada.post(f"/security-groups/{group['id']}/rules", HTTPS | {"port_to": 443, "note": "again"})
@@ -97,7 +97,7 @@ async def test_the_same_rule_twice_is_refused_and_another_action_is_another_rule
     assert len((await place.ada.get(f"/security-groups/{group['id']}")).json()["rules"]) == 2
 
 
-async def test_a_rule_is_taken_out_of_its_own_group_only(place: Place) -> None:
+async def test_a_rule_is_taken_out_of_its_own_group_only(place: SecurityGroupHarness) -> None:
     web, ssh = await place.group(place.ada, "web"), await place.group(place.ada, "ssh")
     rule = await place.rule(place.ada, web)
     elsewhere = await place.ada.call("DELETE", f"/security-groups/{ssh['id']}/rules/{rule['id']}")
@@ -106,7 +106,7 @@ async def test_a_rule_is_taken_out_of_its_own_group_only(place: Place) -> None:
     assert (await place.ada.get(f"/security-groups/{web['id']}")).json()["rules"] == []
 
 
-async def test_a_group_holds_no_more_rules_than_it_may(place: Place) -> None:
+async def test_a_group_holds_no_more_rules_than_it_may(place: SecurityGroupHarness) -> None:
     group = await place.group(place.ada)
     await place.database.execute(
         """INSERT INTO security_group_rules (group_id, direction, action, protocol, port_from, port_to)
@@ -119,7 +119,7 @@ async def test_a_group_holds_no_more_rules_than_it_may(place: Place) -> None:
     assert refusal(one_more) == (409, "capacity")
 
 
-async def test_a_project_holds_no_more_groups_than_it_may(place: Place) -> None:
+async def test_a_project_holds_no_more_groups_than_it_may(place: SecurityGroupHarness) -> None:
     await place.database.execute(
         "INSERT INTO security_groups (project_id, name) SELECT $1, 'g' || n FROM generate_series(2, $2::int) AS n",
         place.projects["ada"],
@@ -130,7 +130,7 @@ async def test_a_project_holds_no_more_groups_than_it_may(place: Place) -> None:
     await place.group(place.eve, "hers")
 
 
-async def test_a_name_is_one_groups_in_a_project(place: Place) -> None:
+async def test_a_name_is_one_groups_in_a_project(place: SecurityGroupHarness) -> None:
     await place.group(place.ada, "web")
     assert refusal(await place.ada.post("/security-groups", {"name": "web"})) == (409, "conflict")
     await place.group(place.eve, "web")
@@ -138,7 +138,9 @@ async def test_a_name_is_one_groups_in_a_project(place: Place) -> None:
     assert refusal(await place.root.post("/security-groups", {"name": "web"})) == (409, "conflict")
 
 
-async def test_a_customer_sees_their_own_groups_and_those_for_all_and_an_administrator_sees_all(place: Place) -> None:
+async def test_a_customer_sees_their_own_groups_and_those_for_all_and_an_administrator_sees_all(
+    place: SecurityGroupHarness,
+) -> None:
     await place.group(place.ada, "of-ada")
     await place.group(place.eve, "of-eve")
     await place.group(place.root, "for-all")
@@ -158,7 +160,7 @@ async def test_a_customer_sees_their_own_groups_and_those_for_all_and_an_adminis
     assert [group["name"] for group in of_eve["items"]] == ["of-eve"]
 
 
-async def test_a_foreign_group_and_an_absent_one_are_answered_alike(place: Place) -> None:
+async def test_a_foreign_group_and_an_absent_one_are_answered_alike(place: SecurityGroupHarness) -> None:
     group = await place.group(place.eve, "canary")
     rule = await place.rule(place.eve, group, note="canary")
     for method, path, body in (
@@ -174,7 +176,7 @@ async def test_a_foreign_group_and_an_absent_one_are_answered_alike(place: Place
     assert (await place.eve.get(f"/security-groups/{group['id']}")).json()["rules"] == [rule]
 
 
-async def test_a_customer_makes_groups_in_their_own_projects_only(place: Place) -> None:
+async def test_a_customer_makes_groups_in_their_own_projects_only(place: SecurityGroupHarness) -> None:
     foreign = await place.ada.post("/security-groups", {"name": "x", "project_id": str(place.projects["eve"])})
     assert refusal(foreign) == (404, "not_found")
     both = await place.world.person("both@example.org")
@@ -187,7 +189,7 @@ async def test_a_customer_makes_groups_in_their_own_projects_only(place: Place) 
     assert group["project_id"] == str(place.projects["eve"])
 
 
-async def test_a_group_for_all_projects_is_an_administrators_to_change(place: Place) -> None:
+async def test_a_group_for_all_projects_is_an_administrators_to_change(place: SecurityGroupHarness) -> None:
     group = await place.group(place.root, "for-all")
     assert group["project_id"] is None
     for client in (place.ada, place.staff):
@@ -198,12 +200,12 @@ async def test_a_group_for_all_projects_is_an_administrators_to_change(place: Pl
     assert refusal(await place.root.get(f"/security-groups/{group['id']}")) == (404, "not_found")
 
 
-async def test_staff_name_the_project_of_a_group_they_make(place: Place) -> None:
+async def test_staff_name_the_project_of_a_group_they_make(place: SecurityGroupHarness) -> None:
     assert refusal(await place.staff.post("/security-groups", {"name": "x"})) == (400, "invalid")
     await place.group(place.staff, "x", project_id=str(place.projects["eve"]))
 
 
-async def test_a_read_token_changes_nothing(place: Place) -> None:
+async def test_a_read_token_changes_nothing(place: SecurityGroupHarness) -> None:
     group = await place.group(place.ada)
     ada = await place.database.fetchval("SELECT id FROM users WHERE email = 'ada@example.org'")
     reader = place.world.program(await place.world.token(ada, scopes=("read",)))
@@ -212,7 +214,7 @@ async def test_a_read_token_changes_nothing(place: Place) -> None:
     assert refusal(await reader.post(f"/security-groups/{group['id']}/rules", HTTPS)) == (403, "forbidden")
 
 
-async def test_a_support_session_can_look_at_groups_and_not_change_them(place: Place) -> None:
+async def test_a_support_session_can_look_at_groups_and_not_change_them(place: SecurityGroupHarness) -> None:
     await place.database.execute("UPDATE users SET email = 'other-' || email")
     browser, _, _ = await inside(place.world)
     assert (await browser.get("/security-groups")).status_code == 200
@@ -228,7 +230,7 @@ async def test_a_support_session_can_look_at_groups_and_not_change_them(place: P
         assert answer.json()["error"] == {"code": "forbidden", "message": REFUSAL}, path
 
 
-async def test_every_change_is_audited_with_the_rule_that_was_changed(place: Place) -> None:
+async def test_every_change_is_audited_with_the_rule_that_was_changed(place: SecurityGroupHarness) -> None:
     group = await place.group(place.ada)
     rule = await place.rule(place.ada, group, note="why")
     await place.ada.call("DELETE", f"/security-groups/{group['id']}/rules/{rule['id']}")

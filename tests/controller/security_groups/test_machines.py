@@ -12,15 +12,17 @@ from svc_actors.controller.machines.spec import network_spec
 from svc_actors.controller.networking.addresses import allocate
 from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_MACHINE, set_groups
 from svc_nodeagent.protocol import Action, Direction, Firewall, FirewallRule, TransportProtocol
-from tests.support.security_groups import HTTPS, Place, made, refusal
+from tests.support.security_groups import HTTPS, SecurityGroupHarness, made, refusal
 
 
-async def firewall(place: Place, vm_id: UUID) -> Firewall | None:
+async def firewall(place: SecurityGroupHarness, vm_id: UUID) -> Firewall | None:
     """What the machine's host is told at the next occasion."""
     return (await network_spec(place.database, vm_id)).firewall
 
 
-async def test_the_set_of_groups_is_replaced_whole_and_an_empty_one_filters_nothing(place: Place) -> None:
+async def test_the_set_of_groups_is_replaced_whole_and_an_empty_one_filters_nothing(
+    place: SecurityGroupHarness,
+) -> None:
     vm_id = await place.machine()
     web, ssh, shared = (
         await place.group(place.ada, "web"),
@@ -41,7 +43,7 @@ async def test_the_set_of_groups_is_replaced_whole_and_an_empty_one_filters_noth
             assert len(told.rules) == (1 if web in groups else 0)
 
 
-async def test_the_strictest_default_of_a_machines_groups_holds(place: Place) -> None:
+async def test_the_strictest_default_of_a_machines_groups_holds(place: SecurityGroupHarness) -> None:
     vm_id = await place.machine()
     lax = await place.group(place.ada, "lax", default_ingress="accept")
     closed = await place.group(place.ada, "closed", default_egress="drop")
@@ -51,7 +53,7 @@ async def test_the_strictest_default_of_a_machines_groups_holds(place: Place) ->
     assert (told.default_ingress, told.default_egress) == (Action.DROP, Action.DROP)
 
 
-async def test_a_host_is_told_each_rule_as_it_was_said_and_what_drops_first(place: Place) -> None:
+async def test_a_host_is_told_each_rule_as_it_was_said_and_what_drops_first(place: SecurityGroupHarness) -> None:
     vm_id, group = await place.machine(), await place.group(place.ada)
     said: list[dict[str, object]] = [
         {"direction": "ingress", "protocol": "tcp", "port_from": 80, "port_to": 90, "cidr": "192.0.2.0/24"},
@@ -84,7 +86,7 @@ async def test_a_host_is_told_each_rule_as_it_was_said_and_what_drops_first(plac
     )
 
 
-async def test_a_changed_rule_reaches_every_machine_in_the_group_and_no_other(place: Place) -> None:
+async def test_a_changed_rule_reaches_every_machine_in_the_group_and_no_other(place: SecurityGroupHarness) -> None:
     web, other = await place.group(place.ada, "web"), await place.group(place.ada, "other")
     inside = [await place.machine(f"in-{number}") for number in range(3)]
     outside = await place.machine("out")
@@ -104,7 +106,7 @@ async def test_a_changed_rule_reaches_every_machine_in_the_group_and_no_other(pl
     assert await marked() == [True, True, True, False]
 
 
-async def test_a_group_in_use_is_not_deleted_and_says_by_whom_it_is_used(place: Place) -> None:
+async def test_a_group_in_use_is_not_deleted_and_says_by_whom_it_is_used(place: SecurityGroupHarness) -> None:
     vm_id = await place.machine("alpha")
     group = await place.group(place.ada)
     await place.put(place.ada, vm_id, [group])
@@ -117,7 +119,7 @@ async def test_a_group_in_use_is_not_deleted_and_says_by_whom_it_is_used(place: 
     assert (await place.ada.call("DELETE", f"/security-groups/{group['id']}")).status_code == 204
 
 
-async def test_a_deleted_machine_keeps_no_group(place: Place) -> None:
+async def test_a_deleted_machine_keeps_no_group(place: SecurityGroupHarness) -> None:
     vm_id = await place.machine()
     group = await place.group(place.ada)
     await place.put(place.ada, vm_id, [group])
@@ -126,7 +128,7 @@ async def test_a_deleted_machine_keeps_no_group(place: Place) -> None:
     assert (await place.ada.call("DELETE", f"/security-groups/{group['id']}")).status_code == 204
 
 
-async def test_a_machine_uses_groups_of_its_own_project_and_those_for_all(place: Place) -> None:
+async def test_a_machine_uses_groups_of_its_own_project_and_those_for_all(place: SecurityGroupHarness) -> None:
     vm_id = await place.machine(owner="ada")
     own, foreign = await place.group(place.ada), await place.group(place.eve)
     await place.put(place.ada, vm_id, [own])
@@ -138,7 +140,7 @@ async def test_a_machine_uses_groups_of_its_own_project_and_those_for_all(place:
     assert [group["id"] for group in networking["groups"]] == [own["id"]]
 
 
-async def test_nobody_changes_the_groups_of_a_foreign_machine(place: Place) -> None:
+async def test_nobody_changes_the_groups_of_a_foreign_machine(place: SecurityGroupHarness) -> None:
     vm_id = await place.machine("canary", owner="eve")
     group = await place.group(place.ada)
     foreign, absent = [await place.put(place.ada, chosen, [group]) for chosen in (vm_id, uuid4())]
@@ -147,7 +149,7 @@ async def test_nobody_changes_the_groups_of_a_foreign_machine(place: Place) -> N
     assert await firewall(place, vm_id) is None
 
 
-async def test_a_customer_is_told_of_their_own_machines_in_a_group_for_all(place: Place) -> None:
+async def test_a_customer_is_told_of_their_own_machines_in_a_group_for_all(place: SecurityGroupHarness) -> None:
     group = await place.group(place.root, "for-all")
     for owner in ("ada", "eve"):
         vm_id = await place.machine(f"of-{owner}", owner=owner)
@@ -160,14 +162,14 @@ async def test_a_customer_is_told_of_their_own_machines_in_a_group_for_all(place
     assert (await place.ada.get("/security-groups")).json()["items"][0]["machine_count"] == 1
 
 
-async def test_a_machine_is_in_no_more_groups_than_it_may(place: Place) -> None:
+async def test_a_machine_is_in_no_more_groups_than_it_may(place: SecurityGroupHarness) -> None:
     vm_id = await place.machine()
     groups = [await place.group(place.ada, f"g{number}") for number in range(MAX_GROUPS_OF_A_MACHINE + 1)]
     assert refusal(await place.put(place.ada, vm_id, groups)) == (400, "invalid")
     assert (await place.put(place.ada, vm_id, groups[1:])).status_code == 200
 
 
-async def test_a_body_without_the_set_changes_nothing(place: Place) -> None:
+async def test_a_body_without_the_set_changes_nothing(place: SecurityGroupHarness) -> None:
     vm_id = await place.machine()
     group = await place.group(place.ada)
     await place.put(place.ada, vm_id, [group])
@@ -175,7 +177,7 @@ async def test_a_body_without_the_set_changes_nothing(place: Place) -> None:
     assert await firewall(place, vm_id) is not None
 
 
-async def bridged(place: Place, **facts: object) -> UUID:
+async def bridged(place: SecurityGroupHarness, **facts: object) -> UUID:
     """A machine with an address on a bridged pool, on a host with these facts."""
     database = place.database
     location = await database.fetchval("SELECT id FROM locations LIMIT 1")
@@ -199,7 +201,7 @@ async def bridged(place: Place, **facts: object) -> UUID:
     return vm_id
 
 
-async def test_a_bridged_machine_is_put_into_no_group_that_its_host_cannot_keep(place: Place) -> None:
+async def test_a_bridged_machine_is_put_into_no_group_that_its_host_cannot_keep(place: SecurityGroupHarness) -> None:
     why = "The kernel has no connection tracking in the bridge family."
     vm_id = await bridged(place, network_features=["nat", "bridged"], network_lacks={"bridge-conntrack": why})
     group = await place.group(place.ada)
@@ -210,12 +212,12 @@ async def test_a_bridged_machine_is_put_into_no_group_that_its_host_cannot_keep(
     assert (await place.put(place.ada, vm_id, [])).status_code == 200
 
 
-async def test_a_bridged_machine_is_in_groups_where_its_host_can_keep_them(place: Place) -> None:
+async def test_a_bridged_machine_is_in_groups_where_its_host_can_keep_them(place: SecurityGroupHarness) -> None:
     vm_id = await bridged(place, network_features=["nat", "bridged", "bridge-conntrack"])
     assert (await place.put(place.ada, vm_id, [await place.group(place.ada)])).status_code == 200
 
 
-async def test_a_machine_that_joins_while_a_rule_is_added_is_told_of_the_rule(place: Place) -> None:
+async def test_a_machine_that_joins_while_a_rule_is_added_is_told_of_the_rule(place: SecurityGroupHarness) -> None:
     vm_id, group = await place.machine(), await place.group(place.ada)
     added = trio.Event()
 
@@ -237,7 +239,9 @@ async def test_a_machine_that_joins_while_a_rule_is_added_is_told_of_the_rule(pl
     assert await place.wanted(vm_id) > generation
 
 
-async def test_machines_and_groups_that_change_at_the_same_time_do_not_get_in_each_others_way(place: Place) -> None:
+async def test_machines_and_groups_that_change_at_the_same_time_do_not_get_in_each_others_way(
+    place: SecurityGroupHarness,
+) -> None:
     groups = [await place.group(place.ada, f"g{number}") for number in range(3)]
     machines = [await place.machine(f"m{number}") for number in range(6)]
     refused: list[tuple[int, str]] = []
@@ -267,7 +271,7 @@ async def test_machines_and_groups_that_change_at_the_same_time_do_not_get_in_ea
         assert len(told.rules) == 12
 
 
-async def test_a_change_of_a_machines_groups_is_audited_on_the_machine(place: Place) -> None:
+async def test_a_change_of_a_machines_groups_is_audited_on_the_machine(place: SecurityGroupHarness) -> None:
     vm_id = await place.machine()
     group = await place.group(place.ada, "web")
     await place.put(place.ada, vm_id, [group])

@@ -15,16 +15,16 @@ from svc_actors.controller.nodes.records import NodeState
 from svc_nodeagent.protocol import DomainState, NetworkSpec
 from svc_nodeagent.simulated import SimulatedMachine
 from tests.support.gateway import NodeOnDisk
-from tests.support.node_api import Site
-from tests.support.security_groups import Place
+from tests.support.node_api import NodeApiHarness
+from tests.support.security_groups import SecurityGroupHarness
 
 
 @dataclass
 class Estate:
     """A place with a host."""
 
-    place: Place
-    site: Site
+    place: SecurityGroupHarness
+    site: NodeApiHarness
     node: NodeOnDisk
 
     async def machine(self, name: str) -> UUID:
@@ -68,8 +68,8 @@ class Estate:
 
 
 @pytest.fixture
-async def estate(place: Place, tmp_path: Path) -> Estate:
-    site = Site(place.world.services, tmp_path)
+async def estate(place: SecurityGroupHarness, tmp_path: Path) -> Estate:
+    site = NodeApiHarness(place.world.services, tmp_path)
     return Estate(place, site, await site.join(await site.bootstrap()))
 
 

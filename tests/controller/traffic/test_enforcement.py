@@ -13,7 +13,7 @@ from svc_actors.controller.traffic.enforcement import enforce_plan
 from svc_actors.controller.traffic.policies import set_policy
 from svc_actors.controller.traffic.policy import UNLIMITED, Policy, TrafficAction
 from svc_actors.store import Database
-from tests.support.traffic import ADMINISTRATOR, Stage, make_stage
+from tests.support.traffic import ADMINISTRATOR, TrafficHarness, make_stage
 
 REPORT, THROTTLE, SUSPEND = TrafficAction
 DECEMBER = datetime(2026, 12, 1, 0, 1, tzinfo=UTC)
@@ -24,14 +24,14 @@ def policy(gib: int | None, action: TrafficAction = REPORT, mbps: int | None = N
     return Policy(gib, action=action, throttle_mbps=mbps)
 
 
-async def saved(stage: Stage, plan_id: object, wanted: Policy) -> None:
+async def saved(stage: TrafficHarness, plan_id: object, wanted: Policy) -> None:
     """As PUT /plans/{id}/traffic does it."""
     async with stage.database.transaction() as tx:
         await set_policy(tx, ADMINISTRATOR, plan_id, wanted, now=stage.now)  # type: ignore[arg-type]
         await enforce_plan(tx, plan_id, stage.now)  # type: ignore[arg-type]
 
 
-async def test_a_report_is_made_once_and_pointed_out_until_the_month_is_over(stage: Stage) -> None:
+async def test_a_report_is_made_once_and_pointed_out_until_the_month_is_over(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     await stage.allow(plan, policy(10))
     vm_id = await stage.machine("web", plan)
@@ -55,7 +55,7 @@ async def test_a_report_is_made_once_and_pointed_out_until_the_month_is_over(sta
     [(policy(10, THROTTLE, 5), (5, False)), (policy(10, SUSPEND), (None, True))],
 )
 async def test_a_sanction_is_in_force_until_the_month_is_over(
-    stage: Stage, allowed: Policy, in_force: tuple[int | None, bool]
+    stage: TrafficHarness, allowed: Policy, in_force: tuple[int | None, bool]
 ) -> None:
     plan = await stage.plan()
     await stage.allow(plan, allowed)
@@ -75,7 +75,7 @@ async def test_a_sanction_is_in_force_until_the_month_is_over(
     assert await stage.history(vm_id) == [("2026-11", allowed.action.value), ("2026-11", "lift")]
 
 
-async def test_a_decision_says_why_and_is_in_the_audit_as_the_services_own(stage: Stage) -> None:
+async def test_a_decision_says_why_and_is_in_the_audit_as_the_services_own(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     await stage.allow(plan, policy(10, THROTTLE, 5))
     vm_id = await stage.machine("web", plan)
@@ -91,7 +91,7 @@ async def test_a_decision_says_why_and_is_in_the_audit_as_the_services_own(stage
     assert (written["project_id"], written["details"]["action"]) == (stage.project_id, "throttle")
 
 
-async def test_a_raised_or_removed_allowance_lets_machines_go_at_once(stage: Stage) -> None:
+async def test_a_raised_or_removed_allowance_lets_machines_go_at_once(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     await stage.allow(plan, policy(10, SUSPEND))
     twelve, thirty = await stage.machine("twelve", plan), await stage.machine("thirty", plan)
@@ -111,7 +111,7 @@ async def test_a_raised_or_removed_allowance_lets_machines_go_at_once(stage: Sta
     ]
 
 
-async def test_a_milder_action_takes_the_place_of_a_harder_one_at_once(stage: Stage) -> None:
+async def test_a_milder_action_takes_the_place_of_a_harder_one_at_once(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     await stage.allow(plan, policy(10, SUSPEND))
     vm_id = await stage.machine("web", plan)
@@ -125,7 +125,7 @@ async def test_a_milder_action_takes_the_place_of_a_harder_one_at_once(stage: St
     assert [action for _, action in await stage.history(vm_id)] == ["suspend", "throttle", "throttle", "report"]
 
 
-async def test_a_tightening_waits_for_the_next_month_and_needs_nobody_then(stage: Stage) -> None:
+async def test_a_tightening_waits_for_the_next_month_and_needs_nobody_then(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     vm_id = await stage.machine("web", plan)
     await stage.sent(vm_id, 50)
@@ -142,7 +142,7 @@ async def test_a_tightening_waits_for_the_next_month_and_needs_nobody_then(stage
     assert await stage.history(vm_id) == [("2026-12", "suspend")]
 
 
-async def test_a_machine_whose_node_can_hold_no_rate_is_reported_until_it_can(stage: Stage) -> None:
+async def test_a_machine_whose_node_can_hold_no_rate_is_reported_until_it_can(stage: TrafficHarness) -> None:
     """Its host would refuse its whole network, and the machine could not even be started."""
     plan = await stage.plan()
     await stage.allow(plan, policy(10, THROTTLE, 5))
@@ -163,7 +163,7 @@ async def test_a_machine_whose_node_can_hold_no_rate_is_reported_until_it_can(st
     assert (await stage.in_force(vm_id), await stage.open_alerts()) == ((5, False), [])
 
 
-async def test_what_was_put_off_can_be_taken_back(stage: Stage) -> None:
+async def test_what_was_put_off_can_be_taken_back(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     vm_id = await stage.machine("web", plan)
     await saved(stage, plan, policy(10, SUSPEND))
@@ -174,13 +174,13 @@ async def test_what_was_put_off_can_be_taken_back(stage: Stage) -> None:
     assert await stage.history(vm_id) == []
 
 
-async def test_a_plan_without_machines_changes_at_once(stage: Stage) -> None:
+async def test_a_plan_without_machines_changes_at_once(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     done = await stage.allow(plan, policy(10))
     assert (done.change.later, done.effective_from, done.machines) == (None, stage.now, 0)
 
 
-async def test_a_clock_that_is_set_back_finds_the_policy_of_that_month(stage: Stage) -> None:
+async def test_a_clock_that_is_set_back_finds_the_policy_of_that_month(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     vm_id = await stage.machine("web", plan)
     await stage.sent(vm_id, 50)
@@ -197,7 +197,7 @@ async def test_a_clock_that_is_set_back_finds_the_policy_of_that_month(stage: St
     assert [action for _, action in await stage.history(vm_id)] == ["suspend", "lift", "suspend"]
 
 
-async def test_who_changes_to_a_larger_plan_or_is_deleted_is_let_go(stage: Stage) -> None:
+async def test_who_changes_to_a_larger_plan_or_is_deleted_is_let_go(stage: TrafficHarness) -> None:
     small, large = await stage.plan("small"), await stage.plan("large")
     await stage.allow(small, policy(10, SUSPEND))
     await stage.allow(large, policy(100, SUSPEND))
@@ -212,7 +212,7 @@ async def test_who_changes_to_a_larger_plan_or_is_deleted_is_let_go(stage: Stage
     assert [action for _, action in await stage.history(gone)] == ["suspend", "lift"]
 
 
-async def test_a_policy_that_is_being_loosened_is_waited_for(stage: Stage) -> None:
+async def test_a_policy_that_is_being_loosened_is_waited_for(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     await stage.allow(plan, policy(10, SUSPEND))
     vm_id = await stage.machine("web", plan)
@@ -228,7 +228,7 @@ async def test_a_policy_that_is_being_loosened_is_waited_for(stage: Stage) -> No
     assert await stage.history(vm_id) == []
 
 
-async def test_several_processes_decide_once(stage: Stage) -> None:
+async def test_several_processes_decide_once(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     await stage.allow(plan, policy(1, SUSPEND))
     machines = [await stage.machine(f"vm{number}", plan) for number in range(8)]
@@ -253,7 +253,7 @@ steps = st.lists(
 )
 
 
-async def test_a_saved_policy_never_makes_things_worse_in_its_month(stage: Stage) -> None:
+async def test_a_saved_policy_never_makes_things_worse_in_its_month(stage: TrafficHarness) -> None:
     @settings(max_examples=60, deadline=None)
     @given(steps)
     def holds(taken: list[tuple[str, object]]) -> None:

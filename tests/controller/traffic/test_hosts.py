@@ -15,18 +15,18 @@ from svc_actors.store import Database
 from svc_nodeagent.simulated import SimulatedHost
 from tests.support.gateway import NodeOnDisk, open_rig, until
 from tests.support.node_api import open_site
-from tests.support.traffic import Stage
+from tests.support.traffic import TrafficHarness
 
 
 def watch_over(database: Database, gateway: CountingGateway) -> TrafficWatch:
     def no_trespass(node_id: UUID, what: str) -> None:
         raise AssertionError(what)
 
-    return TrafficWatch(database, gateway, trespassed=no_trespass)
+    return TrafficWatch(database, gateway, unauthorised_report=no_trespass)
 
 
 async def test_a_figure_goes_on_where_it_was_when_agent_and_controller_are_restarted(
-    stage: Stage, tmp_path: Path
+    stage: TrafficHarness, tmp_path: Path
 ) -> None:
     async with open_rig(stage.database, tmp_path) as rig:
         node: NodeOnDisk = await rig.new_node()
@@ -53,7 +53,7 @@ async def test_a_figure_goes_on_where_it_was_when_agent_and_controller_are_resta
 
 
 async def test_a_machine_beyond_its_allowance_is_cut_off_by_its_host_and_let_go_again(
-    stage: Stage, tmp_path: Path
+    stage: TrafficHarness, tmp_path: Path
 ) -> None:
     async with open_site(stage.database, tmp_path) as site:
         node = await site.join(await site.bootstrap())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from svc_actors.controller.traffic.periods import Period, period_of, shifted, start_of, until
 from svc_actors.controller.traffic.readings import Month, month_of, months_of, store_readings
-from tests.support.traffic import Stage, reading
+from tests.support.traffic import TrafficHarness, reading
 
 NOVEMBER = Period("2026-11")
 
@@ -28,7 +28,7 @@ class Said(NamedTuple):
 said = st.builds(Said, ledger=st.integers(0, 1), month=st.integers(0, 1), steps=st.integers(0, 6))
 
 
-async def test_the_figure_is_the_sum_of_what_each_ledger_said_at_most(stage: Stage) -> None:
+async def test_the_figure_is_the_sum_of_what_each_ledger_said_at_most(stage: TrafficHarness) -> None:
     @settings(max_examples=80, deadline=None)
     @given(st.lists(st.lists(said, min_size=1, max_size=4), max_size=8))
     def holds(answers: list[list[Said]]) -> None:
@@ -37,7 +37,7 @@ async def test_the_figure_is_the_sum_of_what_each_ledger_said_at_most(stage: Sta
     await trio.to_thread.run_sync(holds)
 
 
-async def the_figure_is_the_sum_of_maxima(stage: Stage, answers: list[list[Said]]) -> None:
+async def the_figure_is_the_sum_of_maxima(stage: TrafficHarness, answers: list[list[Said]]) -> None:
     vm_id, ledgers = await stage.machine(f"vm-{uuid4()}"), (uuid4(), uuid4())
     most: dict[tuple[int, int], int] = {}
     for answer in answers:
@@ -59,7 +59,7 @@ async def the_figure_is_the_sum_of_maxima(stage: Stage, answers: list[list[Said]
         assert found.resets == max(0, len(counts) - 1), "another ledger is counting begun anew"
 
 
-async def test_a_figure_never_goes_back(stage: Stage) -> None:
+async def test_a_figure_never_goes_back(stage: TrafficHarness) -> None:
     vm_id = await stage.machine("web")
     await stage.hear(reading(vm_id, 500, 50, samples=9, resets=2))
     await stage.hear(reading(vm_id, 400, 60, samples=3))
@@ -68,7 +68,7 @@ async def test_a_figure_never_goes_back(stage: Stage) -> None:
     )
 
 
-async def test_two_nodes_with_the_same_ledger_count_beside_each_other(stage: Stage) -> None:
+async def test_two_nodes_with_the_same_ledger_count_beside_each_other(stage: TrafficHarness) -> None:
     vm_id, other = await stage.machine("web"), await stage.node("beta")
     await stage.hear(reading(vm_id, 100))
     await stage.database.execute("UPDATE vms SET node_id = $2 WHERE id = $1", vm_id, other)
@@ -78,7 +78,7 @@ async def test_two_nodes_with_the_same_ledger_count_beside_each_other(stage: Sta
     assert (await month_of(stage.database, vm_id, NOVEMBER)).sent_bytes == 140
 
 
-async def refused(stage: Stage, node_id: UUID, *vm_ids: UUID, period: str = "2026-11") -> tuple[int, int]:
+async def refused(stage: TrafficHarness, node_id: UUID, *vm_ids: UUID, period: str = "2026-11") -> tuple[int, int]:
     """How many machines' readings were refused as another's, and as of another time."""
     readings = [reading(vm_id, 1000).model_copy(update={"period": period}) for vm_id in vm_ids]
     async with stage.database.transaction() as tx:
@@ -86,14 +86,14 @@ async def refused(stage: Stage, node_id: UUID, *vm_ids: UUID, period: str = "202
     return len(answer.foreign), len(answer.untimely)
 
 
-async def test_a_node_counts_for_no_machine_but_its_own(stage: Stage) -> None:
+async def test_a_node_counts_for_no_machine_but_its_own(stage: TrafficHarness) -> None:
     own, liar = await stage.machine("own"), await stage.node("liar")
     await stage.hear(reading(own, 5))
     assert await refused(stage, liar, own, uuid4()) == (2, 0)
     assert (await month_of(stage.database, own, NOVEMBER)).sent_bytes == 5
 
 
-async def test_a_month_that_cannot_be_is_not_taken(stage: Stage) -> None:
+async def test_a_month_that_cannot_be_is_not_taken(stage: TrafficHarness) -> None:
     vm_id = await stage.machine("web", created_at=datetime(2026, 10, 5, tzinfo=UTC))
     impossible = dict.fromkeys(("0000-01", "2026-08", "2027-01", "9999-12"), False)
     for period, taken in {**impossible, "2026-09": True, "2026-12": True}.items():
@@ -102,21 +102,23 @@ async def test_a_month_that_cannot_be_is_not_taken(stage: Stage) -> None:
         assert found.sent_bytes == (1000 if taken else 0)
 
 
-async def test_a_moment_outside_its_month_is_read_as_within_it(stage: Stage) -> None:
+async def test_a_moment_outside_its_month_is_read_as_within_it(stage: TrafficHarness) -> None:
     vm_id = await stage.machine("web")
     odd = {"first_at": datetime(1, 1, 1), "last_at": datetime(9999, 12, 31, tzinfo=UTC)}
     await stage.hear(reading(vm_id, 5).model_copy(update=odd))
     assert (await month_of(stage.database, vm_id, NOVEMBER)).first_at == datetime(2026, 11, 1, tzinfo=UTC)
 
 
-async def test_a_deleted_machine_is_counted_to_its_end(stage: Stage) -> None:
+async def test_a_deleted_machine_is_counted_to_its_end(stage: TrafficHarness) -> None:
     vm_id = await stage.machine("gone")
     await stage.database.execute("UPDATE vms SET status = 'deleted', deleted_at = now() WHERE id = $1", vm_id)
     await stage.sent(vm_id, 1)
     assert (await month_of(stage.database, vm_id, NOVEMBER)).sent_bytes == 2**30
 
 
-async def test_twelve_months_are_told_newest_first_with_nothing_for_those_without_readings(stage: Stage) -> None:
+async def test_twelve_months_are_told_newest_first_with_nothing_for_those_without_readings(
+    stage: TrafficHarness,
+) -> None:
     vm_id = await stage.machine("web")
     await stage.hear(reading(vm_id, 7), reading(vm_id, 9, period="2026-01"), reading(vm_id, 1, period="2025-11"))
     months = await months_of(stage.database, vm_id, NOVEMBER)

@@ -11,14 +11,14 @@ import pytest
 
 from svc_actors.controller.traffic.periods import next_period, period_of, shifted, start_of, utc_now
 from svc_actors.controller.traffic.policy import GIB, Policy, TrafficAction
-from tests.support.traffic import Stage, reading
+from tests.support.traffic import TrafficHarness, reading
 from tests.support.traffic_api import Callers, callers, get, put, refused
 
 SUSPEND = {"traffic_gib": 10, "traffic_direction": "both", "traffic_action": "suspend"}
 
 
 @pytest.fixture
-def stage(stage: Stage) -> Stage:
+def stage(stage: TrafficHarness) -> TrafficHarness:
     """With the clock that the API goes by."""
     stage.now = utc_now()
     return stage
@@ -28,7 +28,7 @@ async def shown(people: Callers, query: str = "") -> Any:
     return await get(people.administrator, f"/traffic{query}")
 
 
-async def test_usage_stands_beside_the_allowance(stage: Stage) -> None:
+async def test_usage_stands_beside_the_allowance(stage: TrafficHarness) -> None:
     plan = await stage.plan("small")
     await stage.allow(plan, Policy(10, action=TrafficAction.THROTTLE, throttle_mbps=5))
     heavy, light = await stage.machine("heavy", plan), await stage.machine("light")
@@ -75,7 +75,7 @@ async def test_usage_stands_beside_the_allowance(stage: Stage) -> None:
         assert (len(alone["months"]), alone["months"][0]["sent_bytes"]) == (12, 12 * GIB)
 
 
-async def test_a_customer_sees_their_own_machines_and_the_totals_of_these(stage: Stage) -> None:
+async def test_a_customer_sees_their_own_machines_and_the_totals_of_these(stage: TrafficHarness) -> None:
     plan, period = await stage.plan(), period_of(stage.now)
     await stage.allow(plan, Policy(1, action=TrafficAction.SUSPEND))
     other: UUID = await stage.database.fetchval("INSERT INTO projects (name) VALUES ('other') RETURNING id")
@@ -102,7 +102,7 @@ async def test_a_customer_sees_their_own_machines_and_the_totals_of_these(stage:
         assert (await get(people.customer, f"/vms/{own}/bandwidth"))[0]["sent_bytes"] == 5 * GIB
 
 
-async def test_the_list_is_paged_sorted_and_searched(stage: Stage) -> None:
+async def test_the_list_is_paged_sorted_and_searched(stage: TrafficHarness) -> None:
     for number in range(5):
         await stage.sent(await stage.machine(f"vm{number}"), number)
     async with callers(stage) as people:
@@ -120,7 +120,7 @@ async def test_the_list_is_paged_sorted_and_searched(stage: Stage) -> None:
         assert (await shown(people, "?q=m2"))["sent_bytes"] == 10 * GIB
 
 
-async def test_a_month_shows_the_machines_that_there_were(stage: Stage) -> None:
+async def test_a_month_shows_the_machines_that_there_were(stage: TrafficHarness) -> None:
     present = period_of(stage.now)
     before = shifted(present, -2)
     old, new = await stage.machine("old"), await stage.machine("new", created_at=stage.now)
@@ -139,7 +139,7 @@ async def test_a_month_shows_the_machines_that_there_were(stage: Stage) -> None:
         assert refused(await people.administrator.get(f"/vms/{gone}/traffic")) == "not_found"
 
 
-async def test_a_period_is_a_month_that_has_begun(stage: Stage) -> None:
+async def test_a_period_is_a_month_that_has_begun(stage: TrafficHarness) -> None:
     vm_id = await stage.machine("web")
     async with callers(stage) as people:
         for period in ("2026-13", "2026", "2026-1", "x", f"{next_period(period_of(stage.now))}"):
@@ -148,7 +148,7 @@ async def test_a_period_is_a_month_that_has_begun(stage: Stage) -> None:
         assert (await shown(people, "?period=2020-02"))["items"] == []
 
 
-async def test_an_allowance_for_machines_that_there_are_begins_with_the_next_month(stage: Stage) -> None:
+async def test_an_allowance_for_machines_that_there_are_begins_with_the_next_month(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     vm_id = await stage.machine("web", plan)
     await stage.sent(vm_id, 50)
@@ -169,7 +169,7 @@ async def test_an_allowance_for_machines_that_there_are_begins_with_the_next_mon
         assert (await get(people.customer, f"/vms/{vm_id}/traffic"))["position"]["state"] == "unlimited"
 
 
-async def test_a_mixed_change_is_told_part_by_part(stage: Stage) -> None:
+async def test_a_mixed_change_is_told_part_by_part(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     await stage.allow(plan, Policy(10))
     vm_id = await stage.machine("web", plan)
@@ -191,7 +191,7 @@ async def test_a_mixed_change_is_told_part_by_part(stage: Stage) -> None:
         assert same["note"] == "Nothing is other than before."
 
 
-async def test_a_change_of_policy_is_audited_once(stage: Stage) -> None:
+async def test_a_change_of_policy_is_audited_once(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     async with callers(stage) as people:
         await put(people.administrator, f"/plans/{plan}/traffic", SUSPEND)
@@ -214,7 +214,7 @@ async def test_a_change_of_policy_is_audited_once(stage: Stage) -> None:
         {"traffic_gib": 10, "effective_from": "2020-01"},
     ],
 )
-async def test_a_policy_that_cannot_be_is_refused(stage: Stage, body: dict[str, object]) -> None:
+async def test_a_policy_that_cannot_be_is_refused(stage: TrafficHarness, body: dict[str, object]) -> None:
     plan = await stage.plan()
     async with callers(stage) as people:
         assert refused(await people.administrator.call("PUT", f"/plans/{plan}/traffic", body)) == "invalid"
@@ -222,7 +222,7 @@ async def test_a_policy_that_cannot_be_is_refused(stage: Stage, body: dict[str, 
         assert (shown_plan["traffic_gib"], shown_plan["traffic_pending"]) == (None, None)
 
 
-async def test_policies_are_the_administrators_and_set_in_their_own_place(stage: Stage) -> None:
+async def test_policies_are_the_administrators_and_set_in_their_own_place(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     async with callers(stage) as people:
         for client in (people.customer, people.staff):

@@ -22,7 +22,7 @@ from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, NodeOperation, OperationResult, TrafficResult
-from tests.support.traffic import CountingNodes, Stage, reading
+from tests.support.traffic import CountingNodes, TrafficHarness, reading
 
 NOVEMBER = Period("2026-11")
 NEVER = 1e9
@@ -32,13 +32,15 @@ def no_trespass(node_id: UUID, what: str) -> None:
     raise AssertionError(what)
 
 
-async def test_a_watch_counts_and_enforces_by_itself(stage: Stage) -> None:
+async def test_a_watch_counts_and_enforces_by_itself(stage: TrafficHarness) -> None:
     plan = await stage.plan()
     await stage.allow(plan, Policy(1, action=TrafficAction.SUSPEND))
     vm_id = await stage.machine("web", plan)
     nodes = CountingNodes({stage.node_id: TrafficResult(ledger_id=uuid4(), readings=(reading(vm_id, 2 * GIB),))})
-    rhythm = TrafficRhythm(ask=0.01, look=0.005, enforce=0.01)
-    watch = TrafficWatch(stage.database, nodes, trespassed=no_trespass, clock=lambda: stage.now, rhythm=rhythm)
+    intervals = TrafficRhythm(ask=0.01, look=0.005, enforce=0.01)
+    watch = TrafficWatch(
+        stage.database, nodes, unauthorised_report=no_trespass, clock=lambda: stage.now, intervals=intervals
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.run)
         with trio.fail_after(10):
@@ -47,14 +49,14 @@ async def test_a_watch_counts_and_enforces_by_itself(stage: Stage) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_node_that_counts_for_anothers_machine_is_told_of_once(stage: Stage) -> None:
+async def test_a_node_that_counts_for_anothers_machine_is_told_of_once(stage: TrafficHarness) -> None:
     own, foreign = await stage.machine("own"), await stage.machine("foreign", node_id=await stage.node("beta"))
     trespasses: list[tuple[UUID, str]] = []
     nodes = CountingNodes(
         {stage.node_id: TrafficResult(ledger_id=uuid4(), readings=(reading(own, 5), reading(foreign, 7)))}
     )
     watch = TrafficWatch(
-        stage.database, nodes, trespassed=lambda *said: trespasses.append(said), clock=lambda: stage.now
+        stage.database, nodes, unauthorised_report=lambda *said: trespasses.append(said), clock=lambda: stage.now
     )
     for _ in range(3):
         await watch.ask(stage.node_id)
@@ -64,7 +66,7 @@ async def test_a_node_that_counts_for_anothers_machine_is_told_of_once(stage: St
     assert await month_of(stage.database, foreign, NOVEMBER) == Month(NOVEMBER)
 
 
-async def test_a_node_that_counts_for_anothers_machine_is_audited(stage: Stage) -> None:
+async def test_a_node_that_counts_for_anothers_machine_is_audited(stage: TrafficHarness) -> None:
     foreign = await stage.machine("foreign", node_id=await stage.node("beta"))
     nodes = CountingNodes({stage.node_id: TrafficResult(ledger_id=uuid4(), readings=(reading(foreign, 7),))})
 
@@ -75,8 +77,8 @@ async def test_a_node_that_counts_for_anothers_machine_is_audited(stage: Stage) 
             stage.database, cast(Presence, None), cast(Authority, None), observe, recheck=lambda node_id: None
         )
         system.register(Node, lambda _: Node(services))
-        trespassed = NodeWatch(system, stage.database, machine_deliverer(system)).hooks.trespassed
-        watch = TrafficWatch(stage.database, nodes, trespassed=trespassed, clock=lambda: stage.now)
+        unauthorised_report = NodeWatch(system, stage.database, machine_deliverer(system)).hooks.unauthorised_report
+        watch = TrafficWatch(stage.database, nodes, unauthorised_report=unauthorised_report, clock=lambda: stage.now)
         await watch.ask(stage.node_id)
         with trio.fail_after(10):
             while not (rows := await stage.database.fetch("SELECT * FROM audit WHERE outcome = 'denied'")):
@@ -108,7 +110,7 @@ async def test_every_node_is_asked_once_a_minute_and_not_all_at_the_same_time(
     none: Database, autojump_clock: trio.testing.MockClock
 ) -> None:
     nodes = Away(dict.fromkeys(many(200), TrafficResult(ledger_id=uuid4(), readings=())))
-    watch = TrafficWatch(none, nodes, trespassed=no_trespass, rhythm=TrafficRhythm(enforce=NEVER))
+    watch = TrafficWatch(none, nodes, unauthorised_report=no_trespass, intervals=TrafficRhythm(enforce=NEVER))
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.run)
         await trio.sleep(31)
@@ -125,7 +127,9 @@ async def test_a_node_that_hangs_has_one_question_and_holds_up_no_other(
 ) -> None:
     hanging, answering = many(40)[:20], many(40)[20:]
     nodes = Away(dict.fromkeys(answering, TrafficResult(ledger_id=uuid4(), readings=())), set(hanging))
-    watch = TrafficWatch(none, nodes, trespassed=no_trespass, rhythm=TrafficRhythm(enforce=NEVER, patience=NEVER))
+    watch = TrafficWatch(
+        none, nodes, unauthorised_report=no_trespass, intervals=TrafficRhythm(enforce=NEVER, patience=NEVER)
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.run)
         await trio.sleep(305)

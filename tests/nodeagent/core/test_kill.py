@@ -14,7 +14,7 @@ import trio
 import svc_nodeagent
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DeleteResult, OperationId, VmCreate, VmDelete
-from tests.support.gateway import NodeOnDisk, Rig, create, open_rig
+from tests.support.gateway import GatewayHarness, NodeOnDisk, create, open_rig
 
 CORE = ("agent.py", "dispatch.py", "journal.py", "simulated.py")
 _POINT = re.compile(r'fault_point\("([a-z._]+)"\)')
@@ -48,7 +48,7 @@ async def test_an_agent_killed_at_any_point_ends_with_the_machine_once_and_every
     assert {kept: network["carried"] for kept, network in state["network"]["networks"].items()} == {vm_id: ["10.0.0.5"]}
 
 
-async def _delete_another(rig: Rig, node: NodeOnDisk) -> None:
+async def _delete_another(rig: GatewayHarness, node: NodeOnDisk) -> None:
     other: VmCreate = create()
     await rig.gateway.perform(node.node_id, OperationId("2:create"), other, timeout=50)
     delete = VmDelete(vm_id=other.machine.vm_id, destroy_disks=True)

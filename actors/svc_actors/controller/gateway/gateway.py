@@ -73,7 +73,7 @@ class GatewayHooks:
     disconnected: Callable[[UUID], None] = _nothing
     domain_changed: Callable[[UUID, DomainChanged], None] = _nothing
     heartbeat: Callable[[UUID, Heartbeat], None] = _nothing
-    trespassed: Callable[[UUID, str], None] = _nothing
+    unauthorised_report: Callable[[UUID, str], None] = _nothing
     """A node answered for what is not its own; the answer was refused."""
 
 
@@ -349,7 +349,7 @@ class Gateway:
         if not node.reports.spend():
             return
         log.error("gateway.trespass", node_id=str(node_id), what=what)
-        self._hooks.trespassed(node_id, what)
+        self._hooks.unauthorised_report(node_id, what)
 
     async def _renew(self, connection: AgentConnection, renewal: Renewal) -> None:
         try:

@@ -5,8 +5,8 @@ Invariants:
 - a ticket is redeemed by deleting its row, so of any number of concurrent redeems one succeeds;
 - a ticket issued to a browser session is honoured only beside that session's cookie; one issued to an API token may be
   handed on (a provider's own page shows its customer's console with it);
-- an open console is worth no more than what its ticket was issued for: `standing` tells whether the session or token,
-  the person and the machine still allow it.
+- an open console is worth no more than what its ticket was issued for: `console_access` tells whether the session or
+  token, the person and the machine still allow it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from svc_nodeagent.protocol import ConsoleKind, ConsoleOpen
 __all__ = [
     "OPENABLE",
     "TICKET_SECONDS",
+    "ConsoleAccess",
     "ConsoleKind",
     "ConsoleOpen",
     "Grant",
     "Holder",
     "IssuedTicket",
     "SessionCredential",
-    "Standing",
     "TokenCredential",
+    "console_access",
     "issue",
     "redeem",
-    "standing",
 ]
 
 TICKET_SECONDS = 30
@@ -78,7 +78,7 @@ class Grant:
     holder: Holder
 
 
-class Standing(StrEnum):
+class ConsoleAccess(StrEnum):
     """Whether a console may be open, and if not, why."""
 
     GOOD = "good"
@@ -128,7 +128,7 @@ async def redeem(store: Queryable, ticket: str, *, session_cookie: str | None) -
     return Grant(row["vm_id"], ConsoleKind(row["kind"]), Holder(row["user_id"], credential))
 
 
-async def standing(store: Queryable, grant: Grant) -> Standing:
+async def console_access(store: Queryable, grant: Grant) -> ConsoleAccess:
     session_id, token_id = _columns(grant.holder)
     row = await store.fetchrow(
         """SELECT vms.deleted_at IS NOT NULL AS deleted, vms.status,
@@ -146,10 +146,10 @@ async def standing(store: Queryable, grant: Grant) -> Standing:
         token_id,
     )
     if row is None or not row["allowed"]:
-        return Standing.SIGNED_OUT
+        return ConsoleAccess.SIGNED_OUT
     if row["deleted"]:
-        return Standing.MACHINE_GONE
-    return Standing.GOOD if row["status"] in OPENABLE else Standing.MACHINE_STOPPED
+        return ConsoleAccess.MACHINE_GONE
+    return ConsoleAccess.GOOD if row["status"] in OPENABLE else ConsoleAccess.MACHINE_STOPPED
 
 
 def _columns(holder: Holder) -> tuple[UUID | None, UUID | None]:

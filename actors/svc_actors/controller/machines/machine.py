@@ -1,11 +1,11 @@
 """The Machine actor: the only one that changes a machine's status.
 
 An order is decided here, written in one transaction (status, task, audit, event), and then acted on by the task runner.
-When the task ends, the runner asks `task_ended`, which writes the end of the task together with what the host's word
-makes of the machine. What a host says outside of a task arrives by `observed`.
+When the task ends, the runner asks `task_ended`, which writes the end of the task together with what the last
+observation makes of the machine. What a host says outside of a task arrives by `observed`.
 
 Invariants:
-- every status change is a move of the table in `machine_states`;
+- every status change is a move of the table in `states`;
 - one open task at a time (also a constraint of the database); only `force_stop` supersedes, and says so in the task
   that it ends; a superseded task's outcome changes nothing any more;
 - the row is locked while it is decided, so that two processes could not decide at once.
@@ -27,12 +27,12 @@ from svc_actors.controller.machines.states import (
     UNKNOWN_WHILE_AWAY,
     IllegalMove,
     MachineStatus,
+    Observation,
     Order,
-    Word,
     move,
-    participle,
+    observe,
+    refusal_text,
     run_it_first,
-    word_of,
 )
 from svc_actors.controller.networking.addresses import IPAddress, begin_release, free_removed, keep_addresses
 from svc_actors.controller.networking.changes import call_watch, network_alert, network_applied, network_changed
@@ -106,7 +106,7 @@ class Machine(Actor):
 
     async def delete(self, caller: Caller, *, destroy_disks: bool) -> Task:
         """Taken while the node is away as well: the deletion is recorded, the addresses wait to be released (by the
-        node's word, or by force), and the task waits for the node to come back."""
+        node's confirmation, or by force), and the task waits for the node to come back."""
         return await self._order(caller, Order.DELETE, "vm.delete", {"destroy_disks": destroy_disks})
 
     async def update(self, caller: Caller, changes: Changes) -> Task:
@@ -218,7 +218,7 @@ class Machine(Actor):
                     await close_alert(tx, network_alert(self.vm_id))
                     await leave_groups(tx, self.vm_id)
                     await call_watch(tx)
-                    await self._move(tx, vm, Word.DELETED, None)
+                    await self._move(tx, vm, Observation.DELETED, None)
                     return
                 case "vm.delete":
                     await keep_addresses(tx, self.vm_id, task.parameters.get(RELEASED, ()))
@@ -234,9 +234,11 @@ class Machine(Actor):
                 await network_applied(tx, self.vm_id, task.parameters[GENERATION])
             else:
                 await call_watch(tx)
-            word = (word_of(observed) if observed is not None else None) or _unspoken(vm.status)
-            cause = None if ending.succeeded else f"{_deed(task.op)}: {ending.message}"
-            await self._move(tx, vm, word, cause if word in (Word.UNBUILT, Word.LOST) else None)
+            observation = (observe(observed) if observed is not None else None) or _assumed_observation(vm.status)
+            cause = None if ending.succeeded else f"{_failure_prefix(task.op)}: {ending.message}"
+            await self._move(
+                tx, vm, observation, cause if observation in (Observation.UNBUILT, Observation.LOST) else None
+            )
 
         await self._database.transact(work)
 
@@ -249,12 +251,12 @@ class Machine(Actor):
         if await tx.fetchval(_HEARD_SINCE, asked_at, vm.observed_at):
             return True
         await self._note(tx, state)
-        word = word_of(state)
-        if word is None or await open_task_of(tx, ResourceKind.VM, self.vm_id) is not None:
+        observation = observe(state)
+        if observation is None or await open_task_of(tx, ResourceKind.VM, self.vm_id) is not None:
             return True
         if vm.status is MachineStatus.FAILED and vm.built_at is None:
             return True
-        await self._move(tx, vm, word, _reason(state, reason))
+        await self._move(tx, vm, observation, _reason(state, reason))
         return True
 
     async def _order(
@@ -280,7 +282,7 @@ class Machine(Actor):
                 status = move(vm.status, order)
             except IllegalMove:
                 raise conflict(
-                    f"The machine is {vm.status.value} and cannot be {participle(order)}.",
+                    f"The machine is {vm.status.value} and cannot be {refusal_text(order)}.",
                     details={"status": vm.status.value},
                 ) from None
             if order is Order.DELETE:
@@ -337,11 +339,11 @@ class Machine(Actor):
         )
         return task
 
-    async def _move(self, tx: Transaction, vm: MachineRow, word: Word, reason: str | None) -> None:
-        """Follow the table by the host's word, and write it where it changes anything."""
-        status = move(vm.status, word)
+    async def _move(self, tx: Transaction, vm: MachineRow, observation: Observation, reason: str | None) -> None:
+        """Follow the table by the host's observation, and write it where it changes anything."""
+        status = move(vm.status, observation)
         if status is MachineStatus.FAILED and vm.status is MachineStatus.FAILED:
-            reason = vm.status_reason if word is not Word.UNBUILT else reason or vm.status_reason
+            reason = vm.status_reason if observation is not Observation.UNBUILT else reason or vm.status_reason
         if status is MachineStatus.FAILED and reason is None:
             reason = "The host does not have the machine any more."
         if (status, reason) != (vm.status, vm.status_reason):
@@ -398,15 +400,15 @@ class Machine(Actor):
         )
 
 
-def _unspoken(status: MachineStatus) -> Word:
-    """The word to go by where the host has said nothing final: what the machine was before the order."""
+def _assumed_observation(status: MachineStatus) -> Observation:
+    """The observation to go by where the host has said nothing final: what the machine was before the order."""
     match status:
         case MachineStatus.CREATING | MachineStatus.DELETING | MachineStatus.FAILED:
-            return Word.UNBUILT
+            return Observation.UNBUILT
         case MachineStatus.STARTING | MachineStatus.STOPPED:
-            return Word.STOPPED
+            return Observation.STOPPED
         case _:
-            return Word.RUNNING
+            return Observation.RUNNING
 
 
 def _require_known(vm: MachineRow) -> None:
@@ -438,5 +440,5 @@ def _reason(state: DomainState, reason: str) -> str | None:
             return None
 
 
-def _deed(op: str) -> str:
+def _failure_prefix(op: str) -> str:
     return {"vm.create": "Creation failed", "vm.delete": "Deletion failed"}.get(op, "The last task failed")

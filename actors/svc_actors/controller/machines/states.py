@@ -6,16 +6,16 @@ Theory of operation. A machine has one status in the record. Two kinds of event 
    transient status (`starting`, `stopping`, `rebooting`, `deleting`) and makes a task. One task at a time: while one
    is open every other order is refused as `not_ready`, but for `force_stop`, which supersedes a start, a shutdown, a
    reboot or a reset that is under way.
-2. *The host's word*: what the node said that the guest is. Only the host's word leads to `running` and `stopped`; the
-   record never claims more than was seen. While a task is open the word is noted beside the status and applied when the
-   task ends (a guest that is being rebooted is briefly off, and nobody should see it `stopped`).
+2. *Observations*: what the node said that the guest is. Only an observation leads to `running` and `stopped`; the
+   record never claims more than was seen. While a task is open the observation is noted beside the status and applied
+   when the task ends (a guest that is being rebooted is briefly off, and nobody should see it `stopped`).
 
-Rule one: a task's end moves the machine by the host's last word, whether the task succeeded or not. A shutdown that the
+Rule one: a task's end moves the machine by the last observation, whether the task succeeded or not. A shutdown that the
 guest ignored leads back to `running`, because that is what the host says.
 Rule two: where the host has never spoken of the machine, a task that fails leads to `failed`, with the cause.
 
 `failed` means that the creation failed or that the host lost the machine, always with `status_reason`. A machine that
-was built and comes back on its host leaves `failed` by the host's word; one that was never built can only be deleted.
+was built and comes back on its host leaves `failed` by an observation; one that was never built can only be deleted.
 `unknown` is shown, never stored: the machine's node is not online, so what it is now is not known.
 """
 
@@ -50,7 +50,7 @@ class Order(StrEnum):
     DELETE = "delete"
 
 
-class Word(StrEnum):
+class Observation(StrEnum):
     """What the host said, or that it has nothing to say (`UNBUILT`: the task failed before there was a machine)."""
 
     RUNNING = "host_running"
@@ -60,29 +60,29 @@ class Word(StrEnum):
     UNBUILT = "unbuilt"
 
 
-Event = Order | Word
+Event = Order | Observation
 
 _S = MachineStatus
 
 MOVES: Final[dict[MachineStatus, dict[Event, MachineStatus]]] = {
     _S.CREATING: {
-        Word.RUNNING: _S.RUNNING,
-        Word.STOPPED: _S.STOPPED,
-        Word.LOST: _S.FAILED,
-        Word.UNBUILT: _S.FAILED,
+        Observation.RUNNING: _S.RUNNING,
+        Observation.STOPPED: _S.STOPPED,
+        Observation.LOST: _S.FAILED,
+        Observation.UNBUILT: _S.FAILED,
     },
     _S.STOPPED: {
         Order.START: _S.STARTING,
         Order.DELETE: _S.DELETING,
-        Word.RUNNING: _S.RUNNING,
-        Word.STOPPED: _S.STOPPED,
-        Word.LOST: _S.FAILED,
+        Observation.RUNNING: _S.RUNNING,
+        Observation.STOPPED: _S.STOPPED,
+        Observation.LOST: _S.FAILED,
     },
     _S.STARTING: {
         Order.FORCE_STOP: _S.STOPPING,
-        Word.RUNNING: _S.RUNNING,
-        Word.STOPPED: _S.STOPPED,
-        Word.LOST: _S.FAILED,
+        Observation.RUNNING: _S.RUNNING,
+        Observation.STOPPED: _S.STOPPED,
+        Observation.LOST: _S.FAILED,
     },
     _S.RUNNING: {
         Order.SHUTDOWN: _S.STOPPING,
@@ -90,35 +90,35 @@ MOVES: Final[dict[MachineStatus, dict[Event, MachineStatus]]] = {
         Order.FORCE_STOP: _S.STOPPING,
         Order.RESET: _S.REBOOTING,
         Order.DELETE: _S.DELETING,
-        Word.RUNNING: _S.RUNNING,
-        Word.STOPPED: _S.STOPPED,
-        Word.LOST: _S.FAILED,
+        Observation.RUNNING: _S.RUNNING,
+        Observation.STOPPED: _S.STOPPED,
+        Observation.LOST: _S.FAILED,
     },
     _S.STOPPING: {
         Order.FORCE_STOP: _S.STOPPING,
-        Word.RUNNING: _S.RUNNING,
-        Word.STOPPED: _S.STOPPED,
-        Word.LOST: _S.FAILED,
+        Observation.RUNNING: _S.RUNNING,
+        Observation.STOPPED: _S.STOPPED,
+        Observation.LOST: _S.FAILED,
     },
     _S.REBOOTING: {
         Order.FORCE_STOP: _S.STOPPING,
-        Word.RUNNING: _S.RUNNING,
-        Word.STOPPED: _S.STOPPED,
-        Word.LOST: _S.FAILED,
+        Observation.RUNNING: _S.RUNNING,
+        Observation.STOPPED: _S.STOPPED,
+        Observation.LOST: _S.FAILED,
     },
     _S.DELETING: {
-        Word.DELETED: _S.DELETED,
-        Word.RUNNING: _S.RUNNING,
-        Word.STOPPED: _S.STOPPED,
-        Word.LOST: _S.FAILED,
-        Word.UNBUILT: _S.FAILED,
+        Observation.DELETED: _S.DELETED,
+        Observation.RUNNING: _S.RUNNING,
+        Observation.STOPPED: _S.STOPPED,
+        Observation.LOST: _S.FAILED,
+        Observation.UNBUILT: _S.FAILED,
     },
     _S.FAILED: {
         Order.DELETE: _S.DELETING,
-        Word.RUNNING: _S.RUNNING,
-        Word.STOPPED: _S.STOPPED,
-        Word.LOST: _S.FAILED,
-        Word.UNBUILT: _S.FAILED,
+        Observation.RUNNING: _S.RUNNING,
+        Observation.STOPPED: _S.STOPPED,
+        Observation.LOST: _S.FAILED,
+        Observation.UNBUILT: _S.FAILED,
     },
     _S.DELETED: {},
 }
@@ -127,7 +127,7 @@ UNKNOWN_WHILE_AWAY: Final = frozenset({_S.STOPPED, _S.STARTING, _S.RUNNING, _S.S
 """What only the host can say: of these, `unknown` is shown while the machine's node is not online, and no order but a
 deletion is taken."""
 
-_PARTICIPLES: Final = {
+_REFUSAL_TEXTS: Final = {
     Order.START: "started",
     Order.SHUTDOWN: "shut down",
     Order.REBOOT: "rebooted",
@@ -152,22 +152,22 @@ def move(status: MachineStatus, event: Event) -> MachineStatus:
         raise IllegalMove(status, event) from None
 
 
-def word_of(state: DomainState) -> Word | None:
-    """The word that a host's observation is; None for a guest on its way somewhere, which says nothing final."""
+def observe(state: DomainState) -> Observation | None:
+    """What a state that a host reported says of a machine; None for a guest on its way, which says nothing final."""
     match state:
         case DomainState.RUNNING | DomainState.PAUSED:
-            return Word.RUNNING
+            return Observation.RUNNING
         case DomainState.STOPPED | DomainState.CRASHED:
-            return Word.STOPPED
+            return Observation.STOPPED
         case DomainState.ABSENT:
-            return Word.LOST
+            return Observation.LOST
         case DomainState.SHUTTING_DOWN:
             return None
 
 
-def participle(order: Order) -> str:
+def refusal_text(order: Order) -> str:
     """`started`, `forced to stop`, ...: for a sentence that refuses the order."""
-    return _PARTICIPLES[order]
+    return _REFUSAL_TEXTS[order]
 
 
 def run_it_first(status: MachineStatus) -> str | None:

@@ -189,8 +189,8 @@ async def allocate_first(
 
 
 async def begin_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = None) -> tuple[str, ...]:
-    """All addresses of a machine that is going, or the one that is detached, wait from here on for the node's word.
-    Gives them as text.
+    """All addresses of a machine that is going, or the one that is detached, wait from here on for the node's
+    confirmation. Gives them as text.
 
     With `ip` (of a sub-prefix, any address in it) raises not_found when the machine has no such address, and conflict
     for its primary one and for one that is being released already.
@@ -270,8 +270,8 @@ async def free_removed(
 
 
 async def force_free(tx: Transaction, pool_id: UUID, ip: IPAddress) -> Record:
-    """Free an address without its node's word: the caller answers for it, and audits it. Gives `text`, and the `vm_id`
-    and `vm_name` of who was releasing it.
+    """Free an address without its node's confirmation: the caller answers for it, and audits it. Gives `text`, and the
+    `vm_id` and `vm_name` of who was releasing it.
 
     Raises conflict unless it is being released, not_found for another pool's address. What the node says later about
     the release finds nothing to free.

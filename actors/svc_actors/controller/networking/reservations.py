@@ -6,8 +6,8 @@ Invariants:
 - the pool's own arithmetic (network, broadcast, gateway, its hosts' own addresses) is settled again whenever something
   it depends on changes or sets an address free, and nobody deletes it;
 - a host's own address that a machine holds already is an alert until it is not: `pool-host-address:<pool>:<address>`;
-- a node's word sets a bounded part of a pool aside, and an observed node's nothing: what it claims beyond that is an
-  alert, `pool-host-claims:<pool>:<node>`, so that no node takes a pool away from all others.
+- a node's report sets a bounded part of a pool aside, and an observed node's nothing: what it claims beyond that is
+  an alert, `pool-host-claims:<pool>:<node>`, so that no node takes a pool away from all others.
 """
 
 from __future__ import annotations

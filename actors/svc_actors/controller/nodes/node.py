@@ -196,7 +196,7 @@ class Node(Actor):
             )
             if placed is not None and placed["node_id"] != self.node_id:
                 what = f"reported machine {change.vm_id} as {change.state.value}, which is not placed on it"
-                await self.trespassed(what)
+                await self.unauthorised_report(what)
                 return
             if placed is not None:
                 self._services.observe(self.node_id, change.vm_id, change.state, change.reason, None)
@@ -210,7 +210,7 @@ class Node(Actor):
             self._services.recheck(self.node_id)
             raise
 
-    async def trespassed(self, what: str) -> None:
+    async def unauthorised_report(self, what: str) -> None:
         """The node spoke for what is not its own. It was refused; the audit says so, up to so many times an hour."""
         now = trio.current_time()
         self._trespasses = [when for when in self._trespasses if now - when < _HOUR]

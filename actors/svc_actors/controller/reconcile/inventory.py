@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from svc_actors.controller.machines.states import MachineStatus, move, word_of
+from svc_actors.controller.machines.states import MachineStatus, move, observe
 from svc_actors.store import Queryable
 from svc_nodeagent.protocol import DomainState
 
@@ -95,5 +95,5 @@ def _differs(machine: RecordedMachine, state: DomainState) -> bool:
         return True
     if machine.busy or (machine.status is MachineStatus.FAILED and not machine.built):
         return False
-    word = word_of(state)
-    return word is not None and move(machine.status, word) is not machine.status
+    observation = observe(state)
+    return observation is not None and move(machine.status, observation) is not machine.status

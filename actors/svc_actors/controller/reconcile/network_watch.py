@@ -9,7 +9,7 @@ Invariants:
   that task;
 - of a machine that lives, addresses are released only after the host has applied what no longer holds them: whatever
   older order is still on its way changes nothing there any more, so it could not bring them back;
-- an address is freed by its node's word alone, and only what was being released when the node was asked;
+- an address is freed by its node's confirmation alone, and only what was being released when the node was asked;
 - a machine, or a node, that fails holds up no other: so many at once on a node, and a pause that doubles. A new change
   of the machine, and a new connection of its node, are tried at once;
 - only nodes that are managed and online are asked.
@@ -136,10 +136,10 @@ class _NotDone(Exception):  # noqa: N818 - named for what it says
 class NetworkWatch:
     """One a process; `run` under the composer's nursery. `connected` is for the gateway's hook of that name."""
 
-    def __init__(self, database: Database, gateway: NetworkGateway, *, rhythm: NetworkRhythm | None = None) -> None:
+    def __init__(self, database: Database, gateway: NetworkGateway, *, intervals: NetworkRhythm | None = None) -> None:
         self._database = database
         self._gateway = gateway
-        self._rhythm = rhythm or NetworkRhythm()
+        self._intervals = intervals or NetworkRhythm()
         self._nodes: dict[UUID, _Node] = {}
         self._called = trio.Event()
         self.applied = 0
@@ -164,9 +164,9 @@ class NetworkWatch:
                 except Exception:
                     # A defect in one round: the watch, and the controller with it, goes on.
                     log.exception("network_watch.failed")
-                with trio.move_on_after(self._rhythm.round):
+                with trio.move_on_after(self._intervals.round):
                     await self._called.wait()
-                await trio.sleep(self._rhythm.gather)
+                await trio.sleep(self._intervals.gather)
 
     async def _hear(self, *, task_status: trio.TaskStatus[None]) -> None:
         with self._database.announcements.listener(CHANNEL, lambda _: self._called.set()):
@@ -183,7 +183,7 @@ class NetworkWatch:
                 continue
             node = self._nodes.get(node_id)
             if node is None:
-                node = self._nodes[node_id] = _Node(trio.Semaphore(self._rhythm.at_once))
+                node = self._nodes[node_id] = _Node(trio.Semaphore(self._intervals.at_once))
                 nursery.start_soon(self._serve, node_id, node)
             node.called.set()
 
@@ -197,7 +197,7 @@ class NetworkWatch:
                     await self._work_off(node_id, node, nursery)
                 except DomainError as error:
                     log.warning("network_watch.node_interrupted", node_id=str(node_id), error=str(error))
-                    await trio.sleep(self._rhythm.first_pause)
+                    await trio.sleep(self._intervals.first_pause)
                     node.called.set()
                 except Exception:
                     # A defect over one node; the next round begins anew.
@@ -208,7 +208,7 @@ class NetworkWatch:
                     del self._nodes[node_id]
                     return
                 rested = min((rest.until for rest in node.resting.values()), default=0.0)
-                with trio.move_on_at(max(rested, started + self._rhythm.between_retries)):
+                with trio.move_on_at(max(rested, started + self._intervals.between_retries)):
                     await node.called.wait()
 
     async def _work_off(self, node_id: UUID, node: _Node, nursery: trio.Nursery) -> None:
@@ -219,10 +219,10 @@ class NetworkWatch:
             del node.resting[vm_id]  # What is not outstanding any more needs no rest.
         after = _NOBODY
         while self._gateway.is_online(node_id):
-            page = await self._database.fetch(_OF_A_NODE, node_id, after, self._rhythm.page)
+            page = await self._database.fetch(_OF_A_NODE, node_id, after, self._intervals.page)
             for row in page:
                 await self._begin(node_id, node, row, rested, nursery)
-            if len(page) < self._rhythm.page:
+            if len(page) < self._intervals.page:
                 return
             after = page[-1]["id"]
 
@@ -241,7 +241,7 @@ class NetworkWatch:
         node.resting.pop(vm_id, None)
         node.under_way.add(vm_id)
         await node.slots.acquire()
-        pause = self._rhythm.first_pause if rest is None else min(2 * rest.pause, self._rhythm.longest_pause)
+        pause = self._intervals.first_pause if rest is None else min(2 * rest.pause, self._intervals.longest_pause)
         nursery.start_soon(self._bring, node_id, node, vm_id, row["net_wanted"], pause)
 
     async def _bring(self, node_id: UUID, node: _Node, vm_id: UUID, generation: int, pause: float) -> None:
@@ -320,7 +320,7 @@ class NetworkWatch:
 
     async def _perform(self, node_id: UUID, operation_id: OperationId, operation: NodeOperation) -> OperationResult:
         try:
-            return await self._gateway.perform(node_id, operation_id, operation, timeout=self._rhythm.operation)
+            return await self._gateway.perform(node_id, operation_id, operation, timeout=self._intervals.operation)
         except NodeUnavailable:
             # It is asked for anew, as it then stands: this one is not to be done later.
             await self._gateway.cancel(node_id, operation_id)

@@ -92,7 +92,7 @@ Forgettable = Callable[[Sequence[OperationId]], Awaitable[list[OperationId]]]
 
 
 @dataclass(frozen=True)
-class Rhythm:
+class Intervals:
     """Seconds."""
 
     grace: float = 30.0
@@ -121,7 +121,7 @@ class NodeWatch:
         forgettable: Forgettable | None = None,
         connected: NodeCall = lambda _: None,
         probe: Probe = _no_probe,
-        rhythm: Rhythm | None = None,
+        intervals: Intervals | None = None,
     ) -> None:
         self._system = system
         self._database = database
@@ -130,7 +130,7 @@ class NodeWatch:
         self._forgettable = forgettable
         self._connected = connected
         self._probe = probe
-        self._rhythm = rhythm or Rhythm()
+        self._intervals = intervals or Intervals()
         self._gateway: Gateway | None = None
         self._asked: dict[UUID, float] = {}
         self._waiting: dict[UUID, Hello | None] = {}
@@ -159,11 +159,14 @@ class NodeWatch:
             if not self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.domain_changed, change)):
                 self.recheck(node_id)
 
-        def trespassed(node_id: UUID, what: str) -> None:
-            self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.trespassed, what))
+        def unauthorised_report(node_id: UUID, what: str) -> None:
+            self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.unauthorised_report, what))
 
         return GatewayHooks(
-            connected=connected, disconnected=disconnected, domain_changed=domain_changed, trespassed=trespassed
+            connected=connected,
+            disconnected=disconnected,
+            domain_changed=domain_changed,
+            unauthorised_report=unauthorised_report,
         )
 
     def handle_tasks(self, tasks: TaskRunner) -> None:
@@ -177,9 +180,9 @@ class NodeWatch:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
-            for _ in range(self._rhythm.workers):
+            for _ in range(self._intervals.workers):
                 nursery.start_soon(self._inspect_for_ever)
-            nursery.start_soon(self._every, self._rhythm.record, self.record)
+            nursery.start_soon(self._every, self._intervals.record, self.record)
             nursery.start_soon(self._look_around)
             task_status.started()
 
@@ -216,7 +219,7 @@ class NodeWatch:
                    AND NOT EXISTS (SELECT 1 FROM alerts
                                     WHERE key = 'node-offline:' || nodes.id::text AND closed_at IS NULL)
                 """,
-                self._rhythm.alert_after,
+                self._intervals.alert_after,
             )
             for row in away:
                 await raise_alert(
@@ -230,7 +233,7 @@ class NodeWatch:
 
     async def _look_at(self, node_id: UUID, at_once: trio.CapacityLimiter) -> None:
         async with at_once:
-            with trio.move_on_after(self._rhythm.look_deadline) as late:
+            with trio.move_on_after(self._intervals.look_deadline) as late:
                 try:
                     await self._system.ref(Node, str(node_id)).ask(Node.look)
                 except DomainError as error:
@@ -260,13 +263,13 @@ class NodeWatch:
                 nursery.start_soon(self._tell_machine, node_id, each, asked_at)
         for vm_id in compared.foreign:
             if vm_id not in known:
-                await node.ask(Node.trespassed, f"has a domain of machine {vm_id}, which is not placed on it")
+                await node.ask(Node.unauthorised_report, f"has a domain of machine {vm_id}, which is not placed on it")
 
     async def _tell_machine(self, node_id: UUID, difference: Difference, asked_at: datetime) -> None:
         """A machine that takes no messages, or takes its time, holds up no other: what it has not heard now it hears
         later, or of the next inventory."""
         async with self._delivering:
-            with trio.move_on_after(self._rhythm.look_deadline):
+            with trio.move_on_after(self._intervals.look_deadline):
                 try:
                     await self._deliver(node_id, difference.vm_id, difference.state, difference.reason, asked_at)
                 except DomainError as error:
@@ -282,7 +285,7 @@ class NodeWatch:
             if not self._waiting:
                 self._work = trio.Event()
             try:
-                with trio.move_on_after(self._rhythm.inspection_deadline) as late:
+                with trio.move_on_after(self._intervals.inspection_deadline) as late:
                     if hello is not None:
                         await self._forget(node_id, hello)
                     await self.inspect(node_id)
@@ -349,8 +352,8 @@ class NodeWatch:
         return result
 
     async def _look_around(self) -> None:
-        await trio.sleep(self._rhythm.grace)
-        await self._every(self._rhythm.look, self._look_and_enqueue, at_once=True)
+        await trio.sleep(self._intervals.grace)
+        await self._every(self._intervals.look, self._look_and_enqueue, at_once=True)
 
     async def _look_and_enqueue(self) -> None:
         await self.look()
@@ -359,7 +362,7 @@ class NodeWatch:
         self._asked = {node_id: when for node_id, when in self._asked.items() if node_id in online}
         for node_id in online:
             # Spread by the id, so that nodes which came back together are not asked together for ever.
-            due = self._rhythm.inventory * (0.9 + node_id.int % 1000 / 5000)
+            due = self._intervals.inventory * (0.9 + node_id.int % 1000 / 5000)
             if now - self._asked.get(node_id, -due) >= due:
                 self._enqueue(node_id, None)
 

@@ -3,7 +3,7 @@
 Invariants:
 - a figure never reads high: a reading holds the most that one ledger of one node has ever said for a month, so one that
   is repeated or overtaken counts nothing twice, and a ledger that was begun anew adds beside the old;
-- a node's word counts only for machines that are placed on it, or were when it first spoke of them;
+- a node's report counts only for machines that are placed on it, or were when it first spoke of them;
 - every figure comes with `resets`, `samples` and `first_at`, which say why it may read low (specification, Plan
   policies).
 """

@@ -50,24 +50,24 @@ class TrafficRhythm:
 
 
 class TrafficWatch:
-    """One a process; `run` under the composer's nursery. `trespassed` is told when a node has counted for machines that
-    are not its own: once for each of them."""
+    """One a process; `run` under the composer's nursery. `unauthorised_report` is told when a node has counted
+    for machines that are not its own: once for each of them."""
 
     def __init__(
         self,
         database: Database,
         gateway: CountingGateway,
         *,
-        trespassed: Callable[[UUID, str], None],
+        unauthorised_report: Callable[[UUID, str], None],
         clock: Clock = utc_now,
-        rhythm: TrafficRhythm | None = None,
+        intervals: TrafficRhythm | None = None,
     ) -> None:
         self._database = database
         self._gateway = gateway
-        self._trespassed = trespassed
+        self._trespassed = unauthorised_report
         self._clock = clock
-        self._rhythm = rhythm or TrafficRhythm()
-        self._limit = trio.CapacityLimiter(self._rhythm.at_once)
+        self._intervals = intervals or TrafficRhythm()
+        self._limit = trio.CapacityLimiter(self._intervals.at_once)
         self._due: dict[UUID, float] = {}
         self._being_asked: set[UUID] = set()
         self._refused: set[tuple[UUID, UUID]] = set()
@@ -80,11 +80,11 @@ class TrafficWatch:
                 for node_id in self._nodes_due():
                     self._being_asked.add(node_id)
                     nursery.start_soon(self._ask_and_go_on, node_id)
-                await trio.sleep(self._rhythm.look)
+                await trio.sleep(self._intervals.look)
 
     async def ask(self, node_id: UUID) -> None:
         """Keep what a node says that it has counted. Raises what a query and the database raise."""
-        result = await self._gateway.query(node_id, NodeTraffic(), timeout=self._rhythm.patience)
+        result = await self._gateway.query(node_id, NodeTraffic(), timeout=self._intervals.patience)
         if not isinstance(result, TrafficResult):
             return
         async with self._database.transaction() as tx:
@@ -102,7 +102,7 @@ class TrafficWatch:
     def _nodes_due(self) -> list[UUID]:
         """Online nodes whose turn it is. A new one's first turn is spread by its id over the interval."""
         now, online = trio.current_time(), self._gateway.online()
-        interval = self._rhythm.ask
+        interval = self._intervals.ask
         self._due = {
             node_id: self._due.get(node_id, now + interval * (node_id.int % 1000) / 1000) for node_id in online
         }
@@ -127,7 +127,7 @@ class TrafficWatch:
 
     async def _enforce_for_ever(self) -> None:
         while True:
-            await trio.sleep(self._rhythm.enforce)
+            await trio.sleep(self._intervals.enforce)
             try:
                 await self.enforce()
             except ServiceError as error:

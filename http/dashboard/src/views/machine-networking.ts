@@ -57,7 +57,7 @@ function card(me: Me, vm: Owned, networking: Resource<MachineNetworking>, nic: N
   const staff = me.role !== "customer";
   const heads = ["Address", "Gateway", "Kind", ...(staff ? ["Pool"] : []), "State", ""];
   return html`
-    <h3>Card ${place + 1} <span class="quiet"><span class="mono">${nic.mac}</span> · ${nic.network_name} · MTU ${nic.mtu}</span></h3>
+    <h3>NIC ${place + 1} <span class="quiet"><span class="mono">${nic.mac}</span> · ${nic.network_name} · MTU ${nic.mtu}</span></h3>
     ${table(heads, nic.addresses.map((address) => html`<tr>
       <td class="mono">${address.interface}</td><td class="mono">${address.gateway}</td><td>IPv${address.family}, ${address.topology}</td>
       ${staff ? html`<td>${poolLink(me, address)}</td>` : nothing}

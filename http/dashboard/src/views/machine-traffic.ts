@@ -53,7 +53,7 @@ function consequence(position: MachineTraffic["position"]): string {
 /** Why the figure may read low: what was sent between the last reading and a restart was not seen. */
 export function certainty(figure: { resets: number; samples: number; first_at: string | null }): Fragment {
   if (!figure.samples) return "Nothing was counted yet.";
-  return html`At least so much: ${count(figure.samples, "reading")} since ${when(figure.first_at)}${figure.resets
+  return html`Lower bound: ${count(figure.samples, "reading")} since ${when(figure.first_at)}${figure.resets
     ? html`, and counters that began anew ${count(figure.resets, "time")}` : nothing}.`;
 }
 

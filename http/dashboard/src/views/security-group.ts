@@ -27,8 +27,8 @@ export function securityGroupView(id: string): View {
         <button class="danger" @click=${() => remove(now)}>Delete</button></div>
       ${facts([
         ["Project", now.project_name ?? "every project"],
-        ["Comes in, otherwise", badge(now.default_ingress)],
-        ["Goes out, otherwise", badge(now.default_egress)],
+        ["Default ingress", badge(now.default_ingress)],
+        ["Default egress", badge(now.default_egress)],
         ["Replies", "always pass"],
         ["Machines", now.machines ? machines(now) : String(now.machine_count)],
       ])}

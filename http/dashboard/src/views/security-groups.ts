@@ -39,8 +39,8 @@ async function create(me: Me): Promise<void> {
       { name: "description", label: "Description" },
       { name: "project_id", label: "Project", kind: "select", options: me.role === "administrator" ? [{ value: "", label: "every project" }, ...own] : own,
         value: projects[0]?.id ?? "" },
-      { name: "default_ingress", label: "What comes in, unless a rule says otherwise", kind: "select", options: DEFAULTS },
-      { name: "default_egress", label: "What goes out, unless a rule says otherwise", kind: "select", options: DEFAULTS, value: "accept" },
+      { name: "default_ingress", label: "Default ingress", kind: "select", options: DEFAULTS },
+      { name: "default_egress", label: "Default egress", kind: "select", options: DEFAULTS, value: "accept" },
     ],
     action: "Create",
     submit: async (values) => {
