@@ -24,7 +24,13 @@ function rate(value: number): string {
   return `${bytes(value)}/s`;
 }
 
-function chart(label: string, points: Point[], lines: ((point: Point) => number)[], text: (value: number) => string, least = 1): TemplateResult {
+function chart(
+  label: string,
+  points: Point[],
+  lines: ((point: Point) => number)[],
+  text: (value: number) => string,
+  least = 1,
+): TemplateResult {
   const most = Math.max(least, ...lines.flatMap((line) => points.map(line)));
   const last = points.at(-1) as Point;
   const step = WIDTH / Math.max(1, points.length - 1);
@@ -70,7 +76,11 @@ export function months(all: Month[]): TemplateResult {
 export function shares(label: string, parts: { name: string; count: number }[], of: number): TemplateResult {
   let before = 0;
   const whole = Math.max(of, 1);
-  const words = parts.filter((part) => part.count).map((part) => `${part.count.toLocaleString()} ${part.name}`).join(", ") || "nothing held";
+  const words =
+    parts
+      .filter((part) => part.count)
+      .map((part) => `${part.count.toLocaleString()} ${part.name}`)
+      .join(", ") || "nothing held";
   return html`<svg class="shares" viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label="${label}: ${words}">
     ${parts.map((part) => {
       const wide = part.count ? Math.max(0.7, (part.count / whole) * 100) : 0;

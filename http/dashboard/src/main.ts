@@ -42,9 +42,20 @@ const SECTIONS: Section[] = [
   { path: "", label: "Overview", roles: EVERYBODY, open: (me) => overviewView(me) },
   { path: "machines", label: "Machines", roles: EVERYBODY, open: (me, id) => (id ? machineView(me, id) : machinesView(me)) },
   { path: "tasks", label: "Tasks", roles: EVERYBODY, open: (_, id) => (id ? taskView(id) : tasksView()) },
-  { path: "security-groups", label: "Security groups", roles: EVERYBODY, open: (me, id) => (id ? securityGroupView(id) : securityGroupsView(me)) },
+  {
+    path: "security-groups",
+    label: "Security groups",
+    roles: EVERYBODY,
+    open: (me, id) => (id ? securityGroupView(id) : securityGroupsView(me)),
+  },
   { path: "traffic", label: "Traffic", roles: EVERYBODY, open: () => trafficView() },
-  { path: "nodes", label: "Nodes", roles: ["administrator"], rolesOfOne: ["administrator", "staff"], open: (me, id) => (!id ? nodesView() : me.role === "administrator" ? nodeView(id) : nodeForStaff(id)) },
+  {
+    path: "nodes",
+    label: "Nodes",
+    roles: ["administrator"],
+    rolesOfOne: ["administrator", "staff"],
+    open: (me, id) => (!id ? nodesView() : me.role === "administrator" ? nodeView(id) : nodeForStaff(id)),
+  },
   { path: "networks", label: "Networks", roles: ["administrator"], open: (_, id) => (id ? poolView(id) : networksView()) },
   { path: "plans", label: "Plans", roles: ["administrator"], open: () => plansView() },
   { path: "images", label: "Images", roles: EVERYBODY, open: (me) => imagesView(me) },
@@ -108,8 +119,9 @@ function open([path = "", id]: string[]): View | null {
       return signInView(() => void begin());
     case "in": {
       const { me } = session;
-      const section = SECTIONS.find((candidate) => candidate.path === path
-        && ((id && candidate.rolesOfOne) || candidate.roles).includes(me.role));
+      const section = SECTIONS.find(
+        (candidate) => candidate.path === path && ((id && candidate.rolesOfOne) || candidate.roles).includes(me.role),
+      );
       return section ? section.open(me, id) : { title: "Not here", draw: () => html`<h1>There is no such page</h1>` };
     }
     default:
@@ -151,8 +163,12 @@ function frame(me: Me): TemplateResult {
       <span class="me" title=${me.role}>${me.email}</span>
       <button class="plain" @click=${signOut}>Sign out</button>
     </header>
-    ${me.impersonation ? html`<p class="banner">Support session inside this account: it can look, not act.
-      <button @click=${endImpersonation}>End it</button></p>` : nothing}
+    ${
+      me.impersonation
+        ? html`<p class="banner">Support session inside this account: it can look, not act.
+      <button @click=${endImpersonation}>End it</button></p>`
+        : nothing
+    }
     <main id="content" tabindex="-1">${view?.draw()}</main>
     ${notesTemplate()}`;
 }

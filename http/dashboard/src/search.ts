@@ -22,10 +22,20 @@ export function searchBox(): TemplateResult {
   return html`<form class="search" role="search" @submit=${first} @focusout=${leave}>
     <input type="search" aria-label="Search" placeholder="Search (press /)" autocomplete="off" spellcheck="false"
       @input=${(event: InputEvent) => look((event.target as HTMLInputElement).value.trim())}>
-    ${results ? html`<div class="results">
-      ${results.length ? results.map((result) => html`<a href=${place(result)} @click=${close}>
-        <b>${result.name}</b> <span class="quiet">${result.detail || result.kind}</span></a>`) : html`<p class="quiet">Nothing found.</p>`}
-    </div>` : nothing}
+    ${
+      results
+        ? html`<div class="results">
+      ${
+        results.length
+          ? results.map(
+              (result) => html`<a href=${place(result)} @click=${close}>
+        <b>${result.name}</b> <span class="quiet">${result.detail || result.kind}</span></a>`,
+            )
+          : html`<p class="quiet">Nothing found.</p>`
+      }
+    </div>`
+        : nothing
+    }
   </form>`;
 }
 

@@ -6,9 +6,36 @@ import type { Resource } from "./resource";
 
 export type Fragment = TemplateResult | typeof nothing | string;
 
-const GOOD = new Set(["running", "online", "succeeded", "active", "passed", "ok", "allocated", "applied", "within", "accept", "lift", "agrees"]);
-const BUSY = new Set(["creating", "starting", "stopping", "rebooting", "deleting", "queued", "pending", "maintenance", "warning",
-  "releasing", "applying", "waiting", "throttle", "differs"]);
+const GOOD = new Set([
+  "running",
+  "online",
+  "succeeded",
+  "active",
+  "passed",
+  "ok",
+  "allocated",
+  "applied",
+  "within",
+  "accept",
+  "lift",
+  "agrees",
+]);
+const BUSY = new Set([
+  "creating",
+  "starting",
+  "stopping",
+  "rebooting",
+  "deleting",
+  "queued",
+  "pending",
+  "maintenance",
+  "warning",
+  "releasing",
+  "applying",
+  "waiting",
+  "throttle",
+  "differs",
+]);
 const BAD = new Set(["failed", "offline", "critical", "suspended", "refused", "denied", "error", "exceeded", "suspend"]);
 
 export function badge(status: string, why?: string | null): TemplateResult {
@@ -44,7 +71,11 @@ export function when(at: string | null | undefined): Fragment {
   if (!at) return "—";
   const date = new Date(at);
   const seconds = (date.getTime() - Date.now()) / 1000;
-  const spans: [number, Intl.RelativeTimeFormatUnit][] = [[86_400, "day"], [3600, "hour"], [60, "minute"]];
+  const spans: [number, Intl.RelativeTimeFormatUnit][] = [
+    [86_400, "day"],
+    [3600, "hour"],
+    [60, "minute"],
+  ];
   const [length, unit] = spans.find(([span]) => Math.abs(seconds) >= span) ?? [1, "second"];
   return html`<time datetime=${at} title=${date.toLocaleString()}>${RELATIVE.format(Math.round(seconds / length), unit)}</time>`;
 }
@@ -154,20 +185,33 @@ export function ask(form: Form): void {
   let typed = "";
   let result: Fragment | null = null;
 
-  const draw = () => render(result ? html`<h2>${form.title}</h2>${result}
-      <footer><button class="primary" @click=${() => dialog.close()}>Done</button></footer>` : html`
+  const draw = () =>
+    render(
+      result
+        ? html`<h2>${form.title}</h2>${result}
+      <footer><button class="primary" @click=${() => dialog.close()}>Done</button></footer>`
+        : html`
     <form @submit=${send}>
       <h2>${form.title}</h2>
       ${form.text ? html`<p>${form.text}</p>` : nothing}
       ${form.fields ? html`<div class="fields">${inputs(form.fields)}</div>` : nothing}
-      ${form.typed !== undefined ? html`<label><span>Type <code>${form.typed}</code> to confirm</span>
-        <input autocomplete="off" spellcheck="false" @input=${(event: Event) => { typed = (event.target as HTMLInputElement).value; draw(); }}></label>` : nothing}
+      ${
+        form.typed !== undefined
+          ? html`<label><span>Type <code>${form.typed}</code> to confirm</span>
+        <input autocomplete="off" spellcheck="false" @input=${(event: Event) => {
+          typed = (event.target as HTMLInputElement).value;
+          draw();
+        }}></label>`
+          : nothing
+      }
       ${failure(error)}
       <footer>
         <button type="button" @click=${() => dialog.close()}>Cancel</button>
         <button class=${form.dangerous ? "danger" : "primary"} ?disabled=${busy || (form.typed !== undefined && typed !== form.typed)}>${form.action}</button>
       </footer>
-    </form>`, dialog);
+    </form>`,
+      dialog,
+    );
 
   const send = async (event: SubmitEvent) => {
     event.preventDefault();
@@ -198,7 +242,9 @@ export function valuesOf(form: HTMLFormElement): Values {
 
 /** Which options of a field of choices are ticked. */
 export function chosen(values: Values, field: string): string[] {
-  return Object.keys(values).filter((name) => name.startsWith(`${field}:`)).map((name) => name.slice(field.length + 1));
+  return Object.keys(values)
+    .filter((name) => name.startsWith(`${field}:`))
+    .map((name) => name.slice(field.length + 1));
 }
 
 /** The values that were given, by the names of the API; what was left empty is left out. */
@@ -222,8 +268,10 @@ export function inputs(fields: Field[]): TemplateResult {
           ${(field.options ?? []).map((option) => html`<option value=${option.value} ?selected=${option.value === field.value}>${option.label}</option>`)}
         </select>${hint}</label>`;
       case "choices":
-        return html`<fieldset><legend>${field.label}</legend>${(field.options ?? []).map((option) => html`<label class="check">
-          <input type="checkbox" name="${field.name}:${option.value}" ?checked=${field.values?.includes(option.value)}> ${option.label}</label>`)}${hint}</fieldset>`;
+        return html`<fieldset><legend>${field.label}</legend>${(field.options ?? []).map(
+          (option) => html`<label class="check">
+          <input type="checkbox" name="${field.name}:${option.value}" ?checked=${field.values?.includes(option.value)}> ${option.label}</label>`,
+        )}${hint}</fieldset>`;
       case "textarea":
         return html`<label>${field.label}<textarea name=${field.name} rows="3" spellcheck="false" .defaultValue=${field.value ?? ""} placeholder=${field.placeholder ?? nothing}></textarea>${hint}</label>`;
       default:

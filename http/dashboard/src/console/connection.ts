@@ -6,11 +6,7 @@ import { api, ApiError } from "../api";
 
 export type ConsoleKind = "vnc" | "serial";
 
-export type State =
-  | { is: "connecting" }
-  | { is: "open" }
-  | { is: "waiting"; why: string }
-  | { is: "ended"; why: string; signIn: boolean };
+export type State = { is: "connecting" } | { is: "open" } | { is: "waiting"; why: string } | { is: "ended"; why: string; signIn: boolean };
 
 interface ConsoleTicket {
   url: string;

@@ -35,7 +35,10 @@ export function run(
   const draw = () => {
     document.title = name ? `${name} · ${kind === "vnc" ? "screen" : "serial"}` : "Console";
     render(barTemplate(id, name, kind, state, actions), bar);
-    render(noticeTemplate(state, () => void connection.connect()), notice);
+    render(
+      noticeTemplate(state, () => void connection.connect()),
+      notice,
+    );
     notice.hidden = state.is === "open";
   };
   const connection = new Connection(id, kind, attach, (next) => {

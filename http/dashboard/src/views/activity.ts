@@ -11,8 +11,15 @@ export function activityView(): View {
     path: "/activity",
     kinds: ["activity"],
     searchable: true,
-    rows: (entries) => table(["When", "Who", "What", "Of", "Outcome"], entries.map((entry) => html`<tr>
+    rows: (entries) =>
+      table(
+        ["When", "Who", "What", "Of", "Outcome"],
+        entries.map(
+          (entry) => html`<tr>
       <td>${when(entry.at)}</td><td>${entry.actor} <span class="quiet">${entry.via}</span></td><td>${entry.operation}</td>
-      <td>${entry.target_name ?? "—"}</td><td>${entry.outcome === "ok" ? nothing : badge(entry.outcome)}</td></tr>`), "Nothing yet."),
+      <td>${entry.target_name ?? "—"}</td><td>${entry.outcome === "ok" ? nothing : badge(entry.outcome)}</td></tr>`,
+        ),
+        "Nothing yet.",
+      ),
   });
 }

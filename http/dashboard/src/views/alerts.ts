@@ -13,10 +13,16 @@ export function alertsView(): View {
     kinds: ["alert"],
     searchable: true,
     filters: [{ name: "severity", label: "Severity", options: ["critical", "warning"] }],
-    rows: (all) => table(["Severity", "What", "Since", ""], all.map((alert) => html`<tr>
+    rows: (all) =>
+      table(
+        ["Severity", "What", "Since", ""],
+        all.map(
+          (alert) => html`<tr>
       <td>${badge(alert.severity)}</td><td>${alert.message}</td><td>${when(alert.opened_at)}</td>
-      <td class="act">${alert.acknowledged_at ? html`<span class="quiet">seen</span>` : html`<button @click=${() => acknowledge(alert)}>Acknowledge</button>`}</td></tr>`),
-      "Nothing needs attention."),
+      <td class="act">${alert.acknowledged_at ? html`<span class="quiet">seen</span>` : html`<button @click=${() => acknowledge(alert)}>Acknowledge</button>`}</td></tr>`,
+        ),
+        "Nothing needs attention.",
+      ),
   });
   const acknowledge = (alert: Alert) =>
     void attempt(async () => {

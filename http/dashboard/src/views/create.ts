@@ -37,18 +37,68 @@ async function form(me: Me): Promise<void> {
   const fields: Field[] = [
     { name: "name", label: "Name", required: true, placeholder: "web-1" },
     { name: "image_id", label: "Image", kind: "select", options: ready.map((image) => ({ value: image.id, label: image.name })) },
-    { name: "plan_id", label: "Plan", kind: "select", options: plans.filter((plan) => plan.enabled).map((plan) => ({ value: plan.id, label: `${plan.name}: ${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB` })) },
-    ...(projects.length ? [{ name: "project_id", label: "Project", kind: "select" as const, options: projects.map((project) => ({ value: project.id, label: project.name })) }] : []),
-    ...(nodes.length ? [{ name: "node_id", label: "Node", kind: "select" as const, options: [{ value: "", label: "where there is room" },
-      ...nodes.filter((node) => node.state === "online").map((node) => ({ value: node.id, label: node.name }))] }] : []),
-    ...(groups.length ? [{ name: "group", label: "Security groups", kind: "choices" as const, values: [],
-      options: groups.map((group) => ({ value: group.id, label: group.project_name ? `${group.name} (${group.project_name})` : group.name })) }] : []),
-    { name: "access_mode", label: "Access", kind: "select", options: [
-      { value: "", label: "the image's own user, with sudo" },
-      { value: "root_password", label: "root, by password" },
-      { value: "root_key", label: "root, by SSH key" },
-    ] },
-    { name: "set_password", label: "Password", kind: "password", autocomplete: "new-password", hint: "left empty, one is generated and shown once" },
+    {
+      name: "plan_id",
+      label: "Plan",
+      kind: "select",
+      options: plans
+        .filter((plan) => plan.enabled)
+        .map((plan) => ({ value: plan.id, label: `${plan.name}: ${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB` })),
+    },
+    ...(projects.length
+      ? [
+          {
+            name: "project_id",
+            label: "Project",
+            kind: "select" as const,
+            options: projects.map((project) => ({ value: project.id, label: project.name })),
+          },
+        ]
+      : []),
+    ...(nodes.length
+      ? [
+          {
+            name: "node_id",
+            label: "Node",
+            kind: "select" as const,
+            options: [
+              { value: "", label: "where there is room" },
+              ...nodes.filter((node) => node.state === "online").map((node) => ({ value: node.id, label: node.name })),
+            ],
+          },
+        ]
+      : []),
+    ...(groups.length
+      ? [
+          {
+            name: "group",
+            label: "Security groups",
+            kind: "choices" as const,
+            values: [],
+            options: groups.map((group) => ({
+              value: group.id,
+              label: group.project_name ? `${group.name} (${group.project_name})` : group.name,
+            })),
+          },
+        ]
+      : []),
+    {
+      name: "access_mode",
+      label: "Access",
+      kind: "select",
+      options: [
+        { value: "", label: "the image's own user, with sudo" },
+        { value: "root_password", label: "root, by password" },
+        { value: "root_key", label: "root, by SSH key" },
+      ],
+    },
+    {
+      name: "set_password",
+      label: "Password",
+      kind: "password",
+      autocomplete: "new-password",
+      hint: "left empty, one is generated and shown once",
+    },
     { name: "ssh_keys", label: "SSH keys", kind: "textarea", placeholder: "ssh-ed25519 AAAA… one a line" },
   ];
   ask({
@@ -56,7 +106,10 @@ async function form(me: Me): Promise<void> {
     fields,
     action: "Create",
     submit: async (values) => {
-      const keys = (values["ssh_keys"] ?? "").split("\n").map((line) => line.trim()).filter(Boolean);
+      const keys = (values["ssh_keys"] ?? "")
+        .split("\n")
+        .map((line) => line.trim())
+        .filter(Boolean);
       const password = values["set_password"];
       const joined = chosen(values, "group");
       const created = await api.post<Created>("/vms", {

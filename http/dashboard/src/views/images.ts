@@ -19,13 +19,21 @@ export function imagesView(me: Me): View {
     draw: () => html`
       <div class="head"><h1>Images</h1><span class="gap"></span>
         ${manager ? html`<button @click=${() => void attempt(() => api.post("/images/refresh"), "Reading the publishers' checksums.")}>Refresh catalogue</button>` : nothing}</div>
-      ${shown(images, (all) => table(["Name", "Release", "Needs", "File", "State", ""], all.map((image) => html`<tr>
+      ${shown(images, (all) =>
+        table(
+          ["Name", "Release", "Needs", "File", "State", ""],
+          all.map(
+            (image) => html`<tr>
         <td>${image.name}${image.custom ? html` <span class="quiet">custom</span>` : nothing}</td>
         <td>${image.distribution} ${image.release}</td>
         <td>${size(image.min_memory_mib)}, ${image.min_disk_gib} GiB</td>
         <td>${image.size_bytes ? bytes(image.size_bytes) : "—"}</td>
         <td>${badge(!image.enabled ? "disabled" : image.digest === null ? "not refreshed" : "active")}</td>
-        <td class="act">${manager ? html`<button @click=${() => toggle(image)}>${image.enabled ? "Disable" : "Enable"}</button>` : nothing}</td></tr>`), "No images."))}`,
+        <td class="act">${manager ? html`<button @click=${() => toggle(image)}>${image.enabled ? "Disable" : "Enable"}</button>` : nothing}</td></tr>`,
+          ),
+          "No images.",
+        ),
+      )}`,
     dispose: () => images.dispose(),
   };
 }

@@ -34,10 +34,7 @@ const SETTLE_MILLISECONDS = 200;
 
 export function list<T, P extends Page<T> = Page<T>>(listing: Listing<T, P>): View & { load(): Promise<void> } {
   let timer: number | undefined;
-  const page = new Resource<P>(
-    (signal) => api.get(listing.path, Object.fromEntries(address().query), signal),
-    listing.kinds,
-  );
+  const page = new Resource<P>((signal) => api.get(listing.path, Object.fromEntries(address().query), signal), listing.kinds);
   const choose = (values: Record<string, string>) => {
     refine({ page: "", ...values });
     void page.load();
@@ -53,11 +50,13 @@ export function list<T, P extends Page<T> = Page<T>>(listing: Listing<T, P>): Vi
     draw: () => html`
       <div class="head">${listing.inner ? html`<h2>${listing.title}</h2>` : html`<h1>${listing.title}</h1>`}
         ${listing.searchable ? html`<input type="search" aria-label="Filter" placeholder="Filter" .defaultValue=${address().query.get("q") ?? ""} @input=${typed}>` : nothing}
-        ${(listing.filters ?? []).map((filter) => html`<select aria-label=${filter.label} @change=${(event: Event) =>
-          choose({ [filter.name]: (event.target as HTMLSelectElement).value })}>
+        ${(listing.filters ?? []).map(
+          (filter) => html`<select aria-label=${filter.label} @change=${(event: Event) =>
+            choose({ [filter.name]: (event.target as HTMLSelectElement).value })}>
           <option value="">${filter.label}: ${filter.none ?? "any"}</option>
           ${(typeof filter.options === "function" ? filter.options(page.value) : filter.options).map((option) => html`<option ?selected=${address().query.get(filter.name) === option}>${option}</option>`)}
-        </select>`)}
+        </select>`,
+        )}
         <span class="gap"></span>${listing.buttons?.() ?? nothing}
       </div>
       ${shown(page, (now) => html`${listing.before?.(now) ?? nothing}${listing.rows(now.items)}${pager(now, (number) => choose({ page: String(number) }))}${listing.after?.(now) ?? nothing}`)}`,

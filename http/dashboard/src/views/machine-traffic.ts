@@ -16,13 +16,16 @@ export function machineTraffic(id: string): Part {
   return {
     draw: () => html`
       <div class="head"><h2>Traffic</h2>${traffic.value && traffic.value.position.state !== "unlimited" ? badge(traffic.value.position.state) : nothing}</div>
-      ${shown(traffic, (now) => html`
+      ${shown(
+        traffic,
+        (now) => html`
         <div class="traffic"><div class="panel">
           <p>${allowance(now.position)}</p>
           ${now.position.allowance_bytes === null ? nothing : html`<p class="quiet">${consequence(now.position)}</p>`}
           <p class="quiet">${certainty(now.position)}</p></div>
           ${months(now.months)}</div>
-        ${now.history.length ? decisionsTable(now.history, false) : nothing}`)}`,
+        ${now.history.length ? decisionsTable(now.history, false) : nothing}`,
+      )}`,
     dispose: () => {
       clearInterval(timer);
       traffic.dispose();
@@ -53,14 +56,21 @@ function consequence(position: MachineTraffic["position"]): string {
 /** Why the figure may read low: what was sent between the last reading and a restart was not seen. */
 export function certainty(figure: { resets: number; samples: number; first_at: string | null }): Fragment {
   if (!figure.samples) return "Nothing was counted yet.";
-  return html`Lower bound: ${count(figure.samples, "reading")} since ${when(figure.first_at)}${figure.resets
-    ? html`, and counters that began anew ${count(figure.resets, "time")}` : nothing}.`;
+  return html`Lower bound: ${count(figure.samples, "reading")} since ${when(figure.first_at)}${
+    figure.resets ? html`, and counters that began anew ${count(figure.resets, "time")}` : nothing
+  }.`;
 }
 
 export function decisionsTable(decisions: Decision[], machines: boolean): TemplateResult {
-  return table([...(machines ? ["Machine"] : []), "When", "Month", "Decision", "Used", "Why"], decisions.map((decision) => html`<tr>
+  return table(
+    [...(machines ? ["Machine"] : []), "When", "Month", "Decision", "Used", "Why"],
+    decisions.map(
+      (decision) => html`<tr>
     ${machines ? html`<td><a href="#/machines/${decision.vm_id}">${decision.vm_name}</a></td>` : nothing}
     <td>${when(decision.at)}</td><td>${decision.period}</td><td>${badge(decision.action)}</td>
     <td>${bytes(decision.counted_bytes)}${decision.allowance_bytes === null ? nothing : html` <span class="quiet">of ${bytes(decision.allowance_bytes)}</span>`}</td>
-    <td class="wide">${decision.reason}</td></tr>`), "No decisions.");
+    <td class="wide">${decision.reason}</td></tr>`,
+    ),
+    "No decisions.",
+  );
 }

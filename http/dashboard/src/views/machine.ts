@@ -32,7 +32,9 @@ export function machineView(me: Me, id: string): View {
     get title() {
       return machine.value?.name ?? "Machine";
     },
-    draw: () => html`${shown(machine, (now) => html`
+    draw: () => html`${shown(
+      machine,
+      (now) => html`
       <div class="head"><h1>${now.name}</h1>${badge(now.status, now.status_reason)}<span class="gap"></span>
         ${now.status === "running" ? html`<button @click=${() => resetPassword(now)}>Reset password</button>` : nothing}
         ${powerButtons(now)}</div>
@@ -43,9 +45,12 @@ export function machineView(me: Me, id: string): View {
         ["Plan", now.plan_name ?? "—"],
         ["Project", now.project_name],
         ["Host name", now.hostname],
-        ...(me.role === "customer" ? [] : [["Node", now.node_id ? html`<a href="#/nodes/${now.node_id}">${now.node_name}</a>` : "—"] as [string, Fragment]]),
+        ...(me.role === "customer"
+          ? []
+          : [["Node", now.node_id ? html`<a href="#/nodes/${now.node_id}">${now.node_name}</a>` : "—"] as [string, Fragment]]),
         ["Created", when(now.created_at)],
-      ])}`)}
+      ])}`,
+    )}
       ${networking.draw()}
       ${traffic.draw()}
       <h2>Last hour</h2>
@@ -67,14 +72,24 @@ function resetPassword(machine: Machine): void {
   ask({
     title: `Reset the password of ${machine.name}`,
     text: "It is set inside the running machine, through its guest agent.",
-    fields: [{ name: "password", label: "New password", kind: "password", autocomplete: "new-password", hint: "left empty, one is generated and shown once" }],
+    fields: [
+      {
+        name: "password",
+        label: "New password",
+        kind: "password",
+        autocomplete: "new-password",
+        hint: "left empty, one is generated and shown once",
+      },
+    ],
     action: "Reset password",
     submit: async (values) => {
       const answer = await api.post<{ user: string; password?: string | null }>(
         `/vms/${machine.id}/reset-password`,
         values["password"] ? { password: values["password"] } : {},
       );
-      return answer.password ? html`<p>The new password of ${answer.user}. It is shown this once.</p>${secret(answer.password)}` : undefined;
+      return answer.password
+        ? html`<p>The new password of ${answer.user}. It is shown this once.</p>${secret(answer.password)}`
+        : undefined;
     },
   });
 }

@@ -27,7 +27,10 @@ export function machinesTable(machines: Machine[], nodes: boolean, empty = "No m
   return html`<div class="scroll"><table>
     <thead><tr><th scope="col">Name</th><th scope="col">Status</th><th scope="col">Address</th><th scope="col">Size</th>
       ${nodes ? html`<th scope="col">Node</th>` : nothing}<th scope="col">Created</th><th></th></tr></thead>
-    <tbody>${repeat(machines, (machine) => machine.id, (machine) => html`<tr>
+    <tbody>${repeat(
+      machines,
+      (machine) => machine.id,
+      (machine) => html`<tr>
       <td><a href="#/machines/${machine.id}">${machine.name}</a></td>
       <td>${badge(machine.status, machine.status_reason)}</td>
       <td class="mono">${primary(machine)}</td>
@@ -35,7 +38,8 @@ export function machinesTable(machines: Machine[], nodes: boolean, empty = "No m
       ${nodes ? html`<td>${machine.node_name ?? "—"}</td>` : nothing}
       <td>${when(machine.created_at)}</td>
       <td class="act">${powerButtons(machine, true)}</td>
-    </tr>`)}</tbody>
+    </tr>`,
+    )}</tbody>
   </table></div>`;
 }
 
@@ -52,18 +56,32 @@ export function powerButtons(machine: Machine, short = false): TemplateResult {
   const simple = (action: string, verb: string) => () =>
     ask({ title: `${verb} ${name}?`, action: verb, submit: async () => void (await api.post(`${path}/${action}`)) });
   const typed = (action: string, verb: string, text: string) => () =>
-    ask({ title: `${verb} ${name}`, text, action: verb, dangerous: true, typed: name,
-      submit: async () => void (await api.post(`${path}/${action}`, { confirm: name })) });
+    ask({
+      title: `${verb} ${name}`,
+      text,
+      action: verb,
+      dangerous: true,
+      typed: name,
+      submit: async () => void (await api.post(`${path}/${action}`, { confirm: name })),
+    });
   return html`
     ${machine.status === "stopped" ? html`<button @click=${() => void attempt(() => api.post(`${path}/start`))}>Start</button>` : nothing}
     ${going ? html`<button @click=${() => openConsole(machine, "vnc")}>Console</button>` : nothing}
-    ${short ? nothing : html`
+    ${
+      short
+        ? nothing
+        : html`
       ${going ? html`<button @click=${() => openConsole(machine, "serial")}>Serial</button>` : nothing}
-      ${on ? html`<button @click=${simple("shutdown", "Shut down")}>Shut down</button>
-        <button @click=${simple("reboot", "Reboot")}>Reboot</button>` : nothing}
+      ${
+        on
+          ? html`<button @click=${simple("shutdown", "Shut down")}>Shut down</button>
+        <button @click=${simple("reboot", "Reboot")}>Reboot</button>`
+          : nothing
+      }
       ${going ? html`<button class="danger" @click=${typed("force-stop", "Force stop", "Like pulling the plug: what was not written to disk is lost.")}>Force stop</button>` : nothing}
       ${on ? html`<button class="danger" @click=${typed("reset", "Reset", "Like the reset button: what was not written to disk is lost.")}>Reset</button>` : nothing}
-      ${machine.status !== "deleting" ? html`<button class="danger" @click=${() => remove(machine)}>Delete</button>` : nothing}`}`;
+      ${machine.status !== "deleting" ? html`<button class="danger" @click=${() => remove(machine)}>Delete</button>` : nothing}`
+    }`;
 }
 
 function remove(machine: Machine): void {

@@ -10,15 +10,35 @@ export function nodeNetwork(id: string): Part {
   const network = new Resource<NodeNetwork>((signal) => api.get(`/nodes/${id}/network`, {}, signal), ["node", "alert"]);
   return {
     draw: () => html`<h2>Network</h2>
-      ${shown(network, (now) => now.probed_at === null ? html`<p class="quiet">The host was not looked at yet.</p>` : html`
+      ${shown(network, (now) =>
+        now.probed_at === null
+          ? html`<p class="quiet">The host was not looked at yet.</p>`
+          : html`
         <p>${badge(now.agrees ? "agrees" : "differs")} ${now.agrees ? "The host has what the records say." : "The host has other than what the records say."}
           <span class="quiet">Looked at ${when(now.probed_at)}.</span></p>
-        ${now.differences.length ? table(["Machine", "What differs"], now.differences.map((difference) => html`<tr>
-          <td>${machine(difference.vm_id, difference.vm_name)}</td><td class="wide">${difference.problem}</td></tr>`), "") : nothing}
-        ${table(["Machine", "Tap", "Rate", "Spoofed frames dropped"], now.taps.map((tap) => html`<tr>
+        ${
+          now.differences.length
+            ? table(
+                ["Machine", "What differs"],
+                now.differences.map(
+                  (difference) => html`<tr>
+          <td>${machine(difference.vm_id, difference.vm_name)}</td><td class="wide">${difference.problem}</td></tr>`,
+                ),
+                "",
+              )
+            : nothing
+        }
+        ${table(
+          ["Machine", "Tap", "Rate", "Spoofed frames dropped"],
+          now.taps.map(
+            (tap) => html`<tr>
           <td>${machine(tap.vm_id, tap.vm_name)}</td><td><span class="mono">${tap.device}</span>${tap.up ? nothing : html` <span class="quiet">down</span>`}</td>
           <td>${tap.rate_mbps === null ? "—" : `${tap.rate_mbps} Mbit/s`}</td>
-          <td>${dropped(tap.dropped)}</td></tr>`), "No machine had a tap on this host.")}`)}`,
+          <td>${dropped(tap.dropped)}</td></tr>`,
+          ),
+          "No machine had a tap on this host.",
+        )}`,
+      )}`,
     dispose: () => network.dispose(),
   };
 }

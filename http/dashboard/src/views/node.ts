@@ -17,16 +17,27 @@ export function nodeView(id: string): View {
     get title() {
       return node.value?.name ?? "Node";
     },
-    draw: () => html`${shown(node, (now) => html`
+    draw: () => html`${shown(
+      node,
+      (now) => html`
       <div class="head"><h1>${now.name}</h1>${badge(now.state)}<span class="gap"></span>
         <button @click=${() => void attempt(() => api.post(`/nodes/${id}/preflight`), "Checking the node.")}>Check again</button>
         <button @click=${() => void attempt(() => api.post(`/nodes/${id}/inventory`), "Asked for a fresh inventory.")}>Refresh inventory</button>
-        <button @click=${() => void attempt(async () => { await api.patch(`/nodes/${id}`, { maintenance: !now.maintenance }); await node.load(); })}>
+        <button @click=${() =>
+          void attempt(async () => {
+            await api.patch(`/nodes/${id}`, { maintenance: !now.maintenance });
+            await node.load();
+          })}>
           ${now.maintenance ? "End maintenance" : "Maintenance"}</button>
         <button class="danger" @click=${() => remove(now)}>Delete</button></div>
       ${facts([["Mode", now.mode], ["Location", now.location.name], ["Seen", when(now.seen_at)], ...capacity(now), ...factPairs(now)])}
-      ${now.health?.checks?.length ? html`<h2>Readiness</h2>
-        <ul class="checks">${now.health.checks.map((check) => html`<li>${badge(check.status)} <b>${check.name}</b> <span class="quiet">${check.message}</span></li>`)}</ul>` : nothing}`)}
+      ${
+        now.health?.checks?.length
+          ? html`<h2>Readiness</h2>
+        <ul class="checks">${now.health.checks.map((check) => html`<li>${badge(check.status)} <b>${check.name}</b> <span class="quiet">${check.message}</span></li>`)}</ul>`
+          : nothing
+      }`,
+    )}
       ${node.value ? carries(node.value) : nothing}
       ${running.draw()}
       <h2>Tasks</h2>
@@ -66,8 +77,16 @@ function capacity(node: Node): [string, Fragment][] {
 }
 
 function factPairs(node: Node): [string, Fragment][] {
-  const names: [string, keyof NonNullable<Node["facts"]>][] = [["Host name", "hostname"], ["System", "os"], ["Kernel", "kernel"], ["libvirt", "libvirt"],
-    ["Hypervisor", "hypervisor"], ["Processor", "cpu_model"], ["Accelerator", "accelerator"], ["Agent", "agent_version"]];
+  const names: [string, keyof NonNullable<Node["facts"]>][] = [
+    ["Host name", "hostname"],
+    ["System", "os"],
+    ["Kernel", "kernel"],
+    ["libvirt", "libvirt"],
+    ["Hypervisor", "hypervisor"],
+    ["Processor", "cpu_model"],
+    ["Accelerator", "accelerator"],
+    ["Agent", "agent_version"],
+  ];
   return names.flatMap(([label, name]) => (node.facts?.[name] ? [[label, String(node.facts[name])] as [string, Fragment]] : []));
 }
 

@@ -21,10 +21,12 @@ export function nodesView(): View {
       nodes.length
         ? html`<div class="scroll"><table>
             <thead><tr><th scope="col">Name</th><th scope="col">State</th><th scope="col">Mode</th><th scope="col">Location</th><th scope="col">Machines</th><th scope="col">Seen</th></tr></thead>
-            <tbody>${nodes.map((node) => html`<tr>
+            <tbody>${nodes.map(
+              (node) => html`<tr>
               <td><a href="#/nodes/${node.id}">${node.name}</a></td>
               <td>${badge(node.state)}${node.maintenance && node.state !== "maintenance" ? badge("maintenance") : nothing}</td>
-              <td>${node.mode}</td><td>${node.location.name}</td><td>${node.allocated.machines}</td><td>${when(node.seen_at)}</td></tr>`)}</tbody>
+              <td>${node.mode}</td><td>${node.location.name}</td><td>${node.allocated.machines}</td><td>${when(node.seen_at)}</td></tr>`,
+            )}</tbody>
           </table></div>`
         : html`<p class="empty">No nodes yet. Add one: the command it gives is run on the node, as root.</p>`,
   });
@@ -36,8 +38,21 @@ async function addNode(): Promise<void> {
     title: "Add a node",
     fields: [
       { name: "name", label: "Name", required: true, placeholder: "node-1" },
-      { name: "location_id", label: "Location", kind: "select", options: locations.map((location) => ({ value: location.id, label: location.name })) },
-      { name: "mode", label: "Mode", kind: "select", options: [{ value: "managed", label: "managed" }, { value: "observe", label: "observe only" }] },
+      {
+        name: "location_id",
+        label: "Location",
+        kind: "select",
+        options: locations.map((location) => ({ value: location.id, label: location.name })),
+      },
+      {
+        name: "mode",
+        label: "Mode",
+        kind: "select",
+        options: [
+          { value: "managed", label: "managed" },
+          { value: "observe", label: "observe only" },
+        ],
+      },
     ],
     action: "Make a token",
     submit: async (values) => {

@@ -14,17 +14,24 @@ export function overviewView(me: Me): View {
     title: "Overview",
     draw: () => html`
       <h1>Overview</h1>
-      ${shown(overview, (now) => html`<div class="tiles">
+      ${shown(
+        overview,
+        (now) => html`<div class="tiles">
         ${tile("Machines", "#/machines", now.vms)}
         ${me.role === "administrator" ? tile("Nodes", "#/nodes", now.nodes) : nothing}
         ${tile("Open tasks", "#/tasks", now.tasks)}
         ${tile("Alerts", "#/alerts", { open: now.alerts })}
       </div>
-      ${now.capacity ? html`<section class="bars">
+      ${
+        now.capacity
+          ? html`<section class="bars">
         ${bar("Processors", now.capacity.vcpus_used, now.capacity.vcpus, String)}
         ${bar("Memory", now.capacity.memory_used_mib, now.capacity.memory_mib, size)}
         ${bar("Disk", now.capacity.disk_used_gib, now.capacity.disk_gib, (gibibytes) => size(gibibytes * 1024))}
-      </section>` : nothing}`)}
+      </section>`
+          : nothing
+      }`,
+      )}
       <h2>Latest tasks</h2>
       ${shown(tasks, (page) => tasksTable(page.items))}`,
     dispose: () => {

@@ -20,8 +20,12 @@ export function peopleView(me: Me): View {
     buttons: () => html`<button class="primary" @click=${add}>Add a person</button>`,
     rows: (people) => html`<div class="scroll"><table>
       <thead><tr><th scope="col">Email</th><th scope="col">Name</th><th scope="col">Role</th><th scope="col">Status</th><th scope="col">Signed in</th><th></th></tr></thead>
-      <tbody>${people.map((person) => html`<tr><td>${person.email}</td><td>${person.name}</td><td>${person.role}</td><td>${badge(person.status, person.suspension_reason)}</td>
-        <td>${when(person.last_sign_in_at)}</td><td class="act">${person.id === me.id ? nothing : actions(person)}</td></tr>`)}</tbody>
+      <tbody>${people.map(
+        (
+          person,
+        ) => html`<tr><td>${person.email}</td><td>${person.name}</td><td>${person.role}</td><td>${badge(person.status, person.suspension_reason)}</td>
+        <td>${when(person.last_sign_in_at)}</td><td class="act">${person.id === me.id ? nothing : actions(person)}</td></tr>`,
+      )}</tbody>
     </table></div>`,
   });
 }
@@ -29,20 +33,33 @@ export function peopleView(me: Me): View {
 function actions(person: Person): TemplateResult {
   const path = `/admin/users/${person.id}`;
   const withReason = (title: string, text: string, action: string, verb: string, done?: () => void) => () =>
-    ask({ title, text, fields: [{ name: "reason", label: "Reason", required: true }], action,
+    ask({
+      title,
+      text,
+      fields: [{ name: "reason", label: "Reason", required: true }],
+      action,
       submit: async (values) => {
         await api.post(`${path}/${verb}`, values);
         done?.();
-      } });
+      },
+    });
   return html`
-    ${person.role === "customer" && person.status === "active" ? html`<button @click=${withReason(
-      `Look inside the account of ${person.email}`,
-      "For 30 minutes you see what this person sees. You can look, not act; it is written down for both of you.",
-      "Begin", "impersonate", () => location.replace("/"),
-    )}>Support session</button>` : nothing}
-    ${person.status === "active"
-      ? html`<button class="danger" @click=${withReason(`Suspend ${person.email}`, "They are signed out at once, and shown the reason when they sign in.", "Suspend", "suspend")}>Suspend</button>`
-      : html`<button @click=${() => restore(person)}>Restore</button>`}
+    ${
+      person.role === "customer" && person.status === "active"
+        ? html`<button @click=${withReason(
+            `Look inside the account of ${person.email}`,
+            "For 30 minutes you see what this person sees. You can look, not act; it is written down for both of you.",
+            "Begin",
+            "impersonate",
+            () => location.replace("/"),
+          )}>Support session</button>`
+        : nothing
+    }
+    ${
+      person.status === "active"
+        ? html`<button class="danger" @click=${withReason(`Suspend ${person.email}`, "They are signed out at once, and shown the reason when they sign in.", "Suspend", "suspend")}>Suspend</button>`
+        : html`<button @click=${() => restore(person)}>Restore</button>`
+    }
     <a href="#/people/${person.id}">Tokens</a>`;
 }
 
@@ -69,9 +86,21 @@ function add(): void {
     fields: [
       { name: "email", label: "Email", kind: "email", required: true },
       { name: "name", label: "Name", required: true },
-      { name: "role", label: "Role", kind: "select", value: "customer", options: ["customer", "staff", "administrator"].map((role) => ({ value: role, label: role })) },
-      { name: "password", label: "Password", kind: "password", required: true, autocomplete: "new-password",
-        hint: "12 to 128 characters, three of: lowercase, uppercase, digits, symbols" },
+      {
+        name: "role",
+        label: "Role",
+        kind: "select",
+        value: "customer",
+        options: ["customer", "staff", "administrator"].map((role) => ({ value: role, label: role })),
+      },
+      {
+        name: "password",
+        label: "Password",
+        kind: "password",
+        required: true,
+        autocomplete: "new-password",
+        hint: "12 to 128 characters, three of: lowercase, uppercase, digits, symbols",
+      },
     ],
     action: "Add",
     submit: async (values) => void (await api.post("/users", values)),

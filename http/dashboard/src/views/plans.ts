@@ -15,15 +15,29 @@ export function plansView(): View {
     kinds: ["activity"],
     searchable: true,
     buttons: () => html`<button class="primary" @click=${() => add(done)}>Add a plan</button>`,
-    rows: (all) => table(["Name", "Size", "IPv4", "Traffic a month", "", ""], all.map((plan) => html`<tr>
+    rows: (all) =>
+      table(
+        ["Name", "Size", "IPv4", "Traffic a month", "", ""],
+        all.map(
+          (plan) => html`<tr>
       <td>${plan.name} <span class="quiet">${plan.slug}</span></td>
-      <td>${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB</td><td>${plan.ipv4_count}</td><td>${policy(plan)}${plan.traffic_pending
-        ? html`<br><span class="quiet">from ${day(plan.traffic_pending.effective_from)}:</span> ${policy(plan.traffic_pending)}` : nothing}</td>
+      <td>${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB</td><td>${plan.ipv4_count}</td><td>${policy(plan)}${
+        plan.traffic_pending
+          ? html`<br><span class="quiet">from ${day(plan.traffic_pending.effective_from)}:</span> ${policy(plan.traffic_pending)}`
+          : nothing
+      }</td>
       <td>${plan.enabled ? nothing : badge("disabled")}</td>
       <td class="act"><button aria-label="Traffic policy of ${plan.name}" @click=${() => changeTraffic(plan, done)}>Traffic policy</button>
         <button aria-label="Change ${plan.name}" @click=${() => change(plan, done)}>Change</button>
-        <button @click=${() => void attempt(async () => { await api.patch(`/plans/${plan.id}`, { enabled: !plan.enabled }); await done(); })}>
-          ${plan.enabled ? "Disable" : "Enable"}</button></td></tr>`), "No plans."),
+        <button @click=${() =>
+          void attempt(async () => {
+            await api.patch(`/plans/${plan.id}`, { enabled: !plan.enabled });
+            await done();
+          })}>
+          ${plan.enabled ? "Disable" : "Enable"}</button></td></tr>`,
+        ),
+        "No plans.",
+      ),
   });
   return plans;
 }
@@ -47,18 +61,40 @@ function changeTraffic(plan: Plan, done: () => Promise<void>): void {
     title: `Traffic policy of ${plan.name}`,
     text: "What tightens it begins with the next month; what loosens it applies at once.",
     fields: [
-      { name: "traffic_gib", label: "Allowance a month, GiB", kind: "number", value: last.traffic_gib === null ? "" : String(last.traffic_gib), placeholder: "none" },
-      { name: "traffic_direction", label: "What counts", kind: "select", value: last.traffic_direction,
-        options: options(["outbound", "what the machine sends"], ["both", "what it sends and receives"]) },
-      { name: "traffic_action", label: "Past the allowance", kind: "select", value: last.traffic_action,
-        options: options(["report", "report it"], ["throttle", "slow it down"], ["suspend", "cut it off"]) },
-      { name: "traffic_throttle_mbps", label: "Slowed down to, Mbit/s", kind: "number",
-        value: last.traffic_throttle_mbps === null ? "" : String(last.traffic_throttle_mbps), hint: "where it is slowed down" },
+      {
+        name: "traffic_gib",
+        label: "Allowance a month, GiB",
+        kind: "number",
+        value: last.traffic_gib === null ? "" : String(last.traffic_gib),
+        placeholder: "none",
+      },
+      {
+        name: "traffic_direction",
+        label: "What counts",
+        kind: "select",
+        value: last.traffic_direction,
+        options: options(["outbound", "what the machine sends"], ["both", "what it sends and receives"]),
+      },
+      {
+        name: "traffic_action",
+        label: "Past the allowance",
+        kind: "select",
+        value: last.traffic_action,
+        options: options(["report", "report it"], ["throttle", "slow it down"], ["suspend", "cut it off"]),
+      },
+      {
+        name: "traffic_throttle_mbps",
+        label: "Slowed down to, Mbit/s",
+        kind: "number",
+        value: last.traffic_throttle_mbps === null ? "" : String(last.traffic_throttle_mbps),
+        hint: "where it is slowed down",
+      },
     ],
     action: "Save",
     submit: async (values) => {
       const answer = await api.put<PolicyAnswer>(`/plans/${plan.id}/traffic`, {
-        traffic_gib: null, traffic_throttle_mbps: null,
+        traffic_gib: null,
+        traffic_throttle_mbps: null,
         ...given(values, ["traffic_direction", "traffic_action"]),
         ...givenNumbers(values, ["traffic_gib", "traffic_throttle_mbps"]),
       });

@@ -28,11 +28,16 @@ export function changeNetwork(network: Network, done: Done): void {
     title: `Change ${network.name}`,
     fields: [
       { name: "mtu", label: "MTU", kind: "number", required: true, value: String(network.mtu) },
-      ...(network.default ? [] : [{ name: "default", label: "New machines are on it, in place of the present default", kind: "checkbox" as const }]),
+      ...(network.default
+        ? []
+        : [{ name: "default", label: "New machines are on it, in place of the present default", kind: "checkbox" as const }]),
     ],
     action: "Save",
     submit: async (values) => {
-      await api.patch(`/networks/${network.id}`, { ...givenNumbers(values, ["mtu"]), ...(values["default"] === "on" ? { default: true } : {}) });
+      await api.patch(`/networks/${network.id}`, {
+        ...givenNumbers(values, ["mtu"]),
+        ...(values["default"] === "on" ? { default: true } : {}),
+      });
       await done();
     },
   });
@@ -64,7 +69,11 @@ export async function addPool(network: Network, done: Done): Promise<void> {
     ],
     action: "Add the pool",
     submit: async (values) => {
-      await api.post(`/networks/${network.id}/pools`, { ...given(values, ["name", "cidr"]), ...poolValues(values), ...givenNumbers(values, ["prefix_len"]) });
+      await api.post(`/networks/${network.id}/pools`, {
+        ...given(values, ["name", "cidr"]),
+        ...poolValues(values),
+        ...givenNumbers(values, ["prefix_len"]),
+      });
       await done();
     },
   });
@@ -86,7 +95,11 @@ export async function changePool(pool: Pool, done: Done): Promise<void> {
       await api.patch(`/pools/${pool.id}`, {
         ...given(values, ["name"]),
         // What was emptied goes back to what a new pool would have.
-        gateway: null, range_start: null, range_end: null, guest_prefix_len: null, vlan: null,
+        gateway: null,
+        range_start: null,
+        range_end: null,
+        guest_prefix_len: null,
+        vlan: null,
         ...poolValues(values),
         enabled: values["enabled"] === "on",
       });
@@ -102,21 +115,55 @@ function places(): Promise<[Named[], Node[]]> {
 function poolFields(pool: Pool | null, locations: Named[], nodes: Node[]): Field[] {
   const options = (...values: [string, string][]) => values.map(([value, label]) => ({ value, label }));
   return [
-    { name: "topology", label: "Topology", kind: "select", value: pool?.topology ?? "",
-      options: options(...(pool ? [] : [["", "nat for IPv4, routed for IPv6"] as [string, string]]), ["nat", "nat: behind the host's address"], ["routed", "routed: the host routes it to the guest"], ["bridged", "bridged: on the host's own segment"]) },
-    { name: "gateway_mode", label: "Gateway mode", kind: "select", value: pool?.gateway_mode ?? "onlink",
-      options: options(["onlink", "on-link: the guest has its address alone"], ["subnet", "subnet: the guest is in the block"]) },
+    {
+      name: "topology",
+      label: "Topology",
+      kind: "select",
+      value: pool?.topology ?? "",
+      options: options(
+        ...(pool ? [] : [["", "nat for IPv4, routed for IPv6"] as [string, string]]),
+        ["nat", "nat: behind the host's address"],
+        ["routed", "routed: the host routes it to the guest"],
+        ["bridged", "bridged: on the host's own segment"],
+      ),
+    },
+    {
+      name: "gateway_mode",
+      label: "Gateway mode",
+      kind: "select",
+      value: pool?.gateway_mode ?? "onlink",
+      options: options(["onlink", "on-link: the guest has its address alone"], ["subnet", "subnet: the guest is in the block"]),
+    },
     { name: "gateway", label: "Gateway", value: pool?.gateway ?? "", placeholder: "IPv4: the first of the block; IPv6: fe80::1" },
-    { name: "guest_prefix_len", label: "Prefix length in the guest", kind: "number", value: pool ? String(pool.guest_prefix_len) : "", placeholder: "as the mode has it" },
+    {
+      name: "guest_prefix_len",
+      label: "Prefix length in the guest",
+      kind: "number",
+      value: pool ? String(pool.guest_prefix_len) : "",
+      placeholder: "as the mode has it",
+    },
     { name: "range_start", label: "First address given out", value: pool?.range_start ?? "", placeholder: "the first usable" },
     { name: "range_end", label: "Last address given out", value: pool?.range_end ?? "", placeholder: "the last usable" },
-    ...(pool ? [] : [{ name: "prefix_len", label: "Prefix of each machine", kind: "number" as const, placeholder: "64", hint: "IPv6 only" }]),
+    ...(pool
+      ? []
+      : [{ name: "prefix_len", label: "Prefix of each machine", kind: "number" as const, placeholder: "64", hint: "IPv6 only" }]),
     { name: "vlan", label: "VLAN", kind: "number", value: pool?.vlan ? String(pool.vlan) : "", placeholder: "none", hint: "bridged only" },
     { name: "nameservers", label: "DNS servers", value: pool?.nameservers.join(" ") ?? "", placeholder: "9.9.9.9 149.112.112.112" },
-    { name: "location_id", label: "Location", kind: "select", value: pool?.location_id ?? locations[0]?.id ?? "",
-      options: locations.map((location) => ({ value: location.id, label: location.name })) },
-    { name: "node_ids", label: "Nodes", kind: "choices", values: pool?.node_ids ?? [], hint: "none: every node in the location",
-      options: nodes.map((node) => ({ value: node.id, label: node.name })) },
+    {
+      name: "location_id",
+      label: "Location",
+      kind: "select",
+      value: pool?.location_id ?? locations[0]?.id ?? "",
+      options: locations.map((location) => ({ value: location.id, label: location.name })),
+    },
+    {
+      name: "node_ids",
+      label: "Nodes",
+      kind: "choices",
+      values: pool?.node_ids ?? [],
+      hint: "none: every node in the location",
+      options: nodes.map((node) => ({ value: node.id, label: node.name })),
+    },
   ];
 }
 
@@ -151,7 +198,10 @@ export function block(pool: Pool, done: Done): void {
   ask({
     title: `Block an address of ${pool.name}`,
     text: "It is given to no machine until it is unblocked. Refused while a machine holds it.",
-    fields: [{ name: "ip", label: "Address", required: true }, { name: "note", label: "Why", required: true }],
+    fields: [
+      { name: "ip", label: "Address", required: true },
+      { name: "note", label: "Why", required: true },
+    ],
     action: "Block",
     submit: async (values) => {
       await api.post(`/pools/${pool.id}/block`, given(values, ["ip", "note"]));

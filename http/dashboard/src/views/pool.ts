@@ -25,11 +25,18 @@ export function poolView(id: string): View {
     kinds: ["activity", "vm"],
     searchable: true,
     filters: [{ name: "state", label: "State", options: STATES }],
-    rows: (held) => table(["Address", "State", "Held by", "Why", "Since", ""], held.map((one) => html`<tr>
+    rows: (held) =>
+      table(
+        ["Address", "State", "Held by", "Why", "Since", ""],
+        held.map(
+          (one) => html`<tr>
       <td class="mono">${one.ip}</td><td>${badge(one.state)}</td>
       <td>${one.vm_id ? html`<a href="#/machines/${one.vm_id}">${one.vm_name}</a>${one.primary ? html` <span class="quiet">primary</span>` : nothing}` : "—"}</td>
       <td class="wide">${one.note ?? ""}</td><td>${when(one.changed_at)}</td>
-      <td class="act">${action(one)}</td></tr>`), "No address is in use."),
+      <td class="act">${action(one)}</td></tr>`,
+        ),
+        "No address is in use.",
+      ),
   });
   const done = async () => {
     await Promise.all([pool.load(), reservations.load(), allocations.load()]);
@@ -37,9 +44,14 @@ export function poolView(id: string): View {
   const action = (one: Allocation): Fragment => {
     const now = pool.value;
     if (!now) return nothing;
-    if (one.state === "releasing") return html`<button class="danger" aria-label="Force ${one.ip} free" @click=${() => forceFree(now, one.ip, done)}>Force free</button>`;
+    if (one.state === "releasing")
+      return html`<button class="danger" aria-label="Force ${one.ip} free" @click=${() => forceFree(now, one.ip, done)}>Force free</button>`;
     if (one.state === "blocked") {
-      return html`<button aria-label="Unblock ${one.ip}" @click=${() => void attempt(async () => { await api.post(`/pools/${id}/unblock`, { ip: one.ip }); await done(); })}>Unblock</button>`;
+      return html`<button aria-label="Unblock ${one.ip}" @click=${() =>
+        void attempt(async () => {
+          await api.post(`/pools/${id}/unblock`, { ip: one.ip });
+          await done();
+        })}>Unblock</button>`;
     }
     return nothing;
   };
@@ -47,7 +59,10 @@ export function poolView(id: string): View {
     get title() {
       return pool.value?.name ?? "Pool";
     },
-    draw: () => html`${shown(pool, (now) => html`
+    draw: () =>
+      html`${shown(
+        pool,
+        (now) => html`
       <div class="head"><h1>${now.name}</h1>${badge(now.enabled ? "active" : "disabled")}<span class="gap"></span>
         <button @click=${() => reserve(now, done)}>Reserve</button>
         <button @click=${() => block(now, done)}>Block an address</button>
@@ -59,19 +74,38 @@ export function poolView(id: string): View {
         ...(now.family === 6 && now.prefix_len ? [["Each machine gets", `a /${now.prefix_len}`] as [string, Fragment]] : []),
         ["Range", html`<span class="mono">${now.range_start} – ${now.range_end}</span>`],
         ["Topology", now.vlan ? `${now.topology}, VLAN ${now.vlan}` : now.topology],
-        ["Gateway", html`<span class="mono">${now.gateway}</span> <span class="quiet">${now.gateway_mode === "onlink" ? "on-link" : "in the subnet"}</span>`],
+        [
+          "Gateway",
+          html`<span class="mono">${now.gateway}</span> <span class="quiet">${now.gateway_mode === "onlink" ? "on-link" : "in the subnet"}</span>`,
+        ],
         ["Prefix in the guest", `/${now.guest_prefix_len}`],
         ["DNS servers", now.nameservers.length ? html`<span class="mono">${now.nameservers.join(", ")}</span>` : "—"],
         ["Nodes", now.node_ids.length ? nodeNames(now, nodes.value) : "every node in the location"],
       ])}
       ${filling(now)}
       <h2>Set aside</h2>
-      ${shown(reservations, (all) => html`${table(["Address", "Kind", "Why", ""], all.items.map((one) => html`<tr>
+      ${shown(
+        reservations,
+        (all) => html`${table(
+          ["Address", "Kind", "Why", ""],
+          all.items.map(
+            (one) => html`<tr>
         <td class="mono">${one.ip}${one.range_end ? html` – ${one.range_end}` : nothing}</td><td>${one.kind}</td><td class="wide">${one.note}</td>
-        <td class="act">${one.arithmetic ? html`<span class="quiet">by the pool itself</span>`
-          : html`<button class="danger" aria-label="Remove the reservation of ${one.ip}" @click=${() => removeReservation(now, one, done)}>Remove</button>`}</td></tr>`), "Nothing is set aside.")}
-        ${pager(all, (number) => { page = number; void reservations.load(); })}`)}
-      ${allocations.draw()}`)}`,
+        <td class="act">${
+          one.arithmetic
+            ? html`<span class="quiet">by the pool itself</span>`
+            : html`<button class="danger" aria-label="Remove the reservation of ${one.ip}" @click=${() => removeReservation(now, one, done)}>Remove</button>`
+        }</td></tr>`,
+          ),
+          "Nothing is set aside.",
+        )}
+        ${pager(all, (number) => {
+          page = number;
+          void reservations.load();
+        })}`,
+      )}
+      ${allocations.draw()}`,
+      )}`,
     dispose: () => {
       pool.dispose();
       nodes.dispose();

@@ -12,8 +12,20 @@ type Draft = Partial<Pick<Rule, "direction" | "action" | "protocol" | "family" |
 const PRESETS: { label: string; rules: Draft[] }[] = [
   { label: "SSH", rules: [{ protocol: "tcp", port_from: 22, note: "SSH" }] },
   { label: "HTTP", rules: [{ protocol: "tcp", port_from: 80, note: "HTTP" }] },
-  { label: "HTTPS", rules: [{ protocol: "tcp", port_from: 443, note: "HTTPS" }, { protocol: "udp", port_from: 443, note: "HTTP/3" }] },
-  { label: "Ping", rules: [{ protocol: "icmp", family: 4, icmp_type: 8, note: "Ping" }, { protocol: "icmp", family: 6, icmp_type: 128, note: "Ping" }] },
+  {
+    label: "HTTPS",
+    rules: [
+      { protocol: "tcp", port_from: 443, note: "HTTPS" },
+      { protocol: "udp", port_from: 443, note: "HTTP/3" },
+    ],
+  },
+  {
+    label: "Ping",
+    rules: [
+      { protocol: "icmp", family: 4, icmp_type: 8, note: "Ping" },
+      { protocol: "icmp", family: 6, icmp_type: 128, note: "Ping" },
+    ],
+  },
 ];
 
 export function securityGroupView(id: string): View {
@@ -22,7 +34,10 @@ export function securityGroupView(id: string): View {
     get title() {
       return group.value?.name ?? "Security group";
     },
-    draw: () => html`${shown(group, (now) => html`
+    draw: () =>
+      html`${shown(
+        group,
+        (now) => html`
       <div class="head"><h1>${now.name}</h1>${now.description ? html`<span class="quiet">${now.description}</span>` : nothing}<span class="gap"></span>
         <button class="danger" @click=${() => remove(now)}>Delete</button></div>
       ${facts([
@@ -35,11 +50,17 @@ export function securityGroupView(id: string): View {
       <div class="head"><h2>Rules</h2><span class="gap"></span>
         ${PRESETS.map((preset) => html`<button title="Let ${preset.label} come in" @click=${() => void attempt(() => allow(group, preset.rules))}>+ ${preset.label}</button>`)}
         <button class="primary" @click=${() => add(group)}>Add a rule</button></div>
-      ${table(["Direction", "Action", "What", "Other side", "Note", ""], now.rules.map((rule) => html`<tr>
+      ${table(
+        ["Direction", "Action", "What", "Other side", "Note", ""],
+        now.rules.map(
+          (rule) => html`<tr>
         <td>${rule.direction === "ingress" ? "in" : "out"}</td><td>${badge(rule.action)}</td><td>${traffic(rule)}</td>
         <td>${rule.cidr ? html`<span class="mono">${rule.cidr}</span>` : html`<span class="quiet">anybody</span>`}</td><td>${rule.note}</td>
-        <td class="act"><button class="danger" aria-label="Remove the rule ${traffic(rule)}" @click=${() => removeRule(group, rule)}>Remove</button></td></tr>`),
-        "No rules: what comes in and goes out is as above.")}`)}`,
+        <td class="act"><button class="danger" aria-label="Remove the rule ${traffic(rule)}" @click=${() => removeRule(group, rule)}>Remove</button></td></tr>`,
+        ),
+        "No rules: what comes in and goes out is as above.",
+      )}`,
+      )}`,
     dispose: () => group.dispose(),
   };
 }
@@ -60,7 +81,8 @@ function traffic(rule: Rule): string {
       return `everything${family}`;
     default: {
       const last = rule.port_to ?? rule.port_from;
-      const ports = rule.port_from === null ? "every port" : last === rule.port_from ? String(rule.port_from) : `${rule.port_from} to ${last}`;
+      const ports =
+        rule.port_from === null ? "every port" : last === rule.port_from ? String(rule.port_from) : `${rule.port_from} to ${last}`;
       return `${rule.protocol.toUpperCase()} ${ports}${family}`;
     }
   }
@@ -69,9 +91,17 @@ function traffic(rule: Rule): string {
 /** The rules of a preset that are not there yet. */
 async function allow(group: Resource<SecurityGroup>, rules: Draft[]): Promise<void> {
   const { id, rules: present } = group.value as SecurityGroup;
-  const there = (wanted: Draft) => present.some((rule) => rule.direction === "ingress" && rule.action === "accept" && rule.cidr === null
-    && rule.protocol === wanted.protocol && rule.family === (wanted.family ?? null) && rule.port_from === (wanted.port_from ?? null)
-    && rule.icmp_type === (wanted.icmp_type ?? null));
+  const there = (wanted: Draft) =>
+    present.some(
+      (rule) =>
+        rule.direction === "ingress" &&
+        rule.action === "accept" &&
+        rule.cidr === null &&
+        rule.protocol === wanted.protocol &&
+        rule.family === (wanted.family ?? null) &&
+        rule.port_from === (wanted.port_from ?? null) &&
+        rule.icmp_type === (wanted.icmp_type ?? null),
+    );
   try {
     for (const rule of rules.filter((wanted) => !there(wanted))) {
       await api.post(`/security-groups/${id}/rules`, { direction: "ingress", action: "accept", ...rule });
@@ -87,7 +117,12 @@ function add(group: Resource<SecurityGroup>): void {
   const fields: Field[] = [
     { name: "direction", label: "Direction", kind: "select", options: options(["ingress", "comes in"], ["egress", "goes out"]) },
     { name: "action", label: "Action", kind: "select", options: options(["accept", "accept"], ["drop", "drop"]) },
-    { name: "protocol", label: "Protocol", kind: "select", options: options(["tcp", "TCP"], ["udp", "UDP"], ["icmp", "ICMP"], ["any", "any"]) },
+    {
+      name: "protocol",
+      label: "Protocol",
+      kind: "select",
+      options: options(["tcp", "TCP"], ["udp", "UDP"], ["icmp", "ICMP"], ["any", "any"]),
+    },
     { name: "family", label: "Family", kind: "select", options: options(["", "IPv4 and IPv6"], ["4", "IPv4"], ["6", "IPv6"]) },
     { name: "port_from", label: "Port", kind: "number", hint: "TCP and UDP; empty: every port" },
     { name: "port_to", label: "Last port", kind: "number", hint: "for a range" },

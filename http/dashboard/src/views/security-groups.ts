@@ -14,12 +14,18 @@ export function securityGroupsView(me: Me): View {
     kinds: ["activity", "vm"],
     searchable: true,
     buttons: () => html`<button class="primary" @click=${() => void attempt(() => create(me))}>Create a group</button>`,
-    rows: (groups) => table(["Name", "Project", "Comes in", "Goes out", "Rules", "Machines"], groups.map((group) => html`<tr>
+    rows: (groups) =>
+      table(
+        ["Name", "Project", "Comes in", "Goes out", "Rules", "Machines"],
+        groups.map(
+          (group) => html`<tr>
       <td><a href="#/security-groups/${group.id}">${group.name}</a>${group.description ? html` <span class="quiet">${group.description}</span>` : ""}</td>
       <td>${group.project_name ?? html`<span class="quiet">every project</span>`}</td>
       <td>${otherwise(group.default_ingress)}</td><td>${otherwise(group.default_egress)}</td>
-      <td>${group.rules.length}</td><td>${group.machine_count}</td></tr>`),
-      "No security groups. A machine in none is not filtered; in one, only what its rules accept comes in."),
+      <td>${group.rules.length}</td><td>${group.machine_count}</td></tr>`,
+        ),
+        "No security groups. A machine in none is not filtered; in one, only what its rules accept comes in.",
+      ),
   });
 }
 
@@ -27,7 +33,10 @@ function otherwise(action: Rule["action"]): TemplateResult {
   return badge(action);
 }
 
-const DEFAULTS = [{ value: "drop", label: "drop" }, { value: "accept", label: "accept" }];
+const DEFAULTS = [
+  { value: "drop", label: "drop" },
+  { value: "accept", label: "accept" },
+];
 
 async function create(me: Me): Promise<void> {
   const projects = await firstOf<Named>("/projects");
@@ -37,15 +46,22 @@ async function create(me: Me): Promise<void> {
     fields: [
       { name: "name", label: "Name", required: true, placeholder: "web" },
       { name: "description", label: "Description" },
-      { name: "project_id", label: "Project", kind: "select", options: me.role === "administrator" ? [{ value: "", label: "every project" }, ...own] : own,
-        value: projects[0]?.id ?? "" },
+      {
+        name: "project_id",
+        label: "Project",
+        kind: "select",
+        options: me.role === "administrator" ? [{ value: "", label: "every project" }, ...own] : own,
+        value: projects[0]?.id ?? "",
+      },
       { name: "default_ingress", label: "Default ingress", kind: "select", options: DEFAULTS },
       { name: "default_egress", label: "Default egress", kind: "select", options: DEFAULTS, value: "accept" },
     ],
     action: "Create",
     submit: async (values) => {
-      const made = await api.post<SecurityGroup>("/security-groups",
-        given(values, ["name", "description", "project_id", "default_ingress", "default_egress"]));
+      const made = await api.post<SecurityGroup>(
+        "/security-groups",
+        given(values, ["name", "description", "project_id", "default_ingress", "default_egress"]),
+      );
       go(`/security-groups/${made.id}`);
     },
   });

@@ -5,10 +5,17 @@ import { address, changed, type View } from "../page";
 import { failure, inputs, valuesOf, type Field } from "../ui";
 
 export function signInView(done: () => void): View {
-  return entry("Sign in", "Sign in", nothing, [
-    { name: "email", label: "Email", kind: "email", required: true, autocomplete: "username" },
-    { name: "password", label: "Password", kind: "password", required: true, autocomplete: "current-password" },
-  ], "/auth/login", done);
+  return entry(
+    "Sign in",
+    "Sign in",
+    nothing,
+    [
+      { name: "email", label: "Email", kind: "email", required: true, autocomplete: "username" },
+      { name: "password", label: "Password", kind: "password", required: true, autocomplete: "current-password" },
+    ],
+    "/auth/login",
+    done,
+  );
 }
 
 export function setupView(done: () => void): View {
@@ -21,8 +28,14 @@ export function setupView(done: () => void): View {
       { name: "token", label: "Setup token", required: true, value: token, placeholder: "svcsetup_…" },
       { name: "name", label: "Your name", required: true, autocomplete: "name" },
       { name: "email", label: "Email", kind: "email", required: true, autocomplete: "username" },
-      { name: "password", label: "Password", kind: "password", required: true, autocomplete: "new-password",
-        hint: "12 to 128 characters, three of: lowercase, uppercase, digits, symbols" },
+      {
+        name: "password",
+        label: "Password",
+        kind: "password",
+        required: true,
+        autocomplete: "new-password",
+        hint: "12 to 128 characters, three of: lowercase, uppercase, digits, symbols",
+      },
     ],
     "/setup",
     done,

@@ -22,14 +22,27 @@ export function taskView(id: string): View {
     get title() {
       return task.value?.op ?? "Task";
     },
-    draw: () => html`${shown(task, (now) => html`
+    draw: () => html`${shown(
+      task,
+      (now) => html`
       <div class="head"><h1>${now.op} <small>${resourceLink(now)}</small></h1>${badge(now.status)}<span class="gap"></span>
         ${open(now) ? html`<button class="danger" ?disabled=${now.cancel_requested} @click=${() => abort(now)}>Abort</button>` : nothing}</div>
       <p class="wide">${progress(now)}</p>
-      ${facts([["Asked for", when(now.created_at)], ["Started", when(now.started_at)], ["Ended", when(now.ended_at)]])}`)}
+      ${facts([
+        ["Asked for", when(now.created_at)],
+        ["Started", when(now.started_at)],
+        ["Ended", when(now.ended_at)],
+      ])}`,
+    )}
       <h2>Log</h2>
-      ${shown(lines, (all) => html`<ol class="log" aria-live="polite">${all.map((line) => html`<li class=${line.level}>
-        <time datetime=${line.at}>${new Date(line.at).toLocaleTimeString()}</time> ${line.message}</li>`)}</ol>`)}`,
+      ${shown(
+        lines,
+        (all) =>
+          html`<ol class="log" aria-live="polite">${all.map(
+            (line) => html`<li class=${line.level}>
+        <time datetime=${line.at}>${new Date(line.at).toLocaleTimeString()}</time> ${line.message}</li>`,
+          )}</ol>`,
+      )}`,
     dispose: () => {
       unlisten();
       task.dispose();

@@ -24,14 +24,18 @@ export function tasksTable(tasks: Task[]): TemplateResult {
   if (!tasks.length) return html`<p class="empty">No tasks.</p>`;
   return html`<div class="scroll"><table>
     <thead><tr><th scope="col">Task</th><th scope="col">Of</th><th scope="col">Status</th><th scope="col">Progress</th><th scope="col">Started</th><th></th></tr></thead>
-    <tbody>${repeat(tasks, (task) => task.id, (task) => html`<tr>
+    <tbody>${repeat(
+      tasks,
+      (task) => task.id,
+      (task) => html`<tr>
       <td><a href="#/tasks/${task.id}">${task.op}</a></td>
       <td>${resourceLink(task)}</td>
       <td>${badge(task.status, task.error_message)}</td>
       <td class="wide">${progress(task)}</td>
       <td>${when(task.created_at)}</td>
       <td class="act">${open(task) ? html`<button ?disabled=${task.cancel_requested} @click=${() => abort(task)}>Abort</button>` : nothing}</td>
-    </tr>`)}</tbody>
+    </tr>`,
+    )}</tbody>
   </table></div>`;
 }
 

@@ -8,21 +8,23 @@ import { ask, secret, shown, table, when } from "../ui";
 
 export function tokensView(person?: string): View {
   const whose = person ? { user: person } : {};
-  const tokens = new Resource<Page<Token>>(
-    (signal) => api.get("/tokens", { page_size: 200, ...whose }, signal),
-    ["activity"],
-  );
+  const tokens = new Resource<Page<Token>>((signal) => api.get("/tokens", { page_size: 200, ...whose }, signal), ["activity"]);
   const add = () =>
     ask({
       title: "Make an API token",
       fields: [
         { name: "name", label: "What it is for", required: true },
-        { name: "scope", label: "May", kind: "select", options: [
-          { value: "read", label: "read" },
-          { value: "write", label: "read and write" },
-          { value: "provision", label: "provision (billing systems)" },
-          { value: "admin", label: "everything you may" },
-        ] },
+        {
+          name: "scope",
+          label: "May",
+          kind: "select",
+          options: [
+            { value: "read", label: "read" },
+            { value: "write", label: "read and write" },
+            { value: "provision", label: "provision (billing systems)" },
+            { value: "admin", label: "everything you may" },
+          ],
+        },
       ],
       action: "Make the token",
       submit: async (values) => {
@@ -47,10 +49,18 @@ export function tokensView(person?: string): View {
     draw: () => html`
       <div class="head"><h1>${person ? "Their API tokens" : "API tokens"}</h1><span class="gap"></span>
         ${person ? nothing : html`<button class="primary" @click=${add}>Make a token</button>`}</div>
-      ${shown(tokens, (page) => table(["Name", "Ends in", "May", "Made", "Used", ""], page.items.map((token) => html`<tr>
+      ${shown(tokens, (page) =>
+        table(
+          ["Name", "Ends in", "May", "Made", "Used", ""],
+          page.items.map(
+            (token) => html`<tr>
         <td>${token.name}</td><td class="mono">…${token.last_four}</td><td>${token.scopes.join(", ")}</td>
         <td>${when(token.created_at)}</td><td>${when(token.last_used_at)}</td>
-        <td class="act"><button class="danger" @click=${() => revoke(token)}>Revoke</button></td></tr>`), "No tokens."))}`,
+        <td class="act"><button class="danger" @click=${() => revoke(token)}>Revoke</button></td></tr>`,
+          ),
+          "No tokens.",
+        ),
+      )}`,
     dispose: () => tokens.dispose(),
   };
 }
