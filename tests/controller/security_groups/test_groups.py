@@ -216,6 +216,7 @@ async def test_a_read_token_changes_nothing(place: SecurityGroupHarness) -> None
 
 async def test_a_support_session_can_look_at_groups_and_not_change_them(place: SecurityGroupHarness) -> None:
     await place.database.execute("UPDATE users SET email = 'other-' || email")
+    await place.database.execute("UPDATE projects SET name = 'other-' || name")
     browser, _, _ = await inside(place.world)
     assert (await browser.get("/security-groups")).status_code == 200
     changes = [
