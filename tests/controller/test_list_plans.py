@@ -63,6 +63,9 @@ class Recorder:
     async def fetchrow(self, sql: str, *args: object, timeout: float = 10) -> Record | None:
         return next(iter(await self.fetch(sql, *args, timeout=timeout)), None)
 
+    async def fetchone(self, sql: str, *args: object, timeout: float = 10) -> Record:
+        return (await self.fetch(sql, *args, timeout=timeout))[0]
+
     async def fetchval(self, sql: str, *args: object, timeout: float = 10) -> Any:
         row = await self.fetchrow(sql, *args, timeout=timeout)
         return None if row is None else row[0]
