@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -112,16 +113,21 @@ async def test_a_connection_cut_during_a_query_over_tls_is_unavailable(remote: R
         assert await database.fetchval("SELECT 1") == 1
 
 
+def signed_in(url: str, whom: str) -> str:
+    """The same database for another role, with its password where it has one."""
+    return re.sub(r"//\w+@", f"//{whom}@", url)
+
+
 async def test_a_password_is_needed_and_never_told() -> None:
-    async with own_server() as (url, folder), Database.open(url.replace("svc@", "postgres@"), size=1) as superuser:
+    async with own_server() as (url, folder), Database.open(signed_in(url, "postgres"), size=1) as superuser:
         await superuser.execute("CREATE ROLE guest LOGIN PASSWORD 'right'")
         rules = folder / "cluster" / "pg_hba.conf"
         rules.write_text("local all guest scram-sha-256\n" + rules.read_text())
         await superuser.execute("SELECT pg_reload_conf()")
-        async with Database.open(url.replace("svc@", "guest:right@")) as database:
+        async with Database.open(signed_in(url, "guest:right")) as database:
             assert await database.fetchval("SELECT current_user") == "guest"
         with pytest.raises(ServiceError) as caught:
-            async with Database.open(url.replace("svc@", "guest:mistaken@")):
+            async with Database.open(signed_in(url, "guest:mistaken")):
                 pytest.fail("nobody signs in with a wrong password")
         assert "password authentication failed" in caught.value.message
         assert "mistaken" not in caught.value.message
