@@ -98,11 +98,15 @@ async def database_url(database_cluster: Cluster) -> str:
     """The URL of a fresh database with every migration applied, for the role that the service runs as."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
     finished = database_cluster.finished
-    async with Database.open(database_cluster.url, size=1) as administration:
+    # A superuser, who alone may end what autovacuum does in a database that is dropped.
+    superuser = database_cluster.url.replace(f"//{OWNER_ROLE}@", "//postgres@", 1)
+    async with Database.open(superuser, size=1) as administration:
         # The last test's database waits for one more test: PostgreSQL would wait for its sessions to end.
         while len(finished) > 1:
             await administration.execute(f"DROP DATABASE {finished.pop(0)} WITH (FORCE)")
-        await administration.execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE} STRATEGY file_copy")
+        await administration.execute(
+            f"CREATE DATABASE {name} OWNER {OWNER_ROLE} TEMPLATE {_TEMPLATE} STRATEGY file_copy"
+        )
     finished.append(name)
     return database_cluster.url_of(name).replace(f"//{OWNER_ROLE}@", f"//{SERVICE_ROLE}@", 1)
 

@@ -16,8 +16,8 @@ _SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
 
 
 class Proxy:
-    """Forwards to a server's socket. `before` and `after` are asked about each piece that a client sends, before and
-    after it is forwarded; True cuts the connection there. Without `answering`, answers
+    """Forwards to a server's socket. `before` and `after` are asked about each piece that a client sends; True cuts the
+    connection before it is forwarded, or once it is: no answer to it gets through. Without `answering`, answers
     get lost on the way. `encrypted` counts the connections that came over TLS."""
 
     def __init__(self, server: Path, tls: ssl.SSLContext | None = None) -> None:
@@ -47,18 +47,23 @@ class Proxy:
 
     async def _relay(self, client: trio.abc.Stream, first: bytes | bytearray) -> None:
         async with await trio.open_unix_socket(str(self._server)) as server, trio.open_nursery() as nursery:
+            answering = trio.CancelScope()
 
             async def answers() -> None:
-                async for piece in server:
-                    if self.answering:
-                        await client.send_all(piece)
-                nursery.cancel_scope.cancel()
+                with answering:
+                    async for piece in server:
+                        if self.answering:
+                            await client.send_all(piece)
+                    nursery.cancel_scope.cancel()
 
             nursery.start_soon(answers)
             piece = first or await client.receive_some()
             while piece and not self.before(piece):
+                last = self.after(piece)
+                if last:
+                    answering.cancel()
                 await server.send_all(piece)
-                if self.after(piece):
+                if last:
                     break
                 piece = await client.receive_some()
             nursery.cancel_scope.cancel()
