@@ -185,7 +185,7 @@ async def _recheck(readers: Sequence[_Reader]) -> None:
 def _frame(event: Event, *, operator: bool) -> bytes:
     data: dict[str, Any] = {
         "id": event.position,
-        "kind": event.kind.value,
+        "kind": event.kind,
         "subject": event.subject,
         "project_id": event.project_id,
         "at": event.at,
@@ -193,4 +193,4 @@ def _frame(event: Event, *, operator: bool) -> bytes:
     }
     if operator:
         data["node_id"] = event.node_id
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.value.encode(), to_json(data))
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.encode(), to_json(data))

@@ -6,7 +6,9 @@ from svc.registry.failures import ErrorEnvelope, Failures
 from svc.registry.principal import Role
 from svc.registry.realm import Realm
 from svc.registry.scopes import ListedScopes
+from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.errors import ErrorCode
+from svc_actors.store import EventKind
 
 REALM = Realm(
     title="Virtual Machine Controller",
@@ -14,6 +16,7 @@ REALM = Realm(
     session_cookie="svcvm_session",
     roles=frozenset(Role),
     scopes=ListedScopes(),
+    public_events=frozenset({ControllerEvent.IMAGE, EventKind.SYSTEM}),
     failures=Failures(
         statuses={
             ErrorCode.INVALID: 400,

@@ -24,8 +24,6 @@ from svc_actors.store import Database, Event, EventKind
 
 operations = Operations[IdentityServices]()
 
-_EVERYBODYS = frozenset({EventKind.IMAGE, EventKind.SYSTEM})
-
 _STANDING_SQL = """
 SELECT u.id, u.role,
        u.id IS NOT NULL AND (asked.session_id IS NULL OR EXISTS (
@@ -64,12 +62,16 @@ class EventsRequest(Request):
     presentation=Presentation.EVENT_STREAM,
 )
 async def events(context: Context[IdentityServices], request: EventsRequest) -> EventStream:
-    views = partial(views_of, context.services.database)
-    return EventStream(context.services.events.subscribe, context.principal, views, request.after)
+    services = context.services
+    views = partial(views_of, services.database, services.realm.public_events)
+    return EventStream(services.events.subscribe, context.principal, views, request.after)
 
 
-async def views_of(database: Database, principals: Sequence[Principal]) -> list[View | None]:
-    """What each of these may see now; None once their session, token or account has ended. One query for all."""
+async def views_of(
+    database: Database, public_kinds: frozenset[str], principals: Sequence[Principal]
+) -> list[View | None]:
+    """What each of these may see now; None once their session, token or account has ended. One query for all.
+    `public_kinds`: events of no project that customers see as well."""
     rows = await database.fetch(
         _STANDING_SQL,
         [principal.user_id for principal in principals],
@@ -77,10 +79,13 @@ async def views_of(database: Database, principals: Sequence[Principal]) -> list[
         [principal.token_id for principal in principals],
         [principal.impersonation_id is not None for principal in principals],
     )
-    return [_view(Role(row["role"]), frozenset(row["projects"]), row["id"]) if row["stands"] else None for row in rows]
+    return [
+        _view(Role(row["role"]), frozenset(row["projects"]), row["id"], public_kinds) if row["stands"] else None
+        for row in rows
+    ]
 
 
-def _view(role: Role, projects: frozenset[UUID], user_id: UUID) -> View:
+def _view(role: Role, projects: frozenset[UUID], user_id: UUID, public_kinds: frozenset[str]) -> View:
     def everything(event: Event) -> bool:
         return True
 
@@ -91,9 +96,9 @@ def _view(role: Role, projects: frozenset[UUID], user_id: UUID) -> View:
         if event.administrators_only:
             return False
         if event.project_id is None:
-            return event.kind in _EVERYBODYS
+            return event.kind in public_kinds
         # Of activity their own, as GET /activity shows it: others' names, and what they were refused, are not theirs.
-        own = event.kind is not EventKind.ACTIVITY or event.payload.get("actor_id") == str(user_id)
+        own = event.kind != EventKind.ACTIVITY or event.payload.get("actor_id") == str(user_id)
         return own and event.project_id in projects
 
     sees = {Role.ADMINISTRATOR: everything, Role.STAFF: of_staff, Role.CUSTOMER: of_customer}[role]

@@ -10,6 +10,7 @@ from svc.registry.principal import Role
 from svc.registry.realm import Realm
 from svc.registry.scopes import Area, PrefixScopes
 from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.store import EventKind
 
 
 class PanelErrorBody(Model):
@@ -37,6 +38,7 @@ REALM = Realm(
     title="Hosting Panel",
     token_prefix="svc_",  # noqa: S106 - the public start of a token
     session_cookie="svc_session",
+    public_events=frozenset({EventKind.SYSTEM}),
     roles=frozenset({Role.ADMINISTRATOR, Role.CUSTOMER}),
     scopes=PrefixScopes(
         {

@@ -13,7 +13,8 @@ from svc.registry.scopes import ScopePolicy
 @dataclass(frozen=True)
 class Realm:
     """`title` heads the API's document. `token_prefix` begins every API token, `session_cookie` names the cookie of a
-    browser session; two services on one host differ in both. `roles` are those that its people can have."""
+    browser session; two services on one host differ in both. `roles` are those that its people can have.
+    `public_events` are kinds of event that everybody sees where they are of no project."""
 
     title: str
     token_prefix: str
@@ -21,3 +22,4 @@ class Realm:
     roles: frozenset[Role]
     scopes: ScopePolicy
     failures: Failures
+    public_events: frozenset[str]

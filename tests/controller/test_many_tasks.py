@@ -106,7 +106,7 @@ async def test_events_and_tasks_flow_while_a_transaction_is_held_open_for_ten_mi
                     numbers: list[int] = []
                     while len(numbers) < 20:
                         event = await anext(subscription)
-                        if event.kind is EventKind.SYSTEM:
+                        if event.kind == EventKind.SYSTEM:
                             numbers.append(event.payload["number"])
                 assert numbers == list(range(20 * round_, 20 * round_ + 20))
 

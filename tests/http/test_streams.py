@@ -14,7 +14,8 @@ import trio
 import svc_http.exchange
 import svc_http.server
 import svc_http.streaming
-from svc_actors.store import Database, EventKind, NewEvent, append
+from svc_actors.controller.event_kinds import ControllerEvent
+from svc_actors.store import Database, NewEvent, append
 from tests.support.example_service import Served, served
 from tests.support.sse import reading
 
@@ -30,7 +31,7 @@ async def emit(database: Database, *notes: str, administrators_only: bool = Fals
             await append(
                 tx,
                 NewEvent(
-                    kind=EventKind.VM,
+                    kind=ControllerEvent.VM,
                     subject=note,
                     project_id=UUID(int=7),
                     node_id=NODE,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 
+from svc.controller.realm import REALM
 from svc.identity.events import views_of
 from svc.registry.principal import Principal, Role
+from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.store import EventKind, NewEvent, append
 from tests.support.identity import PASSWORD, Client, IdentityHarness
 
@@ -332,10 +334,10 @@ async def test_events_reach_only_those_who_may_see_what_they_tell(world: Identit
     async with world.services.events.subscribe(None) as log:
         async with world.database.transaction() as tx:
             for name, kind, project_id, private in (
-                ("machine", EventKind.VM, project, False),
-                ("secret", EventKind.VM, project, True),
-                ("node", EventKind.NODE, None, False),
-                ("image", EventKind.IMAGE, None, False),
+                ("machine", ControllerEvent.VM, project, False),
+                ("secret", ControllerEvent.VM, project, True),
+                ("node", ControllerEvent.NODE, None, False),
+                ("image", ControllerEvent.IMAGE, None, False),
                 ("audit", EventKind.ACTIVITY, None, True),
             ):
                 await append(
@@ -346,7 +348,7 @@ async def test_events_reach_only_those_who_may_see_what_they_tell(world: Identit
     seen = {}
     for name, user_id in users.items():
         principal = Principal(user_id=user_id, email=name, role=Role.CUSTOMER, scopes=None)
-        [view] = await views_of(world.database, [principal])
+        [view] = await views_of(world.database, REALM.public_events, [principal])
         assert view is not None
         seen[name] = {event.subject for event in events if view.sees(event)}
         assert view.operator == (name in ("root", "staff"))
@@ -367,7 +369,7 @@ async def test_a_stream_may_not_go_on_once_its_session_token_or_person_has_ended
     whole = Principal(user_id=user, email="ada", role=Role.CUSTOMER, scopes=None)
 
     async def stands(**credential: object) -> bool:
-        [view] = await views_of(world.database, [Principal(**{**vars(whole), **credential})])
+        [view] = await views_of(world.database, REALM.public_events, [Principal(**{**vars(whole), **credential})])
         return view is not None
 
     assert await stands(session_id=session)

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 import trio
 
+from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.errors import ServiceError
 from svc_actors.store import (
     Database,
@@ -34,7 +35,7 @@ from tests.support.postgres_server import PATIENCE, kill_server, own_server, unt
 
 
 def numbered(number: int, writer: int = 0) -> NewEvent:
-    return NewEvent(kind=EventKind.VM, subject=f"vm-{writer}", payload={"writer": writer, "number": number})
+    return NewEvent(kind=ControllerEvent.VM, subject=f"vm-{writer}", payload={"writer": writer, "number": number})
 
 
 async def write(database: Database, *events: NewEvent) -> None:
@@ -91,7 +92,7 @@ async def test_an_event_arrives_as_it_was_appended_and_only_when_committed(datab
 async def test_what_json_cannot_say_is_refused_when_it_is_appended(database: Database) -> None:
     async with database.transaction() as transaction:
         with pytest.raises(TypeError):
-            await append(transaction, NewEvent(kind=EventKind.VM, payload={"id": uuid4()}))
+            await append(transaction, NewEvent(kind=ControllerEvent.VM, payload={"id": uuid4()}))
 
 
 @pytest.mark.parametrize("seed", range(2))

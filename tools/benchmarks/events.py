@@ -19,7 +19,8 @@ from typing import Final
 import httpx
 import trio
 
-from svc_actors.store import Database, EventKind, NewEvent, append, embedded, migrate
+from svc_actors.controller.event_kinds import ControllerEvent
+from svc_actors.store import Database, NewEvent, append, embedded, migrate
 from tests.support.certificates import self_signed
 from tools.benchmarks import Ratio
 from tools.benchmarks.http import seed, serving
@@ -106,7 +107,7 @@ async def _change(database: Database) -> None:
         await trio.sleep_until(began + number / CHANGES_A_SECOND)
         async with database.transaction() as tx:
             payload = {"id": str(number), "status": "running", "name": f"vm-{number}", "made_at": time.monotonic()}
-            await append(tx, NewEvent(kind=EventKind.VM, subject=str(number), payload=payload))
+            await append(tx, NewEvent(kind=ControllerEvent.VM, subject=str(number), payload=payload))
 
 
 async def _ask(port: int, token: str, answered: list[float]) -> None:

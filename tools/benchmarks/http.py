@@ -34,9 +34,10 @@ from svc.controller.machines.models import VM_SELECT
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.identity.authenticate import Authentication
+from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.sealing import Sealer
 from svc_actors.secrets import fingerprint, new_secret
-from svc_actors.store import Database, Event, EventKind, EventLog, NewEvent, append, embedded, migrate
+from svc_actors.store import Database, Event, EventLog, NewEvent, append, embedded, migrate
 from svc_http.app import App, create_app
 from svc_http.server import TlsFiles, serve_https
 from tests.support.certificates import self_signed
@@ -141,7 +142,7 @@ async def _deliver(port: int, database: Database, token: str) -> float:
     async def emit() -> None:
         for number in range(EVENTS):
             async with database.transaction() as tx:
-                await append(tx, NewEvent(kind=EventKind.VM, subject=str(number), payload={"number": number}))
+                await append(tx, NewEvent(kind=ControllerEvent.VM, subject=str(number), payload={"number": number}))
 
     async with trio.open_nursery() as nursery:
         for _ in range(READERS):
@@ -262,7 +263,7 @@ def _frame(event: Event) -> bytes:
         "at": event.at,
         "payload": event.payload,
     }
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.value.encode(), to_json(data))
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.encode(), to_json(data))
 
 
 def _tls(folder: Path) -> TlsFiles:

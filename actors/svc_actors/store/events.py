@@ -39,13 +39,8 @@ _PAGE = 500
 
 
 class EventKind(StrEnum):
-    """The kinds of the event stream (specification, section Events)."""
+    """Kinds of event that every service has; each adds its own (`svc_actors.controller.event_kinds`)."""
 
-    NODE = "node"
-    VM = "vm"
-    TASK = "task"
-    TASK_LOG = "task_log"
-    IMAGE = "image"
     ALERT = "alert"
     ACTIVITY = "activity"
     SYSTEM = "system"
@@ -55,7 +50,7 @@ class EventKind(StrEnum):
 class NewEvent:
     """Something that changes with the transaction it is appended to; project and node say who may see it."""
 
-    kind: EventKind
+    kind: str
     subject: str | None = None
     project_id: UUID | None = None
     node_id: UUID | None = None
@@ -97,7 +92,7 @@ class Gone(Exception):  # noqa: N818
 async def append(transaction: Transaction, event: NewEvent) -> None:
     """Append `event` to the log if and when `transaction` commits."""
     row = (
-        event.kind.value,
+        str(event.kind),
         event.subject,
         event.project_id,
         event.node_id,
@@ -288,7 +283,7 @@ def _event(row: Record) -> Event:
     return Event(
         position=row["position"],
         at=row["at"],
-        kind=EventKind(row["kind"]),
+        kind=row["kind"],
         subject=row["subject"],
         project_id=row["project_id"],
         node_id=row["node_id"],

@@ -13,9 +13,10 @@ from uuid import UUID
 import trio
 
 from svc.controller.services import Controller
+from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.controller.nodes.records import NodeState
 from svc_actors.controller.placement.refusals import NodesAway
-from svc_actors.store import EventKind, Gone, SlowReader, Subscription
+from svc_actors.store import Gone, SlowReader, Subscription
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ async def _node_comes_online(events: Subscription, deadline: float) -> bool:
     with trio.CancelScope(deadline=deadline):
         try:
             async for event in events:
-                if event.kind is EventKind.NODE and event.payload["change"] == NodeState.ONLINE.value:
+                if event.kind == ControllerEvent.NODE and event.payload["change"] == NodeState.ONLINE.value:
                     return True
         except (SlowReader, Gone):
             return False  # Busier than this reader can follow: the caller is told to try again.

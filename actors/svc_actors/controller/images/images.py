@@ -15,6 +15,7 @@ from uuid import UUID
 import httpx
 import trio
 
+from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.controller.images.catalogue import CATALOGUE, Published, ensure_catalogue
 from svc_actors.controller.images.checksums import NoDigest, find_digest
 from svc_actors.controller.images.files import PULL_TIMEOUT, ImageSources, StoredFile
@@ -24,7 +25,6 @@ from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, not_
 from svc_actors.store import (
     Caller,
     Database,
-    EventKind,
     NewEvent,
     Record,
     Transaction,
@@ -263,7 +263,7 @@ async def announce_image(tx: Transaction, row: Record) -> None:
     await events.append(
         tx,
         NewEvent(
-            kind=EventKind.IMAGE,
+            kind=ControllerEvent.IMAGE,
             subject=str(row["id"]),
             payload={"id": str(row["id"]), "slug": row["slug"], "name": row["name"], "enabled": row["enabled"]},
         ),

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.errors import not_found
-from svc_actors.store import EventKind, NewEvent, Transaction, events
+from svc_actors.store import NewEvent, Transaction, events
 from svc_nodeagent.protocol import DomainState
 
 
@@ -89,7 +90,7 @@ async def announce_status(
     await events.append(
         tx,
         NewEvent(
-            kind=EventKind.VM,
+            kind=ControllerEvent.VM,
             subject=str(vm_id),
             project_id=project_id,
             node_id=node_id,

@@ -8,8 +8,9 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.errors import not_found
-from svc_actors.store import Caller, EventKind, NewEvent, Queryable, Record, Transaction, Via, events
+from svc_actors.store import Caller, NewEvent, Queryable, Record, Transaction, Via, events
 
 
 class NodeState(StrEnum):
@@ -108,7 +109,7 @@ async def announce(tx: Transaction, node: NodeRecord, change: str) -> None:
     await events.append(
         tx,
         NewEvent(
-            kind=EventKind.NODE,
+            kind=ControllerEvent.NODE,
             subject=str(node.id),
             node_id=node.id,
             administrators_only=True,

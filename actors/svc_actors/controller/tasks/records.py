@@ -16,9 +16,10 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
+from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.errors import ErrorCode
 from svc_actors.rows import sole
-from svc_actors.store import Caller, EventKind, NewEvent, Queryable, Record, Transaction, events
+from svc_actors.store import Caller, NewEvent, Queryable, Record, Transaction, events
 from svc_nodeagent.protocol import OperationResult
 
 
@@ -272,7 +273,7 @@ async def announce(tx: Transaction, task: Task) -> None:
     await events.append(
         tx,
         NewEvent(
-            kind=EventKind.TASK,
+            kind=ControllerEvent.TASK,
             subject=str(task.id),
             project_id=task.project_id,
             node_id=task.node_id,
@@ -336,7 +337,7 @@ async def _announce_line(tx: Transaction, task: Task, line: TaskEvent) -> None:
     await events.append(
         tx,
         NewEvent(
-            kind=EventKind.TASK_LOG,
+            kind=ControllerEvent.TASK_LOG,
             subject=str(task.id),
             project_id=task.project_id,
             node_id=task.node_id,
