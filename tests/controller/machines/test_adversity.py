@@ -167,7 +167,7 @@ async def test_callers_whose_leases_of_one_key_were_lost_get_one_machine_and_its
     async def unguarded(_: object, *, run: Callable[[], Awaitable[object]], **__: object) -> tuple[object, bool]:
         return await run(), False
 
-    monkeypatch.setattr(machines, "once", unguarded)
+    monkeypatch.setattr(machines, "run_idempotent", unguarded)
     async with stage(database) as now:
         answers: list[VMCreateResult] = []
 
