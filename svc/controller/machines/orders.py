@@ -3,7 +3,6 @@ as soon as the decision is stored, and is carried out by the task it answers wit
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 from uuid import UUID
 
@@ -20,10 +19,10 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines.machine import Changes, Machine
 from svc_actors.controller.machines.spec import account_name
-from svc_actors.controller.tasks.runner import Task
+from svc_actors.controller.machines.states import Order
 from svc_actors.errors import conflict, forbidden, invalid, wrong_field
 from svc_actors.runtime.actor import Ref
-from svc_actors.store import Caller, Record
+from svc_actors.store import Record
 
 operations = Operations[Controller]()
 
@@ -75,9 +74,6 @@ class ResetPasswordResult(Model):
     password: str | None
 
 
-Order = Callable[[Ref[Machine], Caller], Awaitable[Task]]
-
-
 @operations.declare(
     "vm.start",
     "Start a machine",
@@ -87,7 +83,7 @@ Order = Callable[[Ref[Machine], Caller], Awaitable[Task]]
     in_support_session=True,
 )
 async def start(context: Context[Controller], request: VMRequest) -> TaskModel:
-    return await _order(context, request.id, lambda machine, caller: machine.ask(Machine.start, caller))
+    return await _order(context, request.id, Order.START)
 
 
 @operations.declare(
@@ -98,7 +94,7 @@ async def start(context: Context[Controller], request: VMRequest) -> TaskModel:
     scope=Scope.WRITE,
 )
 async def shutdown(context: Context[Controller], request: VMRequest) -> TaskModel:
-    return await _order(context, request.id, lambda machine, caller: machine.ask(Machine.shutdown, caller))
+    return await _order(context, request.id, Order.SHUTDOWN)
 
 
 @operations.declare(
@@ -109,7 +105,7 @@ async def shutdown(context: Context[Controller], request: VMRequest) -> TaskMode
     scope=Scope.WRITE,
 )
 async def reboot(context: Context[Controller], request: VMRequest) -> TaskModel:
-    return await _order(context, request.id, lambda machine, caller: machine.ask(Machine.reboot, caller))
+    return await _order(context, request.id, Order.REBOOT)
 
 
 @operations.declare(
@@ -120,12 +116,7 @@ async def reboot(context: Context[Controller], request: VMRequest) -> TaskModel:
     scope=Scope.WRITE,
 )
 async def force_stop(context: Context[Controller], request: VMPowerRequest) -> TaskModel:
-    return await _order(
-        context,
-        request.id,
-        lambda machine, caller: machine.ask(Machine.force_stop, caller),
-        confirm=request.confirm,
-    )
+    return await _order(context, request.id, Order.FORCE_STOP, confirm=request.confirm)
 
 
 @operations.declare(
@@ -136,9 +127,7 @@ async def force_stop(context: Context[Controller], request: VMPowerRequest) -> T
     scope=Scope.WRITE,
 )
 async def reset(context: Context[Controller], request: VMPowerRequest) -> TaskModel:
-    return await _order(
-        context, request.id, lambda machine, caller: machine.ask(Machine.reset, caller), confirm=request.confirm
-    )
+    return await _order(context, request.id, Order.RESET, confirm=request.confirm)
 
 
 @operations.declare(
@@ -149,12 +138,10 @@ async def reset(context: Context[Controller], request: VMPowerRequest) -> TaskMo
     scope=Scope.WRITE,
 )
 async def delete(context: Context[Controller], request: VMDeleteRequest) -> TaskModel:
-    return await _order(
-        context,
-        request.id,
-        lambda machine, caller: machine.ask(Machine.delete, caller, destroy_disks=request.destroy_disks),
-        confirm=request.confirm,
-    )
+    _require_confirmed(await visible_machine(context.services.database, context.principal, request.id), request.confirm)
+    machine = _machine(context, request.id)
+    task = await machine.ask(Machine.delete, context.caller, destroy_disks=request.destroy_disks)
+    return TaskModel.of(task, context.principal)
 
 
 @operations.declare(
@@ -209,7 +196,7 @@ async def _order(context: Context[Controller], vm_id: UUID, order: Order, *, con
     row = await visible_machine(context.services.database, context.principal, vm_id)
     if confirm is not None:
         _require_confirmed(row, confirm)
-    task = await order(_machine(context, vm_id), context.caller)
+    task = await _machine(context, vm_id).ask(Machine.order, context.caller, order)
     return TaskModel.of(task, context.principal)
 
 

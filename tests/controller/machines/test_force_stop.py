@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.states import Order
 from svc_actors.controller.tasks.runner import TaskStatus
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, NodeOperation, OperationId, OperationResult
@@ -30,7 +31,7 @@ async def test_a_forced_stop_ends_what_is_under_way_and_the_machine_stays_off(da
         gateway.answers[f"vm.{name}"] = hang
         under_way = await order(name)(machine)
         hung = await service.until_asked(f"vm.{name}")
-        forced = await machine.ask(Machine.force_stop, ADMINISTRATOR)
+        forced = await machine.ask(Machine.order, ADMINISTRATOR, Order.FORCE_STOP)
         assert (await service.ended(forced)).status is TaskStatus.SUCCEEDED
         superseded = await service.ended(under_way)
         assert superseded.status is TaskStatus.CANCELLED
@@ -51,7 +52,7 @@ async def test_the_late_success_of_a_superseded_reboot_starts_nothing(database: 
         service.gateway.answers["vm.reboot"] = slow
         await order("reboot")(service.machine(vm_id))
         await service.until_asked("vm.reboot")
-        forced = await service.machine(vm_id).ask(Machine.force_stop, ADMINISTRATOR)
+        forced = await service.machine(vm_id).ask(Machine.order, ADMINISTRATOR, Order.FORCE_STOP)
         release.set()
         await service.ended(forced)
         assert await service.status(vm_id) == "stopped"
@@ -69,7 +70,7 @@ async def test_a_superseded_task_is_cancelled_on_the_node_also_after_a_restart(d
         gateway.answers["vm.reboot"] = gateway.answers["vm.force_stop"] = hang
         reboot = await order("reboot")(service.machine(vm_id))
         await service.until_asked("vm.reboot")
-        forced = await service.machine(vm_id).ask(Machine.force_stop, ADMINISTRATOR)
+        forced = await service.machine(vm_id).ask(Machine.order, ADMINISTRATOR, Order.FORCE_STOP)
         await service.until_asked("vm.force_stop")
     gateway.cancelled.clear()
     del gateway.answers["vm.force_stop"]

@@ -13,6 +13,7 @@ import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.machines.states import Order
 from svc_actors.controller.tasks.runner import Task, TaskRunner, TaskStatus
 from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.runtime import ActorSystem
@@ -22,14 +23,11 @@ from svc_actors.store import Database
 from svc_nodeagent.protocol import DeleteResult, DomainState, FailureCode, OperationResult, VmCreate
 from tests.support.machine_service import ADMINISTRATOR, FakeGateway, Fleet, Service, make_fleet, open_service
 
-Order = Callable[[Ref[Machine]], Awaitable[Task]]
 
-
-def order(name: str) -> Order:
+def order(name: str) -> Callable[[Ref[Machine]], Awaitable[Task]]:
     if name == "delete":
         return lambda machine: machine.ask(Machine.delete, ADMINISTRATOR, destroy_disks=True)
-    method = getattr(Machine, name)
-    return lambda machine: machine.ask(method, ADMINISTRATOR)
+    return lambda machine: machine.ask(Machine.order, ADMINISTRATOR, Order(name))
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
@@ -11,10 +11,12 @@ import pytest
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.machines.states import Order
 from svc_actors.controller.networking.addresses import force_free
 from svc_actors.controller.networking.pool_arithmetic import IPAddress
 from svc_actors.controller.tasks.runner import Task
 from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.runtime.actor import Ref
 from svc_actors.store import Database
 from svc_nodeagent.protocol import FailureCode, OperationResult
 from tests.support.machine_service import ADMINISTRATOR, FakeGateway, Fleet, Service, make_fleet, open_service
@@ -64,13 +66,21 @@ async def open_site(database: Database) -> AsyncIterator[Site]:
 async def test_every_order_to_a_machine_shown_as_unknown_is_unavailable(
     database: Database, name: str, status: str
 ) -> None:
-    extra = {"update": (Changes(name="other"),), "set_password": ("$6$hash",)}.get(name, ())
+    def give(machine: Ref[Machine]) -> Awaitable[Task]:
+        match name:
+            case "update":
+                return machine.ask(Machine.update, ADMINISTRATOR, Changes(name="other"))
+            case "set_password":
+                return machine.ask(Machine.set_password, ADMINISTRATOR, "$6$hash")
+            case _:
+                return machine.ask(Machine.order, ADMINISTRATOR, Order(name))
+
     async with open_site(database) as site:
         await database.execute("UPDATE vms SET status = $1", status)
         await site.node_leaves()
 
         with pytest.raises(ServiceError) as refusal:
-            await site.service.machine(site.vm_id).ask(getattr(Machine, name), ADMINISTRATOR, *extra)
+            await give(site.service.machine(site.vm_id))
 
         assert refusal.value.code is ErrorCode.UNAVAILABLE
         assert "Try again once" in (refusal.value.hint or "")
@@ -83,7 +93,7 @@ async def test_a_machine_that_failed_says_so_although_its_node_is_away(database:
         await site.node_leaves()
 
         with pytest.raises(ServiceError) as refusal:
-            await site.service.machine(site.vm_id).ask(Machine.start, ADMINISTRATOR)
+            await site.service.machine(site.vm_id).ask(Machine.order, ADMINISTRATOR, Order.START)
 
         assert refusal.value.code is ErrorCode.CONFLICT
 

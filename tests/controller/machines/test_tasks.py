@@ -11,6 +11,7 @@ import trio.testing
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.states import Order
 from svc_actors.controller.tasks.runner import (
     Ending,
     ResourceKind,
@@ -338,7 +339,7 @@ async def test_only_operations_of_ended_tasks_may_be_forgotten(database: Databas
     async with running_machine(database) as (service, vm_id, _):
         done = await service.ended(await order("shutdown")(service.machine(vm_id)))
         service.gateway.answers["vm.start"] = hang
-        under_way = await service.machine(vm_id).ask(Machine.start, ADMINISTRATOR)
+        under_way = await service.machine(vm_id).ask(Machine.order, ADMINISTRATOR, Order.START)
         kept = [OperationId(f"{done.id}:host"), OperationId(f"{under_way.id}:host"), OperationId("query:1")]
         assert await service.tasks.forgettable(kept) == kept[:1]
 

@@ -16,6 +16,7 @@ import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.states import Order
 from svc_actors.errors import ServiceError
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database
@@ -64,7 +65,7 @@ async def act(stage: NetworkHarness, chance: random.Random, vm_ids: list[UUID]) 
             stage.hosts.offline ^= {stage.world.node_id}
             stage.watch.connected(stage.world.node_id)
         case 5:
-            await stage.service.machine(vm_id).ask(Machine.reset, ADMINISTRATOR)
+            await stage.service.machine(vm_id).ask(Machine.order, ADMINISTRATOR, Order.RESET)
 
 
 async def life(database: Database, hosts: Hosts, world: Fleet, vm_ids: list[UUID], chance: random.Random) -> None:

@@ -10,6 +10,7 @@ import trio
 import trio.lowlevel
 
 from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.states import Order
 from svc_actors.controller.networking.addresses import Releasing, force_free, releasing_of
 from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.networking.security_groups import Action, create_group, set_groups
@@ -87,9 +88,11 @@ async def test_a_start_that_was_slow_does_not_bring_a_released_address_back(data
         vm_id = await stage.machine()
         first, second = await primary(stage, vm_id), await stage.attach(vm_id)
         await stage.until_applied(vm_id)
-        await stage.service.ended(await stage.service.machine(vm_id).ask(Machine.force_stop, ADMINISTRATOR))
+        await stage.service.ended(
+            await stage.service.machine(vm_id).ask(Machine.order, ADMINISTRATOR, Order.FORCE_STOP)
+        )
         held = stage.hosts.plays["vm.start"] = Held()
-        start = await stage.service.machine(vm_id).ask(Machine.start, ADMINISTRATOR)
+        start = await stage.service.machine(vm_id).ask(Machine.order, ADMINISTRATOR, Order.START)
         await held.until_reached()
         await stage.detach(vm_id, second)
         assert stage.hosts.asked_for("vm.net.release") == []
@@ -430,9 +433,11 @@ async def test_a_start_that_a_dead_controller_asked_for_is_not_taken_for_a_later
     async with open_stage(database, hosts=hosts) as stage:
         world = stage.world
         vm_id = await stage.machine()
-        await stage.service.ended(await stage.service.machine(vm_id).ask(Machine.force_stop, ADMINISTRATOR))
+        await stage.service.ended(
+            await stage.service.machine(vm_id).ask(Machine.order, ADMINISTRATOR, Order.FORCE_STOP)
+        )
         held = hosts.plays["vm.start"] = Held()
-        task = await stage.service.machine(vm_id).ask(Machine.start, ADMINISTRATOR)
+        task = await stage.service.machine(vm_id).ask(Machine.order, ADMINISTRATOR, Order.START)
         await held.until_reached()
         asked_id, asked = hosts.asked_ids[-1], hosts.asked[-1]
     hosts.journal[asked_id] = await hosts.hosts[world.node_id].perform(asked, unheard)

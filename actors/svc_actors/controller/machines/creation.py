@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from svc_actors.controller.machines.machine import GENERATION
+from svc_actors.controller.machines.outcomes import GENERATION
 from svc_actors.controller.machines.records import announce_status
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import MachineStatus

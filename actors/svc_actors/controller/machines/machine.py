@@ -1,8 +1,8 @@
 """The Machine actor: the only one that changes a machine's status.
 
 An order is decided here, written in one transaction (status, task, audit, event), and then acted on by the task runner.
-When the task ends, the runner asks `task_ended`, which writes the end of the task together with what the last
-observation makes of the machine. What a host says outside of a task arrives by `observed`.
+When the task ends, the runner asks `task_ended`, which writes the end of the task together with what it makes of the
+machine (`outcomes`). What a host says outside of a task arrives by `observed`.
 
 Invariants:
 - every status change is a move of the table in `states`;
@@ -19,25 +19,30 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from svc_actors.alerts import close_alert
 from svc_actors.controller.machines.network_attachment import NewAddress, attach, detach, set_rate
-from svc_actors.controller.machines.records import MachineRow, announce_machine, announce_status, lock_machine
+from svc_actors.controller.machines.outcomes import GENERATION, RELEASED, follow, settle
+from svc_actors.controller.machines.records import (
+    MachineRow,
+    announce_machine,
+    lock_machine,
+    write_definition,
+    write_observed,
+    write_status,
+)
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import (
     UNKNOWN_WHILE_AWAY,
     IllegalMove,
     MachineStatus,
-    Observation,
     Order,
     move,
     observe,
     refusal_text,
     run_it_first,
 )
-from svc_actors.controller.networking.addresses import IPAddress, begin_release, free_removed, keep_addresses
-from svc_actors.controller.networking.changes import call_watch, network_alert, network_applied, network_changed
-from svc_actors.controller.networking.security_groups import leave_groups
-from svc_actors.controller.placement.scheduler import lock_capacity, require_room
+from svc_actors.controller.networking.addresses import IPAddress, begin_release
+from svc_actors.controller.networking.changes import network_changed
+from svc_actors.controller.placement.scheduler import require_room
 from svc_actors.controller.tasks.run import task_seconds
 from svc_actors.controller.tasks.runner import (
     Ending,
@@ -53,15 +58,7 @@ from svc_actors.errors import ErrorCode, ServiceError, conflict, not_ready, unav
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, UniqueViolationError, audit
-from svc_nodeagent.protocol import FACTS, DeleteResult, DomainResult, DomainState
-
-RELEASED: Final = "released"
-"""The parameter of a deletion that names the addresses whose release began with it: the machine keeps these after all
-if its host refuses to delete it."""
-
-GENERATION: Final = "network_generation"
-"""The parameter of a task that carries the machine's network: what generation its host has at least, once the task has
-succeeded. The work may read a newer one; but after a restart, the node answers for what it was asked at first."""
+from svc_nodeagent.protocol import FACTS, DomainState
 
 _HEARD_SINCE: Final = "SELECT $1::timestamptz < $2::timestamptz AND $2 <= clock_timestamp()"
 
@@ -89,25 +86,47 @@ class Machine(Actor):
     def vm_id(self) -> UUID:
         return UUID(self.key)
 
-    async def start(self, caller: Caller) -> Task:
-        return await self._order(caller, Order.START, "vm.start", carries_network=True)
+    async def order(self, caller: Caller, order: Order) -> Task:
+        """Have the host carry out the node operation that is called like the order. A deletion is `delete`."""
 
-    async def shutdown(self, caller: Caller) -> Task:
-        return await self._order(caller, Order.SHUTDOWN, "vm.shutdown")
+        async def work(tx: Transaction) -> tuple[Task, Task | None]:
+            vm = await lock_machine(tx, self.vm_id)
+            _require_known(vm)
+            superseded = await self._supersede(tx, caller, order)
+            status = _moved(vm, order)
+            parameters: dict[str, object] = {}
+            if superseded is not None:
+                parameters["supersedes"] = str(superseded.id)
+            if order is Order.START:
+                parameters[GENERATION] = vm.net_wanted
+            task = await self._new_task(tx, caller, vm, order.op, parameters)
+            await write_status(tx, vm.id, status, None)
+            return task, superseded
 
-    async def reboot(self, caller: Caller) -> Task:
-        return await self._order(caller, Order.REBOOT, "vm.reboot")
-
-    async def force_stop(self, caller: Caller) -> Task:
-        return await self._order(caller, Order.FORCE_STOP, "vm.force_stop")
-
-    async def reset(self, caller: Caller) -> Task:
-        return await self._order(caller, Order.RESET, "vm.reset")
+        task, superseded = await self._database.transact(work)
+        if superseded is not None:
+            self._tasks.abandon(superseded.id)
+        self._tasks.begin(task)
+        return task
 
     async def delete(self, caller: Caller, *, destroy_disks: bool) -> Task:
         """Taken while the node is away as well: the deletion is recorded, the addresses wait to be released (by the
         node's confirmation, or by force), and the task waits for the node to come back."""
-        return await self._order(caller, Order.DELETE, "vm.delete", {"destroy_disks": destroy_disks})
+
+        async def work(tx: Transaction) -> Task:
+            vm = await lock_machine(tx, self.vm_id)
+            await self._require_idle(tx)
+            status = _moved(vm, Order.DELETE)
+            released = await begin_release(tx, self.vm_id)
+            await network_changed(tx, [self.vm_id])
+            parameters = {"destroy_disks": destroy_disks, RELEASED: released}
+            task = await self._new_task(tx, caller, vm, Order.DELETE.op, parameters)
+            await write_status(tx, vm.id, status, None)
+            return task
+
+        task = await self._database.transact(work)
+        self._tasks.begin(task)
+        return task
 
     async def update(self, caller: Caller, changes: Changes) -> Task:
         """Change the record at once and the host's definition by a task; when that fails, the record is put back."""
@@ -126,7 +145,7 @@ class Machine(Actor):
             before = {"name": vm.name, "vcpus": vm.vcpus, "memory_mib": vm.memory_mib}
             after = {"name": name, "vcpus": vcpus, "memory_mib": memory_mib}
             try:
-                await self._write_definition(tx, name, vcpus, memory_mib)
+                await write_definition(tx, self.vm_id, name=name, vcpus=vcpus, memory_mib=memory_mib)
             except UniqueViolationError:
                 raise conflict(f"The project has a machine named {name} already.") from None
             task = await self._new_task(tx, caller, vm, "vm.update", {"before": before, "after": after})
@@ -202,43 +221,8 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> None:
             vm = await lock_machine(tx, self.vm_id, gone=True)
-            if await end_task(tx, task.id, ending) is None:
-                return
-            said = ending.result.state if isinstance(ending.result, DomainResult) else None
-            built = task.op == "vm.create" and ending.succeeded
-            forget_seed = task.op in ("vm.create", "vm.set_password")
-            if said or built or forget_seed:
-                await self._write_outcome(tx, said, built=built, forget_seed=forget_seed)
-            observed = said or vm.observed_state
-            match task.op:
-                case "vm.delete" if isinstance(ending.result, DeleteResult):
-                    await lock_capacity(tx, vm.node_id)
-                    await begin_release(tx, self.vm_id)
-                    await free_removed(tx, self.vm_id, ending.result.removed_addresses)
-                    await close_alert(tx, network_alert(self.vm_id))
-                    await leave_groups(tx, self.vm_id)
-                    await call_watch(tx)
-                    await self._move(tx, vm, Observation.DELETED, None)
-                    return
-                case "vm.delete":
-                    await keep_addresses(tx, self.vm_id, task.parameters.get(RELEASED, ()))
-                    await network_changed(tx, [self.vm_id])
-                    observed = observed if vm.built_at is not None else None
-                case "vm.update" if not ending.succeeded:
-                    await self._put_back(tx, vm.name, **task.parameters["before"])
-                case "vm.create" if not ending.succeeded:
-                    observed = None
-                    await lock_capacity(tx, vm.node_id)
-                    await begin_release(tx, self.vm_id)
-            if ending.succeeded and GENERATION in task.parameters:
-                await network_applied(tx, self.vm_id, task.parameters[GENERATION])
-            else:
-                await call_watch(tx)
-            observation = (observe(observed) if observed is not None else None) or _assumed_observation(vm.status)
-            cause = None if ending.succeeded else f"{_failure_prefix(task.op)}: {ending.message}"
-            await self._move(
-                tx, vm, observation, cause if observation in (Observation.UNBUILT, Observation.LOST) else None
-            )
+            if await end_task(tx, task.id, ending) is not None:
+                await settle(tx, vm, task, ending)
 
         await self._database.transact(work)
 
@@ -250,67 +234,37 @@ class Machine(Actor):
             return False
         if await tx.fetchval(_HEARD_SINCE, asked_at, vm.observed_at):
             return True
-        await self._note(tx, state)
+        await write_observed(tx, vm.id, state)
         observation = observe(state)
         if observation is None or await open_task_of(tx, ResourceKind.VM, self.vm_id) is not None:
             return True
         if vm.status is MachineStatus.FAILED and vm.built_at is None:
             return True
-        await self._move(tx, vm, observation, _reason(state, reason))
+        await follow(tx, vm, observation, _reason(state, reason))
         return True
 
-    async def _order(
-        self,
-        caller: Caller,
-        order: Order,
-        op: str,
-        parameters: dict[str, object] | None = None,
-        *,
-        carries_network: bool = False,
-    ) -> Task:
-        async def work(tx: Transaction) -> tuple[Task, Task | None]:
-            given, superseded = parameters or {}, None
-            vm = await lock_machine(tx, self.vm_id)
-            if order is not Order.DELETE:
-                _require_known(vm)
-            under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
-            if under_way is not None:
-                if order is not Order.FORCE_STOP or not FACTS[under_way.op].yields_to_force_stop:
-                    raise _busy(under_way)
-                superseded = under_way
-            try:
-                status = move(vm.status, order)
-            except IllegalMove:
-                raise conflict(
-                    f"The machine is {vm.status.value} and cannot be {refusal_text(order)}.",
-                    details={"status": vm.status.value},
-                ) from None
-            if order is Order.DELETE:
-                given = {**given, RELEASED: await begin_release(tx, self.vm_id)}
-                await network_changed(tx, [self.vm_id])
-            if superseded is not None:
-                words = f"Superseded: {caller.actor} ordered the machine to be forced to stop."
-                await end_task(tx, superseded.id, Ending(TaskStatus.CANCELLED, words))
-                given = {**given, "supersedes": str(superseded.id)}
-            if carries_network:
-                given = {**given, GENERATION: vm.net_wanted}
-            task = await self._new_task(tx, caller, vm, op, given)
-            await self._write_status(tx, status, None)
-            return task, superseded
+    async def _supersede(self, tx: Transaction, caller: Caller, order: Order) -> Task | None:
+        """End the task under way where the order takes its place, and give it. Raises not_ready where it does not."""
+        under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
+        if under_way is None:
+            return None
+        if order is not Order.FORCE_STOP or not FACTS[under_way.op].yields_to_force_stop:
+            raise _busy(under_way)
+        words = f"Superseded: {caller.actor} ordered the machine to be forced to stop."
+        await end_task(tx, under_way.id, Ending(TaskStatus.CANCELLED, words))
+        return under_way
 
-        task, superseded = await self._database.transact(work)
-        if superseded is not None:
-            self._tasks.abandon(superseded.id)
-        self._tasks.begin(task)
-        return task
+    async def _require_idle(self, tx: Transaction) -> None:
+        """Raises not_ready while a task is under way."""
+        under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
+        if under_way is not None:
+            raise _busy(under_way)
 
     async def _idle(self, tx: Transaction) -> MachineRow:
         """The machine, locked, with no task under way and its node online."""
         vm = await lock_machine(tx, self.vm_id)
         _require_known(vm)
-        under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
-        if under_way is not None:
-            raise _busy(under_way)
+        await self._require_idle(tx)
         return vm
 
     async def _new_task(
@@ -339,76 +293,16 @@ class Machine(Actor):
         )
         return task
 
-    async def _move(self, tx: Transaction, vm: MachineRow, observation: Observation, reason: str | None) -> None:
-        """Follow the table by the host's observation, and write it where it changes anything."""
-        status = move(vm.status, observation)
-        if status is MachineStatus.FAILED and vm.status is MachineStatus.FAILED:
-            reason = vm.status_reason if observation is not Observation.UNBUILT else reason or vm.status_reason
-        if status is MachineStatus.FAILED and reason is None:
-            reason = "The host does not have the machine any more."
-        if (status, reason) != (vm.status, vm.status_reason):
-            await self._write_status(tx, status, reason)
 
-    async def _write_status(self, tx: Transaction, status: MachineStatus, reason: str | None) -> None:
-        vm = await tx.fetchone(
-            """UPDATE vms SET status = $2, status_reason = $3,
-                                  deleted_at = CASE WHEN $2 = 'deleted' THEN now() ELSE deleted_at END
-                   WHERE id = $1 RETURNING name, project_id, node_id""",
-            self.vm_id,
-            status.value,
-            reason,
-        )
-        await announce_status(tx, self.vm_id, vm["name"], vm["project_id"], vm["node_id"], status=status, reason=reason)
-
-    async def _put_back(self, tx: Transaction, name_now: str, *, name: str, vcpus: int, memory_mib: int) -> None:
-        """The host kept what it had. The name may be another machine's by now; then this one keeps the new name."""
-        try:
-            async with tx.savepoint():
-                await self._write_definition(tx, name, vcpus, memory_mib)
-        except UniqueViolationError:
-            await self._write_definition(tx, name_now, vcpus, memory_mib)
-
-    async def _write_definition(self, tx: Transaction, name: str, vcpus: int, memory_mib: int) -> None:
-        await tx.execute(
-            "UPDATE vms SET name = $2, vcpus = $3, memory_mib = $4 WHERE id = $1",
-            self.vm_id,
-            name,
-            vcpus,
-            memory_mib,
-        )
-
-    async def _write_outcome(
-        self, tx: Transaction, said: DomainState | None, *, built: bool, forget_seed: bool
-    ) -> None:
-        """What the end of a task says of the machine beside its status: what its host saw last, that it was built, and
-        that the seed is needed no more."""
-        await tx.execute(
-            """UPDATE vms SET observed_state = coalesce($2, observed_state),
-                              observed_at = CASE WHEN $2 IS NULL THEN observed_at ELSE now() END,
-                              built_at = CASE WHEN $3 THEN now() ELSE built_at END,
-                              sealed_seed = CASE WHEN $4 THEN NULL ELSE sealed_seed END
-               WHERE id = $1""",
-            self.vm_id,
-            said.value if said else None,
-            built,
-            forget_seed,
-        )
-
-    async def _note(self, tx: Transaction, state: DomainState) -> None:
-        await tx.execute(
-            "UPDATE vms SET observed_state = $2, observed_at = now() WHERE id = $1", self.vm_id, state.value
-        )
-
-
-def _assumed_observation(status: MachineStatus) -> Observation:
-    """The observation to go by where the host has said nothing final: what the machine was before the order."""
-    match status:
-        case MachineStatus.CREATING | MachineStatus.DELETING | MachineStatus.FAILED:
-            return Observation.UNBUILT
-        case MachineStatus.STARTING | MachineStatus.STOPPED:
-            return Observation.STOPPED
-        case _:
-            return Observation.RUNNING
+def _moved(vm: MachineRow, order: Order) -> MachineStatus:
+    """The status that the order leads to. Raises conflict where the table has no such move."""
+    try:
+        return move(vm.status, order)
+    except IllegalMove:
+        raise conflict(
+            f"The machine is {vm.status.value} and cannot be {refusal_text(order)}.",
+            details={"status": vm.status.value},
+        ) from None
 
 
 def _require_known(vm: MachineRow) -> None:
@@ -438,7 +332,3 @@ def _reason(state: DomainState, reason: str) -> str | None:
             return "The host does not have the machine any more."
         case _:
             return None
-
-
-def _failure_prefix(op: str) -> str:
-    return {"vm.create": "Creation failed", "vm.delete": "Deletion failed"}.get(op, "The last task failed")

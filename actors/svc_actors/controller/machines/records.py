@@ -1,4 +1,4 @@
-"""A machine's row as its actor reads it, and the event that tells of its change."""
+"""A machine's row as its actor reads and writes it, and the event that tells of its change."""
 
 from __future__ import annotations
 
@@ -59,6 +59,28 @@ async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> M
         built_at=row["built_at"],
         plan_id=row["plan_id"],
         net_wanted=row["net_wanted"],
+    )
+
+
+async def write_status(tx: Transaction, vm_id: UUID, status: MachineStatus, reason: str | None) -> None:
+    vm = await tx.fetchone(
+        """UPDATE vms SET status = $2, status_reason = $3,
+                          deleted_at = CASE WHEN $2 = 'deleted' THEN now() ELSE deleted_at END
+           WHERE id = $1 RETURNING name, project_id, node_id""",
+        vm_id,
+        status.value,
+        reason,
+    )
+    await announce_status(tx, vm_id, vm["name"], vm["project_id"], vm["node_id"], status=status, reason=reason)
+
+
+async def write_observed(tx: Transaction, vm_id: UUID, state: DomainState) -> None:
+    await tx.execute("UPDATE vms SET observed_state = $2, observed_at = now() WHERE id = $1", vm_id, state.value)
+
+
+async def write_definition(tx: Transaction, vm_id: UUID, *, name: str, vcpus: int, memory_mib: int) -> None:
+    await tx.execute(
+        "UPDATE vms SET name = $2, vcpus = $3, memory_mib = $4 WHERE id = $1", vm_id, name, vcpus, memory_mib
     )
 
 

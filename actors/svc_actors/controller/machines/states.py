@@ -49,6 +49,11 @@ class Order(StrEnum):
     RESET = "reset"
     DELETE = "delete"
 
+    @property
+    def op(self) -> str:
+        """The name of its task, and of the node operation that carries it out."""
+        return f"vm.{self.value}"
+
 
 class Observation(StrEnum):
     """What the host said, or that it has nothing to say (`UNBUILT`: the task failed before there was a machine)."""

@@ -6,16 +6,19 @@ operation id as before, so the agent answers what it did already.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
+
+from pydantic import TypeAdapter
 
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec
-from svc_actors.controller.tasks.runner import Ending, HostRefused, Task, TaskRun, TaskRunner, operation_id
+from svc_actors.controller.machines.states import Order
+from svc_actors.controller.tasks.runner import Ending, HostRefused, Task, TaskRun, TaskRunner, Work, operation_id
 from svc_actors.errors import conflict
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
@@ -23,14 +26,12 @@ from svc_actors.store import Database
 from svc_nodeagent.protocol import (
     DeleteResult,
     FailureCode,
+    NodeOperation,
     OperationResult,
     VmCreate,
     VmDelete,
     VmForceStop,
-    VmReboot,
-    VmReset,
     VmSetPassword,
-    VmShutdown,
     VmStart,
     VmUpdate,
 )
@@ -40,7 +41,8 @@ HOST_STEP: Final = "host"
 
 _MOST_DELETIONS: Final = 4
 
-_NO_WAY_BACK: Final = "A deletion that has begun cannot be taken back."
+_IRREVOCABLE: Final = {"vm.delete": "A deletion that has begun cannot be taken back."}
+_OPERATION: Final = TypeAdapter[NodeOperation](NodeOperation)
 
 
 class MachineWork:
@@ -56,18 +58,16 @@ class MachineWork:
         self._images = images
 
     def install(self) -> None:
-        for op, work in (
-            ("vm.create", self.create),
-            ("vm.start", self.start),
-            ("vm.shutdown", self.shutdown),
-            ("vm.reboot", self.reboot),
-            ("vm.force_stop", self.force_stop),
-            ("vm.reset", self.reset),
-            ("vm.update", self.update),
-            ("vm.set_password", self.set_password),
-        ):
-            self._tasks.handles(op, work, end=self.ended)
-        self._tasks.handles("vm.delete", self.delete, end=self.ended, irrevocable=_NO_WAY_BACK)
+        works: Mapping[str, Work] = {order.op: self.carry_out for order in Order} | {
+            "vm.create": self.create,
+            "vm.start": self.start,
+            "vm.force_stop": self.force_stop,
+            "vm.update": self.update,
+            "vm.set_password": self.set_password,
+            "vm.delete": self.delete,
+        }
+        for op, work in works.items():
+            self._tasks.handles(op, work, end=self.ended, irrevocable=_IRREVOCABLE.get(op))
 
     async def ended(self, task: Task, ending: Ending) -> None:
         match ending.result:
@@ -92,16 +92,9 @@ class MachineWork:
         operation = VmStart(vm_id=vm_id, network=await network_spec(self._database, vm_id))
         return await run.perform(operation, step=HOST_STEP)
 
-    async def shutdown(self, run: TaskRun) -> OperationResult:
-        operation = VmShutdown(vm_id=run.task.resource_id)
-        return await run.perform(operation, step=HOST_STEP)
-
-    async def reboot(self, run: TaskRun) -> OperationResult:
-        operation = VmReboot(vm_id=run.task.resource_id)
-        return await run.perform(operation, step=HOST_STEP)
-
-    async def reset(self, run: TaskRun) -> OperationResult:
-        operation = VmReset(vm_id=run.task.resource_id)
+    async def carry_out(self, run: TaskRun) -> OperationResult:
+        """An order that needs to say nothing but which machine: the node operation of the same name."""
+        operation: NodeOperation = _OPERATION.validate_python({"op": run.task.op, "vm_id": run.task.resource_id})
         return await run.perform(operation, step=HOST_STEP)
 
     async def force_stop(self, run: TaskRun) -> OperationResult:

@@ -1,0 +1,122 @@
+"""What the end of a task, or the host's word outside of one, makes of a machine.
+
+Called by the Machine actor alone, in its transaction and with the machine's row locked.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from svc_actors.alerts import close_alert
+from svc_actors.controller.machines.records import MachineRow, write_definition, write_observed, write_status
+from svc_actors.controller.machines.states import MachineStatus, Observation, move, observe
+from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
+from svc_actors.controller.networking.changes import call_watch, network_alert, network_applied, network_changed
+from svc_actors.controller.networking.security_groups import leave_groups
+from svc_actors.controller.placement.scheduler import lock_capacity
+from svc_actors.controller.tasks.runner import Ending, Task
+from svc_actors.store import Transaction, UniqueViolationError
+from svc_nodeagent.protocol import DeleteResult, DomainResult, DomainState
+
+RELEASED: Final = "released"
+"""The parameter of a deletion that names the addresses whose release began with it: the machine keeps these after all
+if its host refuses to delete it."""
+
+GENERATION: Final = "network_generation"
+"""The parameter of a task that carries the machine's network: what generation its host has at least, once the task has
+succeeded. The work may read a newer one; but after a restart, the node answers for what it was asked at first."""
+
+_LOST: Final = "The host does not have the machine any more."
+
+
+async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
+    """What is peculiar to the operation that has ended; then, for all, the network and the status."""
+    heard = ending.result.state if isinstance(ending.result, DomainResult) else None
+    seen = heard or vm.observed_state
+    failure = "The last task failed"
+    match task.op:
+        case "vm.create" if ending.succeeded:
+            await _write_built(tx, vm, heard)
+        case "vm.create":
+            await _give_up_creation(tx, vm)
+            seen, failure = None, "Creation failed"
+        case "vm.delete" if isinstance(ending.result, DeleteResult):
+            await _remove(tx, vm, ending.result)
+            return
+        case "vm.delete":
+            await keep_addresses(tx, vm.id, task.parameters.get(RELEASED, ()))
+            await network_changed(tx, [vm.id])
+            seen, failure = seen if vm.built_at is not None else None, "Deletion failed"
+        case "vm.update" if not ending.succeeded:
+            await _put_back(tx, vm, **task.parameters["before"])
+        case "vm.set_password":
+            await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
+        case _ if heard is not None:
+            await write_observed(tx, vm.id, heard)
+    if ending.succeeded and GENERATION in task.parameters:
+        await network_applied(tx, vm.id, task.parameters[GENERATION])
+    else:
+        await call_watch(tx)
+    observation = (observe(seen) if seen is not None else None) or _assumed_observation(vm.status)
+    failed = not ending.succeeded and observation in (Observation.UNBUILT, Observation.LOST)
+    await follow(tx, vm, observation, f"{failure}: {ending.message}" if failed else None)
+
+
+async def follow(tx: Transaction, vm: MachineRow, observation: Observation, reason: str | None) -> None:
+    """Follow the table by the host's observation, and write it where it changes anything."""
+    status = move(vm.status, observation)
+    if status is MachineStatus.FAILED and vm.status is MachineStatus.FAILED:
+        reason = vm.status_reason if observation is not Observation.UNBUILT else reason or vm.status_reason
+    if status is MachineStatus.FAILED and reason is None:
+        reason = _LOST
+    if (status, reason) != (vm.status, vm.status_reason):
+        await write_status(tx, vm.id, status, reason)
+
+
+async def _write_built(tx: Transaction, vm: MachineRow, heard: DomainState | None) -> None:
+    """The host has made it: the seed of its first boot is needed no more."""
+    await tx.execute(
+        """UPDATE vms SET built_at = now(), sealed_seed = NULL, observed_state = coalesce($2, observed_state),
+                          observed_at = CASE WHEN $2 IS NULL THEN observed_at ELSE now() END
+           WHERE id = $1""",
+        vm.id,
+        heard.value if heard else None,
+    )
+
+
+async def _give_up_creation(tx: Transaction, vm: MachineRow) -> None:
+    """The failed machine stays until it is deleted, without an address and without its first boot's secret."""
+    await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
+    await lock_capacity(tx, vm.node_id)
+    await begin_release(tx, vm.id)
+
+
+async def _remove(tx: Transaction, vm: MachineRow, result: DeleteResult) -> None:
+    """The host has let go of it. An address that the host did not name stays `releasing`."""
+    await lock_capacity(tx, vm.node_id)
+    await begin_release(tx, vm.id)
+    await free_removed(tx, vm.id, result.removed_addresses)
+    await close_alert(tx, network_alert(vm.id))
+    await leave_groups(tx, vm.id)
+    await call_watch(tx)
+    await follow(tx, vm, Observation.DELETED, None)
+
+
+async def _put_back(tx: Transaction, vm: MachineRow, *, name: str, vcpus: int, memory_mib: int) -> None:
+    """The host kept what it had. The name may be another machine's by now; then this one keeps the new name."""
+    try:
+        async with tx.savepoint():
+            await write_definition(tx, vm.id, name=name, vcpus=vcpus, memory_mib=memory_mib)
+    except UniqueViolationError:
+        await write_definition(tx, vm.id, name=vm.name, vcpus=vcpus, memory_mib=memory_mib)
+
+
+def _assumed_observation(status: MachineStatus) -> Observation:
+    """The observation to go by where the host has said nothing final: what the machine was before the order."""
+    match status:
+        case MachineStatus.CREATING | MachineStatus.DELETING | MachineStatus.FAILED:
+            return Observation.UNBUILT
+        case MachineStatus.STARTING | MachineStatus.STOPPED:
+            return Observation.STOPPED
+        case _:
+            return Observation.RUNNING
