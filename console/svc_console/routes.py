@@ -110,7 +110,7 @@ class _Service:
                 return closing.REFUSALS[refusal]
             guest = await console.open(timeout=OPEN_SECONDS)
         except ServiceError as error:
-            _log.info("console not opened", code=error.code.value, error=error.message)
+            _log.info("console.refused", code=error.code.value, error=error.message)
             guest_is_off = error.code in (ErrorCode.NOT_FOUND, ErrorCode.NOT_READY)
             return closing.GUEST_ENDED if guest_is_off else closing.NODE_UNAVAILABLE
         with self.consoles.opened(console.kind):
@@ -143,7 +143,7 @@ class _Service:
             try:
                 refusal = await console.refusal()
             except ServiceError as error:
-                _log.warning("a console's standing could not be told", error=error.message)
+                _log.warning("console.access_not_checked", error=error.message)
             else:
                 if refusal is not None:
                     return closing.REFUSALS[refusal]

@@ -47,7 +47,7 @@ class ContainedConnection(TCPServer):
             else:
                 await super().run()
         except Exception:
-            log.exception("connection ended by a defect")
+            log.exception("http.connection_crashed")
 
     async def _admitted(self, admission: Admission) -> None:
         transport = getattr(self.stream, "transport_stream", self.stream)

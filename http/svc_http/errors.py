@@ -49,7 +49,7 @@ def as_service_error(error: Exception, request_id: str) -> ServiceError:
             first = first.exceptions[0]
         if isinstance(first, ServiceError):
             return first
-    log.error("defect", request_id=request_id, exc_info=error)
+    log.error("request.crashed", request_id=request_id, exc_info=error)
     return ServiceError(
         ErrorCode.INTERNAL,
         "Something went wrong inside the service; it has been logged.",

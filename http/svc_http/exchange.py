@@ -179,7 +179,7 @@ class Exchange:
         took = time.perf_counter() - began
         metrics.answered(self.operation, self.status, took)
         log.info(
-            "request",
+            "request.answered",
             request_id=self.request_id,
             method=self.scope["method"],
             operation=self.operation,

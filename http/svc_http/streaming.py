@@ -101,7 +101,7 @@ class Streams:
                 except StopAsyncIteration:
                     return
                 except (SlowReader, Gone, ServiceError) as error:
-                    log.info("event stream ended", reason=str(error))
+                    log.info("events.stream_ended", reason=str(error))
                     return
                 if event is None and not reader.ended:
                     quiet_since = trio.current_time()

@@ -238,7 +238,7 @@ def _parse(message: str | bytes) -> DownFrame:
         return DOWN.validate_json(message)
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False)]
-        log.error("connection.frame_not_understood", problems=problems[:5])
+        log.error("connection.frame_rejected", problems=problems[:5])
         raise NotConnected(
             "the controller sent a frame this agent does not understand; are the versions alike?"
         ) from None

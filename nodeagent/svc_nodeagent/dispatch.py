@@ -222,7 +222,7 @@ class Dispatcher:
                 hint="The host may hang; run the node's preflight.",
             )
         except Exception as error:
-            log.exception("operation.crashed", id=request.id, op=request.operation.op)
+            log.exception("operation.crashed", operation_id=request.id, op=request.operation.op)
             return Failed(
                 code=FailureCode.HOST,
                 message=f"The node agent failed in {request.operation.op}: {type(error).__name__}.",
@@ -264,7 +264,7 @@ class Dispatcher:
                 await self._journal.finish(operation_id, outcome, durable=durable)
                 break
             except OSError as error:
-                log.error("journal.not_written", error=str(error), id=operation_id)
+                log.error("journal.not_written", error=str(error), operation_id=operation_id)
                 await trio.sleep(_JOURNAL_RETRY)
         fault_point("agent.journalled")
         self._tell(Result(id=operation_id, outcome=outcome))

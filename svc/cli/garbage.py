@@ -73,7 +73,7 @@ class GarbageCollection:
         gc.freeze()
         frozen = gc.get_freeze_count()
         self._thaw_above = frozen * GROWTH
-        log.info("garbage collected", objects=frozen, freed=freed, milliseconds=round(1e3 * took, 1))
+        log.info("garbage.collected", objects=frozen, freed=freed, milliseconds=round(1e3 * took, 1))
 
     def _measure(self, phase: str, _: dict[str, int]) -> None:
         if phase == "start":

@@ -47,4 +47,4 @@ async def remove_what_is_old(database: Database, events: EventLog, data_dir: Pat
         "audit": await archive_audit(database, data_dir / "audit", timedelta(days=settings.keep_audit_days)),
     }
     if any(removed.values()):
-        log.info("removed what is old", **removed)
+        log.info("retention.removed", **removed)

@@ -99,9 +99,9 @@ async def controller(
                 token = running.setup_token if sys.stderr.isatty() else f"in {config.data_dir}/setup-token"
                 say(f"First run: set the service up at {config.public_url}/ with the one-time token\n  {token}")
             say(f"SHA-256 of the certificate authority: {running.fingerprint}", style="dim")
-            log.info("serving", url=config.public_url, gateway_port=config.gateway_port)
+            log.info("service.started", url=config.public_url, gateway_port=config.gateway_port)
             async for received in signals:
-                log.info("stopping", signal=signal.Signals(received).name)
+                log.info("service.stopping", signal=signal.Signals(received).name)
                 break
             nursery.cancel_scope.cancel()
-    log.info("stopped")
+    log.info("service.stopped")

@@ -68,7 +68,7 @@ async def run_idempotent(
     try:
         await order.keep(answers.dump_json(answer))
     except ServiceError as error:
-        log.warning("answer not kept under its idempotency key", operation=order.operation, error=error.message)
+        log.warning("idempotency.answer_not_stored", operation=order.operation, error=error.message)
     return answer, False
 
 
@@ -186,7 +186,7 @@ class _Order:
                 self._claim,
             )
         except ServiceError as error:
-            log.warning("idempotency key not freed", operation=self.operation, error=error.message)
+            log.warning("idempotency.key_not_released", operation=self.operation, error=error.message)
 
     async def renew_for_ever(self) -> None:
         while True:
@@ -203,7 +203,7 @@ class _Order:
                     LEASE,
                 )
             except ServiceError as error:
-                log.warning("lease of an idempotency key not renewed", operation=self.operation, error=error.message)
+                log.warning("idempotency.lease_not_renewed", operation=self.operation, error=error.message)
 
     @property
     def _purpose(self) -> str:

@@ -169,9 +169,9 @@ async def _record_refusal(
         try:
             await context.services.database.transact(write)
         except ServiceError as error:
-            log.warning("audit row lost", operation=operation.name, outcome=outcome.value, error=error.message)
+            log.warning("audit.row_lost", operation=operation.name, outcome=outcome.value, error=error.message)
     if deadline.cancelled_caught:
-        log.warning("audit row lost", operation=operation.name, outcome=outcome.value, error="the database is too slow")
+        log.warning("audit.row_lost", operation=operation.name, outcome=outcome.value, error="the database is too slow")
 
 
 def _claim(taken: dict[Any, Any], key: object, operation: Operation[Any, Any, Any], what: str) -> None:

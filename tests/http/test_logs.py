@@ -49,7 +49,7 @@ def test_secrets_do_not_reach_the_log_by_name_by_shape_or_in_a_traceback(output:
 async def test_a_request_is_logged_by_operation_and_not_by_path(output: io.StringIO, toys: httpx.AsyncClient) -> None:
     await toys.get("/toys/a-very-private-name", headers={"Authorization": "Bearer customer,read"})
     await toys.get("/nowhere/a-very-private-name")
-    entries = [line for line in lines(output) if line["event"] == "request"]
+    entries = [line for line in lines(output) if line["event"] == "request.answered"]
     assert [(entry["operation"], entry["status"]) for entry in entries] == [("toy.show", 200), ("unmatched", 404)]
     assert entries[0]["actor"] == "ada@example.org"
     assert all(entry["request_id"] for entry in entries)

@@ -64,5 +64,5 @@ async def recount(database: Queryable, views: Sequence[str]) -> int:
         timeout=_RECOUNT_TIMEOUT,
     )
     if corrected:
-        log.warning("list counts corrected", numbers=len(corrected))
+        log.warning("counts.corrected", numbers=len(corrected))
     return len(corrected)

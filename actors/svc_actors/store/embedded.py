@@ -12,7 +12,6 @@ Invariants:
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import shutil
 import signal
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+import structlog
 import trio
 
 from svc_actors.store.database import Database
@@ -64,7 +64,7 @@ _SETTINGS = {
     "max_wal_senders": "0",
 }
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class DatabaseStartError(RuntimeError):
@@ -164,13 +164,13 @@ class _Server:
                 status = await process.wait()
                 if trio.current_time() - started_at > _LONGEST_PAUSE:
                     pause = _FIRST_PAUSE
-                _log.error("PostgreSQL ended with status %s; starting it again", status)
+                log.error("postgres.ended", status=status)
                 while True:
                     try:
                         process = await self._start()
                         break
                     except (DatabaseStartError, OSError) as error:
-                        _log.error("PostgreSQL does not start, trying again in %g s: %s", pause, error)
+                        log.error("postgres.not_started", error=str(error), again_in_seconds=pause)
                         await trio.sleep(pause)
                         pause = min(2 * pause, _LONGEST_PAUSE)
         finally:

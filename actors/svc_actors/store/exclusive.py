@@ -60,7 +60,7 @@ async def _hold(database: Database, service: str, task_status: trio.TaskStatus[N
                 await session.execute("SELECT set_config('application_name', $1, false)", me)
                 await _take(session, service, me)
                 if held:
-                    log.warning("the right to be the only service was lost, and taken again", service=service)
+                    log.warning("service_lock.retaken", service=service)
                 else:
                     held = True
                     task_status.started()
@@ -70,7 +70,7 @@ async def _hold(database: Database, service: str, task_status: trio.TaskStatus[N
         except (ServiceError, *DRIVER_ERRORS) as error:
             if not held:
                 raise
-            log.warning("the session that makes this the only service was lost", service=service, error=str(error))
+            log.warning("service_lock.lost", service=service, error=str(error))
             await trio.sleep(_RETRY_PAUSE)
 
 

@@ -27,7 +27,7 @@ async def prepare_schema(urls: DatabaseUrls) -> None:
         await migrate(owner)
         if role == await owner.fetchval("SELECT session_user"):
             log.warning(
-                "the service's role owns the database, and could change the audit trail",
+                "database.role_owns_audit",
                 role=role,
                 remedy="name an owner in SVC_DATABASE_OWNER_URL (docs/database.md)",
             )

@@ -38,9 +38,9 @@ async def keep_running(name: str, loop: Callable[[], Awaitable[object]], alert: 
             failures = 1 if trio.current_time() - began > LONGEST_PAUSE else failures + 1
             cause = _only(error)
             if isinstance(cause, ServiceError):
-                log.warning("background loop failed", loop=name, failures=failures, error=cause.message)
+                log.warning("loop.failed", loop=name, failures=failures, error=cause.message)
             else:
-                log.exception("background loop failed", loop=name, failures=failures)
+                log.exception("loop.failed", loop=name, failures=failures)
             if failures == ALERT_AFTER and alert is not None:
                 alert(name, cause)
         pause = min(FIRST_PAUSE * 2 ** min(failures - 1, 20), LONGEST_PAUSE) if failures else 0.0

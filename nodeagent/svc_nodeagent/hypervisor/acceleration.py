@@ -82,7 +82,7 @@ class Acceleration:
             accelerator, reason = await self._probe()
             verdict = Verdict(boot_id=boot_id, device=device, accelerator=accelerator, reason=reason)
             await in_thread(write_whole, self.cache, verdict.model_dump_json().encode(), mode=0o644)
-            log.info("accelerator chosen", accelerator=accelerator, reason=reason)
+            log.info("accelerator.chosen", accelerator=accelerator, reason=reason)
             return verdict
 
     async def access(self) -> DeviceAccess:

@@ -114,7 +114,7 @@ class Connection:
                 raise self._translated(error, connection) from error
             finally:
                 if (seconds := trio.current_time() - began) >= SLOW_SECONDS:
-                    log.warning("libvirt is slow", seconds=round(seconds, 1), hint="The node's preflight may say why.")
+                    log.warning("libvirt.slow", seconds=round(seconds, 1), hint="The node's preflight may say why.")
         if self._connection is None:
             raise ConnectionLost(self._last_error)
         raise HostError(
@@ -133,7 +133,7 @@ class Connection:
                     await self._connect()
                 except (libvirt.libvirtError, trio.TooSlowError, HostError) as error:
                     self._last_error = str(error) or "libvirt did not answer"
-                    log.warning("libvirt cannot be reached", error=self._last_error, again_in_seconds=round(pause, 1))
+                    log.warning("libvirt.unreachable", error=self._last_error, again_in_seconds=round(pause, 1))
                 if not told:
                     task_status.started()
                     told = True
@@ -168,7 +168,7 @@ class Connection:
         self._connection = connection
         self._announce()
         self._listener.reconnected()
-        log.info("connected to libvirt", uri=self._uri)
+        log.info("libvirt.connected", uri=self._uri)
 
     async def _open(self) -> Libvirt:
         def open_and_subscribe() -> Libvirt:
@@ -205,7 +205,7 @@ class Connection:
                 connection.unregisterCloseCallback()
                 connection.close()
             except libvirt.libvirtError as error:
-                log.debug("closing a broken connection to libvirt", error=str(error))
+                log.debug("libvirt.close_failed", error=str(error))
 
         with trio.move_on_after(5):
             await trio.to_thread.run_sync(close, abandon_on_cancel=True, limiter=self._limiter)
@@ -262,7 +262,7 @@ async def start_daemons() -> bool:
         return False
     for daemon in ("virtlogd", "libvirtd"):
         if not await _runs(daemon):
-            log.info("starting a daemon by hand", daemon=daemon)
+            log.info("libvirt.daemon_started", daemon=daemon)
             await run_program(daemon, "-d", timeout=20)
     return True
 

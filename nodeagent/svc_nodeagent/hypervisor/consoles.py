@@ -191,7 +191,7 @@ async def _read(descriptor: int) -> bytes:
             continue
         except OSError as error:
             if error.errno != errno.EIO:
-                log.warning("a serial line failed", error=str(error))
+                log.warning("serial.failed", error=str(error))
             return b""
 
 

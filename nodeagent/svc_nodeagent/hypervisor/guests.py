@@ -117,7 +117,7 @@ class Guests:
                 for command in changes(seen.cards(), network, previous):
                     await self._run_in_guest(vm_id, command)
         except (HostError, CardNotFound, ValueError, trio.TooSlowError) as error:
-            log.info("a guest reads its network at its next start", vm_id=str(vm_id), why=str(error) or "too slow")
+            log.info("guest.network_deferred", vm_id=str(vm_id), why=str(error) or "too slow")
             return GuestTold.AT_BOOT
         return GuestTold.TOLD
 

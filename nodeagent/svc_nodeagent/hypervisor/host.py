@@ -182,10 +182,10 @@ class LibvirtHost:
             except ConnectionLost as lost:
                 if attempt >= ATTEMPTS and not operation.facts.recorded:
                     raise
-                log.warning("trying again", operation=operation.op, error=lost.message)
+                log.warning("operation.retried", operation=operation.op, error=lost.message)
                 await report(0, "libvirt cannot be reached on this node; trying again")
             except (OSError, ValueError) as error:
-                log.exception("operation failed", operation=operation.op)
+                log.exception("operation.failed", operation=operation.op)
                 raise HostError(
                     FailureCode.HOST, f"The host failed: {error}", "See the agent's log on the node."
                 ) from error
@@ -305,14 +305,14 @@ class LibvirtHost:
             self._restore_failure = None
         except (HostError, OSError) as error:
             self._restore_failure = str(error)
-            log.error("the guests' networks could not be restored", error=str(error))
+            log.error("network.not_restored", error=str(error))
 
     async def _choose_accelerator(self) -> None:
         """Before the first order, which would wait for it. A host that cannot (its disk is full, say) still opens."""
         try:
             await self._acceleration.verdict()
         except (HostError, OSError) as error:
-            log.warning("the accelerator was not chosen; the next start tries again", error=str(error))
+            log.warning("accelerator.not_chosen", error=str(error))
 
     async def _sample(self) -> None:
         """Read the counters of all running machines, steadily; a reading that fails is a gap and nothing more."""
@@ -338,7 +338,7 @@ class LibvirtHost:
             try:
                 counters = await self._connection.call(read, timeout=SAMPLE_SECONDS)
             except HostError as error:
-                log.warning("no measurements", error=error.message)
+                log.warning("metrics.sample_failed", error=error.message)
                 continue
             await in_thread(self._measurements.sample, counters, monotonic=time.monotonic(), wall=time.time())
 
@@ -423,7 +423,7 @@ class LibvirtHost:
         try:
             await work(*arguments)
         except (HostError, OSError, ValueError) as error:
-            log.warning("after an event of libvirt", work=work.__name__, error=str(error))
+            log.warning("libvirt.event_not_handled", work=work.__name__, error=str(error))
 
 
 def _console_failed(error: HostError) -> HostError:

@@ -197,7 +197,7 @@ class Machines:
             async with self._steps(vm_id):
                 if await in_thread(self._folders.abandonment(vm_id).exists):
                     await self._remove(vm_id, destroy_disks=True)
-                    log.info("the rest of a failed creation was removed", vm_id=str(vm_id))
+                    log.info("machine.remains_removed", vm_id=str(vm_id))
 
     async def update(self, operation: VmUpdate) -> DomainResult:
         async with self._steps(operation.vm_id):
@@ -298,9 +298,9 @@ class Machines:
                     await in_thread(self._folders.abandonment(vm_id).touch)
                 await self._remove(vm_id, destroy_disks=True)
             except (HostError, OSError) as error:
-                log.error("a failed creation was not undone yet", vm_id=str(vm_id), error=str(error))
+                log.error("machine.creation_not_undone", vm_id=str(vm_id), error=str(error))
         if patience.cancelled_caught:
-            log.error("a failed creation was not undone yet", vm_id=str(vm_id), error=f"not within {UNDO_SECONDS:g} s")
+            log.error("machine.creation_not_undone", vm_id=str(vm_id), error=f"not within {UNDO_SECONDS:g} s")
 
     async def _remove(self, vm_id: UUID, *, destroy_disks: bool) -> DeleteResult:
         await self._guests.destroy(vm_id)

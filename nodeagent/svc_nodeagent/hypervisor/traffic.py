@@ -96,7 +96,7 @@ class HostTraffic:
         try:
             await self._write()
         except OSError as error:
-            log.warning("traffic was not written down", error=str(error))
+            log.warning("ledger.not_written", error=str(error))
 
     async def _write(self) -> None:
         await in_thread(write_whole, self._path, self._ledger.text(), mode=0o600)
@@ -134,5 +134,5 @@ def _load(path: Path) -> Ledger:
     except ValueError as error:
         aside = path.with_name(f"{path.name}.unreadable")
         path.rename(aside)
-        log.error("the ledger of traffic cannot be read; a new one begins", kept=str(aside), error=str(error))
+        log.error("ledger.replaced", kept=str(aside), error=str(error))
         return Ledger()

@@ -150,7 +150,7 @@ def _parse(message: str | bytes, node_id: UUID) -> UpFrame:
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
             for each in error.errors(include_input=False, include_url=False, include_context=False)
         ]
-        log.warning("gateway.frame_not_understood", node_id=str(node_id), problems=problems[:5])
+        log.warning("gateway.frame_rejected", node_id=str(node_id), problems=problems[:5])
         raise AgentGone("it sent a frame that is not understood; are the versions alike?") from None
 
 

@@ -238,7 +238,7 @@ class Gateway:
         except ServiceError as error:
             log.warning("gateway.connection_not_served", error=error.message)
         except OSError as error:
-            log.debug("gateway.gone_already", reason=str(error))
+            log.debug("gateway.connection_closed_early", reason=str(error))
         except Exception:
             # One connection's misfortune must not end the others; it has cost this node its connection, no more.
             log.exception("gateway.connection_crashed")
@@ -251,7 +251,7 @@ class Gateway:
             with trio.move_on_after(_HANDSHAKE_SECONDS) as handshake:
                 await tls.do_handshake()
         except trio.BrokenResourceError as error:
-            log.debug("gateway.no_handshake", reason=str(error.__cause__))
+            log.debug("gateway.handshake_failed", reason=str(error.__cause__))
             return None
         if handshake.cancelled_caught:
             return None
@@ -276,7 +276,7 @@ class Gateway:
             try:
                 connection = await greet(nursery, tls, node_id, serial)
             except (AgentGone, ConnectionClosed) as gone:
-                log.warning("gateway.not_greeted", node_id=str(node_id), reason=str(gone))
+                log.warning("gateway.hello_missing", node_id=str(node_id), reason=str(gone))
                 nursery.cancel_scope.cancel()
                 return
             # Deleted while it was being greeted: nobody would drop it any more.
@@ -348,7 +348,7 @@ class Gateway:
     def _trespass(self, node_id: UUID, node: _Node, what: str) -> None:
         if not node.reports.spend():
             return
-        log.error("gateway.trespass", node_id=str(node_id), what=what)
+        log.error("gateway.unauthorised_report", node_id=str(node_id), what=what)
         self._hooks.unauthorised_report(node_id, what)
 
     async def _renew(self, connection: AgentConnection, renewal: Renewal) -> None:
@@ -356,7 +356,7 @@ class Gateway:
             signed = await self._authority.renew(connection.node_id, connection.serial, renewal.csr)
         except ServiceError as error:
             # The agent asks again by itself.
-            log.warning("gateway.not_renewed", node_id=str(connection.node_id), error=error.message)
+            log.warning("gateway.certificate_not_renewed", node_id=str(connection.node_id), error=error.message)
             return
         finally:
             connection.renewing = False

@@ -215,7 +215,7 @@ class Node(Actor):
         now = trio.current_time()
         self._trespasses = [when for when in self._trespasses if now - when < _HOUR]
         if len(self._trespasses) == MOST_TRESPASSES_AN_HOUR:
-            log.error("node.trespassed_again", node_id=self.key, what=what)
+            log.error("node.unauthorised_reports", node_id=self.key, what=what)
             return
         self._trespasses.append(now)
 

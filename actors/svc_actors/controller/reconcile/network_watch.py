@@ -254,7 +254,7 @@ class NetworkWatch:
             log.warning("network_watch.not_done", node_id=str(node_id), vm_id=str(vm_id), error=str(failure))
         except Exception:
             # A defect over one machine: the others, and the controller, go on.
-            log.exception("network_watch.failed", vm_id=str(vm_id))
+            log.exception("network_watch.machine_failed", vm_id=str(vm_id))
         finally:
             node.under_way.discard(vm_id)
             node.slots.release()

@@ -208,7 +208,7 @@ class TaskRun:
             await self.log(progress.message, percent=begin + (end - begin) * progress.percent // 100)
         except ServiceError as error:
             # A line of progress is not worth the operation that it tells of.
-            log.warning("task progress not stored", task_id=str(self.task.id), error=error.message)
+            log.warning("task.progress_not_stored", task_id=str(self.task.id), error=error.message)
 
     async def _keep_cancelling(self, node: UUID, performed: OperationId) -> None:
         await self._cancelled.wait()

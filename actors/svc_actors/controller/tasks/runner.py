@@ -253,10 +253,10 @@ class TaskRunner:
             for task in await open_tasks(self.database, older_than=self._sweep_interval / 2):
                 self.begin(task)
         except ServiceError as error:
-            log.warning("open tasks not swept", error=error.message)
+            log.warning("task.sweep_failed", error=error.message)
         except Exception:
             # One row that cannot be read must not end what is under way.
-            log.exception("open tasks not swept")
+            log.exception("task.sweep_failed")
 
     async def _host(self, run: TaskRun) -> None:
         ending: Ending | None = None
@@ -270,10 +270,10 @@ class TaskRunner:
             self._deadlines.pop(run.task.id, None)
         except DomainError as error:
             # The database or an actor was not available: the task stays open, and the next sweep takes it up.
-            log.warning("task left open", task_id=str(run.task.id), op=run.task.op, error=str(error))
+            log.warning("task.left_open", task_id=str(run.task.id), op=run.task.op, error=str(error))
         except Exception:
             # A defect in one task's work must not end the others; the sweep takes it up as well.
-            log.exception("task left open", task_id=str(run.task.id), op=run.task.op)
+            log.exception("task.left_open", task_id=str(run.task.id), op=run.task.op)
         finally:
             del self._working[run.task.id]
             del self._hosted[run.task.id]
@@ -314,7 +314,7 @@ class TaskRunner:
         except DomainError:
             raise
         except Exception:
-            log.exception("task work failed", task_id=str(run.task.id), op=run.task.op)
+            log.exception("task.crashed", task_id=str(run.task.id), op=run.task.op)
             return _failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log says why.")
         return Ending(TaskStatus.SUCCEEDED, "Done.", result=result)
 
@@ -328,7 +328,7 @@ class TaskRunner:
             except DomainError as error:
                 if isinstance(error, ServiceError) and error.code is not ErrorCode.UNAVAILABLE:
                     raise
-                log.warning("end of a task not stored yet", task_id=str(task.id), op=task.op, error=str(error))
+                log.warning("task.end_not_stored", task_id=str(task.id), op=task.op, error=str(error))
             await trio.sleep(pause)
             pause = min(2 * pause, self._sweep_interval)
 

@@ -125,7 +125,7 @@ class HostNetwork:
                 pause = LOOK_SECONDS
             except (HostError, OSError) as error:
                 pause = LOOK_AGAIN_SECONDS
-                log.error("the guests' networks are not whole and could not be put back", error=str(error))
+                log.error("network.repair_failed", error=str(error))
 
     async def mend(self) -> None:
         """Put everything back when a table of ours has gone, as it does when a firewall of the host is loaded anew by
@@ -137,7 +137,7 @@ class HostNetwork:
         async with self._gate.alone():
             lost = await self._lost()  # it may have been looked at in the middle of a change
             if lost:
-                log.warning("what is ours was removed, and is put back", lost=lost)
+                log.warning("network.repaired", lost=lost)
                 self._is_whole = False
             if not self._is_whole:
                 await self._restore_and_log()
@@ -214,7 +214,7 @@ class HostNetwork:
 
     async def _restore_and_log(self) -> None:
         for refusal in await self._restore():
-            log.error("a machine's network could not be restored", error=refusal.message)
+            log.error("network.machine_not_restored", error=refusal.message)
 
     async def _change(self, vm_id: UUID, network: NetworkSpec | None) -> None:
         """One machine's network, or none. Whatever ends it before its end, what the machine had is put back."""
@@ -231,7 +231,7 @@ class HostNetwork:
         except BaseException:
             failure = await self._put_back(vm_id, before, None)
             if failure.code is not FailureCode.CANCELLED:
-                log.error("a network that was given up was not put back", vm=str(vm_id), error=failure.message)
+                log.error("network.rollback_failed", vm_id=str(vm_id), error=failure.message)
             raise
         if network is None:
             self._networks.pop(vm_id, None)
