@@ -6,7 +6,10 @@ traffic behind it. One node in fifty is offline, one machine in fifty stopped, o
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from svc_actors.store import Database
 from svc_actors.store.counts import fold
@@ -29,6 +32,7 @@ class Size:
         return cls(machines, nodes=max(1, machines // 100), projects=max(2, machines // 20))
 
 
+_TIMEOUT: Final = 600.0
 _STATEMENTS = (
     "INSERT INTO locations (name) VALUES ('large')",
     """INSERT INTO users (email, name, role, company, suspended_at, suspension_reason)
@@ -112,9 +116,32 @@ _STATEMENTS = (
 )
 
 
+# Those of constraints stay: what is inserted refers to it.
+_INDEXES = """
+SELECT format('%I', class.relname) AS name, pg_get_indexdef(class.oid) AS definition
+FROM pg_index JOIN pg_class class ON class.oid = pg_index.indexrelid
+WHERE class.relnamespace = 'public'::regnamespace
+  AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = class.oid)
+ORDER BY class.relname"""
+
+
 async def fill(database: Database, size: Size) -> None:
     """Add so many rows to a migrated database, and have the planner know of them."""
     for statement in _STATEMENTS:
-        await database.execute(statement.format(**vars(size)), timeout=600)
+        await database.execute(statement.format(**vars(size)), timeout=_TIMEOUT)
     await fold(database)
-    await database.execute("VACUUM ANALYZE", timeout=600)
+    await database.execute("VACUUM ANALYZE", timeout=_TIMEOUT)
+
+
+@asynccontextmanager
+async def indexes_later(owner: Database) -> AsyncIterator[None]:
+    """A block without the indexes, which are built at its end: those of texts take some fifty entries a row, which take
+    ten times as long one by one. `owner` is of the role that owns the tables."""
+    indexes = await owner.fetch(_INDEXES)
+    for index in indexes:
+        await owner.execute(f"DROP INDEX {index['name']}")
+    yield
+    async with owner.transaction() as tx:
+        await tx.execute("SET LOCAL maintenance_work_mem = '256MB'")
+        for index in indexes:
+            await tx.execute(index["definition"], timeout=_TIMEOUT)

@@ -1,7 +1,7 @@
 """Run the benchmarks and print a row for each: ours, the peer's, the ratio, the goal, and whether it is met.
 
-A missed goal does not fail the run: the figure is what it is, and docs/performance.md says why. `scale` is a run of its
-own, with options (`tools/bench scale --help`): it takes minutes, and prints more than ratios.
+A missed goal does not fail the run: the figure is what it is, and docs/performance.md says why. `scale` and `lists` are
+runs of their own, with options (`tools/bench scale --help`): they take minutes, and print more than ratios.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def met(row: Ratio) -> bool:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["scale"]:
-        importlib.import_module("tools.benchmarks.scale").main(sys.argv[2:])
+    if sys.argv[1:2] in (["scale"], ["lists"]):
+        importlib.import_module(f"tools.benchmarks.{sys.argv[1]}").main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(prog="tools/bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="B1", help="only these; all when left out")
