@@ -63,18 +63,8 @@ from svc_nodeagent.protocol import (
     NodeTraffic,
     OperationResult,
     PreflightResult,
-    VmCreate,
     VmDelete,
-    VmForceStop,
     VmMetrics,
-    VmNetApply,
-    VmNetRelease,
-    VmReboot,
-    VmReset,
-    VmSetPassword,
-    VmShutdown,
-    VmStart,
-    VmUpdate,
 )
 
 ATTEMPTS = 3
@@ -220,35 +210,13 @@ class LibvirtHost:
         return line.watch()
 
     async def _perform(self, operation: NodeOperation, report: Report) -> OperationResult:
-        machines = self._machines
         match operation:
-            case VmCreate():
-                return await machines.create(operation, report)
-            case VmStart():
-                return await machines.start(operation.vm_id, operation.network)
-            case VmShutdown():
-                return await machines.shutdown(operation.vm_id, operation.timeout_seconds, report)
-            case VmReboot():
-                return await machines.reboot(operation.vm_id, operation.timeout_seconds, report)
-            case VmForceStop():
-                return await machines.force_stop(operation.vm_id)
-            case VmReset():
-                return await machines.reset(operation.vm_id)
             case VmDelete():
-                result = await machines.delete(operation.vm_id, destroy_disks=operation.destroy_disks)
+                result = await self._machines.perform(operation, report)
                 await in_thread(self._measurements.forget, operation.vm_id)
                 return result
-            case VmUpdate():
-                return await machines.update(operation)
-            case VmSetPassword():
-                await self._guests.set_password(operation.vm_id, operation.account, operation.password_hash)
-                return Done()
             case VmMetrics():
                 return await self._metrics(operation)
-            case VmNetApply():
-                return await machines.apply_network(operation.vm_id, operation.network)
-            case VmNetRelease():
-                return await machines.release(operation.vm_id, operation.addresses)
             case NodeNetProbe():
                 return await self._network.probe()
             case NodeTraffic():
@@ -264,6 +232,8 @@ class LibvirtHost:
                 return Done()
             case ConsoleOpen() | CertificateRenew():
                 raise HostError(FailureCode.UNSUPPORTED, f"{operation.op} is for the agent, not for its hypervisor.")
+            case _:
+                return await self._machines.perform(operation, report)
 
     async def _inventory(self) -> InventoryResult:
         return InventoryResult(

@@ -47,11 +47,22 @@ from svc_nodeagent.protocol import (
     DeleteResult,
     DomainResult,
     DomainState,
+    Done,
     FailureCode,
     NetworkResult,
     NetworkSpec,
+    OperationResult,
     ReleaseResult,
     VmCreate,
+    VmDelete,
+    VmForceStop,
+    VmNetApply,
+    VmNetRelease,
+    VmReboot,
+    VmReset,
+    VmSetPassword,
+    VmShutdown,
+    VmStart,
     VmUpdate,
 )
 
@@ -62,6 +73,19 @@ UNDO_SECONDS = 20.0
 """For removing what a failed creation has made; a host that takes longer is told again when the machine is deleted."""
 log = structlog.get_logger()
 
+MachineOperation = (
+    VmCreate
+    | VmStart
+    | VmShutdown
+    | VmReboot
+    | VmForceStop
+    | VmReset
+    | VmDelete
+    | VmUpdate
+    | VmSetPassword
+    | VmNetApply
+    | VmNetRelease
+)
 _OFF = (DomainState.STOPPED, DomainState.CRASHED)
 
 
@@ -105,6 +129,33 @@ class Machines:
         self._network = network
         self._acceleration = acceleration
         self._turns: dict[UUID, _Turn] = {}
+
+    async def perform(self, operation: MachineOperation, report: Report) -> OperationResult:
+        vm_id = operation.machine.vm_id if isinstance(operation, VmCreate) else operation.vm_id
+        match operation:
+            case VmCreate():
+                return await self.create(operation, report)
+            case VmStart(network=network):
+                return await self.start(vm_id, network)
+            case VmShutdown(timeout_seconds=seconds):
+                return await self.shutdown(vm_id, seconds, report)
+            case VmReboot(timeout_seconds=seconds):
+                return await self.reboot(vm_id, seconds, report)
+            case VmForceStop():
+                return await self.force_stop(vm_id)
+            case VmReset():
+                return await self.reset(vm_id)
+            case VmDelete(destroy_disks=destroy_disks):
+                return await self.delete(vm_id, destroy_disks=destroy_disks)
+            case VmUpdate():
+                return await self.update(operation)
+            case VmSetPassword(account=account, password_hash=password_hash):
+                await self._guests.set_password(vm_id, account, password_hash)
+                return Done()
+            case VmNetApply(network=network):
+                return await self.apply_network(vm_id, network)
+            case VmNetRelease(addresses=addresses):
+                return await self.release(vm_id, addresses)
 
     async def create(self, operation: VmCreate, report: Report) -> DomainResult:
         spec = operation.machine
@@ -183,7 +234,7 @@ class Machines:
     async def reset(self, vm_id: UUID) -> DomainResult:
         self._order(vm_id, "the reset")
         async with self._steps(vm_id):
-            await self._guests.reset(vm_id)
+            await self._guests.on_domain(vm_id, lambda domain: domain.reset(0))
             return await self._result(vm_id)
 
     async def delete(self, vm_id: UUID, *, destroy_disks: bool) -> DeleteResult:

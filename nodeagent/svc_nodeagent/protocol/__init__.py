@@ -19,6 +19,7 @@ Rules both sides keep:
 
 from __future__ import annotations
 
+from svc_nodeagent.protocol import operations
 from svc_nodeagent.protocol.enrolment import EnrolRequest, EnrolResult
 from svc_nodeagent.protocol.facts import Facts, Lane
 from svc_nodeagent.protocol.frames import (
@@ -68,32 +69,7 @@ from svc_nodeagent.protocol.networks import (
     TrafficReading,
     TransportProtocol,
 )
-from svc_nodeagent.protocol.operations import (
-    FACTS,
-    GUEST_SHUTDOWN_SECONDS,
-    CertificateRenew,
-    ConsoleKind,
-    ConsoleOpen,
-    ImagePull,
-    ImageRemove,
-    NodeInventory,
-    NodeNetProbe,
-    NodeOperation,
-    NodePreflight,
-    NodeTraffic,
-    VmCreate,
-    VmDelete,
-    VmForceStop,
-    VmMetrics,
-    VmNetApply,
-    VmNetRelease,
-    VmReboot,
-    VmReset,
-    VmSetPassword,
-    VmShutdown,
-    VmStart,
-    VmUpdate,
-)
+from svc_nodeagent.protocol.operations import *  # noqa: F403 - `operations` lists what it offers, once
 from svc_nodeagent.protocol.results import (
     CachedImage,
     Capacity,
@@ -137,10 +113,9 @@ from svc_nodeagent.protocol.values import (
 )
 
 __all__ = [
+    *operations.__all__,
     "AGENT_PATH",
     "DOWN",
-    "FACTS",
-    "GUEST_SHUTDOWN_SECONDS",
     "MANY",
     "MAX_FRAME_BYTES",
     "MOST_TEXT",
@@ -154,10 +129,7 @@ __all__ = [
     "CachedImage",
     "Cancel",
     "Capacity",
-    "CertificateRenew",
     "CheckStatus",
-    "ConsoleKind",
-    "ConsoleOpen",
     "ControllerSource",
     "Count",
     "DeleteResult",
@@ -181,8 +153,6 @@ __all__ = [
     "Heartbeat",
     "Hello",
     "ImageFormat",
-    "ImagePull",
-    "ImageRemove",
     "ImageResult",
     "ImageSpec",
     "InventoryResult",
@@ -196,11 +166,6 @@ __all__ = [
     "NetworkSpec",
     "NicSpec",
     "NodeFacts",
-    "NodeInventory",
-    "NodeNetProbe",
-    "NodeOperation",
-    "NodePreflight",
-    "NodeTraffic",
     "ObservedDomain",
     "ObservedNetwork",
     "ObservedTap",
@@ -229,18 +194,6 @@ __all__ = [
     "TransportProtocol",
     "UpFrame",
     "UrlSource",
-    "VmCreate",
-    "VmDelete",
-    "VmForceStop",
-    "VmMetrics",
-    "VmNetApply",
-    "VmNetRelease",
-    "VmReboot",
-    "VmReset",
-    "VmSetPassword",
-    "VmShutdown",
-    "VmStart",
-    "VmUpdate",
     "Welcome",
     "Wire",
 ]

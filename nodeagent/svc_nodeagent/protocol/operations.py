@@ -14,6 +14,33 @@ from svc_nodeagent.protocol.machines import ImageSpec, MachineSpec
 from svc_nodeagent.protocol.networks import NetworkSpec
 from svc_nodeagent.protocol.values import FEW, Address, Name, Secret, Wire
 
+__all__ = [
+    "FACTS",
+    "GUEST_SHUTDOWN_SECONDS",
+    "CertificateRenew",
+    "ConsoleKind",
+    "ConsoleOpen",
+    "ImagePull",
+    "ImageRemove",
+    "NodeInventory",
+    "NodeNetProbe",
+    "NodeOperation",
+    "NodePreflight",
+    "NodeTraffic",
+    "VmCreate",
+    "VmDelete",
+    "VmForceStop",
+    "VmMetrics",
+    "VmNetApply",
+    "VmNetRelease",
+    "VmReboot",
+    "VmReset",
+    "VmSetPassword",
+    "VmShutdown",
+    "VmStart",
+    "VmUpdate",
+]
+
 GUEST_SHUTDOWN_SECONDS: Final = 90.0
 """How long a guest may take to shut down (vm-controller-api.md, Limits)."""
 
