@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import uuid4
@@ -25,12 +25,11 @@ from svc_actors.store import (
     Retention,
     SlowReader,
     Subscription,
-    Transaction,
     append,
     migrate,
 )
 from svc_actors.store import events as events_module
-from svc_actors.store.sequencing import prune
+from svc_actors.store.sequencing import WRITE_TO_INBOX, prune
 from tests.support.postgres_server import PATIENCE, kill_server, own_server, until
 
 
@@ -108,16 +107,13 @@ async def test_events_come_in_commit_order_whoever_writes_and_whatever_is_held_o
     async with Database.open(database_url, size=18) as many, running(database) as log, trio.open_nursery() as nursery:
         let_go = trio.Event()
 
-        async def stall(transaction: Transaction, items: Sequence[trio.Event]) -> None:
-            await items[0].wait()
-
         async def hold_open(task_status: trio.TaskStatus[None]) -> None:
             async with many.transaction() as transaction:
                 await transaction.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                await append(transaction, NewEvent(kind=EventKind.SYSTEM, payload={}))
-                transaction.before_commit(stall, let_go)
+                await transaction.execute(WRITE_TO_INBOX, ["system"], [None], [None], [None], [False], ["{}"])
                 await transaction.fetchval("SELECT count(*) FROM counter")
                 task_status.started()
+                await let_go.wait()
 
         await nursery.start(hold_open)
 

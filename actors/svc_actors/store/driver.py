@@ -79,25 +79,48 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
         _, status = await self._run(sql, args, 0)
         return status.decode()
 
+    async def command_and_commit(self, sql: str, args: tuple[object, ...]) -> str:
+        """Run the last statement of a transaction and COMMIT in one round trip, where the statement is prepared
+        already. The tag is that of COMMIT; after an error nothing was committed, and a transaction that is still open
+        is the caller's to roll back."""
+        self._check_open()
+        statement = self._prepared(sql)
+        if statement is None:
+            await self.command(sql, args)
+            tag: str = await self.execute("COMMIT")
+            return tag
+        with self.link.send_behind("COMMIT"):
+            _, status = await self._run_prepared(statement, args, 0)
+        return status.decode()
+
     async def _run(self, sql: str, args: tuple[object, ...], limit: int) -> tuple[list[Record], bytes]:
         """The rows and the command tag. asyncpg's own `execute` and `fetch` look for what a statement that is prepared
         already does not need, at the price of a third of a short statement."""
         self._check_open()
-        statement = self._stmt_cache.get((sql, asyncpg.Record, False))
+        statement = self._prepared(sql)
         if statement is not None:
             try:
-                rows, status, _ = await self._protocol.bind_execute(statement, args, "", limit, True, NO_TIMEOUT)
-            except asyncpg.OutdatedSchemaCacheError:
-                await self.reload_schema_state()
-                raise
+                return await self._run_prepared(statement, args, limit)
             except asyncpg.InvalidCachedStatementError:
-                # The schema has changed since: prepare anew, once, where the server lets us go on.
-                self._drop_local_statement_cache()
+                # Prepare anew, once, where the server lets us go on.
                 if self.is_in_transaction():
                     raise
-            else:
-                return rows, status
         rows, status, _ = await self._execute(sql, args, limit, None, return_status=True)
+        return rows, status
+
+    def _prepared(self, sql: str) -> Any:
+        return self._stmt_cache.get((sql, asyncpg.Record, False))
+
+    async def _run_prepared(self, statement: Any, args: tuple[object, ...], limit: int) -> tuple[list[Record], bytes]:
+        try:
+            rows, status, _ = await self._protocol.bind_execute(statement, args, "", limit, True, NO_TIMEOUT)
+        except asyncpg.OutdatedSchemaCacheError:
+            await self.reload_schema_state()
+            raise
+        except asyncpg.InvalidCachedStatementError:
+            # The schema has changed since it was prepared.
+            self._drop_local_statement_cache()
+            raise
         return rows, status
 
     @property

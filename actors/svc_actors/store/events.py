@@ -100,7 +100,7 @@ async def append(transaction: Transaction, event: NewEvent) -> None:
         # Encoded now, so that what JSON cannot say is the appender's error and not the commit's.
         encode_json(event.payload),
     )
-    transaction.before_commit(write_to_inbox, row)
+    write_to_inbox(transaction, row)
 
 
 class Subscription:

@@ -1,10 +1,9 @@
 """How events get their positions: an inbox, and one sequencer that numbers what was committed.
 
-A transaction's events are written to `event_inbox` as its last words, right before COMMIT, when it holds every lock it
-needed. Their ids are therefore consistent with every order that anyone can observe: a transaction that saw another's
-work, or waited for it, drew its ids later. One sequencer moves committed rows to `event`, numbering them without gaps.
-A row that is not committed yet is not seen, and is numbered when it is; nothing waits for a transaction that is held
-open.
+A transaction's events are written to `event_inbox` together with its COMMIT, when it holds every lock it needed. Their
+ids are therefore consistent with every order that anyone can observe: a transaction that saw another's work, or waited
+for it, drew its ids later. One sequencer moves committed rows to `event`, numbering them without gaps. A row that is
+not committed yet is not seen, and is numbered when it is; nothing waits for a transaction that is held open.
 
 The sequencer is woken by announcements (`svc_actors.store.announcements`), in its own process without a round trip, and
 looks through the whole inbox every few seconds for what nobody could announce. Announcements come in any order, so they
@@ -35,6 +34,9 @@ _INBOX_CHANNEL = "svc_event_inbox"
 _SEQUENCER_LOCK = 0x5356_4302
 _PAGE = 500
 _TAKEOVER_PERIOD, _PRUNE_PERIOD = 1.0, 60.0
+_SHORTEST_PERIOD = 0.01
+"""From one move of events to the next, in seconds. A single event is moved at once; in a stream of commits each move
+takes what came meanwhile, since one for every few commits costs as much as the commits themselves."""
 _PRUNE_BATCH = 10_000
 
 
@@ -102,6 +104,7 @@ class Sequencer:
                 await prune(session, self.retention)
             with trio.move_on_at(sweep_at):
                 await self._woken.wait()
+            await trio.sleep_until(now + _SHORTEST_PERIOD)
 
 
 _RUNNING = """
@@ -150,19 +153,19 @@ async def prune(database: Queryable, retention: Retention) -> int:
     return removed
 
 
-async def write_to_inbox(transaction: Transaction, items: Sequence[tuple[object, ...]]) -> None:
-    """Write events as the last words of a transaction, their ids in the order of `items`."""
-    await transaction.execute(
-        """
-        INSERT INTO event_inbox (at, kind, subject, project_id, node_id, administrators_only, payload)
-        SELECT clock_timestamp(), kind, subject, project_id, node_id, administrators_only, payload::jsonb
-        FROM unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[], $5::boolean[], $6::text[])
-            WITH ORDINALITY AS new (kind, subject, project_id, node_id, administrators_only, payload, place)
-        ORDER BY place
-        """,
-        *([item[column] for item in items] for column in range(6)),
-    )
+def write_to_inbox(transaction: Transaction, row: Sequence[object]) -> None:
+    """Write an event as the last thing that the transaction does; ids are in the order of the calls."""
+    transaction.before_commit(WRITE_TO_INBOX, row)
     transaction.announce(_INBOX_CHANNEL)
+
+
+WRITE_TO_INBOX = """
+    INSERT INTO event_inbox (at, kind, subject, project_id, node_id, administrators_only, payload)
+    SELECT clock_timestamp(), kind, subject, project_id, node_id, administrators_only, payload::jsonb
+    FROM unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[], $5::boolean[], $6::text[])
+        WITH ORDINALITY AS new (kind, subject, project_id, node_id, administrators_only, payload, place)
+    ORDER BY place
+"""
 
 
 async def _move_all(session: Session, frontier: Frontier, *, low: int) -> None:

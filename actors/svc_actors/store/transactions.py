@@ -32,7 +32,6 @@ from svc_actors.store.failures import (
 )
 
 T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
 
 Publish = Callable[[Sequence[Announcement]], None]
 
@@ -90,12 +89,6 @@ class Statements(ABC):
         return int(tag.rpartition(" ")[2])
 
 
-class LastWords(Protocol[T_contra]):
-    """What writes `items` as the last thing that a transaction does before its COMMIT."""
-
-    async def __call__(self, transaction: Transaction, items: Sequence[T_contra]) -> None: ...
-
-
 class Transaction(Statements):
     """An open transaction. Errors of a statement leave it failed: only rolling back (leaving the block by the
     exception, or the block of a `savepoint`) goes on from there."""
@@ -103,7 +96,7 @@ class Transaction(Statements):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._savepoints = 0
-        self._last_words: list[tuple[LastWords[Any], object]] = []
+        self.last_rows: list[tuple[str, Sequence[object]]] = []
         self.announcements: list[Announcement] = []
 
     async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
@@ -125,12 +118,12 @@ class Transaction(Statements):
         """A block that is undone alone when it is left by an exception."""
         self._savepoints += 1
         name = f"savepoint_{self._savepoints}"
-        registered, announced = len(self._last_words), len(self.announcements)
+        registered, announced = len(self.last_rows), len(self.announcements)
         await self.execute(f"SAVEPOINT {name}")
         try:
             yield
         except BaseException:
-            del self._last_words[registered:]
+            del self.last_rows[registered:]
             del self.announcements[announced:]
             if not self._connection.is_closed():
                 with trio.CancelScope(shield=True):
@@ -138,21 +131,15 @@ class Transaction(Statements):
             raise
         await self.execute(f"RELEASE SAVEPOINT {name}")
 
-    def before_commit(self, last_words: LastWords[T], item: T) -> None:
-        """Have `last_words` called with all its items just before COMMIT, when every lock that the transaction needed
-        is already held. An item is forgotten when the savepoint that it was registered in is rolled back."""
-        self._last_words.append((last_words, item))
+    def before_commit(self, sql: str, row: Sequence[object]) -> None:
+        """Have `sql` run with all rows that it is given, an array a column, just before COMMIT and in one round trip
+        with it: every lock that the transaction needed is held then. A row is forgotten when the savepoint that it was
+        given in is rolled back."""
+        self.last_rows.append((sql, row))
 
     def announce(self, channel: str, payload: str = "") -> None:
         """Have the listeners of `channel` told once this is committed (`svc_actors.store.announcements`)."""
         self.announcements.append((channel, payload))
-
-    async def _say_last_words(self) -> None:
-        items: dict[LastWords[Any], list[Any]] = {}
-        for last_words, item in self._last_words:
-            items.setdefault(last_words, []).append(item)
-        for last_words, its_items in items.items():
-            await last_words(self, its_items)
 
 
 class Session(Statements):
@@ -217,24 +204,32 @@ async def transaction_on(connection: Connection, publish: Publish) -> AsyncItera
     transaction = Transaction(connection)
     try:
         yield transaction
-        await transaction._say_last_words()
     except BaseException:
         await _roll_back(connection)
         raise
-    await _commit(connection)
+    await _commit(connection, transaction.last_rows)
     publish(transaction.announcements)
 
 
-async def _commit(connection: Connection) -> None:
+async def _commit(connection: Connection, last_rows: Sequence[tuple[str, Sequence[object]]]) -> None:
     if connection.is_closed():
         raise lost_before_commit()
-    if connection.link.take_back():
+    if not last_rows and connection.link.take_back():
         return
+    rows: dict[str, list[Sequence[object]]] = {}
+    for sql, row in last_rows:
+        rows.setdefault(sql, []).append(row)
+    statements = [(sql, tuple(zip(*its_rows, strict=True))) for sql, its_rows in rows.items()]
     with trio.CancelScope(shield=True, relative_deadline=_COMMIT_TIMEOUT):
         try:
-            tag = await connection.execute("COMMIT")
+            for sql, columns in statements[:-1]:
+                await connection.command(sql, columns)
+            tag = await (connection.command_and_commit(*statements[-1]) if statements else connection.execute("COMMIT"))
         except DRIVER_ERRORS as error:
-            raise outcome_unknown() if connection.is_closed() else _told(error, connection, None) from error
+            if connection.is_closed():
+                raise outcome_unknown() from error
+            await _roll_back(connection)
+            raise _told(error, connection, None) from error
         if tag != "COMMIT":
             raise asyncpg.InFailedSQLTransactionError(
                 "the transaction was rolled back, since the error of one of its statements was swallowed"

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import socket
 import ssl
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -37,6 +40,13 @@ class _WireProtocol(Protocol):
     def connection_lost(self, exc: Exception | None) -> None: ...
 
 
+class _Answer(Enum):
+    """What is done with the answer that a command makes one too many of."""
+
+    TAKEN_OUT = auto()
+    JOINED = auto()
+
+
 @dataclass(slots=True)
 class Traffic:
     """What goes on over all connections of a pool."""
@@ -48,13 +58,16 @@ class Link:
     """asyncpg's transport: a non-blocking socket, read by whoever awaits a reply. Writes are sent at once, and what
     the kernel does not take is sent while the reply is awaited.
 
-    A command can be sent ahead of the next statement, in the same packet (`send_ahead`): BEGIN costs no round trip
-    then. asyncpg knows nothing of it: its answer is taken out of what arrives."""
+    A command can be sent ahead of the next statement, in the same packet (`send_ahead`), and one behind it
+    (`send_behind`): BEGIN and COMMIT cost no round trip then. asyncpg knows nothing of them. The answer to what was
+    sent ahead is taken out of what arrives; the answer to what was sent behind is joined to the statement's."""
 
     __slots__ = (
         "_ahead",
-        "_answer",
+        "_answers",
+        "_arrived",
         "_backlog",
+        "_behind",
         "_closed",
         "_descriptor",
         "_protocol",
@@ -74,18 +87,32 @@ class Link:
         self._closed = False
         self.interrupted = False
         self._ahead = b""
-        self._answer: bytearray | None = None
-        """What has come of the answer to the command that was sent ahead; None when none is awaited."""
+        self._behind = b""
+        self._answers = deque[_Answer]()
+        """Of the packet that was sent last, those that are not passed on as they come, and are still awaited."""
+        self._arrived = bytearray()
+        """What has come of the message that is not complete yet, while there are such answers."""
 
     def send_ahead(self, sql: str) -> None:
         """Send this command (it gives no rows) together with the next statement."""
-        text = sql.encode() + b"\0"
-        self._ahead = b"Q" + (len(text) + 4).to_bytes(4) + text
+        self._ahead = _command(sql)
 
     def take_back(self) -> bool:
         """Leave out what was to be sent ahead; False when it has been sent."""
         kept, self._ahead = bool(self._ahead), b""
         return kept
+
+    @contextmanager
+    def send_behind(self, sql: str) -> Iterator[None]:
+        """Send this command (it gives no rows) together with the statement of this block, which is prepared already.
+
+        The statement's command tag is then that of the command; an error of either is the statement's.
+        """
+        self._behind = _command(sql)
+        try:
+            yield
+        finally:
+            self._behind = b""
 
     @property
     def backend(self) -> tuple[int, int]:
@@ -94,7 +121,7 @@ class Link:
         return protocol.backend_pid, protocol.backend_secret
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._send(self._with_command(data))
+        self._send(self._with_commands(data))
 
     def writelines(self, buffers: list[memoryview]) -> None:
         self.write(b"".join(buffers))
@@ -249,28 +276,37 @@ class Link:
                 self._socket.shutdown(socket.SHUT_RDWR)
             return len(data)
 
-    def _with_command(self, data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
-        if not self._ahead:
-            return data
-        data, self._ahead, self._answer = self._ahead + data, b"", bytearray()
+    def _with_commands(self, data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+        if self._ahead:
+            data, self._ahead = self._ahead + data, b""
+            self._answers.append(_Answer.TAKEN_OUT)
+        if self._behind:
+            data, self._behind = bytes(data) + self._behind, b""
+            self._answers.append(_Answer.JOINED)
         return data
 
     def _deliver(self, data: bytes) -> None:
         self._feed(data)
 
     def _feed(self, data: bytes) -> None:
-        if self._answer is not None:
-            self._answer += data
-            data = self._without_answer(self._answer)
+        if self._answers:
+            self._arrived += data
+            data = self._without_commands(self._arrived)
         if data:
             self._protocol.data_received(data)
 
-    def _without_answer(self, arrived: bytearray) -> bytes:
-        """What follows the answer to the command that was sent ahead: CommandComplete, ReadyForQuery. Each message is
-        its type, a byte, and its length without that, four. What the server says unasked in between (a parameter, a
-        notice, a notification) is passed on. An error there breaks the connection, since the next answer would be taken
-        for the statement's."""
-        while len(arrived) >= 5:
+    def _without_commands(self, arrived: bytearray) -> bytes:
+        """What asyncpg is to be told of `arrived`, taking whole messages from it: each is its type, a byte, and its
+        length without that, four. An answer ends with ReadyForQuery.
+
+        Of BEGIN: C Z, and neither is passed on; what the server says unasked in between (a parameter, a notice, a
+        notification) is. An error there breaks the connection, since the next answer would be taken for the
+        statement's. Of a statement with COMMIT behind it: 2 C Z, C Z, and the first Z is left out. So the last C and Z
+        are the statement's: the tag says COMMIT or ROLLBACK, and an error of the statement (E Z, C Z) is raised when
+        the server has rolled back.
+        """
+        passed = bytearray()
+        while self._answers and len(arrived) >= 5:
             end = 1 + int.from_bytes(arrived[1:5])
             if len(arrived) < end:
                 break
@@ -278,22 +314,30 @@ class Link:
             del arrived[:end]
             match message[:1]:
                 case b"Z":
-                    self._answer = None
-                    return bytes(arrived)
-                case b"C":
+                    self._answers.popleft()
+                case b"C" if self._answers[0] is _Answer.TAKEN_OUT:
                     continue
-                case b"S" | b"N" | b"A":
-                    self._protocol.data_received(message)
-                case _:
-                    self._protocol.data_received(message)
+                case b"E" if self._answers[0] is _Answer.TAKEN_OUT:
+                    self._protocol.data_received(bytes(passed) + message)
                     self._lose(ConnectionAbortedError("the transaction could not be begun"))
-                    break
-        return b""
+                    return b""
+                case _:
+                    passed += message
+        if not self._answers:
+            passed += arrived
+            arrived.clear()
+        return bytes(passed)
 
     def _lose(self, error: Exception | None) -> None:
         if not self._closed:
             self.abort()
             self._protocol.connection_lost(error)
+
+
+def _command(sql: str) -> bytes:
+    """A simple query, as it is sent."""
+    text = sql.encode() + b"\0"
+    return b"Q" + (len(text) + 4).to_bytes(4) + text
 
 
 class TLSLink(Link):
@@ -337,7 +381,7 @@ class TLSLink(Link):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if len(data) and not self._closed:
-            self._tls.write(self._with_command(data))
+            self._tls.write(self._with_commands(data))
             self._send(self._outgoing.read())
 
     def _deliver(self, data: bytes) -> None:
