@@ -18,7 +18,7 @@ from rich.table import Table
 from tools.benchmarks import Ratio
 
 MODULES = {
-    "store": ("B10", "B12"),
+    "store": ("B10", "B12", "B16"),
     "runtime": ("B6", "B11"),
     "http": ("B1", "B4", "B7"),
     "machines": ("B2", "B3"),
