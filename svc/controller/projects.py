@@ -18,7 +18,7 @@ from svc.registry.paging import Condition, Page, PageRequest, contains, joined, 
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import ServiceError, conflict, not_found
-from svc_actors.store import ForeignKeyViolationError, Queryable, Transaction, UniqueViolationError, audit
+from svc_actors.store import ForeignKeyViolationError, Queryable, Target, Transaction, UniqueViolationError, audit
 
 operations = Operations[Controller]()
 
@@ -124,7 +124,7 @@ async def create_project(context: Context[Controller], request: ProjectCreateReq
             )
         except ForeignKeyViolationError:
             raise not_found("One of member_ids is no person here.") from None
-        await _record(context, tx, project_id, request.name)
+        await audit.record(tx, context.caller, _target(project_id, request.name))
         return await _project(tx, context.principal, project_id)
 
     return await context.services.database.transact(work)
@@ -140,7 +140,7 @@ async def update_project(context: Context[Controller], request: ProjectUpdateReq
         except UniqueViolationError:
             raise _taken(request.name) from None
         project = await _project(tx, context.principal, request.id)
-        await _record(context, tx, project.id, project.name)
+        await audit.record(tx, context.caller, _target(project.id, project.name))
     return project
 
 
@@ -189,7 +189,7 @@ async def add_member(context: Context[Controller], request: MemberRequest) -> Pr
             request.id,
             request.user_id,
         )
-        await _record(context, tx, project.id, project.name, member=email)
+        await audit.record(tx, context.caller, _target(project.id, project.name), {"member": email})
         return await _project(tx, context.principal, request.id)
 
     return await context.services.database.transact(work)
@@ -216,7 +216,7 @@ async def remove_member(context: Context[Controller], request: MemberRequest) ->
         )
         if email is None:
             raise not_found("There is no such member of this project.")
-        await _record(context, tx, project.id, project.name, member=email)
+        await audit.record(tx, context.caller, _target(project.id, project.name), {"member": email})
 
     await context.services.database.transact(work)
 
@@ -233,15 +233,5 @@ async def _project(queryable: Queryable, principal: Principal, project_id: UUID)
     return Project(**dict(row))
 
 
-async def _record(
-    context: Context[Controller], tx: Transaction, project_id: UUID, name: str, *, member: str | None = None
-) -> None:
-    await audit.record(
-        tx,
-        context.caller,
-        target_kind="project",
-        target_id=str(project_id),
-        target_name=name,
-        project_id=project_id,
-        details={"member": member} if member is not None else None,
-    )
+def _target(project_id: UUID, name: str) -> Target:
+    return Target("project", project_id, name, project_id)

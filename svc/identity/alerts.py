@@ -13,7 +13,7 @@ from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
 from svc_actors.alerts import Severity, announce_alert
 from svc_actors.errors import not_found
-from svc_actors.store import Record, audit
+from svc_actors.store import Record, Target, audit
 
 operations = Operations[IdentityServices]()
 
@@ -118,12 +118,5 @@ async def acknowledge(context: Context[IdentityServices], request: AlertRequest)
         if row is None:
             raise not_found("There is no such open alert.")
         await announce_alert(tx, row)
-        await audit.record(
-            tx,
-            context.caller,
-            target_kind="alert",
-            target_id=str(request.id),
-            target_name=row["key"],
-            project_id=row["project_id"],
-        )
+        await audit.record(tx, context.caller, Target("alert", request.id, row["key"], row["project_id"]))
     return Alert.of(row, principal)

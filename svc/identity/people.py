@@ -22,7 +22,7 @@ from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict
 from svc_actors.rows import sole
-from svc_actors.store import Transaction
+from svc_actors.store import Transaction, audit
 
 operations = Operations[IdentityServices]()
 
@@ -192,7 +192,7 @@ async def suspend(context: Context[IdentityServices], request: SuspendRequest) -
             request.reason,
         )
         await sessions.end_all(tx, target.id)
-        await person_records.record(context, tx, target, {"reason": request.reason})
+        await audit.record(tx, context.caller, target.target, {"reason": request.reason})
         return await person_records.person(tx, target.id)
 
     return await context.services.database.transact(work)
@@ -214,7 +214,7 @@ async def restore(context: Context[IdentityServices], request: PersonRequest) ->
             "SELECT count(*) FROM api_tokens WHERE user_id = $1 AND (expires_at IS NULL OR expires_at > now())",
             target.id,
         )
-        await person_records.record(context, tx, restored, {"tokens": tokens})
+        await audit.record(tx, context.caller, restored.target, {"tokens": tokens})
     return Restored(**restored.model_dump(), tokens=tokens)
 
 
@@ -230,7 +230,7 @@ async def sign_out(context: Context[IdentityServices], request: PersonRequest) -
     async with context.services.database.transaction() as tx:
         target = await person_records.locked(tx, request.id)
         ended = await sessions.end_all(tx, target.id)
-        await person_records.record(context, tx, target, {"sessions": ended})
+        await audit.record(tx, context.caller, target.target, {"sessions": ended})
     return SignedOut(sessions=ended)
 
 
@@ -249,6 +249,6 @@ async def set_password(context: Context[IdentityServices], request: PasswordRequ
     async with context.services.database.transaction() as tx:
         await person_records.change(tx, target.id, {"password_hash": password_hash})
         ended = await sessions.end_all(tx, target.id)
-        await person_records.record(context, tx, target, {"sessions": ended})
+        await audit.record(tx, context.caller, target.target, {"sessions": ended})
     if target.id == context.principal.user_id:
         context.effects.clear_session = True

@@ -15,7 +15,7 @@ from uuid import UUID
 from svc.registry.operation import Context, Model
 from svc.registry.principal import Role
 from svc_actors.errors import conflict, not_found
-from svc_actors.store import Queryable, Transaction, UniqueViolationError, audit
+from svc_actors.store import Queryable, Target, Transaction, UniqueViolationError
 
 _ADMINISTRATORS_LOCK = 0x5356_4144
 USER_PIECES = "text_pieces(ARRAY[email, name, company, phone])"
@@ -45,6 +45,10 @@ class Person(Model):
     suspended_at: datetime | None
     created_at: datetime
     last_sign_in_at: datetime | None
+
+    @property
+    def target(self) -> Target:
+        return Target("user", self.id, self.email)
 
 
 async def person(queryable: Queryable, user_id: UUID) -> Person:
@@ -83,15 +87,3 @@ async def keep_an_administrator(tx: Transaction, context: Context[Any], target: 
     )
     if not others:
         raise conflict("This is the last administrator who can sign in.")
-
-
-async def record(context: Context[Any], tx: Transaction, target: Person, details: dict[str, Any] | None = None) -> None:
-    await audit.record(
-        tx,
-        context.caller,
-        target_kind="user",
-        target_id=str(target.id),
-        target_name=target.email,
-        project_id=None,
-        details=details,
-    )

@@ -12,7 +12,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.store import Queryable, Transaction, audit
+from svc_actors.store import Queryable, Target, Transaction, audit
 
 operations = Operations[IdentityServices]()
 
@@ -85,15 +85,7 @@ async def update(context: Context[IdentityServices], request: SettingsUpdate) ->
                 name,
                 value,
             )
-        await audit.record(
-            tx,
-            context.caller,
-            target_kind="settings",
-            target_id=None,
-            target_name=None,
-            project_id=None,
-            details={"changed": changes},
-        )
+        await audit.record(tx, context.caller, Target("settings", None, None), {"changed": changes})
         return await read_settings(tx)
 
     return await context.services.database.transact(work)

@@ -23,7 +23,7 @@ from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, invalid, unauthenticated
-from svc_actors.store import Transaction, Via, audit
+from svc_actors.store import Target, Transaction, Via, audit
 
 operations = Operations[IdentityServices]()
 
@@ -132,14 +132,7 @@ async def logout(context: Context[IdentityServices], request: Empty) -> None:
         raise invalid("A token is not signed in or out.", hint="DELETE /tokens/{id} revokes it.")
     async with context.services.database.transaction() as tx:
         await sessions.end(tx, principal.session_id)
-        await audit.record(
-            tx,
-            context.caller,
-            target_kind="user",
-            target_id=str(principal.user_id),
-            target_name=principal.email,
-            project_id=None,
-        )
+        await audit.record(tx, context.caller, Target("user", principal.user_id, principal.email))
     context.effects.clear_session = True
 
 
@@ -194,6 +187,6 @@ async def begin_session(
         replaces=context.principal.session_id,
     )
     caller = replace(context.caller, actor_id=user.id, actor=user.email, role=user.role.value, via=via, token_id=None)
-    await audit.record(tx, caller, target_kind="user", target_id=str(user.id), target_name=user.email, project_id=None)
+    await audit.record(tx, caller, Target("user", user.id, user.email))
     context.effects.set_session = begun.cookie
     return LoginResult(user=user, expires_at=begun.expires_at)

@@ -24,7 +24,7 @@ from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, forbidden
-from svc_actors.store import Via
+from svc_actors.store import Via, audit
 
 operations = Operations[IdentityServices]()
 
@@ -131,7 +131,7 @@ async def impersonate(context: Context[IdentityServices], request: ImpersonateRe
                 impersonator_id=principal.user_id,
             ),
         )
-        await person_records.record(begins, tx, customer, {"reason": request.reason})
+        await audit.record(tx, begins.caller, customer.target, {"reason": request.reason})
     context.effects.set_session = begun.cookie
     return SupportSession(
         id=row["id"],
@@ -170,7 +170,7 @@ async def end_impersonation(context: Context[IdentityServices], request: Empty) 
             replaces=principal.session_id,
             not_after=return_until,
         )
-        await person_records.record(context, tx, customer, {"impersonation_id": str(principal.impersonation_id)})
+        await audit.record(tx, context.caller, customer.target, {"impersonation_id": str(principal.impersonation_id)})
     context.effects.set_session = begun.cookie
     user = SignedIn(id=operator.id, email=operator.email, name=operator.name, role=operator.role)
     return LoginResult(user=user, expires_at=begun.expires_at)

@@ -22,7 +22,7 @@ from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, not_found, wrong_field
 from svc_actors.rows import sole
 from svc_actors.secrets import fingerprint, new_secret
-from svc_actors.store import Transaction, audit
+from svc_actors.store import Target, Transaction, audit
 
 operations = Operations[IdentityServices]()
 
@@ -127,15 +127,7 @@ async def create_token(context: Context[IdentityServices], request: ApiTokenCrea
             context.principal.token_id,
         )
         created = ApiTokenCreated(**dict(sole(row)), token=token)
-        await audit.record(
-            tx,
-            context.caller,
-            target_kind="token",
-            target_id=str(created.id),
-            target_name=created.name,
-            project_id=None,
-            details={"scopes": created.scopes},
-        )
+        await audit.record(tx, context.caller, Target("token", created.id, created.name), {"scopes": created.scopes})
     return created
 
 
@@ -157,8 +149,6 @@ async def revoke_token(context: Context[IdentityServices], request: TokenRequest
         )
         if name is None:
             raise not_found("There is no such token.")
-        await audit.record(
-            tx, context.caller, target_kind="token", target_id=str(request.id), target_name=name, project_id=None
-        )
+        await audit.record(tx, context.caller, Target("token", request.id, name))
 
     await context.services.database.transact(work)

@@ -16,7 +16,7 @@ from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict
-from svc_actors.store import Transaction, UniqueViolationError
+from svc_actors.store import Transaction, UniqueViolationError, audit
 
 operations = Operations[IdentityServices]()
 
@@ -104,7 +104,7 @@ async def create_user(context: Context[IdentityServices], request: UserCreateReq
             raise conflict("This email address belongs to somebody already.") from None
         await context.services.person_added(tx, user_id, request.email, request.role)
         made = await person_records.person(tx, user_id)
-        await person_records.record(context, tx, made, {"role": made.role.value})
+        await audit.record(tx, context.caller, made.target, {"role": made.role.value})
     return _user(made)
 
 
@@ -132,7 +132,7 @@ async def update_person(
     if "role" in changes and changes["role"] is not Role.ADMINISTRATOR:
         await person_records.keep_an_administrator(tx, context, target)
     changed = await person_records.change(tx, user_id, changes)
-    await person_records.record(context, tx, changed, {"changed": sorted(changes)})
+    await audit.record(tx, context.caller, changed.target, {"changed": sorted(changes)})
     return changed
 
 

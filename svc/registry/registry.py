@@ -32,7 +32,7 @@ from svc.registry.scopes import ScopePolicy
 from svc_actors.allowance import Allowance, Allowances
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated, unavailable
 from svc_actors.runtime import ActorUnavailable, Draining, MailboxFull
-from svc_actors.store import Outcome, Transaction, audit
+from svc_actors.store import Outcome, Target, Transaction, audit
 
 SUPPORT_SESSION_REFUSAL = "a support session can look, not act"
 """In the specification's own words."""
@@ -151,19 +151,13 @@ async def _record_refusal(
 ) -> None:
     """The refusal itself is the caller's answer: a database that cannot take the row is logged, and hides nothing."""
     outcome = Outcome.FAILED if code in (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE) else Outcome.DENIED
-    target = next(iter(parameters.path.values()), None)
+    named = next(iter(parameters.path.values()), None)
+    target = Target(
+        operation.target_kind, named[:_MAX_TARGET].replace("\0", "") if named is not None else None, name=None
+    )
 
     async def write(tx: Transaction) -> None:
-        await audit.record(
-            tx,
-            context.caller,
-            target_kind=operation.target_kind,
-            target_id=target[:_MAX_TARGET].replace("\0", "") if target is not None else None,
-            target_name=None,
-            project_id=None,
-            outcome=outcome,
-            error_code=code.value,
-        )
+        await audit.record(tx, context.caller, target, outcome=outcome, error_code=code.value)
 
     with trio.move_on_after(_AUDIT_DEADLINE) as deadline:
         try:

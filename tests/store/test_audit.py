@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 import trio
 
-from svc_actors.store import Caller, Database, EventKind, EventLog, Outcome, Via, record
+from svc_actors.store import Caller, Database, EventKind, EventLog, Outcome, Target, Via, audit
 from svc_actors.store.audit_archive import archive_audit
 from tests.support.postgres_server import PATIENCE
 
@@ -37,16 +37,13 @@ OPERATOR = Caller(
 
 async def write_one(database: Database) -> None:
     async with database.transaction() as transaction:
-        await record(
+        await audit.record(
             transaction,
             OPERATOR,
-            target_kind="pool",
-            target_id="pool-1",
-            target_name="public",
-            project_id=None,
+            Target("pool", "pool-1", "public"),
+            {"ip": "192.0.2.9"},
             outcome=Outcome.DENIED,
             error_code="forbidden",
-            details={"ip": "192.0.2.9"},
         )
 
 
@@ -71,7 +68,7 @@ async def test_a_row_says_who_did_what_to_what_and_is_announced(database: Databa
 async def test_nothing_is_recorded_for_what_was_rolled_back(database: Database) -> None:
     with pytest.raises(ZeroDivisionError):
         async with database.transaction() as transaction:
-            await record(transaction, OPERATOR, target_kind="vm", target_id=None, target_name=None, project_id=None)
+            await audit.record(transaction, OPERATOR, Target("vm", None, None))
             raise ZeroDivisionError
     assert await database.fetchval("SELECT count(*) FROM audit") == 0
 

@@ -21,7 +21,7 @@ from svc.registry.scopes import Scope
 from svc.registry.streaming import EventStream, View
 from svc_actors.errors import forbidden, rate_limited, unauthenticated
 from svc_actors.sealing import Sealer
-from svc_actors.store import Database, Event, EventLog, audit
+from svc_actors.store import Database, Event, EventLog, Target, audit
 from svc_http.app import App, create_app
 from svc_http.server import serve_https
 from tests.support.certificates import self_signed
@@ -78,9 +78,7 @@ async def make(ctx: Context[ExampleServices], request: ToyMakeRequest) -> Toy:
     if request.note == "refuse":
         raise rate_limited("slowly", details={"retry_after": 7})
     async with ctx.services.database.transaction() as tx:
-        await audit.record(
-            tx, ctx.caller, target_kind="toy", target_id=request.id, target_name=request.id, project_id=None
-        )
+        await audit.record(tx, ctx.caller, Target("toy", request.id, request.id))
     return Toy(id=request.id, size=request.size, note=request.note)
 
 

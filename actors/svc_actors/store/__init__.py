@@ -2,7 +2,7 @@
 
 from asyncpg import ExclusionViolationError, ForeignKeyViolationError, UniqueViolationError
 
-from svc_actors.store.audit import Caller, Outcome, Via, record
+from svc_actors.store.audit import Caller, Outcome, Target, Via
 from svc_actors.store.database import Database, DatabaseStatistics
 from svc_actors.store.driver import Record
 from svc_actors.store.embedded import DatabaseStartError, DatabaseUrls, database_urls, embedded
@@ -60,6 +60,7 @@ __all__ = [
     "Session",
     "SlowReader",
     "Subscription",
+    "Target",
     "Transaction",
     "UniqueViolationError",
     "Via",
@@ -72,6 +73,5 @@ __all__ = [
     "known_migrations",
     "migrate",
     "prepare_schema",
-    "record",
     "serve_request",
 ]

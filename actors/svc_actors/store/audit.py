@@ -6,6 +6,7 @@ event.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -54,19 +55,27 @@ class Caller:
     operation: str
 
 
+@dataclass(frozen=True)
+class Target:
+    """What was acted on. Members of the project may read the row; without one, administrators alone."""
+
+    kind: str
+    id: UUID | str | None
+    name: str | None
+    project_id: UUID | None = None
+
+
 async def record(
     transaction: Transaction,
     caller: Caller,
+    target: Target,
+    details: Mapping[str, Any] | None = None,
     *,
-    target_kind: str,
-    target_id: str | None,
-    target_name: str | None,
-    project_id: UUID | None,
     outcome: Outcome = Outcome.OK,
     error_code: str | None = None,
-    details: dict[str, Any] | None = None,
 ) -> None:
-    """Record what `caller` did to a target. `details` must hold no secret: they are kept, and shown."""
+    """Record what `caller` did to `target`. `details` must hold no secret: they are kept, and shown."""
+    target_id = str(target.id) if target.id is not None else None
     row = await transaction.fetchrow(
         """
         INSERT INTO audit (
@@ -86,10 +95,10 @@ async def record(
         caller.address,
         caller.request_id,
         caller.operation,
-        target_kind,
+        target.kind,
         target_id,
-        target_name,
-        project_id,
+        target.name,
+        target.project_id,
         outcome.value,
         error_code,
         details,
@@ -99,17 +108,17 @@ async def record(
         NewEvent(
             kind=EventKind.ACTIVITY,
             subject=target_id,
-            project_id=project_id,
-            administrators_only=project_id is None,
+            project_id=target.project_id,
+            administrators_only=target.project_id is None,
             payload={
                 "id": row["id"] if row is not None else None,
                 "actor": caller.actor,
                 "actor_id": str(caller.actor_id) if caller.actor_id else None,
                 "via": caller.via.value,
                 "operation": caller.operation,
-                "target_kind": target_kind,
+                "target_kind": target.kind,
                 "target_id": target_id,
-                "target_name": target_name,
+                "target_name": target.name,
                 "outcome": outcome.value,
                 "error_code": error_code,
             },

@@ -21,7 +21,7 @@ from svc_actors.controller.machines.consoles import (
 )
 from svc_actors.controller.machines.states import MachineStatus, run_it_first
 from svc_actors.errors import conflict, forbidden, unavailable
-from svc_actors.store import audit
+from svc_actors.store import Target, audit
 
 operations = Operations[Controller]()
 
@@ -69,13 +69,7 @@ async def open_console(context: Context[Controller], request: ConsoleRequest) ->
     async with services.database.transaction() as tx:
         issued = await issue(tx, vm_id=request.id, kind=request.kind, holder=_holder(context.principal))
         await audit.record(
-            tx,
-            context.caller,
-            target_kind="vm",
-            target_id=str(request.id),
-            target_name=name,
-            project_id=machine["project_id"],
-            details={"kind": request.kind.value},
+            tx, context.caller, Target("vm", request.id, name, machine["project_id"]), {"kind": request.kind.value}
         )
     return ConsoleTicket(
         ticket=issued.ticket,

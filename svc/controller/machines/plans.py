@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from uuid import UUID
 
 from pydantic import Field
@@ -22,7 +22,7 @@ from svc_actors.controller.traffic.periods import Period, period_of, start_of, u
 from svc_actors.controller.traffic.policies import as_policy, policies
 from svc_actors.controller.traffic.policy import TrafficAction, TrafficDirection
 from svc_actors.errors import conflict, invalid, not_found
-from svc_actors.store import Queryable, Record, Transaction, UniqueViolationError, audit
+from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError, audit
 
 operations = Operations[Controller]()
 
@@ -186,7 +186,7 @@ async def create_plan(context: Context[Controller], request: PlanCreateRequest) 
                         VALUES ({", ".join(f"${place}" for place in range(1, len(values) + 1))}) RETURNING *""",
                 *values.values(),
             )
-            await _audit(tx, context, row)
+            await audit.record(tx, context.caller, _target(row))
             return await shown_plan(tx, row["id"])
     except UniqueViolationError:
         raise conflict(f"There is a plan with the slug {request.slug} already.") from None
@@ -209,7 +209,7 @@ async def update_plan(context: Context[Controller], request: PlanUpdateRequest) 
         row = await tx.fetchrow(f"UPDATE plans SET {sets} WHERE id = $1 RETURNING *", request.id, *given.values())
         if row is None:
             raise not_found("There is no such plan.")
-        await _audit(tx, context, row, given)
+        await audit.record(tx, context.caller, _target(row), given)
         return await shown_plan(tx, request.id)
 
     return await context.services.database.transact(work)
@@ -234,20 +234,10 @@ async def delete_plan(context: Context[Controller], request: PlanRequest) -> Non
             raise conflict(f"{have} this plan.", hint="Disable it: it then makes no new ones.")
         await forget_plan(tx, request.id)
         await tx.execute("DELETE FROM plans WHERE id = $1", request.id)
-        await _audit(tx, context, row)
+        await audit.record(tx, context.caller, _target(row))
 
     await context.services.database.transact(work)
 
 
-async def _audit(
-    tx: Transaction, context: Context[Controller], row: Record, details: dict[str, Any] | None = None
-) -> None:
-    await audit.record(
-        tx,
-        context.caller,
-        target_kind="plan",
-        target_id=str(row["id"]),
-        target_name=row["slug"],
-        project_id=None,
-        details=details,
-    )
+def _target(row: Record) -> Target:
+    return Target("plan", row["id"], row["slug"])

@@ -24,7 +24,7 @@ from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.rows import sole
-from svc_actors.store import Transaction, UniqueViolationError, audit
+from svc_actors.store import Target, Transaction, UniqueViolationError, audit
 
 operations = Operations[Controller]()
 
@@ -129,15 +129,7 @@ async def add_key(context: Context[Controller], request: SshKeyCreateRequest) ->
             )
         except UniqueViolationError:
             raise conflict("This key is here already.", details={"fingerprint": fingerprint}) from None
-        await audit.record(
-            tx,
-            context.caller,
-            target_kind="ssh_key",
-            target_id=str(key_id),
-            target_name=request.name,
-            project_id=None,
-            details={"fingerprint": fingerprint},
-        )
+        await audit.record(tx, context.caller, Target("ssh_key", key_id, request.name), {"fingerprint": fingerprint})
         row = await tx.fetchrow(f"{_SELECT} WHERE k.id = $1", key_id)
     return SshKey(**dict(sole(row)))
 
@@ -161,13 +153,7 @@ async def delete_key(context: Context[Controller], request: SshKeyRequest) -> No
         if row is None:
             raise not_found("There is no such SSH key.")
         await audit.record(
-            tx,
-            context.caller,
-            target_kind="ssh_key",
-            target_id=str(request.id),
-            target_name=row["name"],
-            project_id=None,
-            details={"fingerprint": row["fingerprint"]},
+            tx, context.caller, Target("ssh_key", request.id, row["name"]), {"fingerprint": row["fingerprint"]}
         )
 
     await context.services.database.transact(work)

@@ -16,7 +16,7 @@ from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.networking.networks import create_network, create_pool, remove_network, update_network
-from svc_actors.store import Queryable, Record, Transaction, audit
+from svc_actors.store import Queryable, Record, Target, Transaction, audit
 
 operations = Operations[Controller]()
 
@@ -87,7 +87,7 @@ async def add_network(context: Context[Controller], request: NetworkCreateReques
         row = await create_network(tx, request.name, default=request.default, mtu=request.mtu)
         if request.pool is not None:
             await create_pool(tx, row["id"], await request.pool.resolved(tx))
-        await _audit(tx, context, row)
+        await audit.record(tx, context.caller, _target(row))
         return await _shown(tx, row)
 
     return await context.services.database.transact(work)
@@ -104,7 +104,7 @@ async def change_network(context: Context[Controller], request: NetworkUpdateReq
 
     async def work(tx: Transaction) -> Network:
         row = await update_network(tx, request.id, default=request.default, mtu=request.mtu)
-        await _audit(tx, context, row)
+        await audit.record(tx, context.caller, _target(row))
         return await _shown(tx, row)
 
     return await context.services.database.transact(work)
@@ -120,7 +120,7 @@ async def change_network(context: Context[Controller], request: NetworkUpdateReq
 async def delete_network(context: Context[Controller], request: NetworkRequest) -> None:
 
     async def work(tx: Transaction) -> None:
-        await _audit(tx, context, await remove_network(tx, request.id))
+        await audit.record(tx, context.caller, _target(await remove_network(tx, request.id)))
 
     await context.services.database.transact(work)
 
@@ -136,15 +136,7 @@ async def add_pool(context: Context[Controller], request: PoolCreateRequest) -> 
 
     async def work(tx: Transaction) -> PoolModel:
         row = await create_pool(tx, request.id, await request.resolved(tx))
-        await audit.record(
-            tx,
-            context.caller,
-            target_kind="pool",
-            target_id=str(row["id"]),
-            target_name=row["name"],
-            project_id=None,
-            details={"cidr": str(row["cidr"])},
-        )
+        await audit.record(tx, context.caller, Target("pool", row["id"], row["name"]), {"cidr": str(row["cidr"])})
         return await pool_of(tx, row["id"])
 
     return await context.services.database.transact(work)
@@ -158,12 +150,5 @@ def _network(row: Record, pools: list[PoolModel]) -> Network:
     return Network(**dict(row), pools=[pool for pool in pools if pool.network_id == row["id"]])
 
 
-async def _audit(tx: Transaction, context: Context[Controller], row: Record) -> None:
-    await audit.record(
-        tx,
-        context.caller,
-        target_kind="network",
-        target_id=str(row["id"]),
-        target_name=row["name"],
-        project_id=None,
-    )
+def _target(row: Record) -> Target:
+    return Target("network", row["id"], row["name"])

@@ -23,7 +23,7 @@ from svc_actors.controller.networking.addresses import force_free
 from svc_actors.controller.networking.pool_arithmetic import Slots
 from svc_actors.controller.networking.reservations import block, reserve, unblock, unreserve
 from svc_actors.errors import not_found
-from svc_actors.store import Queryable, Record, Transaction, audit
+from svc_actors.store import Queryable, Record, Target, Transaction, audit
 
 operations = Operations[Controller]()
 
@@ -331,9 +331,6 @@ async def _audit(tx: Transaction, context: Context[Controller], pool_id: UUID, d
     await audit.record(
         tx,
         context.caller,
-        target_kind="pool",
-        target_id=str(pool_id),
-        target_name=await tx.fetchval("SELECT name FROM pools WHERE id = $1", pool_id),
-        project_id=None,
-        details=details,
+        Target("pool", pool_id, await tx.fetchval("SELECT name FROM pools WHERE id = $1", pool_id)),
+        details,
     )

@@ -27,7 +27,7 @@ from svc.registry.scopes import Scope
 from svc_actors.controller.networking.networks import GatewayMode
 from svc_actors.controller.networking.pool_edits import remove_pool, update_pool
 from svc_actors.controller.networking.pool_watch import POOLS, POOLS_FROM
-from svc_actors.store import audit
+from svc_actors.store import Target, audit
 
 operations = Operations[Controller]()
 
@@ -128,11 +128,8 @@ async def change_pool(context: Context[Controller], request: PoolUpdateRequest) 
         await audit.record(
             tx,
             context.caller,
-            target_kind="pool",
-            target_id=str(request.id),
-            target_name=row["name"],
-            project_id=None,
-            details={"changed": {name: _plain(value) for name, value in changed.items()}},
+            Target("pool", request.id, row["name"]),
+            {"changed": {name: _plain(value) for name, value in changed.items()}},
         )
         return await pool_of(tx, request.id)
 
@@ -147,15 +144,7 @@ async def change_pool(context: Context[Controller], request: PoolUpdateRequest) 
 async def delete_pool(context: Context[Controller], request: PoolRequest) -> None:
     async with context.services.database.transaction() as tx:
         row = await remove_pool(tx, request.id)
-        await audit.record(
-            tx,
-            context.caller,
-            target_kind="pool",
-            target_id=str(request.id),
-            target_name=row["name"],
-            project_id=None,
-            details={"cidr": str(row["cidr"])},
-        )
+        await audit.record(tx, context.caller, Target("pool", request.id, row["name"]), {"cidr": str(row["cidr"])})
 
 
 def _plain(value: object) -> object:

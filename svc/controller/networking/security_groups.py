@@ -39,7 +39,7 @@ from svc_actors.controller.networking.security_groups import (
     set_groups,
 )
 from svc_actors.errors import forbidden, not_found, wrong_field
-from svc_actors.store import Queryable, Record, Transaction, audit
+from svc_actors.store import Queryable, Record, Target, Transaction, audit
 
 operations = Operations[Controller]()
 
@@ -116,13 +116,11 @@ async def create(context: Context[Controller], request: SecurityGroupCreateReque
             default_ingress=request.default_ingress,
             default_egress=request.default_egress,
         )
-        await _record(
-            tx,
-            context,
-            group,
-            default_ingress=request.default_ingress.value,
-            default_egress=request.default_egress.value,
-        )
+        details = {
+            "default_ingress": request.default_ingress.value,
+            "default_egress": request.default_egress.value,
+        }
+        await audit.record(tx, context.caller, _target(group), details)
         return await _show(tx, principal, group["id"])
 
     return await context.services.database.transact(work)
@@ -139,7 +137,7 @@ async def delete(context: Context[Controller], request: SecurityGroupRequest) ->
 
     async def work(tx: Transaction) -> None:
         await _changeable(tx, context.principal, request.id)
-        await _record(tx, context, await remove_group(tx, request.id))
+        await audit.record(tx, context.caller, _target(await remove_group(tx, request.id)))
 
     await context.services.database.transact(work)
 
@@ -157,7 +155,7 @@ async def create_rule(context: Context[Controller], request: RuleCreateRequest) 
     async def work(tx: Transaction) -> SecurityGroupRule:
         group = await _changeable(tx, context.principal, request.id)
         rule = _rule(await add_rule(tx, request.id, request.rule(), note=request.note))
-        await _record(tx, context, group, rule=_told(rule))
+        await audit.record(tx, context.caller, _target(group), {"rule": _told(rule)})
         return rule
 
     return await context.services.database.transact(work)
@@ -175,7 +173,7 @@ async def delete_rule(context: Context[Controller], request: RuleRequest) -> Non
     async def work(tx: Transaction) -> None:
         group = await _changeable(tx, context.principal, request.id)
         rule = _rule(await remove_rule(tx, request.id, request.rid))
-        await _record(tx, context, group, rule=_told(rule))
+        await audit.record(tx, context.caller, _target(group), {"rule": _told(rule)})
 
     await context.services.database.transact(work)
 
@@ -195,11 +193,8 @@ async def set_machine_groups(context: Context[Controller], request: MachineGroup
         await audit.record(
             tx,
             context.caller,
-            target_kind="vm",
-            target_id=str(request.id),
-            target_name=machine["name"],
-            project_id=machine["project_id"],
-            details={"groups": sorted(group["name"] for group in groups)},
+            Target("vm", request.id, machine["name"], machine["project_id"]),
+            {"groups": sorted(group["name"] for group in groups)},
         )
         await announce_machine(tx, request.id)
         return await networking_of(tx, context.principal, request.id)
@@ -293,13 +288,5 @@ def _told(rule: SecurityGroupRule) -> dict[str, Any]:
     return rule.model_dump(mode="json", exclude={"created_at"}, exclude_none=True)
 
 
-async def _record(tx: Transaction, context: Context[Controller], group: Record, **details: Any) -> None:
-    await audit.record(
-        tx,
-        context.caller,
-        target_kind="security_group",
-        target_id=str(group["id"]),
-        target_name=group["name"],
-        project_id=group["project_id"],
-        details=details or None,
-    )
+def _target(group: Record) -> Target:
+    return Target("security_group", group["id"], group["name"], group["project_id"])

@@ -13,7 +13,7 @@ from svc.registry.paging import Page, PageRequest, contains, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict
-from svc_actors.store import UniqueViolationError, audit
+from svc_actors.store import Target, UniqueViolationError, audit
 
 operations = Operations[Controller]()
 
@@ -63,14 +63,7 @@ async def create_location(context: Context[Controller], request: LocationCreateR
             row = await tx.fetchone(
                 "INSERT INTO locations (name) VALUES ($1) RETURNING id, name, created_at", request.name
             )
-            await audit.record(
-                tx,
-                context.caller,
-                target_kind="location",
-                target_id=str(row["id"]),
-                target_name=request.name,
-                project_id=None,
-            )
+            await audit.record(tx, context.caller, Target("location", row["id"], request.name))
     except UniqueViolationError:
         raise conflict(f"There is a location named {request.name} already.") from None
     return Location(**dict(row))

@@ -300,15 +300,7 @@ async def _task(context: Context[Controller], node_id: UUID, op: str, timeout: f
             parameters={},
             timeout=timeout,
         )
-        await audit.record(
-            tx,
-            context.caller,
-            target_kind="node",
-            target_id=str(node_id),
-            target_name=node.name,
-            project_id=None,
-            details={"task_id": str(task.id)},
-        )
+        await audit.record(tx, context.caller, node.target, {"task_id": str(task.id)})
     services.tasks.begin(task)
     return TaskModel.of(task, context.principal)
 

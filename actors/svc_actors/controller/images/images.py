@@ -27,6 +27,7 @@ from svc_actors.store import (
     Database,
     NewEvent,
     Record,
+    Target,
     Transaction,
     UniqueViolationError,
     audit,
@@ -127,7 +128,7 @@ async def order_refresh(tx: Transaction, caller: Caller) -> Task:
         parameters={},
         timeout=_REFRESH_TIMEOUT,
     )
-    await audit.record(tx, caller, target_kind="image", target_id=None, target_name="all images", project_id=None)
+    await audit.record(tx, caller, Target("image", None, "all images"))
     return task
 
 
@@ -166,13 +167,7 @@ async def order_pull(tx: Transaction, caller: Caller, image_id: UUID, node_id: U
         timeout=PULL_TIMEOUT,
     )
     await audit.record(
-        tx,
-        caller,
-        target_kind="image",
-        target_id=str(image_id),
-        target_name=image["slug"],
-        project_id=None,
-        details={"node_id": str(node_id), "task_id": str(task.id)},
+        tx, caller, Target("image", image_id, image["slug"]), {"node_id": str(node_id), "task_id": str(task.id)}
     )
     return task
 
@@ -272,13 +267,7 @@ async def announce_image(tx: Transaction, row: Record) -> None:
 
 async def _changed(tx: Transaction, caller: Caller, row: Record) -> None:
     await audit.record(
-        tx,
-        caller,
-        target_kind="image",
-        target_id=str(row["id"]),
-        target_name=row["slug"],
-        project_id=None,
-        details={"enabled": row["enabled"], "digest": row["digest"]},
+        tx, caller, Target("image", row["id"], row["slug"]), {"enabled": row["enabled"], "digest": row["digest"]}
     )
     await announce_image(tx, row)
 

@@ -33,6 +33,7 @@ from svc_actors.store import (
     ForeignKeyViolationError,
     Queryable,
     Record,
+    Target,
     Transaction,
     UniqueViolationError,
     audit,
@@ -148,11 +149,8 @@ async def _create(
     await audit.record(
         tx,
         caller,
-        target_kind="vm",
-        target_id=str(vm_id),
-        target_name=new.name,
-        project_id=new.project_id,
-        details={
+        Target("vm", vm_id, new.name, new.project_id),
+        {
             "task_id": str(task.id),
             "image_id": str(new.image_id),
             "vcpus": new.vcpus,

@@ -285,11 +285,8 @@ class Machine(Actor):
         await audit.record(
             tx,
             caller,
-            target_kind="vm",
-            target_id=self.key,
-            target_name=vm.name,
-            project_id=vm.project_id,
-            details={"task_id": str(task.id), **{name: parameters[name] for name in parameters if name != GENERATION}},
+            vm.target,
+            {"task_id": str(task.id), **{name: parameters[name] for name in parameters if name != GENERATION}},
         )
         return task
 

@@ -262,13 +262,5 @@ def _lack(facts: Mapping[str, Any] | None, pool: Record) -> str | None:
 
 
 async def _record(tx: Transaction, caller: Caller, vm: MachineRow, details: dict[str, Any]) -> None:
-    await audit.record(
-        tx,
-        caller,
-        target_kind="vm",
-        target_id=str(vm.id),
-        target_name=vm.name,
-        project_id=vm.project_id,
-        details=details,
-    )
+    await audit.record(tx, caller, vm.target, details)
     await announce_machine(tx, vm.id)

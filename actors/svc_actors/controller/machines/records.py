@@ -9,7 +9,7 @@ from uuid import UUID
 from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.errors import not_found
-from svc_actors.store import NewEvent, Transaction, events
+from svc_actors.store import NewEvent, Target, Transaction, events
 from svc_nodeagent.protocol import DomainState
 
 
@@ -32,6 +32,10 @@ class MachineRow:
     built_at: datetime | None
     plan_id: UUID | None
     net_wanted: int
+
+    @property
+    def target(self) -> Target:
+        return Target("vm", self.id, self.name, self.project_id)
 
 
 async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> MachineRow:

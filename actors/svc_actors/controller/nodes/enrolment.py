@@ -21,7 +21,7 @@ from svc_actors.controller.nodes.records import NodeMode, announce, get_node, no
 from svc_actors.errors import conflict, not_found, unauthenticated
 from svc_actors.rows import sole
 from svc_actors.secrets import fingerprint, new_secret
-from svc_actors.store import Caller, Database, Queryable, Record, Transaction, UniqueViolationError, audit
+from svc_actors.store import Caller, Database, Queryable, Record, Target, Transaction, UniqueViolationError, audit
 
 TOKEN_PREFIX: Final = "svcnode_"  # noqa: S105 - what such tokens begin with
 BOOTSTRAP_LIFETIME: Final = timedelta(hours=1)
@@ -36,6 +36,10 @@ class Bootstrap:
     mode: NodeMode
     created_at: datetime
     expires_at: datetime
+
+    @property
+    def target(self) -> Target:
+        return Target("node_bootstrap", self.id, self.name)
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ async def create_bootstrap(
         BOOTSTRAP_LIFETIME,
     )
     bootstrap = _as_bootstrap(sole(row))
-    await _audit(tx, caller, bootstrap)
+    await audit.record(tx, caller, bootstrap.target)
     return bootstrap, token
 
 
@@ -87,7 +91,7 @@ async def delete_bootstrap(tx: Transaction, caller: Caller, bootstrap_id: UUID) 
     row = await tx.fetchrow("DELETE FROM node_bootstraps WHERE id = $1 AND used_at IS NULL RETURNING *", bootstrap_id)
     if row is None:
         raise not_found("There is no pending bootstrap of this id.")
-    await _audit(tx, caller, _as_bootstrap(row))
+    await audit.record(tx, caller, _as_bootstrap(row).target)
 
 
 async def enrol(
@@ -126,11 +130,8 @@ async def enrol(
         await audit.record(
             tx,
             node_itself(node_id, node.name, "node.enrol", address=address),
-            target_kind="node",
-            target_id=str(node_id),
-            target_name=node.name,
-            project_id=None,
-            details={"hostname": hostname, "host_uuid": str(host_uuid), "certificate": certificate.serial},
+            node.target,
+            {"hostname": hostname, "host_uuid": str(host_uuid), "certificate": certificate.serial},
         )
     authority.forget(node_id)
     return Enrolled(node_id, certificate)
@@ -180,15 +181,4 @@ def _as_bootstrap(row: Record) -> Bootstrap:
         mode=NodeMode(row["mode"]),
         created_at=row["created_at"],
         expires_at=row["expires_at"],
-    )
-
-
-async def _audit(tx: Transaction, caller: Caller, bootstrap: Bootstrap) -> None:
-    await audit.record(
-        tx,
-        caller,
-        target_kind="node_bootstrap",
-        target_id=str(bootstrap.id),
-        target_name=bootstrap.name,
-        project_id=None,
     )

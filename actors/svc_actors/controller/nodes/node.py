@@ -224,13 +224,10 @@ class Node(Actor):
             await audit.record(
                 tx,
                 node_itself(self.node_id, node.name, "node.report"),
-                target_kind="node",
-                target_id=str(self.node_id),
-                target_name=node.name,
-                project_id=None,
+                node.target,
+                {"what": what},
                 outcome=Outcome.DENIED,
                 error_code="forbidden",
-                details={"what": what},
             )
 
         await self._database.transact(work)
@@ -266,7 +263,7 @@ class Node(Actor):
                 await refresh_host_reservations(tx, location_id=node.location_id)
             if changed:
                 await announce(tx, updated, "updated")
-            await self._audit(tx, caller, updated, {"changed": sorted(changed)})
+            await audit.record(tx, caller, updated.target, {"changed": sorted(changed)})
 
         await self._database.transact(work)
 
@@ -295,20 +292,9 @@ class Node(Actor):
             await close_alert(tx, silent_alert(self.node_id))
             await close_alert(tx, drift_alert(self.node_id))
             await announce(tx, replace(node, connection=NodeState.OFFLINE), "deleted")
-            await self._audit(tx, caller, node, None)
+            await audit.record(tx, caller, node.target)
         self._services.authority.forget(self.node_id)
         self._services.gateway.drop(self.node_id, "The node was deleted.")
-
-    async def _audit(self, tx: Transaction, caller: Caller, node: NodeRecord, details: dict[str, Any] | None) -> None:
-        await audit.record(
-            tx,
-            caller,
-            target_kind="node",
-            target_id=str(node.id),
-            target_name=node.name,
-            project_id=None,
-            details=details,
-        )
 
     async def _write_domains(self, tx: Transaction, inventory: InventoryResult, asked_at: datetime) -> None:
         domains = inventory.domains

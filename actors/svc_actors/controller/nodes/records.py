@@ -10,7 +10,7 @@ from uuid import UUID
 
 from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.errors import not_found
-from svc_actors.store import Caller, NewEvent, Queryable, Record, Transaction, Via, events
+from svc_actors.store import Caller, NewEvent, Queryable, Record, Target, Transaction, Via, events
 
 
 class NodeState(StrEnum):
@@ -57,6 +57,10 @@ class NodeRecord:
         if self.connection is NodeState.ONLINE and self.maintenance:
             return NodeState.MAINTENANCE
         return self.connection
+
+    @property
+    def target(self) -> Target:
+        return Target("node", self.id, self.name)
 
 
 SELECT = """

@@ -50,7 +50,7 @@ from svc_actors.controller.tasks.records import (
 from svc_actors.controller.tasks.run import HostRefused, NodeGateway, TaskFailed, TaskRun, operation_id
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.runtime import DomainError
-from svc_actors.store import Caller, Database, audit
+from svc_actors.store import Caller, Database, Target, audit
 from svc_nodeagent.protocol import FailureCode, OperationId, OperationResult
 
 __all__ = [
@@ -203,14 +203,7 @@ class TaskRunner:
                 task = replace(task, cancel_requested=True)
                 await log_task(tx, task_id, f"Cancellation asked for by {caller.actor}.", level=Level.WARNING)
                 await announce(tx, task)
-            await audit.record(
-                tx,
-                caller,
-                target_kind="task",
-                target_id=str(task_id),
-                target_name=f"{task.op} {task.resource_name}",
-                project_id=task.project_id,
-            )
+            await audit.record(tx, caller, Target("task", task_id, f"{task.op} {task.resource_name}", task.project_id))
         run = self._hosted.get(task_id)
         if run is not None:
             run.request_cancel()

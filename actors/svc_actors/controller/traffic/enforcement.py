@@ -28,7 +28,7 @@ from svc_actors.controller.traffic.periods import Period, period_of
 from svc_actors.controller.traffic.policies import as_policy, policies, policy_of
 from svc_actors.controller.traffic.policy import GIB, Policy, Sanction, TrafficAction, TrafficDirection
 from svc_actors.controller.traffic.readings import month_of
-from svc_actors.store import Caller, Database, Queryable, Record, Transaction, Via, audit
+from svc_actors.store import Caller, Database, Queryable, Record, Target, Transaction, Via, audit
 
 _MOST_BYTES: Final = 2**63 - 1
 _AT_ONCE: Final = 50
@@ -197,11 +197,8 @@ async def _decide(tx: Transaction, machine: Judged, wanted: Standing | None, now
     await audit.record(
         tx,
         _the_service(),
-        target_kind="vm",
-        target_id=str(machine.id),
-        target_name=machine.name,
-        project_id=machine.project_id,
-        details={
+        Target("vm", machine.id, machine.name, machine.project_id),
+        {
             "action": action.value,
             "period": period,
             "counted_bytes": counted,

@@ -22,7 +22,7 @@ from svc_actors.controller.traffic.policy import (
     differences,
 )
 from svc_actors.errors import not_found
-from svc_actors.store import Caller, Queryable, Record, Transaction, audit
+from svc_actors.store import Caller, Queryable, Record, Target, Transaction, audit
 
 
 def policies(placeholder: str) -> str:
@@ -103,11 +103,8 @@ async def set_policy(tx: Transaction, caller: Caller, plan_id: UUID, wanted: Pol
     await audit.record(
         tx,
         caller,
-        target_kind="plan",
-        target_id=str(plan_id),
-        target_name=plan["slug"],
-        project_id=None,
-        details={
+        Target("plan", plan_id, plan["slug"]),
+        {
             "before": _plain(before),
             "now": _plain(changed.now),
             "later": _plain(changed.later) if changed.later is not None else None,
