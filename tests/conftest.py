@@ -11,6 +11,7 @@ import itertools
 import os
 import queue
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -33,6 +34,13 @@ _SETTINGS = {
     "max_connections": "300",
     "autovacuum": "off",
 }
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in its background with SIGINT ignored, and a program passes that on to those that it
+    starts: the tests that interrupt one would wait for nothing."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import requests
 import schemathesis
 import trio
 from schemathesis.checks import not_a_server_error
@@ -55,6 +56,8 @@ class Running:
     token: str
     things: Mapping[str, str]
     """Ids of things that there are, by the first segment of the routes that lead to them."""
+    session: requests.Session
+    """One connection for all requests: a TLS handshake costs more than most of them."""
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +85,10 @@ def controller(database_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
             stop.append((trio.lowlevel.current_trio_token(), stopping))
             [bind] = await nursery.start(partial(serve_https, app, "127.0.0.1:0", self_signed(folder), stopping))
             url = bind.replace("127.0.0.1", "localhost")
-            started.put(Running(url, await _administrator(database), await _things(database)))
+            token, things = await _administrator(database), await _things(database)
+            started.put(Running(url, token, things, session))
+
+    session = requests.Session()
 
     def run() -> None:
         try:
@@ -98,6 +104,7 @@ def controller(database_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
             raise outcome
         yield outcome
     finally:
+        session.close()
         for token, event in stop:
             token.run_sync_soon(event.set)
         thread.join(timeout=60)
@@ -173,7 +180,9 @@ def test_the_document_holds_for_whatever_is_sent(controller: Running, operation:
         asked = of_a_thing and thing is not None and operation.route.method is not Method.DELETE
         if asked and case.path_parameters:
             case.path_parameters["id"] = thing
-        response = case.call(base_url=controller.url + "/api/v1", headers=headers, verify=False)
+        response = case.call(
+            base_url=controller.url + "/api/v1", headers=headers, verify=False, session=controller.session
+        )
         away = asked and response.status_code == 503  # The node has no agent, and that is said.
         case.validate_response(response, checks=[each for each in CHECKS if each is not not_a_server_error or not away])
 
