@@ -63,7 +63,7 @@ from svc_http.server import TlsFiles, serve_https, serve_loopback
 
 REQUEST_CONNECTIONS, BACKGROUND_CONNECTIONS = 16, 8
 """Each lane's own (`svc_actors.store.lanes`). More than a PostgreSQL has cores for only makes each slower."""
-COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers")
+COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "day_numbers")
 """The views that count the lists whose numbers are kept."""
 DRAIN_SECONDS = 10.0
 FORGET_SECONDS = 600.0

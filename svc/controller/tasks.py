@@ -12,7 +12,7 @@ from svc.controller.access import require_visible, visible_projects
 from svc.controller.services import Controller
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.paging import Condition, Page, PageRequest, Sortable, equals, has_words, paginate
+from svc.registry.paging import Blocks, Condition, Page, PageRequest, Sortable, equals, has_words, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc_actors.controller.tasks.runner import Level, ResourceKind, Task, TaskStatus, as_task, get_task, read_log
@@ -130,6 +130,7 @@ async def list_tasks(context: Context[Controller], request: TaskList) -> Page[Ta
         node_filter(request.node, context.principal, "node_id"),
         equals("resource_kind", request.resource_kind.value if request.resource_kind else None),
         kept=_kept(request, context.principal),
+        blocks=_blocks(request, context.principal),
     )
 
 
@@ -160,15 +161,27 @@ def _kept(request: TaskList, principal: Principal) -> Condition | None:
     )
 
 
+def _blocks(request: TaskList, principal: Principal) -> Blocks | None:
+    """All tasks by the day on which they were made: those that have ended by kept numbers, the others one by one."""
+    filters = (request.q, request.status, request.op, request.resource_kind, request.node)
+    if not principal.sees_everything or any(filters):
+        return None
+    numbers = """SELECT utc_day_begins(words[1]) AS bound, number FROM list_numbers WHERE list = 'tasks by day'
+        UNION ALL
+        SELECT utc_day_begins(utc_day(created_at)), 1 FROM tasks WHERE status IN ('queued', 'running')"""
+    return Blocks("created_at", Condition(numbers))
+
+
 async def page_of_tasks(
     queryable: Queryable,
     principal: Principal,
     request: TaskFilters,
     *conditions: Condition,
     kept: Condition | None = None,
+    blocks: Blocks | None = None,
 ) -> Page[TaskModel]:
     """The tasks that the caller may see and the conditions (on columns of `tasks`) leave. `kept` is their number where
-    that is known without counting."""
+    that is known without counting, `blocks` the numbers of parts of them."""
     rows, total = await paginate(
         queryable,
         select="SELECT * FROM tasks",
@@ -184,6 +197,7 @@ async def page_of_tasks(
         default_sort="-created_at",
         request=request,
         kept=kept,
+        blocks=blocks,
     )
     return Page[TaskModel].of([TaskModel.of(as_task(row), principal) for row in rows], total, request)
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
-from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, equals, has_words, paginate
+from svc.registry.paging import EVERYTHING, Blocks, Condition, Page, PageRequest, equals, has_words, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc_actors.store import Outcome, Queryable, Record, Via
@@ -43,6 +43,9 @@ class AuditEntry(Model):
 
 _WORDS = "text_words(ARRAY[actor, operation, target_name, target_id])"
 _ALL = Condition("SELECT coalesce(sum(number), 0) FROM list_numbers WHERE list = 'audit'")
+_BLOCKS = Blocks(
+    "at", Condition("SELECT words[1]::bigint << 14 AS bound, number FROM list_numbers WHERE list = 'audit'")
+)
 _COLUMNS = ", ".join(AuditEntry.model_fields)
 
 
@@ -53,10 +56,11 @@ async def audit_page(
     where: Sequence[tuple[str, Sequence[object]]],
     *,
     kept: Condition | None = None,
+    blocks: Blocks | None = None,
 ) -> Page[AuditEntry]:
     """A page of the audit entries that meet all of `where`, newest first. A customer reads the address of what they did
     themselves, and of nobody else, the operator of a support session included. `kept` is their number without `q`,
-    where that is known without counting."""
+    where that is known without counting, and `blocks` the numbers of parts of them."""
     rows, total = await paginate(
         queryable,
         select=f"SELECT {_COLUMNS} FROM audit",
@@ -67,6 +71,7 @@ async def audit_page(
         default_sort="-at",
         request=request,
         kept=kept if not request.q else None,
+        blocks=blocks if not request.q else None,
     )
     return Page[AuditEntry].of([_entry(row, principal) for row in rows], total, request)
 
@@ -94,5 +99,5 @@ def audit_of(kind: str, target_id: UUID) -> Condition:
 async def activity(context: Context[IdentityServices], request: PageRequest) -> Page[AuditEntry]:
     everything = context.principal.role is Role.ADMINISTRATOR
     own = EVERYTHING if everything else equals("actor_id", context.principal.user_id)
-    kept = _ALL if everything else None
-    return await audit_page(context.services.database, context.principal, request, [own], kept=kept)
+    kept, blocks = (_ALL, _BLOCKS) if everything else (None, None)
+    return await audit_page(context.services.database, context.principal, request, [own], kept=kept, blocks=blocks)

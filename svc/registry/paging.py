@@ -1,8 +1,9 @@
 """Paged lists: the query's parameters, the page that answers, and the SQL between them.
 
 A page costs what its own rows cost, however long the list and however deep the page: the ids of a page are found first,
-in an index where there is one of the order that is asked for, and only their rows are read; a page in the second half
-is looked for from the end; and a long list brings a number that is kept (`svc_actors.store.counts`), not a count.
+in an index where there is one of the order that is asked for, and only their rows are read. A long list brings numbers
+that are kept (`svc_actors.store.counts`), not counted: of all its rows, of blocks that follow each other in its order,
+or of groups that have one value each. A page is looked for from the nearest place whose number is known.
 
 Invariants: what is sorted by is one of the expressions the list offers, never the caller's text; ties are broken by
 a unique column, so that pages neither repeat nor skip a row that did not change.
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from pydantic import Field
@@ -71,6 +73,26 @@ Sortable = Mapping[str, str | tuple[str, ...]]
 """The names that `sort` may have, with the expression or expressions that each stands for."""
 
 EVERYTHING = Condition("true")
+
+
+class Blocks(NamedTuple):
+    """Kept numbers of blocks that follow each other in the order `sort`.
+
+    `numbers` is a SELECT of `bound` and `number`, a row a block in no order: how many rows of the list are from
+    `bound` on, of the first expression sorted by, up to the next higher one. No row lies below the lowest."""
+
+    sort: str
+    numbers: Condition
+
+
+class Groups(NamedTuple):
+    """Kept numbers of the groups that have one value each of what `sort` sorts by.
+
+    `numbers` is a SELECT of `value` and `number`, a row a group in no order; `of` gives the condition of a value."""
+
+    sort: str
+    numbers: Condition
+    of: Callable[[str], Condition]
 
 
 def contains(q: str | None, *columns: str, pieces: str | None = None) -> Condition:
@@ -137,50 +159,130 @@ async def paginate(
     tie: str = "id",
     args: Sequence[object] = (),
     kept: Condition | None = None,
+    blocks: Blocks | None = None,
+    groups: Groups | None = None,
 ) -> tuple[list[Any], int]:
     """The rows of the page asked for, and how many there are on all pages.
 
     `select` is a SELECT without WHERE, and `args` its arguments; `source` is what of its FROM the conditions and orders
     speak of. Each condition numbers its own arguments from `$1`; `tie` is unique in its table. `kept` is a SELECT of
-    the number of rows where that is known without counting. Raises `invalid` for a `sort` that is not offered.
+    the number of rows where that is known without counting, `blocks` and `groups` of parts of them. Raises `invalid`
+    for a `sort` that is not offered.
     """
-    condition = joined(where, first=1 + len(args))
-    given = (*args, *condition.args)
+    where = list(where)
     limit, offset = request.page_size, (request.page - 1) * request.page_size
     by, descending = _order(request.sort or default_sort, sortable)
-
-    def ordered(downwards: bool) -> str:
-        nulls = " NULLS LAST" if downwards == descending else " NULLS FIRST"
-        return ", ".join(
-            f"{expression} {'DESC' if downwards else 'ASC'}{nulls if isinstance(expression, Nullable) else ''}"
-            for expression in (*by, tie)
-        )
-
-    async def page(downwards: bool, limit: int, offset: int) -> list[Any]:
-        first = len(given) + 1
-        return await queryable.fetch(
-            f"""{select} WHERE {tie} = ANY(ARRAY(
-                    SELECT {tie} FROM {source} WHERE {condition.sql} ORDER BY {ordered(downwards)}
-                    LIMIT ${first} OFFSET ${first + 1}
-                )) ORDER BY {ordered(descending)}""",
-            *given,
-            limit,
-            offset,
-        )
-
+    name = (request.sort or default_sort).removeprefix("-")
+    lines = _List(queryable, select, source, where, by, descending, tie, args)
+    if groups is not None and name == groups.sort:
+        return await _page_of_groups(lines, groups, limit, offset)
     if kept is not None and offset > _NEAR:
-        total = int(await queryable.fetchval(kept.sql, *kept.args))
-        if offset >= total / 2:
-            # From the end: the page is the same, and what is skipped is what comes after it.
-            return await page(not descending, max(0, min(limit, total - offset)), max(0, total - offset - limit)), total
-        return await page(descending, limit, offset), total
-    rows = await page(descending, limit, offset)
+        marks = await _marks(queryable, kept, blocks if blocks is not None and name == blocks.sort else None)
+        total = marks[-1].place
+        first, last = min(offset, total), min(offset + limit, total)
+        if not descending:
+            first, last = total - last, total - first
+        return await lines.between(first, last, marks), total
+    rows = await lines.read(descending, limit, offset)
     if len(rows) < limit and (rows or offset == 0):
         return rows, offset + len(rows)
     if kept is not None:
         return rows, int(await queryable.fetchval(kept.sql, *kept.args))
+    condition = joined(where, first=1 + len(args))
     counted = f"SELECT count(*) FROM ({select} WHERE {condition.sql}) AS counted"
-    return rows, int(await queryable.fetchval(counted, *given))
+    return rows, int(await queryable.fetchval(counted, *args, *condition.args))
+
+
+class _Mark(NamedTuple):
+    """A place in a list from which rows can be looked for: `place` rows are before it, counted downwards from the
+    list's highest, and those have `bound` or more. None at both ends."""
+
+    place: int
+    bound: object | None = None
+
+
+class _List(NamedTuple):
+    """A list in one order, of which parts are read."""
+
+    queryable: Queryable
+    select: str
+    source: str
+    where: Sequence[tuple[str, Sequence[object]]]
+    by: tuple[str, ...]
+    descending: bool
+    tie: str
+    args: Sequence[object]
+
+    async def read(self, downwards: bool, limit: int, offset: int, beyond: Condition = EVERYTHING) -> list[Any]:
+        """`limit` rows after the first `offset` of those beyond a mark, looked for downwards or upwards, and returned
+        in the list's own direction."""
+        condition = joined([*self.where, beyond], first=1 + len(self.args))
+        first = len(self.args) + len(condition.args) + 1
+        return await self.queryable.fetch(
+            f"""{self.select} WHERE {self.tie} = ANY(ARRAY(
+                    SELECT {self.tie} FROM {self.source} WHERE {condition.sql}
+                    ORDER BY {self._ordered(downwards)} LIMIT ${first} OFFSET ${first + 1}
+                )) ORDER BY {self._ordered(self.descending)}""",
+            *self.args,
+            *condition.args,
+            limit,
+            offset,
+        )
+
+    async def between(self, first: int, last: int, marks: Sequence[_Mark]) -> list[Any]:
+        """The rows of the places `first` up to `last`, counted downwards, from the mark that is nearest."""
+        above = marks[bisect_right(marks, first, key=_place) - 1]
+        below = marks[bisect_left(marks, last, key=_place)]
+        if first - above.place <= below.place - last:
+            beyond = EVERYTHING if above.bound is None else Condition(f"{self.by[0]} < $1", (above.bound,))
+            return await self.read(True, last - first, first - above.place, beyond)
+        beyond = EVERYTHING if below.bound is None else Condition(f"{self.by[0]} >= $1", (below.bound,))
+        return await self.read(False, last - first, below.place - last, beyond)
+
+    def _ordered(self, downwards: bool) -> str:
+        """The order by SQL. What may be NULL is last in the list's own direction, so first in the other one."""
+        nulls = " NULLS LAST" if downwards == self.descending else " NULLS FIRST"
+        return ", ".join(
+            f"{expression} {'DESC' if downwards else 'ASC'}{nulls if isinstance(expression, Nullable) else ''}"
+            for expression in (*self.by, self.tie)
+        )
+
+
+async def _marks(queryable: Queryable, kept: Condition, blocks: Blocks | None) -> list[_Mark]:
+    """Both ends of a list, and the ends of its blocks where these are counted."""
+    if blocks is None:
+        return [_Mark(0), _Mark(int(await queryable.fetchval(kept.sql, *kept.args)))]
+    sql, args = blocks.numbers
+    rows = await queryable.fetch(
+        f"""SELECT bound, sum(sum(number)) OVER (ORDER BY bound DESC)::bigint AS place
+            FROM ({sql}) blocks GROUP BY bound HAVING sum(number) <> 0 ORDER BY bound DESC""",
+        *args,
+    )
+    return [_Mark(0), *(_Mark(row["place"], row["bound"]) for row in rows)]
+
+
+def _place(mark: _Mark) -> int:
+    return mark.place
+
+
+async def _page_of_groups(lines: _List, groups: Groups, limit: int, offset: int) -> tuple[list[Any], int]:
+    """A page in an order of few values: whole groups are skipped by their numbers, and within one the order is the
+    tie's, which needs no sorting."""
+    sql, args = groups.numbers
+    counted = await lines.queryable.fetch(
+        f"SELECT value, sum(number)::bigint AS number FROM ({sql}) groups GROUP BY value HAVING sum(number) > 0", *args
+    )
+    rows: list[Any] = []
+    total = 0
+    for value, number in sorted(((row["value"], row["number"]) for row in counted), reverse=lines.descending):
+        first, last = max(offset - total, 0), min(offset + limit - total, number)
+        total += number
+        if first < last:
+            group = lines._replace(where=[*lines.where, groups.of(value)], by=())
+            if not lines.descending:
+                first, last = number - last, number - first
+            rows += await group.between(first, last, [_Mark(0), _Mark(number)])
+    return rows, total
 
 
 def _order(sort: str, sortable: Sortable) -> tuple[tuple[str, ...], bool]:

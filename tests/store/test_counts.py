@@ -12,7 +12,7 @@ from svc_actors.store import Database, Queryable
 from svc_actors.store.counts import fold, recount
 from tests.support.large import Size, fill
 
-VIEWS = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers")
+VIEWS = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "day_numbers")
 SMALL = Size(machines=60, nodes=3, projects=4)
 
 

@@ -17,6 +17,7 @@ from svc.registry.principal import Principal, Role
 from svc_actors.errors import ServiceError
 from svc_actors.store import Caller, Database, Via
 
+_WHOLE = ("overview.show", "network.list")
 CALLER = Caller(
     actor_id=None,
     actor="root@example.org",
@@ -32,10 +33,10 @@ CALLER = Caller(
 
 
 def lists() -> Iterator[Operation[Any, Any, Any]]:
-    """Paged lists, and the two operations that look through all of them."""
+    """Paged lists, and what else looks through all there is."""
     for entry in controller_registry().entries():
         operation = entry.operation
-        if issubclass(operation.request, PageRequest) or operation.name in ("overview.show", "search.find"):
+        if issubclass(operation.request, PageRequest) or operation.name in (*_WHOLE, "search.find"):
             yield operation
 
 
@@ -48,7 +49,7 @@ async def variants(
     operation: Operation[Any, Any, Any], principal: Principal, database: Database, ids: dict[str, UUID]
 ) -> AsyncIterator[dict[str, Any]]:
     """The parameters of each request, without a page: every order, some texts, every value of every filter."""
-    if operation.name == "overview.show":
+    if operation.name in _WHOLE:
         yield {}
         return
     if operation.name == "search.find":

@@ -12,9 +12,9 @@ from ipaddress import ip_address
 from typing import Final
 from uuid import UUID
 
-from svc.registry.paging import Condition, contains, joined, literally
+from svc.registry.paging import EVERYTHING, Condition, contains, joined, literally
 
-_PIECES: Final = "text_pieces(ARRAY[vms.name, vms.hostname])"
+_PIECES: Final = "text_pieces(ARRAY[name, hostname])"
 _LIKE_AN_ADDRESS: Final = re.compile(r"(?=.*[.:])[0-9a-f.:/]+", re.IGNORECASE)
 _LEAST_OF_AN_ID: Final = 6
 """Characters: fewer would be a word rather than the beginning of an id."""
@@ -22,7 +22,10 @@ _LEAST_OF_AN_ID: Final = 6
 
 def named(q: str | None) -> Condition:
     """Machines with the text in their name or host name; all of them without a text."""
-    return contains(q, "vms.name", "vms.hostname", pieces=_PIECES)
+    if not q:
+        return EVERYTHING
+    texts = contains(q, "name", "hostname", pieces=_PIECES)
+    return Condition(f"vms.id IN (SELECT vm_id FROM vm_texts WHERE {texts.sql})", texts.args)
 
 
 def named_or_addressed(q: str | None) -> Condition:

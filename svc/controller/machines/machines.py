@@ -34,7 +34,7 @@ from svc.identity.activity import AuditEntry, audit_of, audit_page
 from svc.registry.declare import Operations
 from svc.registry.idempotency import key_owner, run_idempotent
 from svc.registry.operation import Context, Request, Route
-from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, equals, joined, paginate
+from svc.registry.paging import EVERYTHING, Blocks, Condition, Groups, Page, PageRequest, equals, joined, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE, Shape
@@ -171,6 +171,8 @@ async def list_machines(context: Context[Controller], request: VMList) -> Page[V
         request=request,
         tie="vms.id",
         kept=_kept(request, context.principal),
+        blocks=_blocks(request, context.principal),
+        groups=_groups(request, context.principal),
     )
     return Page[VM].of([VM.of(row, context.principal) for row in rows], total, request)
 
@@ -192,6 +194,27 @@ def _kept(request: VMList, principal: Principal) -> Condition | None:
     return Condition(
         f"SELECT coalesce(sum(number), 0) FROM list_numbers WHERE list = 'vms by project' AND {own.sql}", own.args
     )
+
+
+def _blocks(request: VMList, principal: Principal) -> Blocks | None:
+    """All machines by the day on which they were made."""
+    if not principal.sees_everything or any((request.q, request.project, request.node, request.status)):
+        return None
+    numbers = "SELECT utc_day_begins(words[1]) AS bound, number FROM list_numbers WHERE list = 'vms by day'"
+    return Blocks("created_at", Condition(numbers))
+
+
+def _groups(request: VMList, principal: Principal) -> Groups | None:
+    """Machines by the status that is shown, of one node or of all."""
+    if not principal.sees_everything or request.q or request.project:
+        return None
+    shown = shown_status("words[1]")
+    numbers = Condition(
+        f"""SELECT {shown} AS value, number FROM list_numbers LEFT JOIN nodes ON nodes.id = scope
+            WHERE list = 'vms by node' AND ($1::uuid IS NULL OR scope = $1) AND ($2::text IS NULL OR {shown} = $2)""",
+        (request.node, request.status),
+    )
+    return Groups("status", numbers, lambda value: has_status(VMStatus(value)))
 
 
 @operations.declare("vm.show", "Show a machine", Route.get("/vms/{id}"), access=Access.SIGNED_IN, scope=Scope.READ)

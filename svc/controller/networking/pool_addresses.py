@@ -170,7 +170,8 @@ def _held_as(q: str | None, pool_id: UUID) -> Condition:
                 SELECT id FROM reservations WHERE pool_id = $4 AND note ILIKE $2)
             UNION ALL
             SELECT ip FROM allocations WHERE vm_id IN (
-                SELECT id FROM vms WHERE text_pieces(ARRAY[name, hostname]) @> wanted_pieces($3) AND name ILIKE $2))""",
+                SELECT vm_id FROM vm_texts
+                WHERE text_pieces(ARRAY[name, hostname]) @> wanted_pieces($3) AND name ILIKE $2))""",
         (f"{literally(q)}%", f"%{literally(q)}%", q, pool_id),
     )
 
