@@ -24,7 +24,7 @@ MODULES = {
     "machines": ("B2", "B3"),
     "console": ("B5",),
     "readers": ("R11",),
-    "events": ("B7",),
+    "events": ("B15",),
     "networking": ("N1", "N2"),
     "addresses": ("N3",),
     "host_network": ("N4", "N5"),

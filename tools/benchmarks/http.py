@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import httpx
@@ -29,6 +29,7 @@ import structlog
 import trio
 from pydantic_core import to_json
 
+from svc.cli.garbage import GarbageCollection
 from svc.controller.catalogue import controller_registry
 from svc.controller.machines.models import VM_SELECT
 from svc.controller.realm import REALM
@@ -75,10 +76,10 @@ async def _measure() -> list[Ratio]:
 
 async def _measure_route(folder: Path, url: str, token: str, vm_id: UUID) -> Ratio:
     ours, peer = [], []
-    async with serving("ours", folder, url) as our_port, serving("bare", folder, url) as bare_port:
+    async with serving("ours", folder, url) as own, serving("bare", folder, url) as bare:
         for _ in range(ROUNDS):
-            ours.append(await _wrk(f"https://127.0.0.1:{our_port}/api/v1/vms/{vm_id}", token))
-            peer.append(await _wrk(f"https://127.0.0.1:{bare_port}/", token))
+            ours.append(await _wrk(f"https://127.0.0.1:{own.port}/api/v1/vms/{vm_id}", token))
+            peer.append(await _wrk(f"https://127.0.0.1:{bare.port}/", token))
     return Ratio("B1 authenticated GET /vms/{id} : bare route", median(ours), median(peer), "requests/s", 0.7, True)
 
 
@@ -109,10 +110,10 @@ async def _raw_list(database: Database) -> None:
 
 async def _measure_events(folder: Path, url: str, database: Database, token: str) -> Ratio:
     ours, peer = [], []
-    async with serving("ours", folder, url) as our_port, serving("loop", folder, url) as loop_port:
+    async with serving("ours", folder, url) as own, serving("loop", folder, url) as loop:
         for _ in range(ROUNDS):
-            ours.append(await _deliver(our_port, database, token))
-            peer.append(await _deliver(loop_port, database, token))
+            ours.append(await _deliver(own.port, database, token))
+            peer.append(await _deliver(loop.port, database, token))
     name = f"B7 {EVENTS} events to {READERS} readers : bare Trio loop"
     return Ratio(name, median(ours), median(peer), "s", 1.5, False)
 
@@ -181,14 +182,20 @@ def _pinned(core: int, command: list[str]) -> list[str]:
     return ["taskset", "-c", str(core), *command] if (os.cpu_count() or 1) > 1 else command
 
 
+class Server(NamedTuple):
+    """A server process of this module, which listens on a port of its own."""
+
+    port: int
+    pid: int
+
+
 @asynccontextmanager
-async def serving(kind: str, folder: Path, url: str) -> AsyncIterator[int]:
-    """A server process of this module; yields its port."""
+async def serving(kind: str, folder: Path, url: str) -> AsyncIterator[Server]:
     command = _pinned(0, [sys.executable, "-m", "tools.benchmarks.http", kind, str(folder), url])
     process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     try:
-        yield int((await process.stdout.receive_some(20)).decode())
+        yield Server(int((await process.stdout.receive_some(20)).decode()), process.pid)
     finally:
         process.terminate()
         await process.wait()
@@ -215,6 +222,7 @@ async def _serve(kind: str, folder: Path, url: str) -> None:
             port = await nursery.start(_serve_loop, folder, log)
         else:
             app = _bare() if kind == "bare" else _application(database, log)
+            nursery.start_soon(GarbageCollection().run)
             serve = partial(serve_https, app, "127.0.0.1:0", _tls(folder), trio.Event())
             [bind] = await nursery.start(serve)
             port = int(bind.rpartition(":")[2])
