@@ -1,6 +1,8 @@
 """Structured logs: one JSON object a line, secrets and tickets taken out on the way.
 
-Invariant: whatever logs, through structlog or the standard library, passes the same redaction, tracebacks included.
+Invariants:
+- whatever logs, through structlog or the standard library, passes the same redaction, tracebacks included;
+- a log that cannot be written (its disk is full) fails nobody: lines are lost, counted, and the count is logged.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 from pydantic_core import to_json
@@ -23,14 +25,14 @@ _SECRET_TEXTS = re.compile(r"(svc(?:vm|node|setup)_[A-Za-z0-9_-]{4})[A-Za-z0-9_-
 
 def configure(*, level: int = logging.INFO, stream: TextIO | None = None) -> None:
     """Send all logs to `stream` (standard error unless given)."""
-    output = stream or sys.stderr
+    output = _Lossy(stream or sys.stderr)
     structlog.configure(
         processors=[render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(output),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, output)),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(output)
+    handler: logging.Handler = logging.StreamHandler(cast(TextIO, output))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name],
@@ -40,6 +42,34 @@ def configure(*, level: int = logging.INFO, stream: TextIO | None = None) -> Non
     logging.basicConfig(handlers=[handler], level=max(level, logging.INFO), force=True)
     for noisy in ("httpx", "httpcore", "hpack", "wsproto"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _Lossy:
+    """The stream that logs go to. What it cannot take is dropped: an error out of a log call would end the very loop
+    that had just caught one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lost = 0
+
+    def write(self, text: str) -> None:
+        try:
+            if self._lost:
+                # The line that failed may be there in part: what follows begins on a line of its own.
+                self._stream.write(f"\n{_lost_lines(self._lost)}\n")
+                self._stream.flush()
+                self._lost = 0
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._lost += 1
+
+    def flush(self) -> None:
+        """Every line is flushed as it is written."""
+
+
+def _lost_lines(count: int) -> str:
+    return render(None, "warning", {"event": "log.lines_lost", "lines": count})
 
 
 def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:

@@ -1,9 +1,14 @@
-"""Structured logs of the agent: one JSON object a line on standard error, for journald or a file."""
+"""Structured logs of the agent: one JSON object a line on standard error, for journald or a file.
+
+Invariant: a log that cannot be written (its disk is full) fails nobody; its lines are lost.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
+from typing import TextIO
 
 import structlog
 
@@ -19,6 +24,20 @@ def configure_logging(*, least: str = "info") -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[least.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=lambda *_: _LossyLogger(sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+class _LossyLogger:
+    """structlog's own would raise what the stream raises, out of the very handler that had just caught an error."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def msg(self, line: str) -> None:
+        with suppress(OSError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+    debug = info = warning = error = critical = exception = msg

@@ -5,7 +5,11 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
 
 import httpx
 import pytest
@@ -16,11 +20,17 @@ from svc_http.logs import configure
 
 @pytest.fixture
 def output() -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    with logging_to(stream):
+        yield stream
+
+
+@contextmanager
+def logging_to(stream: TextIO) -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    stream = io.StringIO()
     configure(stream=stream)
-    yield stream
+    yield
     structlog.reset_defaults()
     root.handlers, root.level = handlers, level
 
@@ -54,3 +64,21 @@ async def test_a_request_is_logged_by_operation_and_not_by_path(output: io.Strin
     assert entries[0]["actor"] == "ada@example.org"
     assert all(entry["request_id"] for entry in entries)
     assert "private-name" not in output.getvalue()
+
+
+def test_a_log_on_a_full_disk_fails_nobody_and_says_afterwards_that_lines_are_missing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    with os.fdopen(descriptor, "w") as stream, logging_to(stream):
+        for number in range(200):
+            structlog.get_logger("test").warning("loop.failed", number=number, padding="x" * 100)
+        logging.getLogger("library").warning("from a library")
+
+        space = os.open(log, os.O_WRONLY | os.O_CREAT)
+        os.dup2(space, descriptor)
+        os.close(space)
+        structlog.get_logger("test").info("after")
+
+    *_, lost, after = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")][-2:]
+    assert (lost["event"], lost["level"], lost["lines"]) == ("log.lines_lost", "warning", 201)
+    assert after["event"] == "after"

@@ -17,6 +17,8 @@ DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg
 """Everything that a statement or a connection attempt can fail with, apart from being cancelled."""
 
 _HINT = "Try again; the service reconnects by itself."
+_FULL = (asyncpg.DiskFullError,)
+"""SQLSTATE 53100: what PostgreSQL makes of ENOSPC and EDQUOT, for data, log and temporary files alike."""
 _SERVER_CANNOT = (
     OSError,
     asyncpg.InternalClientError,
@@ -41,7 +43,7 @@ _COLLISIONS = (
     asyncpg.OutdatedSchemaCacheError,
 )
 _READS = ("SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN")
-_RETRY_AFTER = 1
+_RETRY_AFTER, _FULL_RETRY_AFTER = 1, 5
 
 
 class Collision(ServiceError):  # noqa: N818
@@ -60,6 +62,8 @@ def translated(error: BaseException, *, connection_closed: bool) -> ServiceError
     """The `unavailable` that `error` means to a caller, or None where it is the caller's own error."""
     if isinstance(error, _COLLISIONS):
         return Collision(_reason(error))
+    if isinstance(error, _FULL):
+        return disk_full()
     if isinstance(error, _SERVER_CANNOT):
         return unavailable(f"The database is not available: {_reason(error)}.", hint=_HINT)
     if connection_closed and isinstance(error, asyncpg.InterfaceError):
@@ -82,9 +86,24 @@ def may_write(sql: str) -> bool:
     return not sql.lstrip(" \n(").upper().startswith(_READS)
 
 
+def disk_full() -> ServiceError:
+    """A change, or a sort that needs a temporary file, found no space. The server undid the statement."""
+    return unavailable(
+        "The disk of the service's database is full, so nothing can be changed now. Nothing was changed.",
+        hint="An operator has to free space on it; the service goes on by itself then.",
+        details={"reason": "disk_full", "retry_after": _FULL_RETRY_AFTER},
+    )
+
+
 def cannot_connect(error: BaseException | None) -> ServiceError:
+    if isinstance(error, _FULL):
+        return disk_full()
     reason = _reason(error) if error is not None else "it did not answer in time"
-    return unavailable(f"Cannot connect to the database: {reason}. Nothing was changed.", hint=_HINT)
+    return unavailable(
+        f"Cannot connect to the database: {reason}. Nothing was changed.",
+        hint=_HINT,
+        details={"retry_after": _RETRY_AFTER},
+    )
 
 
 def pool_exhausted(size: int, seconds: float) -> ServiceError:

@@ -17,6 +17,9 @@ from svc_actors.errors import ServiceError
 
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
+LONGEST_AWAY: Final = 5.0
+"""The longest pause while the database is away or full, however long that lasts: everything is back within ten seconds
+of its return."""
 ALERT_AFTER: Final = 6
 """Failures in a row, which take some ten seconds: what a restart of PostgreSQL causes is over by then."""
 
@@ -30,7 +33,7 @@ async def keep_running(name: str, loop: Callable[[], Awaitable[object]], alert: 
     """Run `loop` until cancelled, again after each failure. What ran longer than the longest pause had recovered."""
     failures = 0
     while True:
-        began = trio.current_time()
+        began, longest = trio.current_time(), LONGEST_PAUSE
         try:
             await loop()
             failures = 0
@@ -38,12 +41,13 @@ async def keep_running(name: str, loop: Callable[[], Awaitable[object]], alert: 
             failures = 1 if trio.current_time() - began > LONGEST_PAUSE else failures + 1
             cause = _only(error)
             if isinstance(cause, ServiceError):
+                longest = LONGEST_AWAY
                 log.warning("loop.failed", loop=name, failures=failures, error=cause.message)
             else:
                 log.exception("loop.failed", loop=name, failures=failures)
             if failures == ALERT_AFTER and alert is not None:
                 alert(name, cause)
-        pause = min(FIRST_PAUSE * 2 ** min(failures - 1, 20), LONGEST_PAUSE) if failures else 0.0
+        pause = min(FIRST_PAUSE * 2 ** min(failures - 1, 20), longest) if failures else 0.0
         await trio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
 
 
