@@ -177,8 +177,18 @@ def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) ->
         emptiable=changes and (many or nullable),
         names=names if kind is Kind.ID else None,
         default=None if default is None or kind is Kind.JSON or not field.repr else _shown(default),
-        help=field.description,
+        help=field.description or _said_of(field.annotation),
     )
+
+
+def _said_of(annotation: Any) -> str | None:
+    """What a shared type says of itself, where the field does not: also inside of `X | None` and of a list."""
+    from pydantic.fields import FieldInfo
+
+    arguments = typing.get_args(annotation)
+    own = (argument.description for argument in arguments if isinstance(argument, FieldInfo))
+    inner = (_said_of(argument) for argument in arguments if typing.get_args(argument))
+    return next((text for text in (*own, *inner) if text), None)
 
 
 def _starts_task(response: Any) -> bool:

@@ -21,36 +21,6 @@ from svc.cli.session import Session, session_parameters
 
 _COMPLETION_SECONDS = 2.0
 
-_HELP = {
-    "access_mode": "Which account is offered; without it, the image's own user with sudo.",
-    "after": "Behind this position.",
-    "destroy_disks": "Destroy its disks as well; otherwise they stay on the node.",
-    "disk_gib": "Size of the disk in GiB, where no plan says it.",
-    "hostname": "What the guest calls itself; without it, the machine's name.",
-    "hours": "How far back.",
-    "idempotency_key": "Repeating a call with the same key repeats nothing; made up where left out.",
-    "memory_mib": "Memory in MiB, where no plan says it.",
-    "ipv4_count": "How many IPv4 addresses a customer's machine may have.",
-    "nameservers": "An address of a DNS server.",
-    "note": "Why, for those who read it later.",
-    "page": "Which page.",
-    "page_size": "Rows a page, at most 200.",
-    "password": "Have a password made up, shown once.",
-    "period": "A month (UTC), YYYY-MM; without it, this one.",
-    "prefix_len": "What each machine gets of an IPv6 block; 64 without it.",
-    "q": "Only what contains this text.",
-    "range_end": "The last address of the range.",
-    "range_start": "The first address of the range.",
-    "sort": "Sort by this field; -FIELD for descending order.",
-    "ssh_keys": "A public key, as in ~/.ssh/id_ed25519.pub.",
-    "start": "Start it once it is there.",
-    "traffic_gib": "Allowance a month, in GiB.",
-    "traffic_throttle_mbps": "What a machine past its allowance is slowed down to.",
-    "vlan": "The VLAN of a bridged pool.",
-    "vcpus": "Virtual processors, where no plan says it.",
-}
-"""What fields say that many requests share and none describes."""
-
 
 def parameters(operation: OperationDescription) -> list[click.Parameter]:
     made: list[click.Parameter] = []
@@ -127,8 +97,7 @@ def _metavar(parameter: Parameter) -> str:
 
 
 def _help(parameter: Parameter) -> str | None:
-    told = parameter.help or (None if parameter.secret else _HELP.get(parameter.name))
-    said = [told.rstrip(".") + "."] if told else []
+    said = [parameter.help.rstrip(".") + "."] if parameter.help else []
     if parameter.names is not None:
         said.append("Its name or id.")
     if parameter.secret:

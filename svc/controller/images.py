@@ -18,7 +18,7 @@ from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.controller.images.files import ImageFiles
+from svc_actors.controller.images.files import ImageFiles, ImageFormat
 from svc_actors.controller.images.images import (
     CustomImage,
     add_custom,
@@ -54,11 +54,6 @@ class OsFamily(StrEnum):
     WINDOWS = "windows"
 
 
-class FileFormat(StrEnum):
-    QCOW2 = "qcow2"
-    RAW = "raw"
-
-
 class ImageSource(StrEnum):
     """URL: nodes fetch it from the publisher. FILE: uploaded, and kept by the controller."""
 
@@ -82,7 +77,7 @@ class Image(Model):
     distribution: str
     release: str
     login_user: str
-    format: FileFormat
+    format: ImageFormat
     source: ImageSource
     url: str | None
     checksum_url: str | None
@@ -116,7 +111,7 @@ class ImageCreateRequest(Request):
         str,
         Shape(r"[a-z_][a-z0-9_-]{0,31}", "an account's name of small letters, digits, hyphens and underscores"),
     ]
-    format: FileFormat = FileFormat.QCOW2
+    format: ImageFormat = ImageFormat.QCOW2
     source: ImageSource = ImageSource.URL
     url: AnyHttpUrl | None = None
     digest_algorithm: Algorithm = Algorithm.SHA256

@@ -111,7 +111,7 @@ class TaskLogRequest(Request):
     """`after` is the last position the caller has; at most 1,000 lines are given at once."""
 
     id: UUID
-    after: Annotated[int, Field(ge=0, le=2**62)] = 0
+    after: Annotated[int, Field(ge=0, le=2**62, description="Behind this position.")] = 0
 
 
 @operations.declare(

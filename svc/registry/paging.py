@@ -32,10 +32,12 @@ _NEAR = 1000
 class PageRequest(Request):
     """`sort` is a field of the list's own, with `-` before it for descending order; `q` is free text."""
 
-    page: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    page_size: Annotated[int, Field(ge=1, le=200)] = 50
-    sort: Annotated[str, Field(max_length=64)] | None = None
-    q: Annotated[str, Field(max_length=200)] | None = None
+    page: Annotated[int, Field(ge=1, le=1_000_000, description="Which page.")] = 1
+    page_size: Annotated[int, Field(ge=1, le=200, description="Rows a page, at most 200.")] = 50
+    sort: (
+        Annotated[str, Field(max_length=64, description="Sort by this field; -FIELD for descending order.")] | None
+    ) = None
+    q: Annotated[str, Field(max_length=200, description="Only what contains this text.")] | None = None
 
 
 class Page(Model, Generic[T]):

@@ -53,6 +53,8 @@ class DeleteResult(Wire):
 
 
 class MetricPoint(Wire):
+    """`memory_used_mib` is None where the guest does not tell."""
+
     at: datetime
     cpu_percent: float
     memory_used_mib: float | None

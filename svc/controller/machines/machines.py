@@ -19,7 +19,6 @@ from svc.controller.machines.models import (
     VM_SELECT,
     WINDOWS_ACCOUNT,
     AccessMode,
-    MetricPoint,
     MetricSeries,
     VMCreateResult,
     VMStatus,
@@ -57,17 +56,17 @@ MachineName = Annotated[
 ]
 Hostname = Annotated[
     str,
-    Field(max_length=253),
+    Field(max_length=253, description="What the guest calls itself; without it, the machine's name."),
     Shape(
         r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*",
         "a host name: small letters, digits and hyphens, in parts of 63 at most with dots between them",
     ),
 ]
-Vcpus = Annotated[int, Field(ge=1, le=256)]
-MemoryMib = Annotated[int, Field(ge=64, le=4 * 1024 * 1024)]
-SshKeyText = Annotated[str, Field(max_length=16384)]
+Vcpus = Annotated[int, Field(ge=1, le=256, description="Virtual processors.")]
+MemoryMib = Annotated[int, Field(ge=64, le=4 * 1024 * 1024, description="Memory in MiB.")]
+SshKeyText = Annotated[str, Field(max_length=16384, description="A public key, as in ~/.ssh/id_ed25519.pub.")]
 GivenPassword = Annotated[str, Field(max_length=1024)]
-DiskGib = Annotated[int, Field(ge=1, le=64 * 1024)]
+DiskGib = Annotated[int, Field(ge=1, le=64 * 1024, description="Size of the disk in GiB.")]
 
 _SORTABLE = {
     "created_at": "vms.created_at",
@@ -111,11 +110,23 @@ class VMCreateRequest(Request):
     security_group_ids: Annotated[list[UUID], Field(default_factory=list, max_length=MAX_GROUPS_OF_A_MACHINE)]
     ssh_key_ids: Annotated[list[UUID], Field(default_factory=list, max_length=MAX_KEYS)]
     ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
-    access_mode: AccessMode | None = None
+    access_mode: Annotated[
+        AccessMode | None, Field(description="Which account is offered; without it, the image's own user with sudo.")
+    ] = None
     set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
-    password: bool = False
-    start: bool = True
-    idempotency_key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    password: Annotated[bool, Field(description="Have a password made up, shown once.")] = False
+    start: Annotated[bool, Field(description="Start it once it is there.")] = True
+    idempotency_key: (
+        Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=200,
+                description="Repeating a call with the same key repeats nothing; the command makes one up.",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class VMTasksRequest(TaskFilters):
@@ -131,7 +142,7 @@ class MetricsRequest(Request):
 
     id: UUID
     res: Annotated[int, Field(ge=10, le=86400)] = 60
-    hours: Annotated[int, Field(ge=1, le=24 * 31)] = 1
+    hours: Annotated[int, Field(ge=1, le=24 * 31, description="How far back.")] = 1
 
 
 @operations.declare(
@@ -365,10 +376,7 @@ async def metrics(context: Context[Controller], request: MetricsRequest) -> Metr
         resolution_seconds=request.res,
         hours=request.hours,
     )
-    return MetricSeries(
-        resolution_seconds=measured.resolution_seconds,
-        points=[MetricPoint.model_validate(point.model_dump()) for point in measured.points],
-    )
+    return MetricSeries(resolution_seconds=measured.resolution_seconds, points=list(measured.points))
 
 
 async def _made_before(context: Context[Controller], request: VMCreateRequest, made: Record) -> VMCreateResult:

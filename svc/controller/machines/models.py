@@ -15,6 +15,7 @@ from svc.controller.tasks import TaskModel
 from svc.registry.operation import Model
 from svc.registry.paging import EVERYTHING, Condition, joined
 from svc.registry.principal import Principal
+from svc_actors.controller.machines.metrics import MetricPoint
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import UNKNOWN_WHILE_AWAY
 from svc_actors.errors import not_found
@@ -119,20 +120,8 @@ class VMCreateResult(Model):
     replayed: bool
 
 
-class MetricPoint(Model):
-    """Rates are a second's, averaged over the resolution. `memory_used_mib` is None where the guest does not tell."""
-
-    at: datetime
-    cpu_percent: float
-    memory_used_mib: float | None
-    disk_read_bytes: float
-    disk_written_bytes: float
-    net_received_bytes: float
-    net_sent_bytes: float
-
-
 class MetricSeries(Model):
-    """Oldest first."""
+    """Oldest first. Rates are a second's, averaged over the resolution."""
 
     resolution_seconds: int
     points: list[MetricPoint]

@@ -51,7 +51,9 @@ class VMDeleteRequest(Request):
 
     id: UUID
     confirm: Confirmation
-    destroy_disks: bool = False
+    destroy_disks: Annotated[bool, Field(description="Destroy its disks as well; otherwise they stay on the node.")] = (
+        False
+    )
 
 
 class VMPowerRequest(Request):

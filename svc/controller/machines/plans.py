@@ -26,7 +26,7 @@ from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViola
 
 operations = Operations[Controller]()
 
-Ipv4Count = Annotated[int, Field(ge=0, le=256)]
+Ipv4Count = Annotated[int, Field(ge=0, le=256, description="How many IPv4 addresses a customer's machine may have.")]
 
 
 class PendingTraffic(Model):

@@ -15,7 +15,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.machines.models import visible_machine
-from svc.controller.networking.pool_models import HeldAddress, Topology
+from svc.controller.networking.pool_models import HeldAddress
 from svc.controller.services import Controller
 from svc.controller.traffic.models import TrafficMonth
 from svc.registry.declare import Operations
@@ -27,6 +27,7 @@ from svc_actors.controller.machines.network_attachment import NewAddress, ipv4_a
 from svc_actors.controller.machines.spec import effective_rate, held_network
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.networking.addresses import guest_address
+from svc_actors.controller.networking.pool_definitions import Topology
 from svc_actors.controller.networking.security_groups import groups_of
 from svc_actors.controller.traffic.periods import period_of, utc_now
 from svc_actors.controller.traffic.readings import month_of

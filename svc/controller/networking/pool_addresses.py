@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.controller.networking.pool_models import Address, HeldAddress
+from svc.controller.networking.pool_models import Address, HeldAddress, LastAddress
 from svc.controller.services import Controller
 from svc.identity.fields import Reason
 from svc.registry.declare import Operations
@@ -86,7 +86,7 @@ class ReservationCreateRequest(Request):
 
     id: UUID
     ip: Address
-    range_end: Address | None = None
+    range_end: LastAddress | None = None
     kind: Kind = "manual"
     note: Reason
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_interface, ip_network
 from typing import Annotated
 from uuid import UUID
@@ -13,6 +12,7 @@ from pydantic import Field, PlainValidator
 from svc.identity.fields import Name
 from svc.registry.operation import Model, Request
 from svc_actors.controller.networking.networks import GatewayMode, NewPool, default_location
+from svc_actors.controller.networking.pool_definitions import Topology
 from svc_actors.controller.networking.pool_watch import POOLS, PoolCounts
 from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
@@ -60,14 +60,11 @@ Address = Annotated[IPv4Address | IPv6Address, PlainValidator(_address, json_sch
 HeldAddress = Annotated[IPv4Address | IPv6Address, PlainValidator(_held_address, json_schema_input_type=str)]
 """An address, or an IPv6 sub-prefix as lists show it, which stands for its first."""
 Cidr = Annotated[IPv4Network | IPv6Network, PlainValidator(_network, json_schema_input_type=str)]
-Vlan = Annotated[int, Field(ge=1, le=4094)]
+Vlan = Annotated[int, Field(ge=1, le=4094, description="The VLAN of a bridged pool.")]
+Nameservers = Annotated[list[Address], Field(max_length=8, description="An address of a DNS server.")]
+FirstAddress = Annotated[Address, Field(description="The first address of the range.")]
+LastAddress = Annotated[Address, Field(description="The last address of the range.")]
 PrefixLength = Annotated[int, Field(ge=0, le=128)]
-
-
-class Topology(StrEnum):
-    NAT = "nat"
-    BRIDGED = "bridged"
-    ROUTED = "routed"
 
 
 class PoolModel(Model):
@@ -142,15 +139,17 @@ class PoolSpec(Request):
 
     name: Name
     cidr: Cidr
-    prefix_len: PrefixLength | None = None
+    prefix_len: Annotated[
+        PrefixLength | None, Field(description="What each machine gets of an IPv6 block; 64 without it.")
+    ] = None
     location_id: UUID | None = None
     topology: Topology | None = None
     gateway: Address | None = None
     gateway_mode: GatewayMode = GatewayMode.ONLINK
     guest_prefix_len: PrefixLength | None = None
-    range_start: Address | None = None
-    range_end: Address | None = None
-    nameservers: Annotated[list[Address], Field(default_factory=list, max_length=8)]
+    range_start: FirstAddress | None = None
+    range_end: LastAddress | None = None
+    nameservers: Annotated[Nameservers, Field(default_factory=list)]
     node_ids: Annotated[list[UUID], Field(default_factory=list, max_length=1000)]
     vlan: Vlan | None = None
     enabled: bool = True

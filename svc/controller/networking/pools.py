@@ -10,10 +10,12 @@ from pydantic import Field
 
 from svc.controller.networking.pool_models import (
     Address,
+    FirstAddress,
+    LastAddress,
+    Nameservers,
     PoolModel,
     PoolRequest,
     PrefixLength,
-    Topology,
     Vlan,
     pool_of,
 )
@@ -25,6 +27,7 @@ from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.networking.networks import GatewayMode
+from svc_actors.controller.networking.pool_definitions import Topology
 from svc_actors.controller.networking.pool_edits import remove_pool, update_pool
 from svc_actors.controller.networking.pool_watch import POOLS, POOLS_FROM
 from svc_actors.store import Target, audit
@@ -61,9 +64,9 @@ class PoolUpdateRequest(Request):
     gateway: Address | None = None
     gateway_mode: GatewayMode | None = None
     guest_prefix_len: PrefixLength | None = None
-    range_start: Address | None = None
-    range_end: Address | None = None
-    nameservers: Annotated[list[Address], Field(max_length=8)] | None = None
+    range_start: FirstAddress | None = None
+    range_end: LastAddress | None = None
+    nameservers: Nameservers | None = None
     node_ids: Annotated[list[UUID], Field(max_length=1000)] | None = None
     vlan: Vlan | None = None
     enabled: bool | None = None

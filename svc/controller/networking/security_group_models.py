@@ -95,7 +95,7 @@ class RuleCreateRequest(Request):
     port_to: Annotated[Port | None, Field(description="The last port, where it is a range.")] = None
     cidr: Annotated[Cidr | None, Field(description="The other side's addresses; anybody's without it.")] = None
     icmp_type: Annotated[IcmpType | None, Field(description="Only of icmp, with a family.")] = None
-    note: Text = ""
+    note: Annotated[Text, Field(description="What it is for.")] = ""
 
     def rule(self) -> FirewallRule:
         """The rule, whole. Raises `invalid`, naming the field, where the fields contradict each other."""

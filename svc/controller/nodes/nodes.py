@@ -94,7 +94,7 @@ class NodeTaskList(TaskFilters):
 
 class NodeSamplesRequest(PageRequest):
     id: UUID
-    hours: Annotated[int, Field(ge=1, le=24 * 365)] = 24
+    hours: Annotated[int, Field(ge=1, le=24 * 365, description="How far back.")] = 24
 
 
 @operations.declare(

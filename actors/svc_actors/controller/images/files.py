@@ -24,12 +24,12 @@ from svc_actors.store import Database, Queryable, Record
 from svc_nodeagent.protocol import (
     CachedImage,
     ControllerSource,
-    ImageFormat,
     ImagePull,
     ImageResult,
     ImageSpec,
     UrlSource,
 )
+from svc_nodeagent.protocol import ImageFormat as ImageFormat
 
 PULL_TIMEOUT: Final = 1500.0
 PULL_STEP: Final = "image"

@@ -8,6 +8,7 @@ from uuid import UUID
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.errors import not_found, unavailable
 from svc_nodeagent.protocol import FailureCode, MetricsResult, NodeOperation, OperationResult, VmMetrics
+from svc_nodeagent.protocol import MetricPoint as MetricPoint
 
 _TIMEOUT: Final = 15.0
 MAX_POINTS: Final = 5000
