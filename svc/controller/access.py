@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from svc.controller.realm import projects_of
 from svc.registry.paging import EVERYTHING, Condition
 from svc.registry.principal import Principal
 from svc_actors.errors import not_found
@@ -14,8 +15,7 @@ def visible_projects(principal: Principal, column: str = "project_id") -> Condit
     """The rows whose `column` is a project that the caller may see, as a condition of SQL with its own `$1`."""
     if principal.sees_everything:
         return EVERYTHING
-    sql = f"{column} IN (SELECT m.project_id FROM project_members AS m WHERE m.user_id = $1)"
-    return Condition(sql, (principal.user_id,))
+    return Condition(f"{column} IN ({projects_of('$1')})", (principal.user_id,))
 
 
 async def require_visible(queryable: Queryable, principal: Principal, project_id: UUID | None, *, what: str) -> None:

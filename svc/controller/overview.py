@@ -99,7 +99,7 @@ async def overview(context: Context[Controller], request: Empty) -> Overview:
             WHERE status IN ('queued', 'running') AND {own_tasks.sql} GROUP BY 1""",
         own_tasks,
     )
-    own_alerts = visible_alerts(principal)
+    own_alerts = visible_alerts(principal, context.services.realm)
     alerts: int = await database.fetchval(f"SELECT count(*) FROM alerts WHERE {own_alerts.sql}", *own_alerts.args)
     if not principal.sees_everything:
         return Overview(vms=vms, nodes={}, tasks=tasks, alerts=alerts, capacity=None)

@@ -10,12 +10,19 @@ from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.errors import ErrorCode
 from svc_actors.store import EventKind
 
+
+def projects_of(user: str) -> str:
+    """SQL of the ids of a person's projects; `user` is an expression for the person's id."""
+    return f"SELECT m.project_id FROM project_members AS m WHERE m.user_id = {user}"
+
+
 REALM = Realm(
     title="Virtual Machine Controller",
     token_prefix="svcvm_",  # noqa: S106 - the public start of a token
     session_cookie="svcvm_session",
     roles=frozenset(Role),
     scopes=ListedScopes(),
+    projects_of=projects_of,
     public_events=frozenset({ControllerEvent.IMAGE, EventKind.SYSTEM}),
     failures=Failures(
         statuses={

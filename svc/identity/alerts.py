@@ -10,6 +10,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, joined, paginate
 from svc.registry.principal import Access, Principal
+from svc.registry.realm import Realm
 from svc.registry.scopes import Scope
 from svc_actors.alerts import Severity, announce_alert
 from svc_actors.errors import not_found
@@ -46,11 +47,11 @@ class Alert(Model):
         return cls(**shown | theirs)
 
 
-def visible_alerts(principal: Principal) -> Condition:
+def visible_alerts(principal: Principal, realm: Realm) -> Condition:
     """Of the open alerts, those that the caller may see."""
     if principal.sees_everything:
         return Condition("alerts.closed_at IS NULL")
-    own = "alerts.project_id IN (SELECT m.project_id FROM project_members AS m WHERE m.user_id = $1)"
+    own = f"alerts.project_id IN ({realm.projects_of('$1')})"
     return Condition(f"alerts.closed_at IS NULL AND {own}", (principal.user_id,))
 
 
@@ -80,7 +81,7 @@ async def list_alerts(context: Context[IdentityServices], request: AlertList) ->
         select="SELECT alerts.* FROM alerts",
         source="alerts",
         where=[
-            visible_alerts(principal),
+            visible_alerts(principal, context.services.realm),
             equals("alerts.severity", request.severity),
             contains(request.q, *words),
         ],
@@ -106,7 +107,7 @@ async def acknowledge(context: Context[IdentityServices], request: AlertRequest)
     """Somebody has seen it. The first one stays the one who did; for the provider and for the project each."""
     principal = context.principal
     whose = "acknowledged" if principal.sees_everything else "customer_acknowledged"
-    visible = joined([visible_alerts(principal)], first=3)
+    visible = joined([visible_alerts(principal, context.services.realm)], first=3)
     async with context.services.database.transaction() as tx:
         row = await tx.fetchrow(
             f"""UPDATE alerts SET {whose}_at = coalesce({whose}_at, now()), {whose}_by = coalesce({whose}_by, $2)

@@ -1,8 +1,8 @@
 """GET /events: what changes, as it changes, for what the caller may see.
 
 An administrator sees every event and staff those that are not for administrators alone; a customer sees the events
-of their own projects (of activity, what they did themselves) and, of those of no project, images and the service
-itself. A customer is not told on which node anything happens.
+of their own projects (of activity, what they did themselves) and, of those of no project, the kinds that the realm
+names public. A customer is not told on which node anything happens.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Presentation, Request, Route
 from svc.registry.principal import Access, Principal, Role
+from svc.registry.realm import Realm
 from svc.registry.scopes import Scope
 from svc.registry.streaming import EventStream, View
 from svc_actors.store import Database, Event, EventKind
 
 operations = Operations[IdentityServices]()
 
-_STANDING_SQL = """
+_VIEWS = """
 SELECT u.id, u.role,
        u.id IS NOT NULL AND (asked.session_id IS NULL OR EXISTS (
            SELECT FROM sessions AS s
@@ -40,7 +41,7 @@ SELECT u.id, u.role,
            SELECT FROM api_tokens WHERE id = asked.token_id AND (expires_at IS NULL OR expires_at > now())
        ))
        AND (asked.impersonated OR u.suspended_at IS NULL) AS stands,
-       ARRAY(SELECT m.project_id FROM project_members AS m WHERE m.user_id = u.id) AS projects
+       ARRAY({projects}) AS projects
 FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::boolean[])
     WITH ORDINALITY AS asked (user_id, session_id, token_id, impersonated, place)
 LEFT JOIN users AS u ON u.id = asked.user_id ORDER BY asked.place
@@ -55,7 +56,7 @@ class EventsRequest(Request):
 
 @operations.declare(
     "event.stream",
-    "Server-sent events of kinds node, vm, task, task_log, image, alert, activity and system",
+    "Server-sent events of what changes, for what the caller may see",
     Route.get("/events"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -63,24 +64,21 @@ class EventsRequest(Request):
 )
 async def events(context: Context[IdentityServices], request: EventsRequest) -> EventStream:
     services = context.services
-    views = partial(views_of, services.database, services.realm.public_events)
+    views = partial(views_of, services.database, services.realm)
     return EventStream(services.events.subscribe, context.principal, views, request.after)
 
 
-async def views_of(
-    database: Database, public_kinds: frozenset[str], principals: Sequence[Principal]
-) -> list[View | None]:
-    """What each of these may see now; None once their session, token or account has ended. One query for all.
-    `public_kinds`: events of no project that customers see as well."""
+async def views_of(database: Database, realm: Realm, principals: Sequence[Principal]) -> list[View | None]:
+    """What each of these may see now; None once their session, token or account has ended. One query for all."""
     rows = await database.fetch(
-        _STANDING_SQL,
+        _VIEWS.format(projects=realm.projects_of("u.id")),
         [principal.user_id for principal in principals],
         [principal.session_id for principal in principals],
         [principal.token_id for principal in principals],
         [principal.impersonation_id is not None for principal in principals],
     )
     return [
-        _view(Role(row["role"]), frozenset(row["projects"]), row["id"], public_kinds) if row["stands"] else None
+        _view(Role(row["role"]), frozenset(row["projects"]), row["id"], realm.public_events) if row["stands"] else None
         for row in rows
     ]
 

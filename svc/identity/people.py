@@ -6,7 +6,6 @@ session of the person at once, and only suspension stops their API tokens.
 
 from __future__ import annotations
 
-from datetime import datetime
 from uuid import UUID
 
 from svc.identity import person_records, sessions
@@ -21,7 +20,6 @@ from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contai
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict
-from svc_actors.rows import sole
 from svc_actors.store import Transaction, audit
 
 operations = Operations[IdentityServices]()
@@ -58,23 +56,6 @@ class SuspendRequest(Request):
 class PasswordRequest(Request):
     id: UUID
     password: NewPassword
-
-
-class OwnedProject(Model):
-    id: UUID
-    name: str
-    vm_count: int
-
-
-class PersonDetail(Person):
-    """A person with what they own."""
-
-    projects: list[OwnedProject]
-    vm_count: int
-    token_count: int
-    ssh_key_count: int
-    session_count: int
-    last_seen_at: datetime | None
 
 
 class Restored(Person):
@@ -119,40 +100,6 @@ async def list_people(context: Context[IdentityServices], request: PersonListReq
         tie="u.id",
     )
     return Page[Person].of([Person(**dict(row)) for row in rows], total, request)
-
-
-@operations.declare(
-    "person.show",
-    "One person with what they own",
-    Route.get("/admin/users/{id}"),
-    access=Access.ADMINISTRATOR,
-    scope=Scope.READ,
-)
-async def show_person(context: Context[IdentityServices], request: PersonRequest) -> PersonDetail:
-    database = context.services.database
-    whole = await person_records.person(database, request.id)
-    projects = await database.fetch(
-        """
-        SELECT p.id, p.name, count(v.id) AS vm_count
-        FROM project_members AS m JOIN projects AS p ON p.id = m.project_id
-        LEFT JOIN vms AS v ON v.project_id = p.id AND v.deleted_at IS NULL
-        WHERE m.user_id = $1 GROUP BY p.id ORDER BY p.name
-        """,
-        request.id,
-    )
-    counts = await database.fetchrow(
-        """
-        SELECT (SELECT count(*) FROM api_tokens WHERE user_id = $1) AS token_count,
-               (SELECT count(*) FROM ssh_keys WHERE user_id = $1) AS ssh_key_count,
-               (SELECT count(*) FROM sessions WHERE user_id = $1) AS session_count,
-               (SELECT max(seen_at) FROM sessions WHERE user_id = $1) AS last_seen_at
-        """,
-        request.id,
-    )
-    owned = [OwnedProject(**dict(row)) for row in projects]
-    return PersonDetail(
-        **whole.model_dump(), projects=owned, vm_count=sum(project.vm_count for project in owned), **dict(sole(counts))
-    )
 
 
 @operations.declare(

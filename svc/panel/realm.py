@@ -38,6 +38,7 @@ REALM = Realm(
     title="Hosting Panel",
     token_prefix="svc_",  # noqa: S106 - the public start of a token
     session_cookie="svc_session",
+    projects_of=lambda user: "SELECT NULL::uuid WHERE false",
     public_events=frozenset({EventKind.SYSTEM}),
     roles=frozenset({Role.ADMINISTRATOR, Role.CUSTOMER}),
     scopes=PrefixScopes(

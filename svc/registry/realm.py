@@ -3,6 +3,7 @@ it answers when it refuses."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from svc.registry.failures import Failures
@@ -14,7 +15,9 @@ from svc.registry.scopes import ScopePolicy
 class Realm:
     """`title` heads the API's document. `token_prefix` begins every API token, `session_cookie` names the cookie of a
     browser session; two services on one host differ in both. `roles` are those that its people can have.
-    `public_events` are kinds of event that everybody sees where they are of no project."""
+    `public_events` are kinds of event that everybody sees where they are of no project. `projects_of` gives the SQL of
+    the ids of a person's projects, from an expression for the person's id: events, alerts and audit rows are of a
+    project, and only the service knows who is in one."""
 
     title: str
     token_prefix: str
@@ -23,3 +26,4 @@ class Realm:
     scopes: ScopePolicy
     failures: Failures
     public_events: frozenset[str]
+    projects_of: Callable[[str], str]

@@ -348,7 +348,7 @@ async def test_events_reach_only_those_who_may_see_what_they_tell(world: Identit
     seen = {}
     for name, user_id in users.items():
         principal = Principal(user_id=user_id, email=name, role=Role.CUSTOMER, scopes=None)
-        [view] = await views_of(world.database, REALM.public_events, [principal])
+        [view] = await views_of(world.database, REALM, [principal])
         assert view is not None
         seen[name] = {event.subject for event in events if view.sees(event)}
         assert view.operator == (name in ("root", "staff"))
@@ -369,7 +369,7 @@ async def test_a_stream_may_not_go_on_once_its_session_token_or_person_has_ended
     whole = Principal(user_id=user, email="ada", role=Role.CUSTOMER, scopes=None)
 
     async def stands(**credential: object) -> bool:
-        [view] = await views_of(world.database, REALM.public_events, [Principal(**{**vars(whole), **credential})])
+        [view] = await views_of(world.database, REALM, [Principal(**{**vars(whole), **credential})])
         return view is not None
 
     assert await stands(session_id=session)

@@ -148,11 +148,11 @@ async def test_it_ends_when_either_side_is_no_longer_what_it_was(world: Identity
 async def test_a_stream_of_events_that_it_opened_ends_with_it(world: IdentityHarness, ending: str) -> None:
     browser, _, _ = await inside(world)
     principal = await Authentication(world.database, REALM).by_session(browser.cookie or "")
-    assert await views_of(world.database, REALM.public_events, [principal]) != [None]
+    assert await views_of(world.database, REALM, [principal]) != [None]
 
     await world.database.execute(ending)
 
-    assert await views_of(world.database, REALM.public_events, [principal]) == [None]
+    assert await views_of(world.database, REALM, [principal]) == [None]
 
 
 @pytest.mark.parametrize("whose", ["operator", "customer"])

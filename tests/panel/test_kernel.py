@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -21,6 +23,7 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
 from svc_http.app import create_app
 
+ROOT = Path(__file__).resolve().parents[2]
 ORIGIN = "https://panel.test"
 
 
@@ -36,6 +39,23 @@ print([name for name in sys.modules if name.startswith(("svc.controller", "svc_a
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
     assert loaded.strip() == "[]"
+
+
+def test_the_kernels_sql_names_no_table_of_the_controller() -> None:
+    migrations = ROOT / "actors" / "svc_actors" / "store" / "migrations" / "controller"
+    made = "\n".join(path.read_text() for path in migrations.glob("*.sql"))
+    tables = set(re.findall(r"^CREATE TABLE (\w+)", made, re.MULTILINE))
+    kernel = [path for folder in ("identity", "registry") for path in (ROOT / "svc" / folder).rglob("*.py")]
+
+    named = {
+        (path.name, table)
+        for path in kernel
+        for table in re.findall(r"\b(?:FROM|JOIN|UPDATE|INTO) (\w+)", path.read_text())
+        if table in tables
+    }
+
+    assert {"vms", "project_members"} < tables
+    assert named == set()
 
 
 def test_its_document_has_sign_in_and_its_own_seven_codes() -> None:

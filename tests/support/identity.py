@@ -13,7 +13,7 @@ from uuid import UUID
 import httpx
 import trio
 
-from svc.controller import projects, setup
+from svc.controller import holdings, projects, setup
 from svc.controller.catalogue import controller_registry
 from svc.controller.machines import ssh_keys
 from svc.controller.newcomers import give_project
@@ -30,7 +30,7 @@ from svc_http.app import App, create_app
 
 ORIGIN = "https://controller.test"
 PASSWORD = "Correct-Horse-42"
-AREAS = (activity, events, people, projects, settings, setup, sign_in, ssh_keys, support, tokens, users)
+AREAS = (activity, events, holdings, people, projects, settings, setup, sign_in, ssh_keys, support, tokens, users)
 
 
 class CheapPasswords(Passwords):
