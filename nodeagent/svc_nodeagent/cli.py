@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         default="svc",
         help="how the names of domains, taps and of the nftables table begin; two agents on one host differ in it",
     )
-    run.add_argument("--bridge", help="the host's bridge that holds its uplink: bridged cards are plugged into it")
+    run.add_argument("--bridge", help="the host's bridge that holds its uplink: bridged NICs are plugged into it")
     run.add_argument(
         "--image-network",
         type=ip_network,

@@ -78,7 +78,7 @@ def networking(answer: Mapping[str, Any]) -> Fields:
     if (month := answer["month"]) is not None:
         fields["this month"] = _transfer(month)
     for nic in answer["nics"]:
-        fields[f"card {nic['mac']}"] = _lines(map(_address, nic["addresses"])) or "no addresses"
+        fields[f"NIC {nic['mac']}"] = _lines(map(_address, nic["addresses"])) or "no addresses"
     return fields
 
 

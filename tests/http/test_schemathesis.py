@@ -39,7 +39,7 @@ from svc_actors.store import Database
 from svc_http.app import create_app
 from svc_http.server import serve_https
 from tests.conftest import Cluster
-from tests.support.addresses import make_cards, make_pool, take
+from tests.support.addresses import make_nics, make_pool, take
 from tests.support.certificates import self_signed
 from tests.support.machine_service import Fleet, make_node
 
@@ -147,10 +147,10 @@ async def _things(database: Database) -> dict[str, str]:
     node = await make_node(database, row["location"], "alpha")
     world = Fleet(row["project"], row["image"], node, row["network"], row["pool"], row["location"])
     await make_pool(database, world, "2001:db8::/48")
-    [card] = await make_cards(database, world, 1)
-    await take(database, world.pool_id, card)
+    [nic] = await make_nics(database, world, 1)
+    await take(database, world.pool_id, nic)
     found = {
-        "vms": card.vm_id,
+        "vms": nic.vm_id,
         "nodes": node,
         "networks": world.network_id,
         "pools": world.pool_id,

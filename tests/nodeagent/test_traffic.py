@@ -75,7 +75,7 @@ def test_a_tap_that_changes_hands_counts_for_the_new_one_from_there_on() -> None
     assert totals(ledger.result()) == {MACHINES[0]: (500, 50), MACHINES[1]: (200, 20)}
 
 
-def test_a_second_card_is_no_reset() -> None:
+def test_a_second_nic_is_no_reset() -> None:
     ledger = begun()
     ledger.observe([tap(500, 50)], START)
     ledger.observe([tap(600, 60), tap(7, 8, device="tap2", origin="boot/2")], START)
@@ -152,7 +152,7 @@ def test_what_is_no_ledger_is_refused(text: bytes) -> None:
 
 
 class _Truth(RuleBasedStateMachine):
-    """Machines with one card each; what passes is known, what the ledger says of it must not be more."""
+    """Machines with one NIC each; what passes is known, what the ledger says of it must not be more."""
 
     texts = Bundle("texts")
 

@@ -1,4 +1,4 @@
-"""What tests of addresses stand on: machines with a card, and pools of either family, without a service around them."""
+"""What tests of addresses stand on: machines with a NIC, and pools of either family, without a service around them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Nic:
     nic_id: UUID
 
 
-async def make_cards(database: Database, world: Fleet, count: int) -> list[Nic]:
-    """So many machines with a card each, recorded and nothing more, all on the world's node."""
+async def make_nics(database: Database, world: Fleet, count: int) -> list[Nic]:
+    """So many machines with a NIC each, recorded and nothing more, all on the world's node."""
     async with database.transaction() as tx:
-        return [await _card(tx, world) for _ in range(count)]
+        return [await _nic(tx, world) for _ in range(count)]
 
 
-async def _card(tx: Transaction, world: Fleet) -> Nic:
+async def _nic(tx: Transaction, world: Fleet) -> Nic:
     vm_id = uuid4()
     await tx.execute(
         """INSERT INTO vms (id, name, hostname, project_id, node_id, image_id, vcpus, memory_mib, disk_gib, status,
@@ -47,11 +47,11 @@ async def make_pool(database: Database, world: Fleet, cidr: str, **figures: Any)
         return pool_id
 
 
-async def take(database: Database, pool_id: UUID, card: Nic, *, primary: bool = True) -> str | None:
+async def take(database: Database, pool_id: UUID, nic: Nic, *, primary: bool = True) -> str | None:
     """An address of the pool in a transaction of its own; None when the pool is full."""
     try:
         async with database.transaction() as tx:
-            taken = await allocate(tx, pool_id, vm_id=card.vm_id, nic_id=card.nic_id, primary=primary)
+            taken = await allocate(tx, pool_id, vm_id=nic.vm_id, nic_id=nic.nic_id, primary=primary)
             return taken.text
     except PoolFull:
         return None

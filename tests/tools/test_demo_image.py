@@ -109,8 +109,8 @@ async def test_what_the_seed_asks_and_the_guest_cannot_do_is_said(demo_image: Pa
         "chpasswd": {"expire": False, "users": [{"name": "alice", "password": "text one", "type": "text"}]},
         "runcmd": [["sh", "-c", "echo ran > /root/mark"], "echo twice >> /root/mark"],
     }
-    card = {"match": {"macaddress": MAC.upper()}, "dhcp4": True, "wakeonlan": True}
-    network = {"version": 2, "ethernets": {"eth0": card}}
+    nic = {"match": {"macaddress": MAC.upper()}, "dhcp4": True, "wakeonlan": True}
+    network = {"version": 2, "ethernets": {"eth0": nic}}
     seed = Seed("refusals", user_data, network).write(tmp_path / "seed.iso")
     async with Guest.started(demo_image, seed, tmp_path, machine=MachineType.PC) as guest:
         await guest.console.expect("svc-seed: instance refusals is set up", BOOT)

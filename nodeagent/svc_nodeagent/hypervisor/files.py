@@ -148,7 +148,7 @@ def read_record(path: Path) -> MachineRecord:
 
 
 def _upgraded(record: dict[str, Any]) -> dict[str, Any]:
-    """A record of the first version said the topology of a card, which is an address's now, and routed addresses one
+    """A record of the first version said the topology of a NIC, which is an address's now, and routed addresses one
     by one. The machines of an agent that is upgraded keep their networks."""
     for nic in record["network"]["nics"]:
         topology = nic.pop("topology", None)

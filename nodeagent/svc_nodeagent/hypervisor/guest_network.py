@@ -21,13 +21,13 @@ from svc_nodeagent.protocol.values import GuestInterface
 Command = tuple[str, ...]
 
 
-class CardNotFound(LookupError):  # noqa: N818 - named for what it says
-    """The guest shows no card with this MAC: it has not seen it yet, or was told to use another."""
+class NicNotFound(LookupError):  # noqa: N818 - named for what it says
+    """The guest shows no NIC with this MAC: it has not seen it yet, or was told to use another."""
 
 
 @dataclass(frozen=True)
-class GuestCard:
-    """A network card as the guest's agent shows it."""
+class GuestNic:
+    """A NIC as the guest's agent shows it."""
 
     name: str
     mac: str
@@ -56,10 +56,10 @@ class Interfaces(_Answer):
 
     found: tuple[_Interface, ...] = Field(alias="return")
 
-    def cards(self) -> tuple[GuestCard, ...]:
+    def nics(self) -> tuple[GuestNic, ...]:
         """Raises `ValueError` for an address that is none."""
         return tuple(
-            GuestCard(
+            GuestNic(
                 name=each.name,
                 mac=each.mac.lower(),
                 addresses=frozenset(ip_interface(f"{address.address}/{address.prefix}") for address in each.addresses),
@@ -89,23 +89,23 @@ class Status(_Answer):
     status: _Status = Field(alias="return")
 
 
-def changes(cards: Sequence[GuestCard], wanted: NetworkSpec, previous: NetworkSpec) -> tuple[Command, ...]:
-    """Commands in the order to run them. Raises `CardNotFound`."""
-    by_mac = {card.mac: card for card in cards}
+def changes(seen: Sequence[GuestNic], wanted: NetworkSpec, previous: NetworkSpec) -> tuple[Command, ...]:
+    """Commands in the order to run them. Raises `NicNotFound`."""
+    by_mac = {own.mac: own for own in seen}
     earlier = {nic.nic_id: nic for nic in previous.nics}
     commands: list[Command] = []
     for index, nic in enumerate(wanted.nics):
         if nic.mac not in by_mac:
-            raise CardNotFound(nic.mac)
-        card, before = by_mac[nic.mac], earlier.get(nic.nic_id)
-        commands += _addresses(card, nic, before)
-        if index == 0:  # the first card leads outside
-            commands += _routes(card, nic, before)
+            raise NicNotFound(nic.mac)
+        own, before = by_mac[nic.mac], earlier.get(nic.nic_id)
+        commands += _addresses(own, nic, before)
+        if index == 0:  # the first NIC leads outside
+            commands += _routes(own, nic, before)
     return tuple(commands)
 
 
 def in_order(nic: NicSpec) -> tuple[GuestAddress, ...]:
-    """A card's addresses, the primary one first: what the guest speaks from, and whose gateway it uses."""
+    """A NIC's addresses, the primary one first: what the guest speaks from, and whose gateway it uses."""
     return tuple(sorted(nic.addresses, key=lambda address: not address.primary))
 
 
@@ -117,28 +117,28 @@ def gateways(nic: NicSpec) -> dict[int, GuestAddress]:
     return found
 
 
-def _addresses(card: GuestCard, nic: NicSpec, before: NicSpec | None) -> list[Command]:
+def _addresses(own: GuestNic, nic: NicSpec, before: NicSpec | None) -> list[Command]:
     wanted = [address.interface for address in in_order(nic)]
-    missing = [address for address in wanted if address not in card.addresses]
+    missing = [address for address in wanted if address not in own.addresses]
     had = [address.interface for address in before.addresses] if before is not None else []
-    surplus = [address for address in had if address in card.addresses and address not in wanted]
+    surplus = [address for address in had if address in own.addresses and address not in wanted]
     return [
-        *(_ip(address.version, "address", "replace", str(address), "dev", card.name) for address in missing),
-        *(_ip(address.version, "address", "del", str(address), "dev", card.name) for address in surplus),
+        *(_ip(address.version, "address", "replace", str(address), "dev", own.name) for address in missing),
+        *(_ip(address.version, "address", "del", str(address), "dev", own.name) for address in surplus),
     ]
 
 
-def _routes(card: GuestCard, nic: NicSpec, before: NicSpec | None) -> list[Command]:
+def _routes(own: GuestNic, nic: NicSpec, before: NicSpec | None) -> list[Command]:
     commands: list[Command] = []
     earlier = gateways(before) if before is not None else {}
     for family, address in gateways(nic).items():
-        known = any(other.interface in card.addresses for other in nic.addresses if other.interface.version == family)
+        known = any(other.interface in own.addresses for other in nic.addresses if other.interface.version == family)
         if known and family in earlier and earlier[family].gateway == address.gateway:
             continue
-        if address.on_link:  # the gateway need not lie in the card's own network
+        if address.on_link:  # the gateway need not lie in the NIC's own network
             host = f"{address.gateway}/{address.interface.max_prefixlen}"
-            commands.append(_ip(family, "route", "replace", host, "dev", card.name))
-        commands.append(_ip(family, "route", "replace", "default", "via", address.gateway, "dev", card.name))
+            commands.append(_ip(family, "route", "replace", host, "dev", own.name))
+        commands.append(_ip(family, "route", "replace", "default", "via", address.gateway, "dev", own.name))
     return commands
 
 

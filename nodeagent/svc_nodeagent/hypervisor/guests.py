@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.connection import CALL_TIMEOUT_SECONDS, PATIENT, Connection, LibvirtError
 from svc_nodeagent.hypervisor.domains import domain_state
-from svc_nodeagent.hypervisor.guest_network import CardNotFound, Command, Interfaces, Started, Status, changes
+from svc_nodeagent.hypervisor.guest_network import Command, Interfaces, NicNotFound, Started, Status, changes
 from svc_nodeagent.protocol import DomainState, FailureCode, GuestTold, NetworkSpec
 
 T = TypeVar("T")
@@ -116,9 +116,9 @@ class Guests:
         try:
             with trio.fail_after(TELL_SECONDS):
                 seen = await self._ask_agent(vm_id, Interfaces, "guest-network-get-interfaces")
-                for command in changes(seen.cards(), network, previous):
+                for command in changes(seen.nics(), network, previous):
                     await self._run_in_guest(vm_id, command)
-        except (HostError, CardNotFound, ValueError, trio.TooSlowError) as error:
+        except (HostError, NicNotFound, ValueError, trio.TooSlowError) as error:
             log.info("guest.network_deferred", vm_id=str(vm_id), why=str(error) or "too slow")
             return GuestTold.AT_BOOT
         return GuestTold.TOLD

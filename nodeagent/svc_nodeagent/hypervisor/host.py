@@ -130,7 +130,7 @@ class LibvirtHost:
         image_networks: Sequence[outbound.Network] = (),
     ) -> AsyncIterator[LibvirtHost]:
         """A host that keeps its files in `folder`, which QEMU's user must be able to pass through. `bridge`: holds the
-        uplink, and bridged cards are plugged into it. `image_networks`: beside the public Internet, where images may
+        uplink, and bridged NICs are plugged into it. `image_networks`: beside the public Internet, where images may
         be fetched from.
 
         It is handed out ready for orders: the network is back to what the records say, and the accelerator is chosen.

@@ -67,11 +67,11 @@ class NetworkFeatures:
     found: tuple[str, ...]
     lacks: dict[str, str]
     kernel_bridges: bool
-    """The kernel guards bridged cards; whether there is a bridge is another question."""
+    """The kernel guards bridged NICs; whether there is a bridge is another question."""
 
     def uplink(self, bridge: str | None) -> Uplink | None:
-        """What bridged cards are plugged into, there or not: the taps of running guests stay while it is away. Whether
-        it filters VLANs is asked again as cards are plugged in."""
+        """What bridged NICs are plugged into, there or not: the taps of running guests stay while it is away. Whether
+        it filters VLANs is asked again as NICs are plugged in."""
         if bridge is None or not self.kernel_bridges:
             return None
         vlans = "vlan" in self.found or "bridged" not in self.found
@@ -79,7 +79,7 @@ class NetworkFeatures:
 
 
 async def network_features(bridge: str | None = None) -> NetworkFeatures:
-    """What this host can carry, by asking its kernel to check rules that it does not keep. `bridge`: what bridged cards
+    """What this host can carry, by asking its kernel to check rules that it does not keep. `bridge`: what bridged NICs
     are plugged into."""
     short = await _kernel_is_short_of()
     no_bridge, no_vlans = await _bridge_lacks(bridge)
@@ -119,7 +119,7 @@ def _missing(short: dict[str, str], *needed: str) -> str | None:
 
 
 async def _bridge_lacks(bridge: str | None) -> tuple[str | None, str | None]:
-    """Why no card can be plugged in, and why none can be given a VLAN."""
+    """Why no NIC can be plugged in, and why none can be given a VLAN."""
     if bridge is None:
         return "The agent was started without --bridge, which names the bridge that holds the uplink.", None
     status, output, _ = await try_program("ip", "-json", "-details", "link", "show", "dev", bridge)

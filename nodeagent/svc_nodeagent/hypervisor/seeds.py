@@ -118,7 +118,7 @@ def _network_config(record: MachineRecord) -> Json:
             }
             for family, address in gateways(nic).items()
         ]
-        card: dict[str, Json] = {
+        ethernet: dict[str, Json] = {
             "match": {"macaddress": nic.mac},
             "set-name": f"eth{index}",
             "dhcp4": False,
@@ -129,6 +129,6 @@ def _network_config(record: MachineRecord) -> Json:
             "routes": routes if index == 0 else [],
         }
         if nic.nameservers:
-            card["nameservers"] = {"addresses": list(nic.nameservers)}
-        ethernets[f"eth{index}"] = card
+            ethernet["nameservers"] = {"addresses": list(nic.nameservers)}
+        ethernets[f"eth{index}"] = ethernet
     return {"version": 2, "ethernets": ethernets}

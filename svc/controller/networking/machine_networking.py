@@ -1,4 +1,4 @@
-"""A machine's network as its owner sees and changes it: cards, addresses, groups, rate; and whether its host has it.
+"""A machine's network as its owner sees and changes it: NICs, addresses, groups, rate; and whether its host has it.
 
 A change is answered as soon as it is recorded; the machine's host follows (`status`). Customers choose among the pools
 that the machine may have a further address of (`pools`), within what their plan allows.
@@ -129,7 +129,7 @@ class NetworkingRequest(Request):
 
 
 class AttachRequest(Request):
-    """What is left out is chosen: IPv4, the first card, and of its `pools` the first with a free address, public ones
+    """What is left out is chosen: IPv4, the first NIC, and of its `pools` the first with a free address, public ones
     before private ones and those behind nat."""
 
     id: UUID
@@ -151,7 +151,7 @@ class RateRequest(Request):
 
 @operations.declare(
     "vm.networking",
-    "Show a machine's cards, addresses, groups, rate and transfer, and whether its host has them",
+    "Show a machine's NICs, addresses, groups, rate and transfer, and whether its host has them",
     Route.get("/vms/{id}/networking"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -265,7 +265,7 @@ def _error(vm: Record, status: NetworkStatus, principal: Principal) -> str | Non
 
 
 async def _nics(queryable: Queryable, vm_id: UUID, *, pools: bool) -> list[Nic]:
-    cards = await queryable.fetch(
+    nics = await queryable.fetch(
         """SELECT nics.id, nics.mac, nics.network_id, networks.name AS network_name, networks.mtu
            FROM nics JOIN networks ON networks.id = nics.network_id WHERE nics.vm_id = $1 ORDER BY nics.position""",
         vm_id,
@@ -279,14 +279,14 @@ async def _nics(queryable: Queryable, vm_id: UUID, *, pools: bool) -> list[Nic]:
     )
     return [
         Nic(
-            id=card["id"],
-            mac=str(card["mac"]).lower(),
-            network_id=card["network_id"],
-            network_name=card["network_name"],
-            mtu=card["mtu"],
-            addresses=_addresses([row for row in held if row["nic_id"] == card["id"]], pools=pools),
+            id=nic["id"],
+            mac=str(nic["mac"]).lower(),
+            network_id=nic["network_id"],
+            network_name=nic["network_name"],
+            mtu=nic["mtu"],
+            addresses=_addresses([row for row in held if row["nic_id"] == nic["id"]], pools=pools),
         )
-        for card in cards
+        for nic in nics
     ]
 
 

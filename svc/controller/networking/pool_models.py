@@ -43,7 +43,7 @@ def _network(given: object) -> IPv4Network | IPv6Network:
 
 
 def _held_address(given: object) -> IPv4Address | IPv6Address:
-    """192.0.2.0/28 is sixteen addresses, so it is refused; 192.0.2.5/28 is one, as a machine's card has it."""
+    """192.0.2.0/28 is sixteen addresses, so it is refused; 192.0.2.5/28 is one, as a machine's NIC has it."""
     if isinstance(given, str) and "%" not in given:
         try:
             interface = ip_interface(given) if "/" in given else ip_interface(ip_address(given))

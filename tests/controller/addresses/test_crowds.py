@@ -16,7 +16,7 @@ from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.networking.pool_edits import update_pool
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
-from tests.support.addresses import Nic, held, make_cards, take
+from tests.support.addresses import Nic, held, make_nics, take
 from tests.support.machine_service import make_fleet
 
 CALLERS = 64
@@ -32,14 +32,14 @@ async def test_64_callers_of_50_addresses_get_50_different_ones_and_14_refusals_
     database: Database,
 ) -> None:
     world = await make_fleet(database, cidr="10.1.0.0/24", first="10.1.0.10", last="10.1.0.59")
-    cards = await make_cards(database, world, CALLERS)
+    nics = await make_nics(database, world, CALLERS)
     for _ in range(50):
         got: list[str | None] = []
 
-        async def call(card: Nic, got: list[str | None] = got) -> None:
-            got.append(await take(database, world.pool_id, card))
+        async def call(nic: Nic, got: list[str | None] = got) -> None:
+            got.append(await take(database, world.pool_id, nic))
 
-        await at_once([lambda card=card: call(card) for card in cards])  # type: ignore[misc]
+        await at_once([lambda nic=nic: call(nic) for nic in nics])  # type: ignore[misc]
         assert got.count(None) == 14
         assert len({ip for ip in got if ip is not None}) == 50
         await database.execute("DELETE FROM allocations WHERE vm_id IS NOT NULL")
@@ -56,26 +56,26 @@ class Ledger:
     freeing: set[str] = field(default_factory=set)
     under_way: list[set[str]] = field(default_factory=list)
 
-    async def take(self, database: Database, pool_id: UUID, card: Nic) -> bool:
+    async def take(self, database: Database, pool_id: UUID, nic: Nic) -> bool:
         seen = self.freeing | self.held.keys()
         self.under_way.append(seen)
-        ip = await take(database, pool_id, card, primary=False)
+        ip = await take(database, pool_id, nic, primary=False)
         self.under_way = [call for call in self.under_way if call is not seen]
         if ip is None:
             assert len(seen) + len(self.under_way) >= self.size, "refused while some were free"
             return False
         assert ip not in self.held, f"{ip} is in two hands"
-        self.held[ip] = card
+        self.held[ip] = nic
         for call in self.under_way:
             call.add(ip)
         return True
 
     async def give_back(self, database: Database, pool_id: UUID, ip: str, *, by_force: bool) -> None:
         """Detached; then the node confirms, or an administrator frees it by force and the node confirms too late."""
-        card = self.held[ip]
+        nic = self.held[ip]
         async with database.transaction() as tx:
-            await begin_release(tx, card.vm_id, IPv4Address(ip))
-        asked = await releasing_of(database, card.vm_id)
+            await begin_release(tx, nic.vm_id, IPv4Address(ip))
+        asked = await releasing_of(database, nic.vm_id)
         assert asked is not None
         self.freeing.add(ip)
         del self.held[ip]
@@ -83,7 +83,7 @@ class Ledger:
             async with database.transaction() as tx:
                 await force_free(tx, pool_id, IPv4Address(ip))
         async with database.transaction() as tx:
-            await free_removed(tx, card.vm_id, [ip], through=asked.through)
+            await free_removed(tx, nic.vm_id, [ip], through=asked.through)
         self.freeing.discard(ip)
 
 
@@ -93,7 +93,7 @@ async def test_64_clients_on_a_24_never_share_an_address_and_are_refused_exactly
     """R7: detach and force-free mixed in, for 100 rounds."""
     chance = random.Random(7)
     world = await make_fleet(database, cidr="10.1.0.0/24")
-    cards = await make_cards(database, world, CALLERS)
+    nics = await make_nics(database, world, CALLERS)
     ledger = Ledger(size=253)
     refused = 0
     for _ in range(100):
@@ -101,10 +101,10 @@ async def test_64_clients_on_a_24_never_share_an_address_and_are_refused_exactly
         free = ledger.size - len(ledger.held)
         answers: list[bool] = []
 
-        async def ask(card: Nic, answers: list[bool] = answers) -> None:
-            answers.append(await ledger.take(database, world.pool_id, card))
+        async def ask(nic: Nic, answers: list[bool] = answers) -> None:
+            answers.append(await ledger.take(database, world.pool_id, nic))
 
-        await at_once([lambda card=card: ask(card) for card in cards])  # type: ignore[misc]
+        await at_once([lambda nic=nic: ask(nic) for nic in nics])  # type: ignore[misc]
         assert answers.count(True) == min(CALLERS, free)
         refused += answers.count(False)
         # Then some give back while others ask.
@@ -114,8 +114,8 @@ async def test_64_clients_on_a_24_never_share_an_address_and_are_refused_exactly
             for ip in leaving
         ]
         mixed += [
-            lambda card=card: ledger.take(database, world.pool_id, card)  # type: ignore[misc]
-            for card in chance.sample(cards, 16)
+            lambda nic=nic: ledger.take(database, world.pool_id, nic)  # type: ignore[misc]
+            for nic in chance.sample(nics, 16)
         ]
         chance.shuffle(mixed)
         async with trio.open_nursery() as nursery:
@@ -129,15 +129,15 @@ async def test_64_clients_on_a_24_never_share_an_address_and_are_refused_exactly
 
 async def test_edits_of_a_pool_and_machines_that_attach_from_it_never_wait_in_a_circle(database: Database) -> None:
     world = await make_fleet(database, cidr="10.1.0.0/24")
-    cards = await make_cards(database, world, 16)
+    nics = await make_nics(database, world, 16)
     edits: list[str] = []
 
-    async def attach(card: Nic) -> None:
+    async def attach(nic: Nic) -> None:
         for _ in range(10):
             async with database.transaction() as tx:
-                await lock_machine(tx, card.vm_id)
-                await allocate(tx, world.pool_id, vm_id=card.vm_id, nic_id=card.nic_id, primary=False)
-                await network_changed(tx, [card.vm_id])
+                await lock_machine(tx, nic.vm_id)
+                await allocate(tx, world.pool_id, vm_id=nic.vm_id, nic_id=nic.nic_id, primary=False)
+                await network_changed(tx, [nic.vm_id])
 
     async def edit() -> None:
         for number in range(20):
@@ -150,7 +150,7 @@ async def test_edits_of_a_pool_and_machines_that_attach_from_it_never_wait_in_a_
                 edits.append(error.code.value)
 
     with trio.fail_after(60):
-        await at_once([*(lambda card=card: attach(card) for card in cards), edit, edit])
+        await at_once([*(lambda nic=nic: attach(nic) for nic in nics), edit, edit])
     assert len(await held(database, world.pool_id)) == 160
     assert "made" in edits
     assert set(edits) <= {"made", ErrorCode.NOT_READY.value}

@@ -12,7 +12,7 @@ from svc_actors.controller.networking.pool_watch import watch_pools
 from svc_actors.controller.networking.reservations import MOST_HOST_ADDRESSES, refresh_host_reservations
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
-from tests.support.addresses import Nic, held, make_cards, make_pool, take
+from tests.support.addresses import Nic, held, make_nics, make_pool, take
 from tests.support.machine_service import Fleet, make_fleet, make_node
 from tests.support.machines import refusal, stage
 
@@ -36,8 +36,8 @@ async def test_the_hosts_own_addresses_are_listed_with_the_reason_and_never_hand
         await say(database, on.world.node_id, "10.9.0.3/8", "192.0.2.1/24", "2001:db8:0:1::9/64", "fe80::1%eth0/64")
         four = await make_pool(database, on.world, "10.9.0.0/29")
         six = await make_pool(database, on.world, "2001:db8::/62")
-        cards = await make_cards(database, on.world, 5)
-        assert [await take(database, four, card) for card in cards] == [
+        nics = await make_nics(database, on.world, 5)
+        assert [await take(database, four, nic) for nic in nics] == [
             "10.9.0.2",
             "10.9.0.4",
             "10.9.0.5",
@@ -59,26 +59,26 @@ async def test_the_hosts_own_addresses_are_listed_with_the_reason_and_never_hand
 
 async def test_what_a_host_gives_up_is_handed_out_again(database: Database) -> None:
     world = await make_fleet(database, cidr="10.1.0.0/30")
-    [card] = await make_cards(database, world, 1)
+    [nic] = await make_nics(database, world, 1)
     await say(database, world.node_id, "10.1.0.2/30")
-    assert await take(database, world.pool_id, card) is None
+    assert await take(database, world.pool_id, nic) is None
     await say(database, world.node_id, "10.2.0.2/30")
-    assert await take(database, world.pool_id, card) == "10.1.0.2"
+    assert await take(database, world.pool_id, nic) == "10.1.0.2"
 
 
 async def test_a_host_elsewhere_takes_nothing(database: Database) -> None:
     world = await make_fleet(database, cidr="10.1.0.0/30")
     location = await database.fetchval("INSERT INTO locations (name) VALUES ('elsewhere') RETURNING id")
     await say(database, await make_node(database, location, "beta"), "10.1.0.2/30")
-    [card] = await make_cards(database, world, 1)
-    assert await take(database, world.pool_id, card) == "10.1.0.2"
+    [nic] = await make_nics(database, world, 1)
+    assert await take(database, world.pool_id, nic) == "10.1.0.2"
 
 
 async def test_a_hosts_address_in_a_machines_hands_is_an_alert_and_is_set_aside_when_it_is_freed(
     database: Database,
 ) -> None:
     world = await make_fleet(database, cidr="10.1.0.0/30")
-    first, second = await make_cards(database, world, 2)
+    first, second = await make_nics(database, world, 2)
     ip = await take(database, world.pool_id, first)
     await say(database, world.node_id, "10.1.0.2/30")
     [(severity, message)] = await alerts(database, "pool-host-address:")
@@ -94,8 +94,8 @@ async def test_a_hosts_address_in_a_machines_hands_is_an_alert_and_is_set_aside_
 
 async def test_a_collision_that_the_host_ends_is_no_alert_any_more(database: Database) -> None:
     world = await make_fleet(database, cidr="10.1.0.0/30")
-    [card] = await make_cards(database, world, 1)
-    ip = await take(database, world.pool_id, card)
+    [nic] = await make_nics(database, world, 1)
+    ip = await take(database, world.pool_id, nic)
     await say(database, world.node_id, "10.1.0.2/30")
     await say(database, world.node_id)
     assert await alerts(database, "pool-host-address:") == []
@@ -119,8 +119,8 @@ async def test_a_host_that_claims_a_whole_pool_takes_a_few_addresses_and_raises_
     [(severity, message)] = await alerts(database, "pool-host-claims:")
     assert severity == "critical"
     assert "The host alpha says that 200 of its addresses are in the pool nat" in message
-    [card] = await make_cards(database, world, 1)
-    assert await take(database, world.pool_id, card) is not None
+    [nic] = await make_nics(database, world, 1)
+    assert await take(database, world.pool_id, nic) is not None
 
     await say(database, world.node_id, *claimed[:3])
 
@@ -175,36 +175,36 @@ async def test_an_address_that_an_operator_set_aside_first_stays_aside_for_the_h
             await on.administrator("pool.unblock", id=pool, ip="10.9.0.2")
         else:
             await on.administrator("pool.unreserve", id=pool, rid=made.id)
-        [card] = await make_cards(database, on.world, 1)
-        assert await take(database, pool, card) is None
+        [nic] = await make_nics(database, on.world, 1)
+        assert await take(database, pool, nic) is None
 
 
-async def fill(database: Database, world: Fleet, cards: list[Nic]) -> list[tuple[str, str]]:
-    for card in cards:
-        await take(database, world.pool_id, card)
+async def fill(database: Database, world: Fleet, nics: list[Nic]) -> list[tuple[str, str]]:
+    for nic in nics:
+        await take(database, world.pool_id, nic)
     await watch_pools(database)
     return await alerts(database, "pool-low:")
 
 
-async def drain(database: Database, cards: list[Nic]) -> list[tuple[str, str]]:
+async def drain(database: Database, nics: list[Nic]) -> list[tuple[str, str]]:
     async with database.transaction() as tx:
-        for card in cards:
-            await tx.execute("DELETE FROM allocations WHERE vm_id = $1", card.vm_id)
+        for nic in nics:
+            await tx.execute("DELETE FROM allocations WHERE vm_id = $1", nic.vm_id)
     await watch_pools(database)
     return await alerts(database, "pool-low:")
 
 
 async def test_a_pool_that_runs_low_is_an_alert_until_there_is_room_again(database: Database) -> None:
     world = await make_fleet(database, cidr="10.1.0.0/24", first="10.1.0.101", last="10.1.0.200")
-    cards = await make_cards(database, world, 100)
-    assert await fill(database, world, cards[:89]) == []
-    [low] = await fill(database, world, cards[89:90])
+    nics = await make_nics(database, world, 100)
+    assert await fill(database, world, nics[:89]) == []
+    [low] = await fill(database, world, nics[89:90])
     assert low == ("warning", "The pool nat of the network nat runs low: 10 of 100 addresses are free.")
-    [full] = await fill(database, world, cards[90:])
+    [full] = await fill(database, world, nics[90:])
     assert full == ("critical", "The pool nat of the network nat is full: none of 100 addresses is free.")
-    [left] = await drain(database, cards[:15])
+    [left] = await drain(database, nics[:15])
     assert left[0] == "critical"
-    assert await drain(database, cards[15:16]) == []
+    assert await drain(database, nics[15:16]) == []
 
 
 async def test_a_pool_that_is_disabled_or_gone_is_not_missed(database: Database) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
-from tests.support.addresses import make_cards, make_pool, take
+from tests.support.addresses import make_nics, make_pool, take
 from tests.support.machines import refusal, stage
 
 
@@ -52,8 +52,8 @@ async def test_the_fullest_pool_is_first_when_asked_by_pressure(database: Databa
     async with stage(database) as on:
         await make_pool(database, on.world, "10.9.0.0/29")
         full = await make_pool(database, on.world, "10.9.1.0/29")
-        for card in await make_cards(database, on.world, 3):
-            await take(database, full, card)
+        for nic in await make_nics(database, on.world, 3):
+            await take(database, full, nic)
         assert (await on.administrator("pool.list", sort="-pressure")).items[0].id == full
         assert (await refusal(on.administrator, "pool.list", sort="colour")).code is ErrorCode.INVALID
 

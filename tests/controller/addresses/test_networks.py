@@ -23,7 +23,7 @@ from svc_actors.controller.networking.security_groups import (
 )
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
-from tests.support.addresses import make_cards, make_pool, take
+from tests.support.addresses import make_nics, make_pool, take
 from tests.support.machine_service import make_fleet
 from tests.support.machines import stage
 
@@ -45,7 +45,7 @@ async def test_one_network_is_the_default_whoever_names_another_at_the_same_mome
 
 async def test_a_networks_mtu_and_a_groups_rules_change_at_once_without_a_deadlock(database: Database) -> None:
     world = await make_fleet(database)
-    cards = await make_cards(database, world, 300)
+    nics = await make_nics(database, world, 300)
     async with database.transaction() as tx:
         group = await create_group(
             tx,
@@ -58,7 +58,7 @@ async def test_a_networks_mtu_and_a_groups_rules_change_at_once_without_a_deadlo
         await tx.execute(
             "INSERT INTO security_group_machines (group_id, vm_id) SELECT $1, unnest($2::uuid[])",
             group["id"],
-            [card.vm_id for card in cards],
+            [nic.vm_id for nic in nics],
         )
     before = await database.fetchval("SELECT sum(net_wanted) FROM vms")
 
@@ -76,7 +76,7 @@ async def test_a_networks_mtu_and_a_groups_rules_change_at_once_without_a_deadlo
     async with trio.open_nursery() as nursery:
         nursery.start_soon(add_rules)
         nursery.start_soon(change_mtu)
-    assert await database.fetchval("SELECT sum(net_wanted) FROM vms") == before + 20 * len(cards)
+    assert await database.fetchval("SELECT sum(net_wanted) FROM vms") == before + 20 * len(nics)
 
 
 async def test_an_address_that_is_blocked_while_its_network_is_being_removed_keeps_it(database: Database) -> None:
@@ -115,7 +115,7 @@ async def test_a_range_is_not_taken_for_its_first_address(database: Database) ->
         with pytest.raises(ValidationError, match="ip"):
             await on.administrator("pool.block", id=pool.id, ip="10.9.0.16/28", note="lab")
         assert (await on.administrator("pool.show", id=pool.id)).blocked_count == 0
-        await on.administrator("pool.block", id=pool.id, ip="10.9.0.17/28", note="as a card has it")
+        await on.administrator("pool.block", id=pool.id, ip="10.9.0.17/28", note="as a NIC has it")
         assert (await on.administrator("pool.show", id=pool.id)).blocked_count == 1
 
 
@@ -125,11 +125,9 @@ async def test_a_listed_sub_prefix_is_blocked_unblocked_and_freed_as_it_is_liste
         blocked = await on.administrator("pool.block", id=pool.id, ip="2001:db8:0:5::/64", note="lab")
         assert blocked.ip == "2001:db8:0:5::/64"
         await on.administrator("pool.unblock", id=pool.id, ip=blocked.ip)
-        [card] = await make_cards(database, on.world, 1)
-        held = await take(database, pool.id, card)
-        await database.execute(
-            "UPDATE allocations SET state = 'releasing', release_id = 1 WHERE vm_id = $1", card.vm_id
-        )
+        [nic] = await make_nics(database, on.world, 1)
+        held = await take(database, pool.id, nic)
+        await database.execute("UPDATE allocations SET state = 'releasing', release_id = 1 WHERE vm_id = $1", nic.vm_id)
         await on.administrator("pool.force_free", id=pool.id, ip=held, note="its host burned down")
         assert (await on.administrator("pool.allocations", id=pool.id)).items == []
 

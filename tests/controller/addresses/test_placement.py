@@ -43,7 +43,7 @@ async def test_another_pool_of_the_network_serves_a_node_that_lacks_the_first_on
     assert (await placed(database, world)).pool_ids == (routed,)
 
 
-async def test_ipv6_is_offered_beside_ipv4_where_the_node_and_the_card_can_have_both(database: Database) -> None:
+async def test_ipv6_is_offered_beside_ipv4_where_the_node_and_the_nic_can_have_both(database: Database) -> None:
     world = await make_fleet(database)
     bridged = await make_pool(database, world, "192.0.2.0/24", topology="bridged")
     six = await make_pool(database, world, "2001:db8::/48")

@@ -10,7 +10,7 @@ import pytest
 from svc_actors.controller.networking.addresses import begin_release, free_removed
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
-from tests.support.addresses import Nic, make_cards, make_pool, take
+from tests.support.addresses import Nic, make_nics, make_pool, take
 from tests.support.machine_service import make_node
 from tests.support.machines import MachineHarness, refusal, stage
 
@@ -23,14 +23,14 @@ async def in_use(
     database: Database, on: MachineHarness, cidr: str = "10.9.0.0/28", **figures: Any
 ) -> tuple[UUID, str, Nic]:
     pool = await make_pool(database, on.world, cidr, **figures)
-    [card] = await make_cards(database, on.world, 1)
-    ip = await take(database, pool, card)
+    [nic] = await make_nics(database, on.world, 1)
+    ip = await take(database, pool, nic)
     assert ip is not None
-    return pool, ip, card
+    return pool, ip, nic
 
 
-async def wanted(database: Database, card: Nic) -> int:
-    generation: int = await database.fetchval("SELECT net_wanted FROM vms WHERE id = $1", card.vm_id)
+async def wanted(database: Database, nic: Nic) -> int:
+    generation: int = await database.fetchval("SELECT net_wanted FROM vms WHERE id = $1", nic.vm_id)
     return generation
 
 
@@ -40,8 +40,8 @@ async def test_an_ipv6_pool_counts_sub_prefixes(database: Database) -> None:
         assert (pool.family, pool.prefix_len, pool.total, pool.free_count) == (6, 64, 65_536, 65_536)
         assert (pool.topology, pool.gateway, pool.guest_prefix_len) == ("routed", "fe80::1", 64)
         assert (pool.range_start, pool.range_end) == ("2001:db8::", "2001:db8:0:ffff::")
-        [card] = await make_cards(database, on.world, 1)
-        assert await take(database, pool.id, card) == "2001:db8::/64"
+        [nic] = await make_nics(database, on.world, 1)
+        assert await take(database, pool.id, nic) == "2001:db8::/64"
         shown = await on.administrator("pool.show", id=pool.id)
         assert (shown.allocated_count, shown.free_count) == (1, 65_535)
         [row] = (await on.administrator("pool.allocations", id=pool.id)).items
@@ -154,18 +154,18 @@ async def test_an_edit_that_strands_an_address_names_it_and_changes_nothing(
     database: Database, change: dict[str, Any], released: bool
 ) -> None:
     async with stage(database) as on:
-        pool, ip, card = await in_use(database, on)
+        pool, ip, nic = await in_use(database, on)
         if released:
             async with database.transaction() as tx:
-                await begin_release(tx, card.vm_id)
+                await begin_release(tx, nic.vm_id)
         before = await on.administrator("pool.show", id=pool)
         refused = await refusal(on.administrator, "pool.update", id=pool, name="other", **change)
         assert (refused.code, refused.details) == (ErrorCode.CONFLICT, {"ip": ip})
         assert ip in refused.message
         assert await on.administrator("pool.show", id=pool) == before
         async with database.transaction() as tx:
-            await begin_release(tx, card.vm_id)
-            await free_removed(tx, card.vm_id, [ip])
+            await begin_release(tx, nic.vm_id)
+            await free_removed(tx, nic.vm_id, [ip])
         assert (await on.administrator("pool.update", id=pool, name="other", **change)).name == "other"
 
 
@@ -188,8 +188,8 @@ async def test_a_pool_leaves_neither_a_node_nor_a_location_where_its_machines_ar
 
 async def test_a_topology_that_a_machines_other_address_forbids_is_refused(database: Database) -> None:
     async with stage(database) as on:
-        pool, ip, card = await in_use(database, on)
-        assert await take(database, on.world.pool_id, card, primary=False) is not None
+        pool, ip, nic = await in_use(database, on)
+        assert await take(database, on.world.pool_id, nic, primary=False) is not None
         refused = await refusal(on.administrator, "pool.update", id=pool, topology="bridged")
         assert (refused.code, refused.details) == (ErrorCode.CONFLICT, {"ip": ip})
         assert (await on.administrator("pool.update", id=pool, topology="routed")).topology == "routed"
@@ -214,13 +214,13 @@ async def test_hosts_are_told_of_what_they_carry_and_of_nothing_else(
     database: Database, change: dict[str, Any], carried: bool
 ) -> None:
     async with stage(database) as on:
-        pool, _, card = await in_use(database, on)
-        [stranger] = await make_cards(database, on.world, 1)
-        before = await wanted(database, card), await wanted(database, stranger)
+        pool, _, nic = await in_use(database, on)
+        [stranger] = await make_nics(database, on.world, 1)
+        before = await wanted(database, nic), await wanted(database, stranger)
         shown = await on.administrator("pool.update", id=pool, **change)
         for name, value in change.items():
             assert getattr(shown, name) == value
-        assert await wanted(database, card) == before[0] + carried
+        assert await wanted(database, nic) == before[0] + carried
         assert await wanted(database, stranger) == before[1]
 
 
@@ -251,24 +251,24 @@ async def test_the_gateways_reservation_moves_with_it(database: Database) -> Non
         await on.administrator("pool.update", id=pool, gateway="10.9.0.4")
         kept = [(each.ip, each.kind) for each in (await on.administrator("pool.reservations", id=pool)).items]
         assert kept == [("10.9.0.0", "network"), ("10.9.0.4", "gateway"), ("10.9.0.7", "broadcast")]
-        cards = await make_cards(database, on.world, 6)
-        got = {await take(database, pool, card) for card in cards}
+        nics = await make_nics(database, on.world, 6)
+        got = {await take(database, pool, nic) for nic in nics}
         assert got == {"10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.5", "10.9.0.6", None}
 
 
 async def test_a_changed_mtu_is_told_to_every_machine_of_the_network(database: Database) -> None:
     async with stage(database) as on:
-        [card] = await make_cards(database, on.world, 1)
-        before = await wanted(database, card)
+        [nic] = await make_nics(database, on.world, 1)
+        before = await wanted(database, nic)
         await on.administrator("network.update", id=on.world.network_id, mtu=1500)
-        assert await wanted(database, card) == before
+        assert await wanted(database, nic) == before
         await on.administrator("network.update", id=on.world.network_id, mtu=9000)
-        assert await wanted(database, card) == before + 1
+        assert await wanted(database, nic) == before + 1
 
 
 async def test_a_pool_goes_only_when_nothing_of_it_is_held(database: Database) -> None:
     async with stage(database) as on:
-        pool, ip, card = await in_use(database, on)
+        pool, ip, nic = await in_use(database, on)
 
         async def refused() -> dict[str, object] | None:
             error = await refusal(on.administrator, "pool.delete", id=pool)
@@ -277,7 +277,7 @@ async def test_a_pool_goes_only_when_nothing_of_it_is_held(database: Database) -
 
         assert await refused() == {"allocated": 1}
         async with database.transaction() as tx:
-            await begin_release(tx, card.vm_id)
+            await begin_release(tx, nic.vm_id)
         assert await refused() == {"releasing": 1}
         await on.administrator("pool.force_free", id=pool, ip=ip, note="x")
         await on.administrator("pool.block", id=pool, ip=ip, note="x")
@@ -292,12 +292,12 @@ async def test_a_pool_goes_only_when_nothing_of_it_is_held(database: Database) -
 
 async def test_a_pool_is_not_bridged_under_a_machine_that_its_host_could_not_filter_there(database: Database) -> None:
     async with stage(database) as on:
-        pool, _, card = await in_use(database, on, topology="routed")
+        pool, _, nic = await in_use(database, on, topology="routed")
         await facts(database, on.world.node_id, network_features=["routed", "bridged"])
         group = await database.fetchval("INSERT INTO security_groups (name) VALUES ('web') RETURNING id")
-        await database.execute("INSERT INTO security_group_machines VALUES ($1, $2)", card.vm_id, group)
+        await database.execute("INSERT INTO security_group_machines VALUES ($1, $2)", nic.vm_id, group)
         refused = await refusal(on.administrator, "pool.update", id=pool, topology="bridged")
-        assert (refused.code, str(card.vm_id) in refused.message) == (ErrorCode.CONFLICT, True)  # Its name is its id.
+        assert (refused.code, str(nic.vm_id) in refused.message) == (ErrorCode.CONFLICT, True)  # Its name is its id.
         assert (await on.administrator("pool.show", id=pool)).topology == "routed"
         await database.execute("DELETE FROM security_group_machines")
         assert (await on.administrator("pool.update", id=pool, topology="bridged")).topology == "bridged"

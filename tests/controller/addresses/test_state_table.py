@@ -36,7 +36,7 @@ from svc_actors.controller.networking.reservations import block, reserve, unbloc
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, Transaction
 from tests.conftest import Cluster
-from tests.support.addresses import Nic, held, make_cards, make_pool
+from tests.support.addresses import Nic, held, make_nics, make_pool
 from tests.support.machine_service import make_fleet
 from tests.support.threaded_database import ThreadedDatabase, opened
 
@@ -70,7 +70,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class Ground:
-    cards: list[Nic]
+    nics: list[Nic]
     pools: dict[str, UUID]
 
 
@@ -80,7 +80,7 @@ async def make_ground(database: Database) -> Ground:
         IPV4: await make_pool(database, world, IPV4, range_end=IPv4Address(ADDRESSES[IPV4][-1])),
         IPV6: await make_pool(database, world, IPV6),
     }
-    return Ground(await make_cards(database, world, MACHINES), pools)
+    return Ground(await make_nics(database, world, MACHINES), pools)
 
 
 machines = st.integers(0, MACHINES - 1)
@@ -134,11 +134,11 @@ class AddressStates(RuleBasedStateMachine):
 
     @rule(machine=machines, crash=crashes)
     def attach(self, machine: int, crash: bool) -> None:
-        card = self.ground.cards[machine]
+        nic = self.ground.nics[machine]
         free = self.free
 
         async def attach(tx: Transaction) -> str:
-            taken = await allocate(tx, self.pool_id, vm_id=card.vm_id, nic_id=card.nic_id, primary=False)
+            taken = await allocate(tx, self.pool_id, vm_id=nic.vm_id, nic_id=nic.nic_id, primary=False)
             return taken.text
 
         if not free:
@@ -152,10 +152,10 @@ class AddressStates(RuleBasedStateMachine):
 
     @rule(machine=machines, place=places, crash=crashes)
     def attach_this(self, machine: int, place: int, crash: bool) -> None:
-        card, ip = self.ground.cards[machine], self.ip(place)
+        nic, ip = self.ground.nics[machine], self.ip(place)
 
         async def attach(tx: Transaction) -> bool:
-            await allocate(tx, self.pool_id, vm_id=card.vm_id, nic_id=card.nic_id, primary=False, ip=self.asked(ip))
+            await allocate(tx, self.pool_id, vm_id=nic.vm_id, nic_id=nic.nic_id, primary=False, ip=self.asked(ip))
             return True
 
         if ip in self.held:
@@ -169,7 +169,7 @@ class AddressStates(RuleBasedStateMachine):
         holding = self.held.get(ip)
         if holding is None or holding.machine is None:
             return
-        vm_id = self.ground.cards[holding.machine].vm_id
+        vm_id = self.ground.nics[holding.machine].vm_id
 
         async def detach(tx: Transaction) -> tuple[str, ...]:
             return await begin_release(tx, vm_id, self.asked(ip))
@@ -182,8 +182,8 @@ class AddressStates(RuleBasedStateMachine):
 
     @rule(machine=machines, crash=crashes)
     def delete_machine(self, machine: int, crash: bool) -> None:
-        """Its addresses, that is; the same card stands for a machine made anew."""
-        vm_id = self.ground.cards[machine].vm_id
+        """Its addresses, that is; the same NIC stands for a machine made anew."""
+        vm_id = self.ground.nics[machine].vm_id
 
         async def delete(tx: Transaction) -> bool:
             await begin_release(tx, vm_id)
@@ -276,7 +276,7 @@ class AddressStates(RuleBasedStateMachine):
     @rule(machine=machines)
     def host_releases(self, machine: int) -> None:
         """The node is asked and does it. Its answer is under way."""
-        vm_id = self.ground.cards[machine].vm_id
+        vm_id = self.ground.nics[machine].vm_id
 
         async def read(database: Database) -> Any:
             return await releasing_of(database, vm_id)
@@ -293,7 +293,7 @@ class AddressStates(RuleBasedStateMachine):
     def answer_arrives(self, which: int, crash: bool) -> None:
         """Any answer that was ever given, also one that arrived before."""
         answer = self.answers[which % len(self.answers)]
-        vm_id = self.ground.cards[answer.machine].vm_id
+        vm_id = self.ground.nics[answer.machine].vm_id
 
         async def free(tx: Transaction) -> list[str]:
             return await free_removed(tx, vm_id, answer.removed, through=answer.through)
@@ -330,13 +330,13 @@ class AddressStates(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """None is lost: whatever is free is handed out, each once, and then the pool is full."""
-        card = self.ground.cards[0]
+        nic = self.ground.nics[0]
         given: list[str] = []
 
         async def take_all(tx: Transaction) -> None:
             try:
                 while True:
-                    taken = await allocate(tx, self.pool_id, vm_id=card.vm_id, nic_id=card.nic_id, primary=False)
+                    taken = await allocate(tx, self.pool_id, vm_id=nic.vm_id, nic_id=nic.nic_id, primary=False)
                     given.append(taken.text)
             except PoolFull:
                 return

@@ -10,7 +10,7 @@ import pytest
 from svc_actors.controller.networking.addresses import begin_release, free_removed, releasing_of
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
-from tests.support.addresses import held, make_cards, make_pool, take
+from tests.support.addresses import held, make_nics, make_pool, take
 from tests.support.machines import MachineHarness, refusal, stage
 
 FOURTH, SIXTH = "10.9.0.0/28", "2001:db8::/60"
@@ -28,14 +28,14 @@ async def audited(database: Database, operation: str) -> dict[str, Any]:
 
 
 async def releasing(database: Database, on: MachineHarness, cidr: str) -> tuple[Any, str, Any]:
-    """A pool, an address of it that a machine's host has not let go of yet, and the machine's card."""
+    """A pool, an address of it that a machine's host has not let go of yet, and the machine's NIC."""
     pool = await make_pool(database, on.world, cidr)
-    [card] = await make_cards(database, on.world, 1)
-    ip = await take(database, pool, card)
+    [nic] = await make_nics(database, on.world, 1)
+    ip = await take(database, pool, nic)
     assert ip is not None
     async with database.transaction() as tx:
-        await begin_release(tx, card.vm_id)
-    return pool, ip, card
+        await begin_release(tx, nic.vm_id)
+    return pool, ip, nic
 
 
 @FAMILIES
@@ -70,14 +70,14 @@ async def test_free_to_blocked_and_back(database: Database, cidr: str, asked: st
 @pytest.mark.parametrize("cidr", [FOURTH, SIXTH])
 async def test_releasing_to_free_by_force_is_audited_and_needs_no_node(database: Database, cidr: str) -> None:
     async with stage(database) as on:
-        pool, ip, card = await releasing(database, on, cidr)
+        pool, ip, nic = await releasing(database, on, cidr)
         address = ip.split("/")[0]
         with pytest.raises(ValueError, match="note"):
             await on.administrator("pool.force_free", id=pool, ip=address)
         await on.administrator("pool.force_free", id=pool, ip=address, note="the host burnt down")
         assert await held(database, pool) == []
         told = await audited(database, "pool.force_free")
-        assert (told["ip"], told["note"], told["vm_id"]) == (ip, "the host burnt down", str(card.vm_id))
+        assert (told["ip"], told["note"], told["vm_id"]) == (ip, "the host burnt down", str(nic.vm_id))
 
 
 @pytest.mark.parametrize("cidr", ["10.9.0.0/30", "2001:db8::/64"])
@@ -85,24 +85,24 @@ async def test_what_a_node_confirms_after_a_force_free_does_not_touch_the_next_h
     database: Database, cidr: str
 ) -> None:
     async with stage(database) as on:
-        pool, ip, card = await releasing(database, on, cidr)
-        asked = await releasing_of(database, card.vm_id)
+        pool, ip, nic = await releasing(database, on, cidr)
+        asked = await releasing_of(database, nic.vm_id)
         assert asked is not None
         await on.administrator("pool.force_free", id=pool, ip=ip.split("/")[0], note="gone")
-        [other] = await make_cards(database, on.world, 1)
+        [other] = await make_nics(database, on.world, 1)
         assert await take(database, pool, other) == ip
         async with database.transaction() as tx:
-            assert await free_removed(tx, card.vm_id, [ip], through=asked.through) == []
+            assert await free_removed(tx, nic.vm_id, [ip], through=asked.through) == []
             await begin_release(tx, other.vm_id)
-            assert await free_removed(tx, card.vm_id, [ip], through=asked.through) == []
+            assert await free_removed(tx, nic.vm_id, [ip], through=asked.through) == []
         assert await held(database, pool) == [(ip, "releasing")]
 
 
 async def test_only_a_released_address_is_freed_by_force(database: Database) -> None:
     async with stage(database) as on:
         pool = await make_pool(database, on.world, FOURTH)
-        [card] = await make_cards(database, on.world, 1)
-        ip = await take(database, pool, card)
+        [nic] = await make_nics(database, on.world, 1)
+        ip = await take(database, pool, nic)
         await on.administrator("pool.block", id=pool, ip="10.9.0.9", note="x")
         for address, state in (
             (ip, "allocated"),
@@ -119,8 +119,8 @@ async def test_only_a_released_address_is_freed_by_force(database: Database) -> 
 async def test_an_address_that_a_machine_holds_is_neither_blocked_nor_reserved(database: Database) -> None:
     async with stage(database) as on:
         pool = await make_pool(database, on.world, FOURTH)
-        [card] = await make_cards(database, on.world, 1)
-        ip = await take(database, pool, card)
+        [nic] = await make_nics(database, on.world, 1)
+        ip = await take(database, pool, nic)
         assert ip == "10.9.0.2"
         for name, values in (
             ("pool.block", {"ip": ip}),

@@ -28,7 +28,7 @@ from svc_actors.controller.networking.reservations import refresh_host_reservati
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.controller.addresses.test_hosts import alerts, say
-from tests.support.addresses import Nic, held, make_cards, make_pool, take
+from tests.support.addresses import Nic, held, make_nics, make_pool, take
 from tests.support.machine_service import ADMINISTRATOR, SEALER, make_fleet, make_node
 
 Call = Callable[[], Awaitable[object]]
@@ -63,15 +63,15 @@ class Callers:
         return count
 
 
-async def attached(database: Database, card: Nic, wanted: NewAddress) -> str:
+async def attached(database: Database, nic: Nic, wanted: NewAddress) -> str:
     async with database.transaction() as tx:
-        return await attach(tx, ADMINISTRATOR, await lock_machine(tx, card.vm_id), wanted)
+        return await attach(tx, ADMINISTRATOR, await lock_machine(tx, nic.vm_id), wanted)
 
 
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_an_address_is_asked_for_by_name_exactly_while_it_is_let_go(database: Database, deleted: bool) -> None:
     world = await make_fleet(database, cidr="10.1.0.0/24")
-    first, second = await make_cards(database, world, 2)
+    first, second = await make_nics(database, world, 2)
     ip = await take(database, world.pool_id, first) or ""
     await say(database, world.node_id, f"{ip}/24")
     if not deleted:
@@ -129,13 +129,13 @@ async def test_no_address_is_taken_of_a_pool_that_is_just_being_moved_away_from_
     pool = await make_pool(database, world, "10.9.0.0/24")
     await database.execute("UPDATE pools SET created_at = '2000-01-01' WHERE id = $1", pool)
     beta = await make_node(database, world.location_id, "beta")
-    [card] = await make_cards(database, world, 1)
+    [nic] = await make_nics(database, world, 1)
     wanted = NewAddress(pool_id=pool if named else None, bounded=False)
     async with trio.open_nursery() as nursery:
         async with database.transaction() as tx:
             await update_pool(tx, pool, {"node_ids": [beta]})
             callers = Callers(database, nursery)
-            await callers.begin(lambda: attached(database, card, wanted))
+            await callers.begin(lambda: attached(database, nic, wanted))
     assert callers.came_to == [ErrorCode.CONFLICT if named else "10.77.0.2"]
     assert await held(database, pool) == []
 
@@ -147,8 +147,8 @@ async def test_a_creation_that_finds_a_nodes_pools_full_holds_none_of_them_while
     beta = await make_node(database, world.location_id, "beta", cpus=2)
     await database.execute("UPDATE pools SET node_ids = $1", [beta])
     full = await make_pool(database, world, "10.9.0.0/30", node_ids=[world.node_id])
-    [card] = await make_cards(database, world, 1)
-    await take(database, full, card)
+    [nic] = await make_nics(database, world, 1)
+    await take(database, full, nic)
     async with trio.open_nursery() as nursery:
         async with database.transaction() as tx:
             await lock_pool(tx, world.pool_id)
@@ -180,8 +180,8 @@ async def test_an_address_that_moves_from_one_host_to_another_stays_set_aside(da
             await refresh_host_reservations(tx, location_id=world.location_id)
             callers = Callers(database, nursery)
             await callers.begin(lambda: say(database, beta, "10.1.0.2/30"))
-    [card] = await make_cards(database, world, 1)
-    assert await take(database, world.pool_id, card) is None
+    [nic] = await make_nics(database, world, 1)
+    assert await take(database, world.pool_id, nic) is None
 
 
 async def test_a_pool_that_goes_while_the_pools_are_looked_at_leaves_no_alert(database: Database) -> None:

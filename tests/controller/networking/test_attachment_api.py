@@ -53,7 +53,7 @@ def addresses(networking: machine_networking.MachineNetworking) -> list[machine_
     return [address for nic in networking.nics for address in nic.addresses]
 
 
-async def test_a_customer_sees_cards_addresses_and_what_the_plan_allows_and_not_the_pools(database: Database) -> None:
+async def test_a_customer_sees_nics_addresses_and_what_the_plan_allows_and_not_the_pools(database: Database) -> None:
     async with open_stage(database) as stage:
         vm_id = await stage.machine(plan_id=await plan(stage, 3))
         shown = await (await customer(stage))("vm.networking", id=vm_id)

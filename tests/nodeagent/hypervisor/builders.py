@@ -72,7 +72,7 @@ def nic(
 
 
 def network(*addresses: str, firewall: Firewall | None = None, isolated: bool = False) -> NetworkSpec:
-    """One card for each address, with a MAC made from it."""
+    """One NIC for each address, with a MAC made from it."""
     return NetworkSpec(
         nics=tuple(nic(each, mac=mac_of(each)) for each in addresses or (ADDRESS,)),
         firewall=firewall,

@@ -70,15 +70,15 @@ def test_every_file_is_named_with_its_format_and_none_is_relabelled() -> None:
         assert label.get("relabel") == "no"
 
 
-def test_each_card_is_joined_to_the_tap_of_its_nic_which_libvirt_leaves_alone() -> None:
+def test_each_nic_is_joined_to_the_tap_of_its_nic_which_libvirt_leaves_alone() -> None:
     spec = machine(network("10.213.0.2", "10.213.0.3"))
     targets = [target for target in defined(spec).iterfind("devices/interface/target")]
-    assert [target.get("dev") for target in targets] == [Naming().tap(card.nic_id) for card in spec.network.nics]
+    assert [target.get("dev") for target in targets] == [Naming().tap(nic.nic_id) for nic in spec.network.nics]
     assert {target.get("managed") for target in targets} == {"no"}
     assert all(len(str(target.get("dev"))) <= 15 for target in targets)
 
 
-def test_a_card_with_a_larger_mtu_is_told_to_the_guest() -> None:
+def test_a_nic_with_a_larger_mtu_is_told_to_the_guest() -> None:
     spec = machine(NetworkSpec(nics=(nic(mtu=9000),)))
     assert [mtu.get("size") for mtu in defined(spec).iter("mtu")] == ["9000"]
 

@@ -42,7 +42,7 @@ _TUNSETIFF, _TAP, _NO_PI = 0x400454CA, 0x0002, 0x1000
 
 
 class GuestEnd:
-    """The guest's network card: frames in and out of a tap that the host made."""
+    """The guest's NIC: frames in and out of a tap that the host made."""
 
     def __init__(self, descriptor: int, mac: str) -> None:
         self.descriptor = descriptor
@@ -82,7 +82,7 @@ class GuestEnd:
             yield os.read(self.descriptor, 2048)
 
     async def learn_gateway(self, sender: str) -> None:
-        """Ask until answered, as guests do: a card that was just plugged in carries nothing for up to a second."""
+        """Ask until answered, as guests do: a NIC that was just plugged in carries nothing for up to a second."""
         with trio.fail_after(5):
             while self.host_mac == BROADCAST:
                 self.send(self.arp(sender))
@@ -180,7 +180,7 @@ async def test_a_guest_cannot_claim_anothers_address_or_mac_in_arp(host_network:
     assert OTHER not in neighbours
 
 
-async def test_ipv6_does_not_leave_a_card_without_ipv6_addresses(host_network: HostNetwork, naming: Naming) -> None:
+async def test_ipv6_does_not_leave_a_nic_without_ipv6_addresses(host_network: HostNetwork, naming: Naming) -> None:
     spec = network(ADDRESS)
     await host_network.apply(uuid4(), spec)
     device = naming.tap(spec.nics[0].nic_id)
@@ -551,7 +551,7 @@ async def test_two_machines_that_ask_for_one_address_at_once_are_not_both_given_
     assert carried(await host_network.probe()) == [ADDRESS]
 
 
-async def test_a_bridged_card_is_plugged_in_and_given_nothing_of_the_host(naming: Naming, clean_host: None) -> None:
+async def test_a_bridged_nic_is_plugged_in_and_given_nothing_of_the_host(naming: Naming, clean_host: None) -> None:
     bridge = f"b{naming.device_prefix}"
     await run_program("ip", "link", "add", bridge, "type", "bridge")
     try:
@@ -572,7 +572,7 @@ async def test_a_bridged_card_is_plugged_in_and_given_nothing_of_the_host(naming
         await run_program("ip", "link", "del", "dev", bridge)
 
 
-async def test_an_address_taken_from_a_card_is_neither_routed_nor_let_through(
+async def test_an_address_taken_from_a_nic_is_neither_routed_nor_let_through(
     host_network: HostNetwork, naming: Naming
 ) -> None:
     vm_id, spec = uuid4(), network(ADDRESS)
@@ -614,7 +614,7 @@ async def test_rules_of_others_are_left_alone(host_network: HostNetwork) -> None
         await run_program("nft", "delete", "table", "inet", foreign)
 
 
-async def test_a_card_with_jumbo_frames_and_a_routed_one_stand_side_by_side(
+async def test_a_nic_with_jumbo_frames_and_a_routed_one_stand_side_by_side(
     host_network: HostNetwork, naming: Naming
 ) -> None:
     jumbo, routed = nic(ADDRESS, mtu=9000), nic("198.51.100.7", topology=Topology.ROUTED)

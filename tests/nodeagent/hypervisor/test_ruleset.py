@@ -90,7 +90,7 @@ def test_a_change_names_one_machine_and_flushes_nothing_that_is_shared() -> None
     assert bodies(commands, "table", verb="delete") == []
 
 
-def test_a_card_may_speak_from_its_own_addresses_only() -> None:
+def test_a_nic_may_speak_from_its_own_addresses_only() -> None:
     (tap,) = planned(NetworkSpec(nics=(nic("10.213.0.2", address("2001:db8:0:5::1/64", topology=Topology.ROUTED)),)))
     assert let_in([list(each) for each in guard.rules(tap)]) == {
         ip_network("10.213.0.2"),
@@ -172,7 +172,7 @@ def test_only_guests_behind_nat_are_masqueraded() -> None:
     assert (found[ruleset.NAT4], found[ruleset.NAT6]) == (["10.213.0.2"], [taps[1].device])
 
 
-def test_dns_is_open_only_at_a_gateway_that_is_a_nameserver_of_the_card() -> None:
+def test_dns_is_open_only_at_a_gateway_that_is_a_nameserver_of_the_nic() -> None:
     closed, opened = planned(
         NetworkSpec(nics=(nic("10.213.0.2"), nic("10.213.0.3", nameservers=(address("10.213.0.3").gateway, "9.9.9.9"))))
     )
@@ -254,7 +254,7 @@ def test_the_host_answers_for_neighbours_only_where_the_guest_believes_to_have_s
     assert (alone.believes_in_neighbours, among.believes_in_neighbours) == (False, True)
 
 
-def test_releasing_an_address_keeps_the_card_and_its_others() -> None:
+def test_releasing_an_address_keeps_the_nic_and_its_others() -> None:
     spec = NetworkSpec(
         nics=(nic("10.213.0.2", address("2001:db8:0:5::1/64")), nic("10.213.0.3")), firewall=FIREWALL, generation=7
     )
@@ -269,7 +269,7 @@ def test_addresses_are_named_as_the_protocol_writes_them() -> None:
     assert networks_of(spec) == (ip_network("10.213.0.2"), ip_network(SUB_PREFIX))
 
 
-def test_a_cards_link_local_address_is_made_from_its_mac() -> None:
+def test_a_nics_link_local_address_is_made_from_its_mac() -> None:
     assert link_local("52:54:00:12:34:56") == IPv6Address("fe80::5054:ff:fe12:3456")
 
 

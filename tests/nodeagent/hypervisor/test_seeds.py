@@ -59,10 +59,10 @@ def address(text: str, gateway: str, *, primary: bool = False) -> GuestAddress:
     )
 
 
-def ethernets(*cards: tuple[GuestAddress, ...]) -> dict[str, Any]:
+def ethernets(*held: tuple[GuestAddress, ...]) -> dict[str, Any]:
     nics = tuple(
         NicSpec(nic_id=uuid4(), mac=f"52:54:00:00:00:0{number}", addresses=addresses)
-        for number, addresses in enumerate(cards)
+        for number, addresses in enumerate(held)
     )
     rendered = render(record(machine(NetworkSpec(nics=nics))), None)
     loaded: dict[str, Any] = json.loads(rendered["network-config"])
@@ -70,16 +70,16 @@ def ethernets(*cards: tuple[GuestAddress, ...]) -> dict[str, Any]:
     return dict(loaded["ethernets"])
 
 
-def test_every_card_is_found_by_its_mac_and_only_the_first_leads_outside() -> None:
+def test_every_nic_is_found_by_its_mac_and_only_the_first_leads_outside() -> None:
     found = ethernets((address("192.0.2.5/32", "192.0.2.1"),), (address("192.0.2.6/32", "192.0.2.1"),))
-    assert [card["match"]["macaddress"] for card in found.values()] == ["52:54:00:00:00:00", "52:54:00:00:00:01"]
+    assert [nic["match"]["macaddress"] for nic in found.values()] == ["52:54:00:00:00:00", "52:54:00:00:00:01"]
     assert found["eth0"]["addresses"] == ["192.0.2.5/32"]
     assert found["eth0"]["routes"] == [{"to": "0.0.0.0/0", "via": "192.0.2.1", "on-link": True}]
     assert found["eth1"]["routes"] == []
 
 
 def test_each_family_leads_outside_by_the_gateway_of_its_primary_address() -> None:
-    card = ethernets(
+    nic = ethernets(
         (
             address("198.51.100.7/32", "198.51.100.1"),
             address("2001:db8:0:5::1/64", "fe80::1"),
@@ -87,12 +87,12 @@ def test_each_family_leads_outside_by_the_gateway_of_its_primary_address() -> No
             address("2001:db8:0:6::1/64", "fe80::2"),
         )
     )["eth0"]
-    assert card["addresses"] == ["192.0.2.5/32", "198.51.100.7/32", "2001:db8:0:5::1/64", "2001:db8:0:6::1/64"]
-    assert card["routes"] == [
+    assert nic["addresses"] == ["192.0.2.5/32", "198.51.100.7/32", "2001:db8:0:5::1/64", "2001:db8:0:6::1/64"]
+    assert nic["routes"] == [
         {"to": "0.0.0.0/0", "via": "192.0.2.1", "on-link": True},
         {"to": "::/0", "via": "fe80::1", "on-link": True},
     ]
-    assert (card["dhcp4"], card["accept-ra"]) == (False, False)
+    assert (nic["dhcp4"], nic["accept-ra"]) == (False, False)
 
 
 def test_the_network_is_read_anew_at_every_boot() -> None:
@@ -102,10 +102,10 @@ def test_the_network_is_read_anew_at_every_boot() -> None:
 async def test_a_running_guest_that_restarts_by_itself_reads_the_present_seed(tmp_path: Path) -> None:
     """QEMU holds the file open that was there when the guest was started."""
     path = tmp_path / "seed.iso"
-    await write_seed(record(spec := machine(one_card("192.0.2.5/32"))), HASH, path, (0, 0))
+    await write_seed(record(spec := machine(one_nic("192.0.2.5/32"))), HASH, path, (0, 0))
     with path.open("rb") as held:
         length = len(held.read())
-        later = spec.model_copy(update={"network": one_card("192.0.2.5/32", "198.51.100.7/32")})
+        later = spec.model_copy(update={"network": one_nic("192.0.2.5/32", "198.51.100.7/32")})
         await write_seed(record(later), None, path, (0, 0))
         held.seek(0)
         content = held.read()
@@ -115,7 +115,7 @@ async def test_a_running_guest_that_restarts_by_itself_reads_the_present_seed(tm
     assert [entry.name for entry in tmp_path.iterdir()] == ["seed.iso"]
 
 
-def one_card(*texts: str) -> NetworkSpec:
+def one_nic(*texts: str) -> NetworkSpec:
     addresses = tuple(address(text, "192.0.2.1") for text in texts)
     return NetworkSpec(nics=(NicSpec(nic_id=uuid4(), mac="52:54:00:00:00:01", addresses=addresses),))
 

@@ -93,10 +93,10 @@ async def test_a_guest_that_answers_nonsense_or_fails_is_left_to_its_next_start(
 
 
 async def test_a_guest_that_answers_megabytes_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = {**CARDS[0], "ip-addresses": CARDS[0]["ip-addresses"] * 1_000}  # type: ignore[operator]
+    nic = {**CARDS[0], "ip-addresses": CARDS[0]["ip-addresses"] * 1_000}  # type: ignore[operator]
     guest = OneGuest(
         monkeypatch,
-        lambda command, given: [card] if command == "guest-network-get-interfaces" else good(command, given),
+        lambda command, given: [nic] if command == "guest-network-get-interfaces" else good(command, given),
     )
 
     assert await guest.told() is GuestTold.AT_BOOT

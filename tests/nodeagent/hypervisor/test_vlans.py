@@ -1,4 +1,4 @@
-"""A bridged card's VLAN, in the commands that a host is given: not every kernel that runs tests keeps VLANs apart."""
+"""A bridged NIC's VLAN, in the commands that a host is given: not every kernel that runs tests keeps VLANs apart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.nodeagent.hypervisor.builders import nic
 BRIDGE = Uplink("br-out", vlans=True)
 
 
-def card(vlan: int | None) -> TapPlan:
+def tap_in(vlan: int | None) -> TapPlan:
     spec = nic(topology=Topology.BRIDGED).model_copy(update={"vlan": vlan})
     (tap,) = plan(uuid4(), NetworkSpec(nics=(spec,)), Naming(), BRIDGE)
     return tap
@@ -67,38 +67,38 @@ def seen(tap: TapPlan, *, bridge: str | None) -> Iterable[tuple[str, SeenTap]]:
 
 
 @pytest.mark.parametrize("was_running", [False, True], ids=["new", "of a running guest"])
-async def test_a_card_is_in_its_vlan_before_it_carries_anything(
+async def test_a_nic_is_in_its_vlan_before_it_carries_anything(
     monkeypatch: pytest.MonkeyPatch, bridge: Path, was_running: bool
 ) -> None:
-    tap, port = card(7), Port(1)
+    tap, port = tap_in(7), Port(1)
     monkeypatch.setattr(taps, "run_program", port.run)
     await HostNetwork(Naming(), {})._open((tap,), dict(seen(tap, bridge=None) if was_running else ()))
     expected = [f"link set dev {tap.device} {change}" for change in ("down", f"master {BRIDGE.bridge}")]
     assert port.commands == [*expected, "vlan del 1", "vlan add 7", f"link set dev {tap.device} up"]
 
 
-async def test_a_card_that_stands_is_not_taken_down(monkeypatch: pytest.MonkeyPatch, bridge: Path) -> None:
-    tap, port = card(7), Port(7)
+async def test_a_nic_that_stands_is_not_taken_down(monkeypatch: pytest.MonkeyPatch, bridge: Path) -> None:
+    tap, port = tap_in(7), Port(7)
     monkeypatch.setattr(taps, "run_program", port.run)
     await HostNetwork(Naming(), {})._open((tap,), dict(seen(tap, bridge=BRIDGE.bridge)))
     assert port.commands == []
 
 
 @pytest.mark.parametrize(("begins_in", "left"), [(1, {1}), (0, set())])
-async def test_a_card_whose_pool_has_no_vlan_any_more_leaves_it(
+async def test_a_nic_whose_pool_has_no_vlan_any_more_leaves_it(
     monkeypatch: pytest.MonkeyPatch, bridge: Path, begins_in: int, left: set[int]
 ) -> None:
     port = Port(7)
     (bridge / "default_pvid").write_text(f"{begins_in}\n")
     monkeypatch.setattr(taps, "run_program", port.run)
-    await taps.set_vlan(card(None))
+    await taps.set_vlan(tap_in(None))
     assert port.vlans == left
 
 
-async def test_a_card_of_a_vlan_is_plugged_into_no_bridge_where_it_would_be_in_everybodys(
+async def test_a_nic_of_a_vlan_is_plugged_into_no_bridge_where_it_would_be_in_everybodys(
     monkeypatch: pytest.MonkeyPatch, bridge: Path
 ) -> None:
-    tap, port = card(7), Port(1)
+    tap, port = tap_in(7), Port(1)
     (bridge / "vlan_filtering").write_text("0\n")
     monkeypatch.setattr(taps, "run_program", port.run)
     with pytest.raises(HostError) as refused:
@@ -113,7 +113,7 @@ async def test_a_card_of_a_vlan_is_plugged_into_no_bridge_where_it_would_be_in_e
 @pytest.mark.parametrize(
     ("lacks", "vlans"), [({}, True), ({"vlan": "no"}, False), ({"bridged": "away", "vlan": "away"}, True)]
 )
-def test_a_bridge_that_is_away_is_still_what_cards_are_plugged_into(lacks: dict[str, str], vlans: bool) -> None:
+def test_a_bridge_that_is_away_is_still_what_nics_are_plugged_into(lacks: dict[str, str], vlans: bool) -> None:
     """An agent that starts meanwhile leaves the taps of running guests."""
     found = tuple({"bridged", "vlan"} - lacks.keys())
     features = NetworkFeatures(found=found, lacks=lacks, kernel_bridges=True)
@@ -126,6 +126,6 @@ async def test_a_bridge_that_keeps_no_vlans_apart_is_not_asked(monkeypatch: pyte
     port = Port(1)
     (bridge / "vlan_filtering").unlink()
     monkeypatch.setattr(taps, "run_program", port.run)
-    await taps.set_vlan(card(None))
+    await taps.set_vlan(tap_in(None))
     assert port.commands == []
     assert port.vlans == {1}

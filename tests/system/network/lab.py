@@ -113,7 +113,7 @@ class Lab:
             yield Agent(stream)
 
     def attach(self, guest: GuestPlace) -> None:
-        """Start the guest: its card is joined to its tap, and carries. It knows nothing of a tap it had before."""
+        """Start the guest: its NIC is joined to its tap, and carries. It knows nothing of a tap it had before."""
         self.namespace(guest).ip(f"neighbour flush dev {guest.device}")
         self.wires.attach(self.guests.index(guest), self.tap(guest))
         for gateway in (guest.gateway(4), guest.gateway(6)):
@@ -149,7 +149,7 @@ class Lab:
         return NetworkSpec(nics=(nic,), firewall=firewall, isolated=isolated, generation=next(self._generations))
 
     def _guest_end(self, guest: GuestPlace, stack: ExitStack) -> int:
-        """The guest's card and what cloud-init would have configured on it; gives the descriptor of its wire's end."""
+        """The guest's NIC and what cloud-init would have configured on it; gives the descriptor of its wire's end."""
         namespace = self._namespaces[guest.name]
         namespace.set({"ipv6/conf/default/accept_dad": "0", "ipv6/conf/default/accept_ra": "1"})
         descriptor = namespace.tap(GUEST_DEVICE)

@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class GuestPlace(Place):
-    """A guest with one card. `number` tells guests of a topology apart, in every address."""
+    """A guest with one NIC. `number` tells guests of a topology apart, in every address."""
 
     topology: Topology
     number: int
@@ -56,7 +56,7 @@ class GuestPlace(Place):
 
     @property
     def nic_id(self) -> UUID:
-        return uuid5(_HERE, f"card {self.name}")
+        return uuid5(_HERE, f"NIC {self.name}")
 
     @property
     def mac(self) -> str:

@@ -23,7 +23,7 @@ def machine(number: int, generation: int = 1) -> tuple[UUID, NetworkSpec]:
     """Of either topology; every third has a firewall, every fourth a rate, every fifth is isolated."""
     topology = (Topology.NAT, Topology.ROUTED)[number % 2]
     nic = NicSpec(
-        nic_id=uuid5(_HERE, f"card {number}"),
+        nic_id=uuid5(_HERE, f"NIC {number}"),
         mac=f"52:54:00:77:00:{number:02x}",
         addresses=tuple(address(topology, family, 0x40 + number, primary=True) for family in FAMILIES),
         rate_mbps=10 if number % 4 == 0 else None,

@@ -1,9 +1,9 @@
-"""The wires between guests' cards and the host's taps, in a process of their own: frames are copied in order, unread.
+"""The wires between guests' NICs and the host's taps, in a process of their own: frames are copied in order, unread.
 
     ip netns exec HOST python -m tests.system.network.wire CONTROL GUEST...
 
 The arguments are descriptors: a socket for orders, and the tap at each guest's end, which is the guest's whole network
-card. A guest is attached to a tap of the host as QEMU does it when a guest starts. An order is answered by the bytes
+NIC. A guest is attached to a tap of the host as QEMU does it when a guest starts. An order is answered by the bytes
 that were copied for its guest so far, when it has been carried out.
 """
 
@@ -65,7 +65,7 @@ class Wires:
 
 @dataclass
 class Wire:
-    """Between a guest's card and a tap of the host; `host` is None while the guest is attached to none."""
+    """Between a guest's NIC and a tap of the host; `host` is None while the guest is attached to none."""
 
     guest: int
     copied: Copied
@@ -87,7 +87,7 @@ class Wire:
             self.copied.attached = False
 
     def write_to_host(self, frame: bytes) -> None:
-        """A card that is down takes nothing, as a cable that is pulled."""
+        """A NIC that is down takes nothing, as a cable that is pulled."""
         if self.host is not None:
             with suppress(OSError):
                 os.write(self.host, frame)

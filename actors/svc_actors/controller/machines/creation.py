@@ -1,7 +1,7 @@
 """How a machine comes to be: placed, addressed and recorded in one transaction, with the task that will build it.
 
 Invariants:
-- room, name, addresses, card, groups and task are taken together or not at all, so a refusal leaves nothing behind;
+- room, name, addresses, NIC, groups and task are taken together or not at all, so a refusal leaves nothing behind;
 - a creator's idempotency key is unique among the machines it still counts for: an answer lost in a crash is found again
   by `find_by_key`, and no second machine is made.
 """

@@ -64,7 +64,7 @@ ORDER BY pools.topology = 'nat' OR EXISTS (
 @dataclass(frozen=True)
 class NewAddress:
     """Which address is wanted. None leaves the choice to the service: the family is that of `ip` or `pool_id`, else 4;
-    the card is the first. `bounded`: by the plan, as for a customer."""
+    the NIC is the first. `bounded`: by the plan, as for a customer."""
 
     family: int | None = None
     pool_id: UUID | None = None
@@ -74,13 +74,13 @@ class NewAddress:
 
 
 async def attach(tx: Transaction, caller: Caller, vm: MachineRow, wanted: NewAddress) -> str:
-    """Take an address of a pool that serves the machine's node and card. Gives it as text.
+    """Take an address of a pool that serves the machine's node and NIC. Gives it as text.
 
     Raises capacity (no address is free, or the machine has as many as it may have), conflict (the machine cannot be
-    changed, the pool does not fit, the ip is not free, the node cannot carry it), not_found (card, pool), invalid.
+    changed, the pool does not fit, the ip is not free, the node cannot carry it), not_found (NIC, pool), invalid.
     """
     require_changeable(vm)
-    nic = await _card(tx, vm, wanted.nic_id)
+    nic = await _nic(tx, vm, wanted.nic_id)
     facts = await tx.fetchval("SELECT facts FROM nodes WHERE id = $1", vm.node_id)
     pools = await _pools(tx, vm, nic, wanted)
     family = pools[0]["family"]
@@ -128,7 +128,7 @@ def require_changeable(vm: MachineRow) -> None:
         )
 
 
-async def _card(tx: Transaction, vm: MachineRow, nic_id: UUID | None) -> Record:
+async def _nic(tx: Transaction, vm: MachineRow, nic_id: UUID | None) -> Record:
     nic = await tx.fetchrow(
         """SELECT nics.id, nics.network_id, networks.name AS network
            FROM nics JOIN networks ON networks.id = nics.network_id
@@ -137,7 +137,7 @@ async def _card(tx: Transaction, vm: MachineRow, nic_id: UUID | None) -> Record:
         nic_id,
     )
     if nic is None:
-        raise not_found("The machine has no such network card.")
+        raise not_found("The machine has no such NIC.")
     return nic
 
 
@@ -194,7 +194,7 @@ def _unfit(pool: Record) -> str | None:
     if not pool["enabled"]:
         return "is not enabled"
     if not pool["of_the_network"]:
-        return "is of another network than the card"
+        return "is of another network than the NIC"
     return None if pool["serves"] else "does not serve the machine's node"
 
 

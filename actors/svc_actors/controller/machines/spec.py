@@ -128,16 +128,16 @@ def held_network(ip: object) -> IPNetwork:
 
 
 def _nic(rows: Sequence[Record], rate_mbps: int | None) -> NicSpec:
-    """One card, from the rows of its addresses. They agree on the VLAN: others are not attached."""
-    card = rows[0]
+    """One NIC, from the rows of its addresses. They agree on the VLAN: others are not attached."""
+    nic = rows[0]
     return NicSpec(
-        nic_id=card["nic_id"],
-        mac=str(card["mac"]).lower(),
+        nic_id=nic["nic_id"],
+        mac=str(nic["mac"]).lower(),
         addresses=tuple(_address(row) for row in rows),
         nameservers=tuple(dict.fromkeys(str(server) for row in rows for server in row["nameservers"])),
-        mtu=card["mtu"],
+        mtu=nic["mtu"],
         rate_mbps=rate_mbps,
-        vlan=card["vlan"],
+        vlan=nic["vlan"],
     )
 
 

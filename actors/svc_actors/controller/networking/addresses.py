@@ -149,7 +149,7 @@ async def allocate(
     """Take a free address of the pool for a machine (of this node), or this one (of a sub-prefix, any address in it).
 
     Raises `PoolFull`; conflict for an `ip` that is held, set aside or outside the range, and for a pool that is not
-    enabled, does not serve the node or whose topology cannot be mixed with that of the card's other addresses;
+    enabled, does not serve the node or whose topology cannot be mixed with that of the NIC's other addresses;
     not_found.
     """
     pool = await lock_pool(tx, pool_id)
@@ -362,7 +362,7 @@ async def _require_served(tx: Transaction, pool: Pool, node_id: UUID) -> None:
 
 
 async def _require_mix(tx: Transaction, pool: Pool, nic_id: UUID) -> None:
-    """A card is joined to a bridge (and a VLAN of it), or its host routes to it; it cannot be both."""
+    """A NIC is joined to a bridge (and a VLAN of it), or its host routes to it; it cannot be both."""
     other = await tx.fetchrow(
         """SELECT pools.name, pools.topology, pools.vlan FROM allocations JOIN pools ON pools.id = allocations.pool_id
            WHERE allocations.nic_id = $1 AND allocations.state = 'allocated'
@@ -373,7 +373,7 @@ async def _require_mix(tx: Transaction, pool: Pool, nic_id: UUID) -> None:
     )
     if other is not None:
         raise conflict(
-            f"The card has an address of the pool {other['name']} ({wiring(other['topology'], other['vlan'])}), which "
+            f"The NIC has an address of the pool {other['name']} ({wiring(other['topology'], other['vlan'])}), which "
             f"cannot be mixed with the pool {pool.name} ({pool.wiring})."
         )
 

@@ -109,8 +109,8 @@ async def update_network(tx: Transaction, network_id: UUID, *, default: bool | N
     if default is False and row["default"]:
         raise conflict("This is the default network.", hint="Make another network the default instead.")
     if mtu not in (None, row["mtu"]):
-        cards = await tx.fetch("SELECT DISTINCT vm_id FROM nics WHERE network_id = $1", network_id)
-        await network_changed(tx, [card["vm_id"] for card in cards])
+        nics = await tx.fetch("SELECT DISTINCT vm_id FROM nics WHERE network_id = $1", network_id)
+        await network_changed(tx, [nic["vm_id"] for nic in nics])
     return await tx.fetchone(
         'UPDATE networks SET "default" = "default" OR $2, mtu = coalesce($3, mtu) WHERE id = $1 RETURNING *',
         network_id,

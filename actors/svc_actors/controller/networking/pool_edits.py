@@ -2,7 +2,7 @@
 
 Invariants:
 - an edit never strands an address in use: none is left outside the range, on a node that the pool does not serve, on a
-  card that cannot be wired as the pool says, or in the gateway's place; the refusal names the address;
+  NIC that cannot be wired as the pool says, or in the gateway's place; the refusal names the address;
 - the machines whose hosts are to carry something else are told in the same transaction (`network_changes`);
 - the rows of those machines are locked before the pool's, as whoever attaches an address does.
 """
@@ -180,7 +180,7 @@ async def _require_wiring(tx: Transaction, pool_id: UUID, definition: PoolDefini
     if mixed is not None:
         raise _stranded(
             mixed["ip"],
-            f"is on a card of the machine {mixed['vm']} beside an address of the pool {mixed['pool']} "
+            f"is on a NIC of the machine {mixed['vm']} beside an address of the pool {mixed['pool']} "
             f"({wiring(mixed['topology'], mixed['vlan'])}), which cannot be mixed with "
             f"{wiring(definition.topology, definition.vlan)}",
         )

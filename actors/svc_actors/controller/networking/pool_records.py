@@ -56,7 +56,7 @@ class Pool(Slots):
         return wiring(self.topology, self.vlan)
 
     def mixes_with(self, other: Pool) -> bool:
-        """Whether one card may have addresses of both: it is joined to a bridge (and a VLAN of it), or its host routes
+        """Whether one NIC may have addresses of both: it is joined to a bridge (and a VLAN of it), or its host routes
         to it."""
         return (self.topology == "bridged") == (other.topology == "bridged") and self.vlan == other.vlan
 

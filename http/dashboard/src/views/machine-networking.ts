@@ -1,4 +1,4 @@
-/** A machine's cards and addresses, what its host lets through, and how far its host has followed. */
+/** A machine's NICs and addresses, what its host lets through, and how far its host has followed. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { api, everyOf } from "../api";
 import type { Machine, Me } from "../model";

@@ -46,7 +46,7 @@ export function changeNetwork(network: Network, done: Done): void {
 export function removeNetwork(network: Network, done: Done): void {
   ask({
     title: `Delete ${network.name}?`,
-    text: "Refused while an address of it is held, or a machine has a card on it.",
+    text: "Refused while an address of it is held, or a machine has a NIC on it.",
     action: "Delete",
     dangerous: true,
     submit: async () => {

@@ -102,7 +102,7 @@ class HostNetwork:
         """Our tables are there, with the rules that all guests share."""
 
     def plug_into(self, uplink: Uplink | None) -> None:
-        """What bridged cards are plugged into from the next change or `restore` on."""
+        """What bridged NICs are plugged into from the next change or `restore` on."""
         if uplink != self._uplink:
             self._uplink = uplink
             self._is_whole = False

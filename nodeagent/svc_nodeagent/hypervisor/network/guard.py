@@ -1,7 +1,7 @@
 """The rules against spoofing of one tap: a chain of its own in our `netdev` table, hooked where the host first sees a
 frame.
 
-What passes comes from the card's own MAC and speaks from its own addresses, in IPv4, ARP or IPv6; everything else is
+What passes comes from the NIC's own MAC and speaks from its own addresses, in IPv4, ARP or IPv6; everything else is
 dropped and counted by reason. The counters are objects of the table, not of the rules: they outlive a change of the
 rules, and end with the tap. One table for all taps, because nft asks for the objects of each table by itself.
 
@@ -171,7 +171,7 @@ def _ipv4(tap: TapPlan) -> list[tuple[Json, ...]]:
 
 
 def _arp(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """Frame and message name the card's MAC, and the sender is one of its addresses; or none at all in a probe for one
+    """Frame and message name the NIC's MAC, and the sender is one of its addresses; or none at all in a probe for one
     of them (RFC 5227)."""
     sound: tuple[Json, ...] = (
         _IS_ARP,

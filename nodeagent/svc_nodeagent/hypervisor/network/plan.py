@@ -29,7 +29,7 @@ HOST_LINK_LOCAL = IPv6Address("fe80::1")
 
 @dataclass(frozen=True)
 class Uplink:
-    """What bridged cards are plugged into. `filters`: the kernel tracks connections in the bridge family; `vlans`: the
+    """What bridged NICs are plugged into. `filters`: the kernel tracks connections in the bridge family; `vlans`: the
     bridge keeps VLANs apart."""
 
     bridge: str
@@ -39,7 +39,7 @@ class Uplink:
 
 @dataclass(frozen=True)
 class TapPlan:
-    """One guest's card: the device, who is behind it, and what it may carry."""
+    """One guest's NIC: the device, who is behind it, and what it may carry."""
 
     device: str
     vm_id: UUID
@@ -91,7 +91,7 @@ class TapPlan:
 
     @cached_property
     def resolvers(self) -> tuple[IPv4Address | IPv6Address, ...]:
-        """Where this host answers DNS for the card: gateways of it that are its nameservers too."""
+        """Where this host answers DNS for the NIC: gateways of it that are its nameservers too."""
         asked = {ip_address(server) for server in self.nic.nameservers}
         return tuple(gateway for gateway in self.gateways if gateway in asked)
 
@@ -153,7 +153,7 @@ class Holders:
 
 
 def plan(vm_id: UUID, network: NetworkSpec, naming: Naming, uplink: Uplink | None = None) -> tuple[TapPlan, ...]:
-    """A machine's taps. Raises `HostError`: `unsupported` for what this host cannot carry, `conflict` for what no card
+    """A machine's taps. Raises `HostError`: `unsupported` for what this host cannot carry, `conflict` for what no NIC
     can be at once."""
     return tuple(_tap(vm_id, nic, network, naming, uplink) for nic in network.nics)
 
@@ -163,12 +163,12 @@ def networks_of(network: NetworkSpec) -> tuple[NetworkAddress, ...]:
 
 
 def addresses_of(network: NetworkSpec) -> tuple[str, ...]:
-    """As the protocol writes them, in the order of the cards."""
+    """As the protocol writes them, in the order of the NICs."""
     return tuple(text_of(each) for each in networks_of(network))
 
 
 def without(network: NetworkSpec, addresses: frozenset[str]) -> NetworkSpec:
-    """The same cards without these addresses."""
+    """The same NICs without these addresses."""
     gone = {network_of(address) for address in addresses}
 
     def kept(nic: NicSpec) -> NicSpec:
@@ -199,16 +199,16 @@ def _tap(vm_id: UUID, nic: NicSpec, network: NetworkSpec, naming: Naming, uplink
     if bridged and any(address.topology is not Topology.BRIDGED for address in nic.addresses):
         raise HostError(
             FailureCode.CONFLICT,
-            f"Card {nic.mac} has bridged addresses and others; a card is either plugged into a bridge or routed to.",
-            "Give the machine a card for each.",
+            f"NIC {nic.mac} has bridged addresses and others; a NIC is either plugged into a bridge or routed to.",
+            "Give the machine a NIC for each.",
         )
     for address in nic.addresses:
         _check_address(address)
     if nic.vlan is not None and nic.addresses and not bridged:
-        raise HostError(FailureCode.INVALID, f"Card {nic.mac} asks for VLAN {nic.vlan}, and is plugged into no bridge.")
+        raise HostError(FailureCode.INVALID, f"NIC {nic.mac} asks for VLAN {nic.vlan}, and is plugged into no bridge.")
     nat = {address.topology for address in nic.addresses if address.network.version == 6}
     if len(nat) > 1:
-        raise HostError(FailureCode.UNSUPPORTED, f"Card {nic.mac} has IPv6 networks behind nat and routed ones.")
+        raise HostError(FailureCode.UNSUPPORTED, f"NIC {nic.mac} has IPv6 networks behind nat and routed ones.")
     return TapPlan(
         device=naming.tap(nic.nic_id),
         vm_id=vm_id,
@@ -223,7 +223,7 @@ def _bridge(nic: NicSpec, network: NetworkSpec, uplink: Uplink | None) -> str:
     if uplink is None:
         raise HostError(
             FailureCode.UNSUPPORTED,
-            "This node has no bridge for bridged cards.",
+            "This node has no bridge for bridged NICs.",
             "Start its agent with --bridge and the name of the bridge that holds the uplink.",
         )
     if network.firewall is not None and not uplink.filters:
@@ -236,7 +236,7 @@ def _bridge(nic: NicSpec, network: NetworkSpec, uplink: Uplink | None) -> str:
     if nic.vlan is not None and not uplink.vlans:
         raise HostError(
             FailureCode.UNSUPPORTED,
-            f"The bridge {uplink.bridge} of this node does not filter VLANs; the card asks for VLAN {nic.vlan}.",
+            f"The bridge {uplink.bridge} of this node does not filter VLANs; the NIC asks for VLAN {nic.vlan}.",
         )
     return uplink.bridge
 
@@ -245,7 +245,7 @@ def _check_address(address: GuestAddress) -> None:
     if ip_address(address.gateway).version != address.network.version:
         raise HostError(FailureCode.INVALID, f"{address.gateway} is no gateway for {text_of(address.network)}.")
     if address.network.version == 4 and address.network.prefixlen != 32:
-        raise HostError(FailureCode.INVALID, f"A card has IPv4 addresses one by one; {address.network} is many.")
+        raise HostError(FailureCode.INVALID, f"A NIC has IPv4 addresses one by one; {address.network} is many.")
     if address.topology is Topology.BRIDGED or address.network.version == 4:
         return
     if address.interface.network.prefixlen < address.network.prefixlen:

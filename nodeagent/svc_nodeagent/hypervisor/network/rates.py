@@ -158,7 +158,7 @@ def _is_number(digits: str) -> bool:
 
 
 def _bucket(mbps: int) -> str:
-    """tc's words for one bucket. Long packets of offloading cards are cut by it to what it can hold."""
+    """tc's words for one bucket. Long packets of offloading NICs are cut by it to what it can hold."""
     bytes_a_second = mbps * _BITS // 8
     burst = max(_LEAST_BURST_BYTES, int(bytes_a_second * _BURST_SECONDS))
     limit = burst + max(_LEAST_QUEUE_BYTES, int(bytes_a_second * _QUEUE_SECONDS))

@@ -1,4 +1,4 @@
-"""Our nftables rules on the host's own paths: one `inet` table, and a `bridge` table where cards are bridged.
+"""Our nftables rules on the host's own paths: one `inet` table, and a `bridge` table where NICs are bridged.
 
     forward   a guest's packets pass its chains (`firewall`); from outside nothing new reaches a guest behind nat
     input     of the host's own services a guest reaches ping, and DNS at a gateway that is also its nameserver
@@ -50,7 +50,7 @@ NAT6: Final = "nat6"
 RESOLVERS: Final = {4: "resolvers4", 6: "resolvers6"}
 _SETS: dict[str, Json] = {
     NAT4: "ipv4_addr",
-    NAT6: "ifname",  # a card's IPv6 networks are all behind nat or none is
+    NAT6: "ifname",  # a NIC's IPv6 networks are all behind nat or none is
     RESOLVERS[4]: ["ifname", "ipv4_addr"],
     RESOLVERS[6]: ["ifname", "ipv6_addr"],
 }

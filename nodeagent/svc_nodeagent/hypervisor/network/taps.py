@@ -87,7 +87,7 @@ async def create_taps(taps: Iterable[TapPlan], seen: dict[str, SeenTap], naming:
         there, alias = seen.get(tap.device), alias_of(tap, naming)
         if there is None:
             commands.append(f"tuntap add dev {tap.device} mode tap vnet_hdr")
-            # The same wherever the card is: a guest goes on knowing its gateway when its tap is made anew.
+            # The same wherever the NIC is: a guest goes on knowing its gateway when its tap is made anew.
             commands.append(f"link set dev {tap.device} address fe{tap.mac[2:]}")
         if there is None or (there.mtu, there.alias, there.has_own_link_local) != (tap.nic.mtu, alias, False):
             commands.append(
@@ -165,14 +165,14 @@ def carried(tap: TapPlan) -> tuple[frozenset[NetworkAddress], frozenset[IPv4Inte
 
 
 def silence(taps: Iterable[TapPlan]) -> None:
-    """No IPv6 of the host's own where the card has none; after its removal, for this would take it along."""
+    """No IPv6 of the host's own where the NIC has none; after its removal, for this would take it along."""
     for tap in taps:
         if not tap.ipv6 or tap.bridge is not None:
             _set(f"ipv6/conf/{tap.device}/disable_ipv6", "1")
 
 
 async def set_vlan(tap: TapPlan) -> None:
-    """A bridged card is in one VLAN alone, untagged: its own, or the one in which the bridge's ports begin. Only where
+    """A bridged NIC is in one VLAN alone, untagged: its own, or the one in which the bridge's ports begin. Only where
     the bridge filters VLANs."""
     if tap.bridge is None or not filters_vlans(tap.bridge):
         return
@@ -258,7 +258,7 @@ def forward(*, ipv6: bool) -> None:
 
 
 def _can_be_plugged(tap: TapPlan) -> bool:
-    """A card of a VLAN into no bridge where it would be in everybody's."""
+    """A NIC of a VLAN into no bridge where it would be in everybody's."""
     if tap.bridge is None or not is_bridge(tap.bridge):
         return False
     return tap.nic.vlan is None or filters_vlans(tap.bridge)
