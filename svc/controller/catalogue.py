@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from svc.controller import holdings, images, overview, projects, setup, tasks
-from svc.controller.machines import consoles, machines, plans, ssh_keys
+from svc.controller.machines import consoles, creation, machines, plans, ssh_keys
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
 from svc.controller.nodes import joining, locations, network, nodes
@@ -32,6 +32,7 @@ AREAS = (
     joining,
     network,
     machines,
+    creation,
     machine_orders,
     machine_networking,
     consoles,

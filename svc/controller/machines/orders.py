@@ -9,7 +9,8 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.machines import guest_access
-from svc.controller.machines.machines import GivenPassword, MachineName, MemoryMib, Vcpus, VMRequest
+from svc.controller.machines.fields import GivenPassword, MachineName, MemoryMib, Vcpus
+from svc.controller.machines.machines import VMRequest
 from svc.controller.machines.models import VM, AccessMode, show, visible_machine
 from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.images import Slug
-from svc.controller.machines.machines import DiskGib, MemoryMib, Vcpus
+from svc.controller.machines.fields import DiskGib, MemoryMib, Vcpus
 from svc.controller.services import Controller
 from svc.identity.fields import Name
 from svc.registry.declare import Operations

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from svc.controller.machines import machines
+from svc.controller.machines import creation
 from svc.controller.machines.models import VMCreateResult
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.images.images import order_refresh
@@ -167,7 +167,7 @@ async def test_callers_whose_leases_of_one_key_were_lost_get_one_machine_and_its
     async def unguarded(_: object, *, run: Callable[[], Awaitable[object]], **__: object) -> tuple[object, bool]:
         return await run(), False
 
-    monkeypatch.setattr(machines, "run_idempotent", unguarded)
+    monkeypatch.setattr(creation, "run_idempotent", unguarded)
     async with stage(database) as now:
         answers: list[VMCreateResult] = []
 

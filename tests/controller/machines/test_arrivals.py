@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 import trio
 
-from svc.controller.machines import arrivals, machines
+from svc.controller.machines import arrivals, creation
 from svc.controller.machines.models import VMCreateResult
 from svc_actors.controller.nodes.records import NodeState
 from svc_actors.errors import ErrorCode, ServiceError
@@ -57,10 +57,10 @@ async def arriving(site: NodeApiHarness) -> tuple[NodeOnDisk, HostBeingProbed]:
 
 
 async def create(site: NodeApiHarness) -> VMCreateResult:
-    request = machines.VMCreateRequest.model_validate(
+    request = creation.VMCreateRequest.model_validate(
         {"name": "web", "image": "demo", "plan": "small", "password": True}
     )
-    return await site.call(machines.create, request)
+    return await site.call(creation.create, request)
 
 
 async def test_a_creation_waits_for_a_node_that_has_only_just_connected(

@@ -1,0 +1,246 @@
+"""A machine's creation: what is asked for is resolved and checked here, then placed and recorded at once
+(`svc_actors.controller.machines.creation`). The same idempotency key never makes a second machine."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.access import require_visible, visible_projects
+from svc.controller.machines import guest_access
+from svc.controller.machines.arrivals import once_nodes_have_come
+from svc.controller.machines.fields import DiskGib, GivenPassword, Hostname, MachineName, MemoryMib, SshKeyText, Vcpus
+from svc.controller.machines.guest_access import MAX_KEYS
+from svc.controller.machines.models import (
+    WINDOWS_ACCOUNT,
+    AccessMode,
+    VMCreateResult,
+    show,
+)
+from svc.controller.services import Controller
+from svc.controller.tasks import TaskModel
+from svc.registry.declare import Operations
+from svc.registry.idempotency import key_owner, run_idempotent
+from svc.registry.operation import Context, Request, Route
+from svc.registry.principal import Access, Principal, Role
+from svc.registry.scopes import Scope
+from svc.registry.shapes import LINE
+from svc_actors.controller.machines.creation import IdempotencyKey, NewMachine, create_machine, find_by_key
+from svc_actors.controller.machines.spec import Seed, account_name
+from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_MACHINE
+from svc_actors.controller.tasks.runner import get_task
+from svc_actors.errors import ErrorCode, ServiceError, forbidden, not_found, wrong_field
+from svc_actors.store import Queryable, Record
+
+operations = Operations[Controller]()
+
+
+class VMCreateRequest(Request):
+    """`image_id` or `image` (its slug); `plan_id` or `plan` (its slug), or for staff explicit sizes. `project_id` may
+    be left out where the caller has exactly one. `node_id` is for administrators. Without `access_mode` the image's own
+    user with sudo. `password`: true asks for a generated one, returned once; `set_password` chooses it. In no security
+    group the machine is not filtered; in those given it is from its first packet."""
+
+    name: MachineName
+    hostname: Hostname | None = None
+    project_id: UUID | None = None
+    image_id: UUID | None = None
+    image: Annotated[str, Field(max_length=100), LINE] | None = None
+    plan_id: UUID | None = None
+    plan: Annotated[str, Field(max_length=100), LINE] | None = None
+    vcpus: Vcpus | None = None
+    memory_mib: MemoryMib | None = None
+    disk_gib: DiskGib | None = None
+    node_id: UUID | None = None
+    location_id: UUID | None = None
+    security_group_ids: Annotated[list[UUID], Field(default_factory=list, max_length=MAX_GROUPS_OF_A_MACHINE)]
+    ssh_key_ids: Annotated[list[UUID], Field(default_factory=list, max_length=MAX_KEYS)]
+    ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
+    access_mode: Annotated[
+        AccessMode | None, Field(description="Which account is offered; without it, the image's own user with sudo.")
+    ] = None
+    set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
+    password: Annotated[bool, Field(description="Have a password made up, shown once.")] = False
+    start: Annotated[bool, Field(description="Start it once it is there.")] = True
+    idempotency_key: (
+        Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=200,
+                description="Repeating a call with the same key repeats nothing; the command makes one up.",
+            ),
+        ]
+        | None
+    ) = None
+
+
+@operations.declare(
+    "vm.create",
+    "Create a machine",
+    Route.post("/vms", status=201),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    positional=("name",),
+    statuses=(200,),
+)
+async def create(context: Context[Controller], request: VMCreateRequest) -> VMCreateResult:
+    answer, replayed = await run_idempotent(
+        context, key=request.idempotency_key, request=request, run=lambda: _create(context, request)
+    )
+    if replayed:
+        # The answer may hold a password: who has lost the project since then is not told it again.
+        await require_visible(context.services.database, context.principal, answer.vm.project_id, what="machine")
+    if replayed or answer.replayed:
+        context.effects.status = 200
+        return answer.model_copy(update={"replayed": True})
+    return answer
+
+
+async def _create(context: Context[Controller], request: VMCreateRequest) -> VMCreateResult:
+    services, principal, database = context.services, context.principal, context.services.database
+    given = request.idempotency_key
+    key = IdempotencyKey(key_owner(principal), given) if given is not None else None
+    if key is not None and (made := await find_by_key(database, key)) is not None:
+        return await _made_before(context, request, made)
+    if request.node_id is not None and principal.role is not Role.ADMINISTRATOR:
+        raise forbidden("Only administrators name the node of a machine.")
+    project_id = await _project(database, principal, request.project_id)
+    image = await _image(database, request)
+    plan = await _plan(database, request)
+    vcpus, memory_mib, disk_gib = _sizes(request, plan, principal)
+    mode = request.access_mode or AccessMode.USER_SUDO
+    account = account_name(mode.value, image["login_user"])
+    wants_password = request.set_password is not None or request.password
+    keys = await guest_access.ssh_keys(database, principal, request.ssh_keys, request.ssh_key_ids)
+    if image["os_family"] == "windows":
+        account = WINDOWS_ACCOUNT
+        guest_access.require_windows(request.access_mode, password=wants_password)
+    else:
+        guest_access.require_way_in(mode, password=wants_password, keys=keys)
+    password = None
+    if request.set_password is not None:
+        password = await guest_access.chosen_password(request.set_password, account, field="set_password")
+    elif request.password:
+        password = await guest_access.generated_password(account)
+    new = NewMachine(
+        name=request.name,
+        hostname=request.hostname or _as_hostname(request.name),
+        project_id=project_id,
+        image_id=image["id"],
+        plan_id=plan["id"] if plan else None,
+        vcpus=vcpus,
+        memory_mib=memory_mib,
+        disk_gib=disk_gib,
+        access_mode=mode.value,
+        ssh_keys=keys,
+        password_hash=password.hash if password else None,
+        generated=password.generated if password else None,
+        start=request.start,
+        node_id=request.node_id,
+        location_id=request.location_id,
+        group_ids=tuple(request.security_group_ids),
+        idempotency=key,
+    )
+    try:
+        created = await once_nodes_have_come(
+            services,
+            lambda: create_machine(database, services.sealer, context.caller, new),
+            node_id=new.node_id,
+            location_id=new.location_id,
+        )
+    except ServiceError as refused:
+        if key is None or refused.code is not ErrorCode.CONFLICT:
+            raise
+        # The claim of the key was lost (its process was held up), and another caller with it has been quicker.
+        made = await find_by_key(database, key)
+        if made is None:
+            raise
+        return await _made_before(context, request, made)
+    services.tasks.begin(created.task)
+    return VMCreateResult(
+        vm=await show(database, principal, created.vm_id),
+        task=TaskModel.of(created.task, principal),
+        user=account,
+        password_chosen=request.set_password is not None,
+        password=password.generated if password else None,
+        replayed=False,
+    )
+
+
+async def _made_before(context: Context[Controller], request: VMCreateRequest, made: Record) -> VMCreateResult:
+    """The answer to an order whose first answer was lost with the process that had made the machine."""
+    database, principal = context.services.database, context.principal
+    task = await get_task(database, made["task_id"])
+    if task is None:
+        raise not_found("The task of this machine is gone.")
+    machine = await show(database, principal, made["id"])
+    return VMCreateResult(
+        vm=machine,
+        task=TaskModel.of(task, principal),
+        user=machine.user,
+        password_chosen=request.set_password is not None,
+        password=Seed.unsealed(context.services.sealer, made["sealed_seed"]).generated,
+        replayed=True,
+    )
+
+
+async def _project(queryable: Queryable, principal: Principal, project_id: UUID | None) -> UUID:
+    if project_id is not None:
+        await require_visible(queryable, principal, project_id, what="project")
+        return project_id
+    condition = visible_projects(principal, "projects.id")
+    rows = await queryable.fetch(f"SELECT id FROM projects WHERE {condition.sql} LIMIT 2", *condition.args)
+    if len(rows) != 1:
+        raise wrong_field("project_id", "say which project the machine belongs to")
+    only: UUID = rows[0]["id"]
+    return only
+
+
+async def _image(queryable: Queryable, request: VMCreateRequest) -> Record:
+    if (request.image_id is None) == (request.image is None):
+        raise wrong_field("image_id", "give this, or image (its slug)")
+    row = await queryable.fetchrow(
+        "SELECT id, login_user, os_family FROM images WHERE (id = $1 OR slug = $2) AND enabled",
+        request.image_id,
+        request.image,
+    )
+    if row is None:
+        raise not_found("There is no such image.")
+    return row
+
+
+async def _plan(queryable: Queryable, request: VMCreateRequest) -> Record | None:
+    if request.plan_id is None and request.plan is None:
+        return None
+    if request.plan_id is not None and request.plan is not None:
+        raise wrong_field("plan_id", "give this or plan, not both")
+    row = await queryable.fetchrow(
+        "SELECT * FROM plans WHERE (id = $1 OR slug = $2) AND enabled", request.plan_id, request.plan
+    )
+    if row is None:
+        raise not_found("There is no such plan.")
+    return row
+
+
+def _sizes(request: VMCreateRequest, plan: Record | None, principal: Principal) -> tuple[int, int, int]:
+    explicit = (request.vcpus, request.memory_mib, request.disk_gib)
+    if plan is not None:
+        if any(size is not None for size in explicit):
+            raise wrong_field("plan_id", "give a plan or explicit sizes, not both")
+        return plan["vcpus"], plan["memory_mib"], plan["disk_gib"]
+    if not principal.sees_everything:
+        raise wrong_field("plan_id", "choose a plan")
+    vcpus, memory_mib, disk_gib = explicit
+    if vcpus is None or memory_mib is None or disk_gib is None:
+        raise wrong_field("plan_id", "give a plan, or all of vcpus, memory_mib and disk_gib")
+    return vcpus, memory_mib, disk_gib
+
+
+def _as_hostname(name: str) -> str:
+    """A machine's name as a host name (RFC 1123): its letters small, what does not fit a hyphen."""
+    labels = [re.sub(r"[^a-z0-9-]", "-", label).strip("-") for label in name.lower().split(".")]
+    return ".".join(label for label in labels if label) or "machine"

@@ -1,0 +1,30 @@
+"""Fields that requests about machines and plans share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from svc.registry.shapes import Shape
+
+MachineName = Annotated[
+    str,
+    Shape(
+        r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?",
+        "1 to 63 letters, digits, dots, hyphens and underscores, with a letter or digit at both ends",
+    ),
+]
+Hostname = Annotated[
+    str,
+    Field(max_length=253, description="What the guest calls itself; without it, the machine's name."),
+    Shape(
+        r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*",
+        "a host name: small letters, digits and hyphens, in parts of 63 at most with dots between them",
+    ),
+]
+Vcpus = Annotated[int, Field(ge=1, le=256, description="Virtual processors.")]
+MemoryMib = Annotated[int, Field(ge=64, le=4 * 1024 * 1024, description="Memory in MiB.")]
+SshKeyText = Annotated[str, Field(max_length=16384, description="A public key, as in ~/.ssh/id_ed25519.pub.")]
+GivenPassword = Annotated[str, Field(max_length=1024)]
+DiskGib = Annotated[int, Field(ge=1, le=64 * 1024, description="Size of the disk in GiB.")]
