@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from svc.controller.access import require_visible, visible_projects
 from svc.controller.machines import guest_access
 from svc.controller.machines.arrivals import once_nodes_have_come
 from svc.controller.machines.fields import DiskGib, GivenPassword, Hostname, MachineName, MemoryMib, SshKeyText, Vcpus
-from svc.controller.machines.guest_access import MAX_KEYS
+from svc.controller.machines.guest_access import MAX_KEYS, GuestPassword
 from svc.controller.machines.models import (
     WINDOWS_ACCOUNT,
     AccessMode,
@@ -106,45 +107,7 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
     key = IdempotencyKey(key_owner(principal), given) if given is not None else None
     if key is not None and (made := await find_by_key(database, key)) is not None:
         return await _made_before(context, request, made)
-    if request.node_id is not None and principal.role is not Role.ADMINISTRATOR:
-        raise forbidden("Only administrators name the node of a machine.")
-    project_id = await _project(database, principal, request.project_id)
-    image = await _image(database, request)
-    plan = await _plan(database, request)
-    vcpus, memory_mib, disk_gib = _sizes(request, plan, principal)
-    mode = request.access_mode or AccessMode.USER_SUDO
-    account = account_name(mode.value, image["login_user"])
-    wants_password = request.set_password is not None or request.password
-    keys = await guest_access.ssh_keys(database, principal, request.ssh_keys, request.ssh_key_ids)
-    if image["os_family"] == "windows":
-        account = WINDOWS_ACCOUNT
-        guest_access.require_windows(request.access_mode, password=wants_password)
-    else:
-        guest_access.require_way_in(mode, password=wants_password, keys=keys)
-    password = None
-    if request.set_password is not None:
-        password = await guest_access.chosen_password(request.set_password, account, field="set_password")
-    elif request.password:
-        password = await guest_access.generated_password(account)
-    new = NewMachine(
-        name=request.name,
-        hostname=request.hostname or _as_hostname(request.name),
-        project_id=project_id,
-        image_id=image["id"],
-        plan_id=plan["id"] if plan else None,
-        vcpus=vcpus,
-        memory_mib=memory_mib,
-        disk_gib=disk_gib,
-        access_mode=mode.value,
-        ssh_keys=keys,
-        password_hash=password.hash if password else None,
-        generated=password.generated if password else None,
-        start=request.start,
-        node_id=request.node_id,
-        location_id=request.location_id,
-        group_ids=tuple(request.security_group_ids),
-        idempotency=key,
-    )
+    new, way_in = await _resolved(database, principal, request, key)
     try:
         created = await once_nodes_have_come(
             services,
@@ -164,11 +127,71 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
     return VMCreateResult(
         vm=await show(database, principal, created.vm_id),
         task=TaskModel.of(created.task, principal),
-        user=account,
+        user=way_in.account,
         password_chosen=request.set_password is not None,
-        password=password.generated if password else None,
+        password=way_in.password.generated if way_in.password else None,
         replayed=False,
     )
+
+
+@dataclass(frozen=True)
+class _WayIn:
+    """How the owner gets into the machine. `password` None: by a key alone, or as Windows asks at its console."""
+
+    mode: AccessMode
+    account: str
+    keys: tuple[str, ...]
+    password: GuestPassword | None
+
+
+async def _way_in(queryable: Queryable, principal: Principal, request: VMCreateRequest, image: Record) -> _WayIn:
+    mode = request.access_mode or AccessMode.USER_SUDO
+    account = account_name(mode.value, image["login_user"])
+    wants_password = request.set_password is not None or request.password
+    keys = await guest_access.ssh_keys(queryable, principal, request.ssh_keys, request.ssh_key_ids)
+    if image["os_family"] == "windows":
+        account = WINDOWS_ACCOUNT
+        guest_access.require_windows(request.access_mode, password=wants_password)
+    else:
+        guest_access.require_way_in(mode, password=wants_password, keys=keys)
+    password = None
+    if wants_password:
+        password = await guest_access.password(request.set_password, account, field="set_password")
+    return _WayIn(mode, account, keys, password)
+
+
+async def _resolved(
+    queryable: Queryable, principal: Principal, request: VMCreateRequest, key: IdempotencyKey | None
+) -> tuple[NewMachine, _WayIn]:
+    """What is asked for, with every name looked up and every size known. The password comes last: its crypt is made
+    for nothing that is refused here."""
+    if request.node_id is not None and principal.role is not Role.ADMINISTRATOR:
+        raise forbidden("Only administrators name the node of a machine.")
+    project_id = await _project(queryable, principal, request.project_id)
+    image = await _image(queryable, request)
+    plan = await _plan(queryable, request)
+    vcpus, memory_mib, disk_gib = _sizes(request, plan, principal)
+    way_in = await _way_in(queryable, principal, request, image)
+    new = NewMachine(
+        name=request.name,
+        hostname=request.hostname or _as_hostname(request.name),
+        project_id=project_id,
+        image_id=image["id"],
+        plan_id=plan["id"] if plan else None,
+        vcpus=vcpus,
+        memory_mib=memory_mib,
+        disk_gib=disk_gib,
+        access_mode=way_in.mode.value,
+        ssh_keys=way_in.keys,
+        password_hash=way_in.password.hash if way_in.password else None,
+        generated=way_in.password.generated if way_in.password else None,
+        start=request.start,
+        node_id=request.node_id,
+        location_id=request.location_id,
+        group_ids=tuple(request.security_group_ids),
+        idempotency=key,
+    )
+    return new, way_in
 
 
 async def _made_before(context: Context[Controller], request: VMCreateRequest, made: Record) -> VMCreateResult:

@@ -38,13 +38,15 @@ class GuestPassword:
     generated: str | None
 
 
-async def chosen_password(password: str, account: str, *, field: str) -> GuestPassword:
-    """The hash of a password that the caller chose. Raises invalid when it breaks the policy."""
-    check_password(password, (account,), field=field)
-    return GuestPassword(await _crypt(password), None)
+async def password(chosen: str | None, account: str, *, field: str) -> GuestPassword:
+    """The password that the caller chose, or a generated one. Raises invalid when the chosen one breaks the policy."""
+    if chosen is None:
+        return await _generated(account)
+    check_password(chosen, (account,), field=field)
+    return GuestPassword(await _crypt(chosen), None)
 
 
-async def generated_password(account: str) -> GuestPassword:
+async def _generated(account: str) -> GuestPassword:
     while True:
         password = "".join(secrets.choice("".join(_KINDS)) for _ in range(GENERATED_LENGTH))
         if all(any(character in kind for character in password) for kind in _KINDS) and account not in password:

@@ -185,10 +185,7 @@ async def reset_password(context: Context[Controller], request: ResetPasswordReq
     if row["access_mode"] == AccessMode.ROOT_KEY.value:
         raise conflict("This machine's access mode is root_key: its account has no password.")
     user = account_name(row["access_mode"], row["login_user"])
-    if request.password is not None:
-        password = await guest_access.chosen_password(request.password, user, field="password")
-    else:
-        password = await guest_access.generated_password(user)
+    password = await guest_access.password(request.password, user, field="password")
     task = await _machine(context, request.id).ask(Machine.set_password, context.caller, password.hash)
     return ResetPasswordResult(
         user=user, task_id=task.id, chosen=request.password is not None, password=password.generated
