@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from dataclasses import dataclass
-from pathlib import Path
 
 import trio
 from hypercorn.config import Sockets
@@ -21,6 +19,7 @@ from hypercorn.typing import ASGIFramework
 from svc_actors.admission import Admission, of_clients
 from svc_http import connections
 from svc_http.app import App
+from svc_http.certificates import Certificates
 from svc_http.connections import BoundedConfig
 
 GRACE = 5.0
@@ -35,28 +34,19 @@ _OPERATORS = 64
 """Connections to the loopback listener: a monitoring system has one or two."""
 
 
-@dataclass(frozen=True)
-class TlsFiles:
-    """PEM files: the certificate with its chain, and its private key."""
-
-    certificate: Path
-    key: Path
-
-
 async def serve_https(
     app: App,
     bind: str,
-    tls: TlsFiles,
+    certificates: Certificates,
     shutdown: trio.Event,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on `bind`, an address and port, until `shutdown` is set. Started with the URLs listened on (the port is
     real when 0 was asked for)."""
     connections.install()
-    server = _ServerConfig()
+    server = _HttpsConfig(certificates)
     server.admission = of_clients()
     server.bind = [bind]
-    server.certfile, server.keyfile = str(tls.certificate), str(tls.key)
 
     async def stopped() -> None:
         await shutdown.wait()
@@ -105,9 +95,22 @@ class _ServerConfig(BoundedConfig):
             listener.set_inheritable(False)
         return sockets
 
-    def create_ssl_context(self) -> ssl.SSLContext | None:
+
+class _HttpsConfig(_ServerConfig):
+    def __init__(self, certificates: Certificates) -> None:
+        super().__init__()
+        self._certificates = certificates
+
+    @property
+    def ssl_enabled(self) -> bool:
+        return True
+
+    def create_ssl_context(self) -> ssl.SSLContext:
+        return self._certificates.context(self._without_certificate)
+
+    def _without_certificate(self) -> ssl.SSLContext:
         context = super().create_ssl_context()
-        if context is not None:
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        assert context is not None
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         return context

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from svc_nodeagent.config import AgentFolder, Enrolment
 from svc_nodeagent.faults import fault_point
-from svc_nodeagent.protocol import EnrolRequest, EnrolResult
+from svc_nodeagent.protocol import CONTROLLER_NAME, EnrolRequest, EnrolResult
 
 _TIMEOUT = httpx.Timeout(30.0)
 _HOST_NAMESPACE = UUID("5d1f8e0a-2b0e-4d0c-9a57-3c1b7a0f6e11")
@@ -84,7 +84,10 @@ async def enrol_over(
     fault_point("enrol.key_made")
     request = EnrolRequest(token=token, csr=signing_request(key), hostname=hostname, host_uuid=host)
     answer = await trusted.post(
-        "/nodes/enrol", content=request.model_dump_json(), headers={"Content-Type": "application/json"}
+        "/nodes/enrol",
+        content=request.model_dump_json(),
+        headers={"Content-Type": "application/json"},
+        extensions={"sni_hostname": CONTROLLER_NAME},
     )
     if not answer.is_success:
         raise EnrolmentRefused(refusal(answer))

@@ -30,7 +30,7 @@ from svc.identity.authenticate import Authentication
 from svc.identity.passwords import Passwords
 from svc.identity.throttle import forget_old_failures
 from svc.registry.idempotency import forget_expired
-from svc_actors.alerts import forget_closed_alerts, raise_alert
+from svc_actors.alerts import Severity, close_alert, forget_closed_alerts, raise_alert
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.images.files import ImageFiles, ImageSources
@@ -49,6 +49,7 @@ from svc_actors.store import (
     Database,
     DatabaseUrls,
     EventLog,
+    background_nursery,
     counts,
     database_urls,
     exclusive,
@@ -57,9 +58,10 @@ from svc_actors.store import (
 )
 from svc_console.routes import add_console_routes
 from svc_http.app import App, create_app
+from svc_http.certificates import Certificates, TlsFiles
 from svc_http.operations import database_check, operations_app
 from svc_http.pages import add_pages
-from svc_http.server import TlsFiles, serve_https, serve_loopback
+from svc_http.server import serve_https, serve_loopback
 
 REQUEST_CONNECTIONS, BACKGROUND_CONNECTIONS = 16, 8
 """Each lane's own (`svc_actors.store.lanes`). More than a PostgreSQL has cores for only makes each slower."""
@@ -108,10 +110,17 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
         _watch(app, services)
         token = await ensure_setup_token(database)
         _leave_setup_token(config.data_dir / "setup-token", token)
-        tls = TlsFiles(certificate.chain, certificate.key)
+        own = TlsFiles(certificate.chain, certificate.key)
+        shown = own if config.certificate is None else TlsFiles(*config.certificate)
+        certificates = Certificates(shown, {certificate.node_name: own})
         checks = {"database": database_check(database)}
-        async with trio.open_nursery() as listeners:
-            await listeners.start(partial(serve_https, app, f"{config.bind_host}:{config.api_port}", tls, stop))
+        async with background_nursery() as watching, trio.open_nursery() as listeners:
+            await listeners.start(
+                partial(serve_https, app, f"{config.bind_host}:{config.api_port}", certificates, stop)
+            )
+            watching.start_soon(
+                keep_running, "certificates", partial(certificates.watch, partial(_tell_of_certificates, database))
+            )
             await listeners.start(
                 partial(serve_loopback, operations_app(app.metrics, checks), config.operations_port, stop)
             )
@@ -211,6 +220,16 @@ async def _forget_for_ever(database: Database) -> None:
         await forget_expired(database)
         await forget_old_failures(database)
         await forget_closed_alerts(database)
+
+
+async def _tell_of_certificates(database: Database, problem: str | None) -> None:
+    """The alert of the certificates that browsers are shown, opened and closed."""
+    if problem is None:
+        await database.transact(partial(close_alert, key="certificate"))
+    else:
+        await database.transact(
+            partial(raise_alert, key="certificate", message=problem + ".", severity=Severity.CRITICAL)
+        )
 
 
 def _watch(app: App, services: Controller) -> None:

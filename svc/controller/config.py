@@ -22,17 +22,24 @@ class ControllerConfig:
     operations_port: int = 8445
     """Loopback only: /metrics and /healthz."""
     heartbeat_seconds: float = 5.0
+    certificate: tuple[Path, Path] | None = None
+    """The operator's own, for browsers and clients of the API, and its key: PEM files. Without it they are shown one of
+    the controller's authority."""
     further_origins: tuple[str, ...] = ()
     """Where browsers see the pages besides, behind a proxy: https://panel.example"""
 
     @property
     def public_url(self) -> str:
-        return f"https://{self.public_host}:{self.api_port}"
+        return f"https://{self.url_host}:{self.api_port}"
+
+    @property
+    def url_host(self) -> str:
+        return f"[{self.public_host}]" if ":" in self.public_host else self.public_host
 
     @property
     def origins(self) -> tuple[str, ...]:
         """The origins of the service's own pages: by its public name, by those of this machine that its certificate
         has, and by those that it was told."""
-        hosts = (self.public_host, "localhost", "127.0.0.1", "[::1]")
+        hosts = (self.url_host, "localhost", "127.0.0.1", "[::1]")
         default = [f"https://{host}" for host in hosts] if self.api_port == HTTPS_PORT else []
         return (*(f"https://{host}:{self.api_port}" for host in hosts), *default, *self.further_origins)

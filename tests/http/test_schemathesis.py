@@ -37,6 +37,7 @@ from svc.registry.operation import Method, Presentation
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database
 from svc_http.app import create_app
+from svc_http.certificates import Certificates
 from svc_http.server import serve_https
 from tests.conftest import Cluster
 from tests.support.addresses import make_nics, make_pool, take
@@ -83,7 +84,9 @@ def controller(database_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
             )
             stopping = trio.Event()
             stop.append((trio.lowlevel.current_trio_token(), stopping))
-            [bind] = await nursery.start(partial(serve_https, app, "127.0.0.1:0", self_signed(folder), stopping))
+            [bind] = await nursery.start(
+                partial(serve_https, app, "127.0.0.1:0", Certificates(self_signed(folder)), stopping)
+            )
             url = bind.replace("127.0.0.1", "localhost")
             token, things = await _administrator(database), await _things(database)
             started.put(Running(url, token, things, session))

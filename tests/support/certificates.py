@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from svc_http.server import TlsFiles
+from svc_http.certificates import TlsFiles
 
 
 def self_signed(folder: Path) -> TlsFiles:

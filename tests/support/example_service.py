@@ -23,6 +23,7 @@ from svc_actors.errors import forbidden, rate_limited, unauthenticated
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Event, EventLog, Target, audit
 from svc_http.app import App, create_app
+from svc_http.certificates import Certificates
 from svc_http.server import serve_https
 from tests.support.certificates import self_signed
 
@@ -247,7 +248,7 @@ async def served(database: Database, folder: Path) -> AsyncIterator[Served]:
         await nursery.start(log.run)
 
         async def serve(task_status: trio.TaskStatus[list[str]]) -> None:
-            await serve_https(app, "127.0.0.1:0", files, stop, task_status)
+            await serve_https(app, "127.0.0.1:0", Certificates(files), stop, task_status)
             ended.set()
 
         [bind] = await nursery.start(serve)

@@ -40,7 +40,8 @@ from svc_actors.sealing import Sealer
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, Event, EventLog, NewEvent, append, embedded, migrate
 from svc_http.app import App, create_app
-from svc_http.server import TlsFiles, serve_https
+from svc_http.certificates import Certificates, TlsFiles
+from svc_http.server import serve_https
 from tests.support.certificates import self_signed
 from tools.benchmarks import Ratio
 
@@ -223,7 +224,7 @@ async def _serve(kind: str, folder: Path, url: str) -> None:
         else:
             app = _bare() if kind == "bare" else _application(database, log)
             nursery.start_soon(GarbageCollection().run)
-            serve = partial(serve_https, app, "127.0.0.1:0", _tls(folder), trio.Event())
+            serve = partial(serve_https, app, "127.0.0.1:0", Certificates(_tls(folder)), trio.Event())
             [bind] = await nursery.start(serve)
             port = int(bind.rpartition(":")[2])
         print(port, flush=True)

@@ -5,7 +5,14 @@ from asyncpg import ExclusionViolationError, ForeignKeyViolationError, UniqueVio
 from svc_actors.store.audit import Caller, Outcome, Target, Via
 from svc_actors.store.database import Database, DatabaseStatistics
 from svc_actors.store.driver import Record
-from svc_actors.store.embedded import DatabaseStartError, DatabaseUrls, database_urls, embedded
+from svc_actors.store.embedded import (
+    OWNER_VARIABLE,
+    URL_VARIABLE,
+    DatabaseStartError,
+    DatabaseUrls,
+    database_urls,
+    embedded,
+)
 from svc_actors.store.events import (
     Event,
     EventKind,
@@ -24,12 +31,15 @@ from svc_actors.store.lanes import LANE, Lane, serve_request
 from svc_actors.store.listening import Notification, NotificationKind
 from svc_actors.store.loops import LoopAlert, keep_running
 from svc_actors.store.migrate import Component, Migration, MigrationError, known_migrations, migrate
+from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.sequencing import Retention
 from svc_actors.store.server_folder import DatabaseInUseError
 from svc_actors.store.transactions import Queryable, Session, Transaction
 
 __all__ = [
     "LANE",
+    "OWNER_VARIABLE",
+    "URL_VARIABLE",
     "AnotherServiceError",
     "Caller",
     "Collision",
@@ -65,6 +75,7 @@ __all__ = [
     "UniqueViolationError",
     "Via",
     "append",
+    "background_nursery",
     "database_urls",
     "embedded",
     "exclusive",

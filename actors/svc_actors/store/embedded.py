@@ -30,7 +30,7 @@ from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.reach import Account
 from svc_actors.store.server_folder import Folder, give_folder
 
-ENVIRONMENT_VARIABLE, OWNER_VARIABLE = "SVC_DATABASE_URL", "SVC_DATABASE_OWNER_URL"
+URL_VARIABLE, OWNER_VARIABLE = "SVC_DATABASE_URL", "SVC_DATABASE_OWNER_URL"
 
 
 def _programs() -> Path:
@@ -86,7 +86,7 @@ async def database_urls(data_dir: Path, environ: Mapping[str, str]) -> AsyncIter
 
     SVC_DATABASE_OWNER_URL names the owner; without it the service's role is the owner as well (docs/database.md).
     """
-    url = environ.get(ENVIRONMENT_VARIABLE, "")
+    url = environ.get(URL_VARIABLE, "")
     if url:
         yield DatabaseUrls(owner=environ.get(OWNER_VARIABLE, "") or url, service=url)
     else:

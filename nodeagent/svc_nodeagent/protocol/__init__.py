@@ -20,7 +20,7 @@ Rules both sides keep:
 from __future__ import annotations
 
 from svc_nodeagent.protocol import operations
-from svc_nodeagent.protocol.enrolment import EnrolRequest, EnrolResult
+from svc_nodeagent.protocol.enrolment import CONTROLLER_NAME, EnrolRequest, EnrolResult
 from svc_nodeagent.protocol.facts import Facts, Lane
 from svc_nodeagent.protocol.frames import (
     DOWN,
@@ -113,6 +113,7 @@ from svc_nodeagent.protocol.values import (
 )
 
 __all__ = [
+    "CONTROLLER_NAME",
     *operations.__all__,
     "AGENT_PATH",
     "DOWN",

@@ -26,6 +26,8 @@ main() {
     export SVC_CONTROLLER SVC_FINGERPRINT SVC_TOKEN="${SVC_TOKEN:-}"
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
+    address=${SVC_CONTROLLER#https://}
+    port=${address##*:}
     trust_controller
     install_packages
     install_agent
@@ -33,10 +35,14 @@ main() {
     start
 }
 
+# By this name the controller shows a certificate of its own authority, whatever certificate browsers are shown.
+name=nodes.svc.internal
+ask() { curl -fsS --connect-to "$name:$port:$address" "$@"; }
+
 # Fetch the authority without trust and compare it with the fingerprint; everything after is verified against it.
 trust_controller() {
     command -v curl >/dev/null && command -v openssl >/dev/null || apt_install curl openssl ca-certificates
-    curl -fsSk --max-time 30 -o "$work/authority.pem" "$SVC_CONTROLLER/api/v1/nodes/authority" ||
+    ask -k --max-time 30 -o "$work/authority.pem" "https://$name:$port/api/v1/nodes/authority" ||
         fail "no controller answers at $SVC_CONTROLLER; nothing was changed"
     found=$(openssl x509 -in "$work/authority.pem" -noout -fingerprint -sha256 | sed 's/.*=//; s/://g' | tr A-F a-f)
     wanted=$(printf '%s' "$SVC_FINGERPRINT" | sed 's/://g' | tr A-F a-f)
@@ -66,7 +72,7 @@ apt_install() {
 
 install_agent() {
     say "get-node: installing the agent"
-    curl -fsS --cacert "$work/authority.pem" --max-time 120 -o "$work/agent.whl" "$SVC_CONTROLLER/api/v1/nodes/agent.whl"
+    ask --cacert "$work/authority.pem" --max-time 120 -o "$work/agent.whl" "https://$name:$port/api/v1/nodes/agent.whl"
     [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
     # pip reads name and version from the file's name.
     version=$("$venv/bin/python" -c 'import sys, zipfile

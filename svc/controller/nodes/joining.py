@@ -220,9 +220,14 @@ async def node_package(context: Context[Controller], request: Empty) -> bytes:
 
 
 def _command(services: Controller, token: str, fingerprint: str) -> str:
-    """curl checks the pinned key also with -k, which is there because nothing vouches for the certificate yet."""
-    url = services.config.public_url
-    pin = services.authority.server_certificate(services.config.data_dir, services.config.public_host).pin
+    """curl checks the pinned key also with -k, which is there because nothing vouches for the certificate yet. It asks
+    for the nodes' name, by which the controller shows a certificate of its own authority."""
+    config = services.config
+    url, host, port = config.public_url, config.url_host, config.api_port
+    certificate = services.authority.server_certificate(config.data_dir, config.public_host)
+    name = certificate.node_name
     environment = {"SVC_CONTROLLER": url, "SVC_TOKEN": token, "SVC_FINGERPRINT": fingerprint}
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
-    return f"curl -fsSk --pinnedpubkey {shlex.quote(f'sha256//{pin}')} {url}/api/v1/get-node.sh | {settings} sh"
+    curl = ["curl", "-fsSk", "--pinnedpubkey", f"sha256//{certificate.pin}"]
+    curl += ["--connect-to", f"{name}:{port}:{host}:{port}"]
+    return f"{shlex.join(curl)} https://{name}:{port}/api/v1/get-node.sh | {settings} sh"

@@ -31,6 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from svc_actors.errors import rate_limited, wrong_field
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction
+from svc_nodeagent.protocol import CONTROLLER_NAME
 
 NODE_LIFETIME: Final = timedelta(days=90)
 _AUTHORITY_LIFETIME: Final = timedelta(days=20 * 365)
@@ -60,12 +61,14 @@ class ServerCertificate:
     """Files of the certificate that the API and the gateway show: `chain` (with the authority) and `key`.
 
     `pin` is the SHA-256 of its public key, in base64 as curl's --pinnedpubkey takes it; the key outlives renewals.
+    `node_name` is what nodes ask for: whoever does is shown this certificate, whatever browsers see.
     """
 
     chain: Path
     key: Path
     authority: Path
     pin: str
+    node_name: str
     expires_at: datetime
 
 
@@ -215,7 +218,7 @@ class Authority:
             kept = self._server(key, public_host)
             _write(chain, (_pem(kept) + self.certificate_pem).encode(), 0o644)
         pin = base64.b64encode(hashlib.sha256(_public_der(key.public_key())).digest()).decode()
-        return ServerCertificate(chain, key_file, authority, pin, kept.not_valid_after_utc)
+        return ServerCertificate(chain, key_file, authority, pin, CONTROLLER_NAME, kept.not_valid_after_utc)
 
     def _still_good(self, kept: x509.Certificate, key: ec.EllipticCurvePrivateKey, public_host: str) -> bool:
         try:
@@ -290,9 +293,9 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _server_names(public_host: str) -> list[x509.GeneralName]:
-    """The public name or address, and the ways in from the machine itself."""
+    """The public name or address, the ways in from the machine itself, and the name that nodes ask for."""
     names: list[x509.GeneralName] = []
-    for host in dict.fromkeys([public_host, "localhost", "127.0.0.1", "::1"]):
+    for host in dict.fromkeys([public_host, "localhost", "127.0.0.1", "::1", CONTROLLER_NAME]):
         try:
             names.append(x509.IPAddress(ip_address(host)))
         except ValueError:

@@ -1,0 +1,98 @@
+"""The certificates that an HTTPS listener shows, read again when their files change.
+
+Whoever renews one replaces its files (certbot, a script, the controller's authority) and need not tell anybody. Each
+handshake takes the contexts of that moment, and what is open stays open. Files that cannot be read or do not belong
+together (one of the two is replaced already) change nothing: the one before is still shown, and the problem is told.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+from cryptography import x509
+
+LOOK_EVERY: Final = 10.0
+EXPIRES_SOON: Final = timedelta(days=14)
+"""ACME clients renew 30 days before the end: at 14 something has failed more than once."""
+
+log = structlog.get_logger("svc.http.certificates")
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files: the certificate with its chain, and its private key."""
+
+    certificate: Path
+    key: Path
+
+
+class Certificates:
+    """`shown` to everybody, but to those who ask for one of `named` (server name indication, RFC 6066) that one."""
+
+    def __init__(self, shown: TlsFiles, named: Mapping[str, TlsFiles] | None = None) -> None:
+        self._files: dict[str | None, TlsFiles] = {None: shown}
+        self._files.update(named or {})
+        self._contexts: dict[str | None, ssl.SSLContext] = {}
+        self._read: dict[str | None, tuple[object, ...]] = {}
+
+    def context(self, bare: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        """The listener's context. `bare` makes one that has everything but a certificate."""
+        self._bare = bare
+        for name in self._files:
+            self._contexts[name] = self._load(name)
+        listening = self._load(None)
+        listening.sni_callback = self._choose
+        return listening
+
+    async def watch(self, tell: Callable[[str | None], Awaitable[None]]) -> None:
+        """Look at the files for ever. `tell` gets what is wrong, or None, at the beginning and when that changes."""
+        told: str | None = ""
+        while True:
+            problem = self._look()
+            if problem != told:
+                await tell(problem)
+                told = problem
+            await trio.sleep(LOOK_EVERY)
+
+    def _look(self) -> str | None:
+        problems = []
+        for name, files in self._files.items():
+            try:
+                if self._signature(files) != self._read[name]:
+                    self._contexts[name] = self._load(name)
+                    log.info("certificate.replaced", file=str(files.certificate))
+                problems += _expiry(files)
+            except (OSError, ValueError) as error:
+                problems.append(f"{files.certificate} cannot be used, and the one before it is still shown: {error}")
+        return "; ".join(problems) or None
+
+    def _load(self, name: str | None) -> ssl.SSLContext:
+        files = self._files[name]
+        signature = self._signature(files)
+        context = self._bare()
+        context.load_cert_chain(files.certificate, files.key)
+        self._read[name] = signature
+        return context
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        connection.context = self._contexts.get(name, self._contexts[None])
+
+    @staticmethod
+    def _signature(files: TlsFiles) -> tuple[object, ...]:
+        """What differs when a file was written or replaced, also through a link."""
+        found = [path.stat() for path in (files.certificate, files.key)]
+        return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
+
+
+def _expiry(files: TlsFiles) -> list[str]:
+    end = x509.load_pem_x509_certificate(files.certificate.read_bytes()).not_valid_after_utc
+    if end - datetime.now(UTC) > EXPIRES_SOON:
+        return []
+    return [f"{files.certificate} ends on {end:%Y-%m-%d %H:%M} UTC and was not renewed"]

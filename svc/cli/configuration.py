@@ -1,0 +1,69 @@
+"""The configuration file of a service: what its command line and environment leave open.
+
+A key is the name of an option without its dashes, and its value what the option takes; one that may be repeated
+takes an array. The table `database` holds what is secret and therefore no option: `url` and `owner-url`, as
+SVC_DATABASE_URL and SVC_DATABASE_OWNER_URL have them. An option wins over the environment, the environment over the
+file, the file over the default. A key that is not known is an error, since it is most likely a known one misspelt.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import asyncclick as click
+from asyncclick.core import ParameterSource
+
+from svc.cli.failures import Exit, Failure
+from svc_actors.store import OWNER_VARIABLE, URL_VARIABLE
+
+_DATABASE: Final = {"url": URL_VARIABLE, "owner-url": OWNER_VARIABLE}
+_META: Final = "svc.cli.configuration"
+
+
+def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> None:
+    """Callback of an eager `--config`: take the file's values for the options that nobody gave. The file that is looked
+    for by default may be absent; one that was named must be there."""
+    assert parameter.name is not None
+    try:
+        with path.open("rb") as file:
+            readable_by_all = bool(os.fstat(file.fileno()).st_mode & stat.S_IROTH)
+            settings = tomllib.load(file)
+    except FileNotFoundError:
+        if context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT:
+            return
+        raise Failure(Exit.INVALID, f"There is no configuration file {path}.") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise Failure(Exit.INVALID, f"The configuration file {path} cannot be read: {error}") from error
+    database = settings.pop("database", {})
+    if not isinstance(database, dict):
+        raise Failure(Exit.INVALID, f"{path}: `database` is a table: [database]")
+    if database and readable_by_all:
+        raise Failure(
+            Exit.INVALID,
+            f"{path} says how to reach the database, and everybody on this machine may read it.",
+            f"Make it readable by the service alone: chmod 640 {path}; chgrp svc {path}",
+        )
+    options = {option.opts[-1].lstrip("-"): option for option in context.command.params if option is not parameter}
+    _refuse_unknown(path, "", settings, options)
+    _refuse_unknown(path, "database.", database, _DATABASE)
+    context.default_map = {str(options[key].name): value for key, value in settings.items()}
+    context.meta[_META] = {_DATABASE[key]: str(value) for key, value in database.items()}
+
+
+def environment(context: click.Context) -> Mapping[str, str]:
+    """The process's environment, with what the file says where that says nothing."""
+    return {**context.meta.get(_META, {}), **os.environ}
+
+
+def _refuse_unknown(path: Path, table: str, settings: Mapping[str, Any], known: Mapping[str, object]) -> None:
+    if unknown := sorted(settings.keys() - known.keys()):
+        raise Failure(
+            Exit.INVALID,
+            f"{path}: there is no setting {table}{unknown[0]}.",
+            f"Settings are {', '.join(table + key for key in sorted(known))}.",
+        )

@@ -1,0 +1,116 @@
+"""The controller's configuration file, as an operator writes it and gets it wrong."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from svc.cli import serve
+from svc.cli.compose import RunningController
+from svc.cli.failures import Exit, Failure
+from svc.controller.config import ControllerConfig
+from tests.cli.conftest import Terminal
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ControllerConfig, Mapping[str, str]]]:
+    """What the service would have been started with: the command ends where it would begin."""
+    found: list[tuple[ControllerConfig, Mapping[str, str]]] = []
+
+    @asynccontextmanager
+    async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncIterator[RunningController]:
+        found.append((config, environ))
+        raise Failure(Exit.OK, "as far as this test goes")
+        yield
+
+    monkeypatch.setattr(serve, "open_controller", open_controller)
+    return found
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    return Terminal(tmp_path)
+
+
+def write(folder: Path, text: str, mode: int = 0o640) -> str:
+    path = folder / "controller.toml"
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+async def test_options_win_over_the_environment_and_the_environment_over_the_file(
+    terminal: Terminal, tmp_path: Path, started: list[tuple[ControllerConfig, Mapping[str, str]]]
+) -> None:
+    file = write(
+        tmp_path,
+        """
+        public-host = "file.example"
+        api-port = 1
+        gateway-port = 2
+        heartbeat = 7.5
+        origin = ["https://a.example", "https://b.example/"]
+
+        [database]
+        url = "postgresql://file"
+        owner-url = "postgresql://owner"
+        """,
+    )
+
+    await terminal.svc(
+        *("serve", "controller", "--config", file, "--api-port", "10"),
+        SVC_CONTROLLER_API_PORT="20",
+        SVC_CONTROLLER_GATEWAY_PORT="21",
+        SVC_DATABASE_URL="postgresql://environment",
+    )
+
+    [(config, environ)] = started
+    assert (config.api_port, config.gateway_port, config.operations_port) == (10, 21, 8445)
+    assert (config.public_host, config.heartbeat_seconds) == ("file.example", 7.5)
+    assert config.further_origins == ("https://a.example", "https://b.example")
+    assert environ["SVC_DATABASE_URL"] == "postgresql://environment"
+    assert environ["SVC_DATABASE_OWNER_URL"] == "postgresql://owner"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [
+        ('public-hots = "x"', 0o640, "there is no setting public-hots"),
+        ('[database]\nuri = "x"', 0o640, "there is no setting database.uri"),
+        ("public-host =", 0o640, "cannot be read"),
+        ('api-port = "many"', 0o640, "many"),
+        ('[database]\nurl = "postgresql://u:secret@h/d"', 0o644, "everybody on this machine may read it"),
+        ('certificate = "/etc/hosts"', 0o640, "A certificate needs its key"),
+    ],
+)
+async def test_a_mistake_in_the_file_is_told_and_nothing_starts(
+    terminal: Terminal,
+    tmp_path: Path,
+    started: list[tuple[ControllerConfig, Mapping[str, str]]],
+    text: str,
+    mode: int,
+    said: str,
+) -> None:
+    ended = await terminal.svc("serve", "controller", "--config", write(tmp_path, text, mode))
+
+    assert ended.code == Exit.INVALID
+    assert said in ended.err
+    assert "secret" not in ended.err
+    assert started == []
+
+
+async def test_a_file_that_was_named_must_be_there(terminal: Terminal, tmp_path: Path) -> None:
+    ended = await terminal.svc("serve", "controller", "--config", str(tmp_path / "absent.toml"))
+
+    assert ended.code == Exit.INVALID
+    assert "There is no configuration file" in ended.err
+
+
+def test_every_option_is_in_the_document() -> None:
+    document = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+    options = {option.opts[-1].lstrip("-") for option in serve.controller.params} - {"config"}
+
+    assert {name for name in options if f"`{name}`" not in document} == set()
