@@ -39,7 +39,7 @@ from svc_actors.controller.nodes.node import NODE_IDLE_AFTER, Node, NodeServices
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.controller.reconcile.network_probe import NetworkProbe
 from svc_actors.controller.reconcile.network_watch import NetworkWatch
-from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_deliverer, machine_observer
+from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_deliverer
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.runtime import ActorSystem
@@ -146,7 +146,6 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
     alerts, loop_alerts = ActorAlerts(database), _LoopAlerts(database)
     events = EventLog(database, alert=loop_alerts.notice)
     async with ActorSystem.open(on_alert=alerts.notice, carried=(LANE,)) as actors, trio.open_nursery() as nursery:
-        observe = machine_observer(actors)
         watch = NodeWatch(
             actors,
             database,
@@ -170,7 +169,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         probe = NetworkProbe(database, gateway, actors, watch.recheck)
         tasks = TaskRunner(database, gateway)
         install_machines(database, sealer, tasks, actors, ImageSources(database, gateway.offer_file), watch.recheck)
-        node_services = NodeServices(database, gateway, authority, observe, watch.recheck)
+        node_services = NodeServices(database, gateway, authority)
         actors.register(Node, lambda _: Node(node_services), idle_after=NODE_IDLE_AFTER)
         watch.handle_tasks(tasks)
         await nursery.start(events.run)

@@ -22,7 +22,7 @@ from svc_actors.controller.reconcile.network_watch import NetworkRhythm, Network
 from svc_actors.controller.tasks.runner import TaskStatus
 from svc_actors.store import Database, Record
 from svc_nodeagent.host import HostError
-from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationId, OperationResult
+from svc_nodeagent.protocol import FailureCode, NodeOperation, OperationId, OperationResult
 from svc_nodeagent.simulated import SimulatedHost
 from tests.support.machine_api import Api, person
 from tests.support.machine_service import (
@@ -249,7 +249,7 @@ async def open_stage(
     authority = await Authority.open(database, SEALER)
     rechecked: list[UUID] = []
     async with open_service(database, hosts) as service, trio.open_nursery() as nursery:
-        services = NodeServices(database, hosts, authority, _nobody_observes, rechecked.append)
+        services = NodeServices(database, hosts, authority)
         service.actors.register(Node, lambda _: Node(services))
         watch = NetworkWatch(database, hosts, intervals=intervals)
         probe = NetworkProbe(database, hosts, service.actors, rechecked.append)
@@ -262,6 +262,3 @@ async def another_node(stage: NetworkHarness, name: str) -> UUID:
     node_id = await make_node(stage.database, stage.world.location_id, name)
     stage.hosts.hosts[node_id] = SimulatedHost(name, uuid4())
     return node_id
-
-
-def _nobody_observes(_: UUID, __: UUID, ___: DomainState, ____: str, _____: object) -> None: ...

@@ -10,17 +10,18 @@ from typing import cast
 from uuid import UUID, uuid4
 
 import trio
+import trio.testing
 
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.nodes.node import MOST_TRESPASSES_AN_HOUR, Node, NodeServices
-from svc_actors.controller.reconcile.node_watch import DELIVERIES_AT_ONCE, Intervals, NodeWatch
+from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch
 from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorSystem, MailboxFull
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainChanged, DomainState, Heartbeat, NodeOperation, OperationResult
-from svc_nodeagent.simulated import SimulatedHost
+from svc_nodeagent.simulated import Behaviour, SimulatedHost
 from tests.support.machine_records import record_machines
 
 AWAY = unavailable("The database is away.")
@@ -56,13 +57,10 @@ class Nodes:
 
         return await self.hosts[node_id].perform(operation, report)
 
-    def observe(self, _: UUID, vm_id: UUID, state: DomainState, __: str, ___: datetime | None) -> None:
+    async def deliver(self, _: UUID, vm_id: UUID, state: DomainState, __: str, ___: datetime | None) -> None:
+        await trio.lowlevel.checkpoint()
         self.fail(vm_id)
         self.told.append((vm_id, state))
-
-    async def deliver(self, node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime) -> None:
-        await trio.lowlevel.checkpoint()
-        self.observe(node_id, vm_id, state, reason, asked_at)
 
     def fail(self, whose: UUID) -> None:
         if failures := self.failures.get(whose):
@@ -75,7 +73,7 @@ class Nodes:
             str(uuid4()),
             uuid4(),
         )
-        self.hosts[node_id] = SimulatedHost("host", uuid4())
+        self.hosts[node_id] = SimulatedHost("host", uuid4(), behaviour=Behaviour(seed=len(self.hosts)))
         self.hosts[node_id].populate(machines)
         self.connected.add(node_id)
         await record_machines(self.database, node_id, self.hosts[node_id].machines)
@@ -84,10 +82,23 @@ class Nodes:
     async def state(self, node_id: UUID) -> str:
         return str(await self.database.fetchval("SELECT state FROM nodes WHERE id = $1", node_id))
 
-    async def until_told(self, vm_id: UUID, state: DomainState) -> None:
+    async def observed(self, node_id: UUID) -> dict[UUID, str | None]:
+        """What is recorded of the machines of a node: what their host last said."""
+        rows = await self.database.fetch("SELECT id, observed_state FROM vms WHERE node_id = $1", node_id)
+        return {row["id"]: row["observed_state"] for row in rows}
+
+    async def until_observed(self, node_id: UUID, state: DomainState) -> None:
+        """Until all machines of the node are recorded so."""
         with trio.fail_after(10):
-            while (vm_id, state) not in self.told:
+            while set((await self.observed(node_id)).values()) != {state.value}:
                 await trio.sleep(0.01)
+
+    @asynccontextmanager
+    async def holding(self, vm_id: UUID) -> AsyncIterator[None]:
+        """Somebody decides about this machine for the length of the block."""
+        async with self.database.transaction() as tx:
+            await tx.execute("SELECT FROM vms WHERE id = $1 FOR NO KEY UPDATE", vm_id)
+            yield
 
 
 @asynccontextmanager
@@ -101,7 +112,7 @@ async def open_nodes(database: Database) -> AsyncIterator[Nodes]:
         intervals = Intervals(grace=0.0, look=0.05, inventory=3600.0)
         nodes.watch = NodeWatch(actors, database, nodes.deliver, intervals=intervals)
         nodes.watch.watch(cast(Gateway, nodes))
-        services = NodeServices(database, nodes, authority, nodes.observe, nodes.watch.recheck)
+        services = NodeServices(database, nodes, authority)
 
         def make(key: str) -> Node:
             nodes.fail(UUID(key))
@@ -130,9 +141,10 @@ async def test_a_machine_that_cannot_be_told_holds_up_none_of_its_node(database:
         first, *others = nodes.hosts[node_id].machines
         nodes.failures[first] = [MailboxFull(f"Machine:{first}", 256)]
 
-        await nodes.watch.inspect(node_id)
+        async with nodes.holding(first):
+            await nodes.watch.inspect(node_id)
 
-        assert {vm_id for vm_id, _ in nodes.told} == set(others)
+        assert await nodes.observed(node_id) == {first: None, **dict.fromkeys(others, "running")}
 
 
 async def test_a_change_that_could_not_be_recorded_is_asked_for_again(database: Database) -> None:
@@ -140,11 +152,17 @@ async def test_a_change_that_could_not_be_recorded_is_asked_for_again(database: 
         node_id = await nodes.new(machines=1)
         [vm_id] = nodes.hosts[node_id].machines
         await nursery.start(nodes.watch.run)
-        await nodes.until_told(vm_id, DomainState.RUNNING)
+        await nodes.until_observed(node_id, DomainState.RUNNING)
         nodes.failures[vm_id] = [MailboxFull(f"Machine:{vm_id}", 256)]
         nodes.hosts[node_id].set_state(vm_id, DomainState.STOPPED, "powered off")
-        nodes.watch.hooks.domain_changed(node_id, change(vm_id, DomainState.STOPPED))
-        await nodes.until_told(vm_id, DomainState.STOPPED)
+
+        async with nodes.holding(vm_id):
+            nodes.watch.hooks.domain_changed(node_id, change(vm_id, DomainState.STOPPED))
+            with trio.fail_after(10):
+                while nodes.failures[vm_id]:
+                    await trio.sleep(0.01)
+
+        await nodes.until_observed(node_id, DomainState.STOPPED)
         assert await database.fetchval("SELECT count(*) FROM alerts") == 0
         nursery.cancel_scope.cancel()
 
@@ -183,43 +201,64 @@ async def test_a_node_that_speaks_for_others_without_end_is_audited_and_does_not
         assert written == MOST_TRESPASSES_AN_HOUR
 
 
-async def test_an_inventory_that_differs_in_everything_tells_a_few_machines_at_a_time(database: Database) -> None:
+async def test_an_inventory_that_differs_in_everything_wakes_no_machine(database: Database) -> None:
     async with open_nodes(database) as nodes:
-        node_id = await nodes.new(machines=100)
-        under_way = most = told = 0
-
-        async def deliver(*_: object) -> None:
-            nonlocal under_way, most, told
-            under_way += 1
-            most = max(most, under_way)
-            await trio.sleep(0.001)
-            under_way -= 1
-            told += 1
-
-        nodes.watch = NodeWatch(nodes.actors, database, deliver)
-        nodes.watch.watch(cast(Gateway, nodes))
+        node_id = await nodes.new(machines=600)
 
         await nodes.watch.inspect(node_id)
 
-        assert told == 100
-        assert most == DELIVERIES_AT_ONCE
+        assert set((await nodes.observed(node_id)).values()) == {"running"}
+        assert nodes.told == []
 
 
 async def test_a_machine_that_does_not_answer_holds_up_none_of_its_node(database: Database) -> None:
     async with open_nodes(database) as nodes:
-        node_id = await nodes.new(machines=DELIVERIES_AT_ONCE + 3)
+        node_id = await nodes.new(machines=20)
         first, *others = nodes.hosts[node_id].machines
-        told: list[UUID] = []
 
-        async def deliver(_: UUID, vm_id: UUID, *__: object) -> None:
-            if vm_id == first:
-                await trio.sleep_forever()
-            told.append(vm_id)
+        async def deliver(*_: object) -> None:
+            await trio.sleep_forever()
 
         nodes.watch = NodeWatch(nodes.actors, database, deliver, intervals=Intervals(look_deadline=0.2))
         nodes.watch.watch(cast(Gateway, nodes))
 
-        with trio.fail_after(10):
-            await nodes.watch.inspect(node_id)
+        async with nodes.holding(first):
+            with trio.fail_after(10):
+                await nodes.watch.inspect(node_id)
 
-        assert set(told) == set(others)
+        assert await nodes.observed(node_id) == {first: None, **dict.fromkeys(others, "running")}
+
+
+async def test_what_many_nodes_say_at_once_does_not_queue_for_connections(database: Database) -> None:
+    async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
+        made = [await nodes.new(machines=40) for _ in range(25)]
+        await nursery.start(nodes.watch.run)
+        most = 0
+
+        for node_id in made:
+            for vm_id in nodes.hosts[node_id].machines:
+                nodes.hosts[node_id].set_state(vm_id, DomainState.CRASHED, "panic")
+                nodes.watch.hooks.domain_changed(node_id, change(vm_id, DomainState.CRASHED))
+        with trio.fail_after(30):
+            while await database.fetchval("SELECT count(*) FROM vms WHERE observed_state = 'crashed'") < 1000:
+                most = max(most, database.statistics().waiting)
+                await trio.sleep(0.01)
+
+        assert most < 50
+        nursery.cancel_scope.cancel()
+
+
+async def test_of_two_changes_of_a_machine_the_last_one_counts(database: Database) -> None:
+    async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
+        node_id = await nodes.new(machines=1)
+        [vm_id] = nodes.hosts[node_id].machines
+        nodes.hosts[node_id].set_state(vm_id, DomainState.STOPPED, "powered off")
+        await nursery.start(nodes.watch.run)
+        await nodes.until_observed(node_id, DomainState.STOPPED)
+
+        nodes.watch.hooks.domain_changed(node_id, change(vm_id, DomainState.CRASHED))
+        await trio.testing.wait_all_tasks_blocked()
+        nodes.watch.hooks.domain_changed(node_id, change(vm_id, DomainState.RUNNING))
+
+        await nodes.until_observed(node_id, DomainState.RUNNING)
+        nursery.cancel_scope.cancel()

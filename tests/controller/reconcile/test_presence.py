@@ -14,7 +14,7 @@ import trio
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.nodes.node import Node, NodeServices
-from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch, machine_deliverer, machine_observer
+from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch, machine_deliverer
 from svc_actors.store import Database
 from svc_nodeagent.protocol import Capacity, DomainChanged, DomainState, Heartbeat
 from tests.support.machine_records import record_machines
@@ -74,13 +74,15 @@ async def open_fleet(database: Database, *, size: int = 8) -> AsyncIterator[Flee
     await record_machines(database, world.node_id, [vm_id])
     presence = Presence()
     async with open_service(database, FakeGateway()) as service:
-        observe = machine_observer(service.actors)
         deliver = machine_deliverer(service.actors)
         watch = NodeWatch(service.actors, database, deliver, intervals=Intervals(look_deadline=LOOK_DEADLINE))
         watch.watch(cast(Gateway, presence))
-        services = NodeServices(database, cast(Gateway, presence), cast(Authority, None), observe, watch.recheck)
+        services = NodeServices(database, cast(Gateway, presence), cast(Authority, None))
         service.actors.register(Node, lambda _: Node(services))
-        yield Fleet(service, watch, presence, nodes, vm_id)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(watch.run)
+            yield Fleet(service, watch, presence, nodes, vm_id)
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_locked_machine_delays_the_presence_of_no_node(database: Database) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 from typing import cast
 from uuid import UUID, uuid4
 
@@ -21,7 +20,7 @@ from svc_actors.controller.traffic.watch import TrafficRhythm, TrafficWatch
 from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
-from svc_nodeagent.protocol import DomainState, NodeOperation, OperationResult, TrafficResult
+from svc_nodeagent.protocol import NodeOperation, OperationResult, TrafficResult
 from tests.support.traffic import CountingNodes, TrafficHarness, reading
 
 NOVEMBER = Period("2026-11")
@@ -70,12 +69,8 @@ async def test_a_node_that_counts_for_anothers_machine_is_audited(stage: Traffic
     foreign = await stage.machine("foreign", node_id=await stage.node("beta"))
     nodes = CountingNodes({stage.node_id: TrafficResult(ledger_id=uuid4(), readings=(reading(foreign, 7),))})
 
-    def observe(node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime | None) -> None: ...
-
     async with ActorSystem.open() as system:
-        services = NodeServices(
-            stage.database, cast(Presence, None), cast(Authority, None), observe, recheck=lambda node_id: None
-        )
+        services = NodeServices(stage.database, cast(Presence, None), cast(Authority, None))
         system.register(Node, lambda _: Node(services))
         unauthorised_report = NodeWatch(system, stage.database, machine_deliverer(system)).hooks.unauthorised_report
         watch = TrafficWatch(stage.database, nodes, unauthorised_report=unauthorised_report, clock=lambda: stage.now)

@@ -16,17 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.machines.network_attachment import NewAddress, attach, detach, set_rate
-from svc_actors.controller.machines.outcomes import GENERATION, RELEASED, follow, settle
+from svc_actors.controller.machines.observing import Seen, record_observations
+from svc_actors.controller.machines.outcomes import GENERATION, RELEASED, settle
 from svc_actors.controller.machines.records import (
     MachineRow,
     announce_machine,
     lock_machine,
     write_definition,
-    write_observed,
     write_status,
 )
 from svc_actors.controller.machines.spec import Seed
@@ -36,7 +35,6 @@ from svc_actors.controller.machines.states import (
     MachineStatus,
     Order,
     move,
-    observe,
     refusal_text,
     run_it_first,
 )
@@ -54,13 +52,11 @@ from svc_actors.controller.tasks.runner import (
     end_task,
     open_task_of,
 )
-from svc_actors.errors import ErrorCode, ServiceError, conflict, not_ready, unavailable
+from svc_actors.errors import ServiceError, conflict, not_ready, unavailable
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, UniqueViolationError, audit
 from svc_nodeagent.protocol import FACTS, DomainState
-
-_HEARD_SINCE: Final = "SELECT $1::timestamptz < $2::timestamptz AND $2 <= clock_timestamp()"
 
 
 @dataclass(frozen=True)
@@ -208,11 +204,14 @@ class Machine(Actor):
         describes the past, an inventory: what was heard since then is newer, unless the clock has been set back in
         between. What cannot be written (the database is away) is asked for again: this is told, so nobody else would.
         """
+
+        async def work(tx: Transaction) -> bool:
+            seen = {self.vm_id: Seen(state, reason)}
+            return bool(await record_observations(tx, node_id, seen, asked_at=asked_at, wait=True))
+
         try:
-            return await self._database.transact(lambda tx: self._observe(tx, node_id, state, reason, asked_at))
-        except ServiceError as error:
-            if error.code is ErrorCode.NOT_FOUND:
-                return False
+            return await self._database.transact(work)
+        except ServiceError:
             self._recheck(node_id)
             raise
 
@@ -225,23 +224,6 @@ class Machine(Actor):
                 await settle(tx, vm, task, ending)
 
         await self._database.transact(work)
-
-    async def _observe(
-        self, tx: Transaction, node_id: UUID, state: DomainState, reason: str, asked_at: datetime | None
-    ) -> bool:
-        vm = await lock_machine(tx, self.vm_id)
-        if vm.node_id != node_id:
-            return False
-        if await tx.fetchval(_HEARD_SINCE, asked_at, vm.observed_at):
-            return True
-        await write_observed(tx, vm.id, state)
-        observation = observe(state)
-        if observation is None or await open_task_of(tx, ResourceKind.VM, self.vm_id) is not None:
-            return True
-        if vm.status is MachineStatus.FAILED and vm.built_at is None:
-            return True
-        await follow(tx, vm, observation, _reason(state, reason))
-        return True
 
     async def _supersede(self, tx: Transaction, caller: Caller, order: Order) -> Task | None:
         """End the task under way where the order takes its place, and give it. Raises not_ready where it does not."""
@@ -317,15 +299,3 @@ def _busy(task: Task) -> ServiceError:
         hint="Wait for that task, or cancel it.",
         details={"task_id": str(task.id), "op": task.op},
     )
-
-
-def _reason(state: DomainState, reason: str) -> str | None:
-    match state:
-        case DomainState.PAUSED:
-            return f"The host has paused the guest: {reason}"
-        case DomainState.CRASHED:
-            return f"The guest crashed: {reason}"
-        case DomainState.ABSENT:
-            return "The host does not have the machine any more."
-        case _:
-            return None

@@ -1,6 +1,7 @@
 """What the end of a task, or the host's word outside of one, makes of a machine.
 
-Called by the Machine actor alone, in its transaction and with the machine's row locked.
+Called in a transaction that has the machine's row locked: by the Machine actor, and by `observing`, of which it is one
+caller.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ GENERATION: Final = "network_generation"
 """The parameter of a task that carries the machine's network: what generation its host has at least, once the task has
 succeeded. The work may read a newer one; but after a restart, the node answers for what it was asked at first."""
 
-_LOST: Final = "The host does not have the machine any more."
+LOST: Final = "The host does not have the machine any more."
 
 
 async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
@@ -64,13 +65,21 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
 
 async def follow(tx: Transaction, vm: MachineRow, observation: Observation, reason: str | None) -> None:
     """Follow the table by the host's observation, and write it where it changes anything."""
-    status = move(vm.status, observation)
-    if status is MachineStatus.FAILED and vm.status is MachineStatus.FAILED:
-        reason = vm.status_reason if observation is not Observation.UNBUILT else reason or vm.status_reason
-    if status is MachineStatus.FAILED and reason is None:
-        reason = _LOST
+    status, reason = moved_by(vm.status, vm.status_reason, observation, reason)
     if (status, reason) != (vm.status, vm.status_reason):
         await write_status(tx, vm.id, status, reason)
+
+
+def moved_by(
+    status: MachineStatus, known: str | None, observation: Observation, reason: str | None
+) -> tuple[MachineStatus, str | None]:
+    """The status that the observation leads to, and why; `known` is why the machine is what it is now."""
+    after = move(status, observation)
+    if after is MachineStatus.FAILED and status is MachineStatus.FAILED:
+        reason = known if observation is not Observation.UNBUILT else reason or known
+    if after is MachineStatus.FAILED and reason is None:
+        reason = LOST
+    return after, reason
 
 
 async def _write_built(tx: Transaction, vm: MachineRow, heard: DomainState | None) -> None:

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -36,9 +36,9 @@ from svc_actors.controller.nodes.records import (
 )
 from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.errors import conflict
-from svc_actors.runtime import Actor, DomainError
+from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Outcome, Transaction, UniqueViolationError, audit
-from svc_nodeagent.protocol import DomainChanged, DomainState, InventoryResult, PreflightResult
+from svc_nodeagent.protocol import DomainState, InventoryResult, PreflightResult
 
 MOST_TRESPASSES_AN_HOUR: Final = 60
 _HOUR: Final = 3600.0
@@ -47,11 +47,6 @@ NODE_IDLE_AFTER: Final = _HOUR
 
 _MOST_NAMED: Final = 5
 log = structlog.get_logger(__name__)
-
-Observe = Callable[[UUID, UUID, DomainState, str, datetime | None], None]
-"""`observe(node_id, vm_id, state, reason, asked_at)`: tells a machine what its host says of it, and waits for nothing.
-Raises `DeliveryError` when the machine takes no messages. `asked_at` is given for an inventory's word, which describes
-the past. A machine that is not placed on that node takes no notice."""
 
 
 class Presence(Protocol):
@@ -64,13 +59,9 @@ class Presence(Protocol):
 
 @dataclass(frozen=True)
 class NodeServices:
-    """`recheck` has a node looked at again soon: something that it said could not be recorded."""
-
     database: Database
     gateway: Presence
     authority: Authority
-    observe: Observe
-    recheck: Callable[[UUID], None]
 
 
 @dataclass(frozen=True)
@@ -184,31 +175,28 @@ class Node(Actor):
 
         return await self._database.transact(work)
 
-    async def domain_changed(self, change: DomainChanged) -> None:
-        """A guest changed state on this host: its machine is told, unless it is not this host's to speak of.
+    async def domains_changed(self, changes: Mapping[UUID, DomainState]) -> list[UUID]:
+        """Guests changed state on this host; gives those machines that are this host's to speak of.
 
-        Where the machine is placed is read without its lock, since whoever holds that must not hold up this node; the
-        machine looks again under the lock. A machine that nobody knows (deleted, or never ours) is nobody's trespass.
+        Where a machine is placed is read without its lock, since whoever holds that must not hold up this node; it is
+        looked at again under the lock. A machine that nobody knows (deleted, or never ours) is nobody's trespass.
         """
-        try:
-            placed = await self._database.fetchrow(
-                "SELECT node_id FROM vms WHERE id = $1 AND deleted_at IS NULL", change.vm_id
-            )
-            if placed is not None and placed["node_id"] != self.node_id:
-                what = f"reported machine {change.vm_id} as {change.state.value}, which is not placed on it"
+        placed = await self._database.fetch(
+            """WITH noted AS (
+                   UPDATE observed_domains SET state = seen.state, seen_at = now()
+                   FROM unnest($2::uuid[], $3::text[]) AS seen (vm_id, state)
+                   WHERE node_id = $1 AND observed_domains.vm_id = seen.vm_id
+               )
+               SELECT id, node_id FROM vms WHERE id = ANY($2::uuid[]) AND deleted_at IS NULL""",
+            self.node_id,
+            list(changes),
+            [state.value for state in changes.values()],
+        )
+        for row in placed:
+            if row["node_id"] != self.node_id:
+                what = f"reported machine {row['id']} as {changes[row['id']].value}, which is not placed on it"
                 await self.unauthorised_report(what)
-                return
-            if placed is not None:
-                self._services.observe(self.node_id, change.vm_id, change.state, change.reason, None)
-            await self._database.execute(
-                "UPDATE observed_domains SET state = $3, seen_at = now() WHERE node_id = $1 AND vm_id = $2",
-                self.node_id,
-                change.vm_id,
-                change.state.value,
-            )
-        except DomainError:
-            self._services.recheck(self.node_id)
-            raise
+        return [row["id"] for row in placed if row["node_id"] == self.node_id]
 
     async def unauthorised_report(self, what: str) -> None:
         """The node spoke for what is not its own. It was refused; the audit says so, up to so many times an hour."""

@@ -6,7 +6,8 @@ Invariants:
 - an inventory is taken at every connect and every ten minutes after, a few nodes at a time; a host that does not answer
   gets an alert and holds up no other;
 - nodes are looked at side by side, each with its own deadline: one whose record is locked holds up no other;
-- machines are told what their hosts say, never waited for, and only where the records say otherwise;
+- whatever a thousand nodes that come back together bring with them waits in queues here, not for connections of the
+  database: so many are looked at, inventoried and recorded (`machine_reports`) at once;
 - what could not be recorded (the database was away) is asked for again as soon as it can be;
 - nodes that were online when the controller stopped are called offline only after they had time to come back.
 """
@@ -26,14 +27,14 @@ from svc_actors.alerts import Severity, raise_alert
 from svc_actors.controller.gateway.gateway import Gateway, GatewayHooks, NodeUnavailable, OperationFailed
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.nodes.live_figures import record_live_figures
-from svc_actors.controller.nodes.node import Node, Observe, offline_alert, silent_alert
-from svc_actors.controller.reconcile.inventory import Difference, compare, concerned_machines
+from svc_actors.controller.nodes.node import Node, offline_alert, silent_alert
+from svc_actors.controller.reconcile.machine_reports import Deliver, MachineReports
+from svc_actors.controller.reconcile.node_queue import NodeQueue
 from svc_actors.controller.tasks.runner import TaskRun, TaskRunner
 from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorSystem, DeliveryError, DomainError
 from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import (
-    DomainChanged,
     DomainState,
     Hello,
     InventoryResult,
@@ -46,33 +47,17 @@ from svc_nodeagent.protocol import (
 
 INVENTORY_TIMEOUT: Final = 60.0
 PREFLIGHT_TIMEOUT: Final = 180.0
-DELIVERIES_AT_ONCE: Final = 16
-"""Each is a transaction of its machine's actor. Of all nodes together."""
 _LOOKS_AT_ONCE: Final = 32
 """Each look is a transaction of its node's actor: enough that a few locked rows hold up no other, and few enough that a
 thousand nodes which leave together do not queue for every connection of the database."""
 log = structlog.get_logger(__name__)
 
 
-def machine_observer(system: ActorSystem) -> Observe:
-    """Tells machines what hosts say of them. Nobody waits: a machine that hangs holds up no node and no other."""
-
-    def observe(node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime | None) -> None:
-        system.ref(Machine, str(vm_id)).tell(Machine.observed, node_id, state, reason, asked_at=asked_at)
-
-    return observe
-
-
-Deliver = Callable[[UUID, UUID, DomainState, str, datetime], Awaitable[object]]
-"""`await deliver(node_id, vm_id, state, reason, asked_at)`: as `Observe`, but returns once the machine has recorded
-it."""
-
-
 def machine_deliverer(system: ActorSystem) -> Deliver:
-    """The same for an inventory, which may have thousands of machines to tell at once (a host that was started again):
-    whoever delivers waits, so that no more are told at a time than the database records."""
+    """Tells a machine through its actor. Whoever delivers waits, so that no more are told at a time than the database
+    records."""
 
-    async def deliver(node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime) -> object:
+    async def deliver(node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime | None) -> object:
         machine = system.ref(Machine, str(vm_id))
         return await machine.ask(Machine.observed, node_id, state, reason, asked_at=asked_at)
 
@@ -125,16 +110,15 @@ class NodeWatch:
     ) -> None:
         self._system = system
         self._database = database
-        self._deliver = deliver
-        self._delivering = trio.CapacityLimiter(DELIVERIES_AT_ONCE)
         self._forgettable = forgettable
         self._connected = connected
         self._probe = probe
         self._intervals = intervals or Intervals()
         self._gateway: Gateway | None = None
         self._asked: dict[UUID, float] = {}
-        self._waiting: dict[UUID, Hello | None] = {}
-        self._work = trio.Event()
+        self._inspections = NodeQueue[Hello | None]()
+        self._looks = NodeQueue[str | None]()
+        self._reports = MachineReports(system, database, deliver, self.recheck, deadline=self._intervals.look_deadline)
 
     def watch(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -148,24 +132,23 @@ class NodeWatch:
     @property
     def hooks(self) -> GatewayHooks:
         def connected(node_id: UUID, hello: Hello) -> None:
-            self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.look, hello.boot_id))
+            self._looks.put(node_id, hello.boot_id)
             self._enqueue(node_id, hello)
             self._connected(node_id)
 
         def disconnected(node_id: UUID) -> None:
-            self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.look))
-
-        def domain_changed(node_id: UUID, change: DomainChanged) -> None:
-            if not self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.domain_changed, change)):
-                self.recheck(node_id)
+            self._looks.put(node_id, self._looks.get(node_id))
 
         def unauthorised_report(node_id: UUID, what: str) -> None:
-            self._tell(node_id, lambda: self._system.ref(Node, str(node_id)).tell(Node.unauthorised_report, what))
+            try:
+                self._system.ref(Node, str(node_id)).tell(Node.unauthorised_report, what)
+            except DeliveryError as error:
+                log.warning("node.not_told", node_id=str(node_id), error=str(error))
 
         return GatewayHooks(
             connected=connected,
             disconnected=disconnected,
-            domain_changed=domain_changed,
+            domain_changed=self._reports.changed,
             unauthorised_report=unauthorised_report,
         )
 
@@ -182,6 +165,9 @@ class NodeWatch:
         async with trio.open_nursery() as nursery:
             for _ in range(self._intervals.workers):
                 nursery.start_soon(self._inspect_for_ever)
+            for _ in range(_LOOKS_AT_ONCE):
+                nursery.start_soon(self._look_for_ever)
+            nursery.start_soon(self._reports.run)
             nursery.start_soon(self._every, self._intervals.record, self.record)
             nursery.start_soon(self._look_around)
             task_status.started()
@@ -206,10 +192,15 @@ class NodeWatch:
             self.gateway.online(),
         )
         at_once = trio.CapacityLimiter(_LOOKS_AT_ONCE)
+
+        async def look_at(node_id: UUID) -> None:
+            async with at_once:
+                await self._look_at(node_id)
+
         async with trio.open_nursery() as nursery:
             for row in rows:
                 if (row["state"] == "online") != self.gateway.is_online(row["id"]):
-                    nursery.start_soon(self._look_at, row["id"], at_once)
+                    nursery.start_soon(look_at, row["id"])
         async with self._database.transaction() as tx:
             away = await tx.fetch(
                 """
@@ -231,15 +222,22 @@ class NodeWatch:
                     resource_id=row["id"],
                 )
 
-    async def _look_at(self, node_id: UUID, at_once: trio.CapacityLimiter) -> None:
-        async with at_once:
-            with trio.move_on_after(self._intervals.look_deadline) as late:
-                try:
-                    await self._system.ref(Node, str(node_id)).ask(Node.look)
-                except DomainError as error:
-                    log.warning("node.not_looked_at", node_id=str(node_id), error=str(error))
-            if late.cancelled_caught:
-                log.warning("node.not_looked_at", node_id=str(node_id), error="its record is held by somebody else")
+    async def _look_for_ever(self) -> None:
+        while True:
+            async with self._looks.next() as (node_id, boot_id):
+                if not await self._look_at(node_id, boot_id):
+                    self._looks.put(node_id, self._looks.get(node_id) or boot_id)
+
+    async def _look_at(self, node_id: UUID, boot_id: str | None = None) -> bool:
+        """False when somebody held the node's record too long. What else failed, the next look of all makes up for."""
+        with trio.move_on_after(self._intervals.look_deadline) as late:
+            try:
+                await self._system.ref(Node, str(node_id)).ask(Node.look, boot_id)
+            except DomainError as error:
+                log.warning("node.not_looked_at", node_id=str(node_id), error=str(error))
+        if late.cancelled_caught:
+            log.warning("node.not_looked_at", node_id=str(node_id), error="its record is held by somebody else")
+        return not late.cancelled_caught
 
     async def inspect(self, node_id: UUID) -> None:
         """Take an inventory of a node now, record it, and tell its machines. Raises what a query raises."""
@@ -247,64 +245,35 @@ class NodeWatch:
         self._asked[node_id] = trio.current_time()
         result = await self.gateway.query(node_id, NodeInventory(), timeout=INVENTORY_TIMEOUT)
         if isinstance(result, InventoryResult):
-            await self._take_in(node_id, result, asked_at)
-
-    async def _take_in(self, node_id: UUID, inventory: InventoryResult, asked_at: datetime) -> None:
-        node = self._system.ref(Node, str(node_id))
-        known = {
-            row["vm_id"]
-            for row in await self._database.fetch("SELECT vm_id FROM observed_domains WHERE node_id = $1", node_id)
-        }
-        await node.ask(Node.inventoried, inventory, asked_at)
-        reported = {domain.vm_id: domain.state for domain in inventory.domains if domain.vm_id is not None}
-        compared = compare(node_id, await concerned_machines(self._database, node_id, reported), reported)
-        async with trio.open_nursery() as nursery:
-            for each in compared.differences:
-                nursery.start_soon(self._tell_machine, node_id, each, asked_at)
-        for vm_id in compared.foreign:
-            if vm_id not in known:
-                await node.ask(Node.unauthorised_report, f"has a domain of machine {vm_id}, which is not placed on it")
-
-    async def _tell_machine(self, node_id: UUID, difference: Difference, asked_at: datetime) -> None:
-        """A machine that takes no messages, or takes its time, holds up no other: what it has not heard now it hears
-        later, or of the next inventory."""
-        async with self._delivering:
-            with trio.move_on_after(self._intervals.look_deadline):
-                try:
-                    await self._deliver(node_id, difference.vm_id, difference.state, difference.reason, asked_at)
-                except DomainError as error:
-                    vm_id = str(difference.vm_id)
-                    log.warning("node.machine_not_told", node_id=str(node_id), vm_id=vm_id, error=str(error))
+            await self._reports.inventoried(node_id, result, asked_at)
 
     async def _inspect_for_ever(self) -> None:
         while True:
-            while not self._waiting:
-                await self._work.wait()
-            node_id = next(iter(self._waiting))
-            hello = self._waiting.pop(node_id)
-            if not self._waiting:
-                self._work = trio.Event()
-            try:
-                with trio.move_on_after(self._intervals.inspection_deadline) as late:
-                    if hello is not None:
-                        await self._forget(node_id, hello)
-                    await self.inspect(node_id)
-                    await self._probe(node_id)
-                    await self._first_preflight(node_id)
-                if late.cancelled_caught:
-                    log.warning("node.inspection_overdue", node_id=str(node_id))
-                    self.recheck(node_id)
-            except (NodeUnavailable, OperationFailed) as error:
-                log.warning("node.not_inspected", node_id=str(node_id), error=str(error))
-                if self.gateway.is_online(node_id):
-                    await self._raise_silent(node_id, str(error))
-            except DomainError as error:
-                # Ours, not the host's.
-                log.warning("node.not_recorded", node_id=str(node_id), error=str(error))
+            async with self._inspections.next() as (node_id, hello):
+                await self._inspect_in_time(node_id, hello)
+
+    async def _inspect_in_time(self, node_id: UUID, hello: Hello | None) -> None:
+        try:
+            with trio.move_on_after(self._intervals.inspection_deadline) as late:
+                if hello is not None:
+                    await self._forget(node_id, hello)
+                await self.inspect(node_id)
+                await self._probe(node_id)
+                await self._first_preflight(node_id)
+            if late.cancelled_caught:
+                log.warning("node.inspection_overdue", node_id=str(node_id))
                 self.recheck(node_id)
-            except Exception:
-                # A defect over one node: the others are inspected, and this one again in its turn.
-                log.exception("node.inspection_failed", node_id=str(node_id))
+        except (NodeUnavailable, OperationFailed) as error:
+            log.warning("node.not_inspected", node_id=str(node_id), error=str(error))
+            if self.gateway.is_online(node_id):
+                await self._raise_silent(node_id, str(error))
+        except DomainError as error:
+            # Ours, not the host's.
+            log.warning("node.not_recorded", node_id=str(node_id), error=str(error))
+            self.recheck(node_id)
+        except Exception:
+            # A defect over one node: the others are inspected, and this one again in its turn.
+            log.exception("node.inspection_failed", node_id=str(node_id))
 
     async def _forget(self, node_id: UUID, hello: Hello) -> None:
         if self._forgettable is not None and hello.unacknowledged:
@@ -337,7 +306,7 @@ class NodeWatch:
         asked_at: datetime = await self._database.fetchval("SELECT clock_timestamp()")
         result = await run.perform(NodeInventory(), step="inventory", timeout=INVENTORY_TIMEOUT)
         if isinstance(result, InventoryResult):
-            await self._take_in(run.task.resource_id, result, asked_at)
+            await self._reports.inventoried(run.task.resource_id, result, asked_at)
             await self._probe(run.task.resource_id)
             await run.log(f"{len(result.domains)} domains, {len(result.images)} images", percent=100)
         return result
@@ -380,14 +349,4 @@ class NodeWatch:
                 log.exception("node.watch_failed")
 
     def _enqueue(self, node_id: UUID, hello: Hello | None) -> None:
-        self._waiting[node_id] = hello or self._waiting.get(node_id)
-        self._work.set()
-
-    def _tell(self, node_id: UUID, tell: Callable[[], None]) -> bool:
-        """A message that is not taken is not lost for good: the next look and the next inventory say it again."""
-        try:
-            tell()
-        except DeliveryError as error:
-            log.warning("node.not_told", node_id=str(node_id), error=str(error))
-            return False
-        return True
+        self._inspections.put(node_id, hello or self._inspections.get(node_id))

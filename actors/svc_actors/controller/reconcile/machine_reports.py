@@ -1,0 +1,144 @@
+"""What nodes say of machines, recorded a few nodes at a time: inventories, and changes as they happen.
+
+Invariants:
+- a node's worth of news is a few statements, and only so many nodes are recorded at once: whatever comes at the same
+  time waits here, without a connection of the database, which other background work needs as well;
+- of changes that come faster than they are recorded, a machine's last one counts;
+- a machine whose record somebody holds is told through its actor, and holds up no other;
+- what could not be recorded is asked for again: the node is inventoried anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.controller.machines.observing import Seen, record_observations
+from svc_actors.controller.nodes.node import Node
+from svc_actors.controller.reconcile.inventory import compare, concerned_machines
+from svc_actors.controller.reconcile.node_queue import NodeQueue
+from svc_actors.runtime import ActorSystem, DomainError
+from svc_actors.store import Database
+from svc_nodeagent.protocol import DomainChanged, DomainState, InventoryResult
+
+NODES_AT_ONCE: Final = 4
+"""Half of the connections that background work has."""
+DELIVERIES_AT_ONCE: Final = 16
+"""Machines told through their actors, of all nodes together."""
+_MACHINES_AT_ONCE: Final = 500
+"""In one transaction: some tens of milliseconds, for which their rows are held."""
+_MOST_WAITING: Final = 4096
+"""Changes of one node. A host says more only if it makes them up; what it has, its next inventory says."""
+log = structlog.get_logger(__name__)
+
+Deliver = Callable[[UUID, UUID, DomainState, str, datetime | None], Awaitable[object]]
+"""`await deliver(node_id, vm_id, state, reason, asked_at)`: tells a machine what its host says of it, and returns once
+the machine has recorded it. `asked_at` is given for an inventory's word, which describes the past. A machine that is
+not placed on that node takes no notice."""
+
+
+class MachineReports:
+    """One a process; `run` under the composer's nursery. `recheck` has a node inventoried again soon, `deadline` is how
+    long a machine's actor may take, in seconds."""
+
+    def __init__(
+        self,
+        system: ActorSystem,
+        database: Database,
+        deliver: Deliver,
+        recheck: Callable[[UUID], None],
+        *,
+        deadline: float,
+    ) -> None:
+        self._system = system
+        self._database = database
+        self._deliver = deliver
+        self._recheck = recheck
+        self._deadline = deadline
+        self._changes = NodeQueue[dict[UUID, Seen]]()
+        self._recording = trio.CapacityLimiter(NODES_AT_ONCE)
+        self._delivering = trio.CapacityLimiter(DELIVERIES_AT_ONCE)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(NODES_AT_ONCE):
+                nursery.start_soon(self._record_changes_for_ever, nursery)
+            task_status.started()
+
+    def changed(self, node_id: UUID, change: DomainChanged) -> None:
+        """A guest changed state on this host. Blocks nobody; recorded by `run`."""
+        changes = self._changes.get(node_id) or {}
+        if len(changes) >= _MOST_WAITING and change.vm_id not in changes:
+            self._recheck(node_id)
+            return
+        changes[change.vm_id] = Seen(change.state, change.reason)
+        self._changes.put(node_id, changes)
+
+    async def inventoried(self, node_id: UUID, inventory: InventoryResult, asked_at: datetime) -> None:
+        """Record what the host has, as of `asked_at`, and what that makes of its machines."""
+        node = self._system.ref(Node, str(node_id))
+        known = {
+            row["vm_id"]
+            for row in await self._database.fetch("SELECT vm_id FROM observed_domains WHERE node_id = $1", node_id)
+        }
+        await node.ask(Node.inventoried, inventory, asked_at)
+        reported = {domain.vm_id: domain.state for domain in inventory.domains if domain.vm_id is not None}
+        async with self._recording:
+            compared = compare(node_id, await concerned_machines(self._database, node_id, reported), reported)
+            seen = {each.vm_id: Seen(each.state, each.reason) for each in compared.differences}
+            passed_over = await self._record(node_id, seen, asked_at)
+        async with trio.open_nursery() as nursery:
+            for vm_id in passed_over:
+                nursery.start_soon(self._tell_machine, node_id, vm_id, seen[vm_id], asked_at)
+        for vm_id in compared.foreign:
+            if vm_id not in known:
+                await node.ask(Node.unauthorised_report, f"has a domain of machine {vm_id}, which is not placed on it")
+
+    async def _record(self, node_id: UUID, seen: Mapping[UUID, Seen], asked_at: datetime | None) -> set[UUID]:
+        """Record all; gives those that were passed over."""
+        recorded: set[UUID] = set()
+        vm_ids = sorted(seen)
+        for start in range(0, len(vm_ids), _MACHINES_AT_ONCE):
+            some = {vm_id: seen[vm_id] for vm_id in vm_ids[start : start + _MACHINES_AT_ONCE]}
+            recorded |= await self._database.transact(
+                partial(record_observations, node_id=node_id, seen=some, asked_at=asked_at)
+            )
+        return set(seen) - recorded
+
+    async def _record_changes_for_ever(self, nursery: trio.Nursery) -> None:
+        while True:
+            async with self._changes.next() as (node_id, changes):
+                try:
+                    states = {vm_id: each.state for vm_id, each in changes.items()}
+                    own = await self._system.ref(Node, str(node_id)).ask(Node.domains_changed, states)
+                    seen = {vm_id: changes[vm_id] for vm_id in own}
+                    async with self._recording:
+                        passed_over = await self._record(node_id, seen, None)
+                    for vm_id in passed_over:
+                        nursery.start_soon(self._tell_machine, node_id, vm_id, seen[vm_id], None)
+                except DomainError as error:
+                    log.warning("node.changes_not_recorded", node_id=str(node_id), error=str(error))
+                    self._recheck(node_id)
+                except Exception:
+                    # A defect over one node: the others' changes are recorded, and this one is inventoried.
+                    log.exception("node.changes_failed", node_id=str(node_id))
+                    self._recheck(node_id)
+
+    async def _tell_machine(self, node_id: UUID, vm_id: UUID, seen: Seen, asked_at: datetime | None) -> None:
+        """A machine that takes no messages, or takes its time, holds up no other: what it has not heard now it hears
+        later, or of the next inventory."""
+        async with self._delivering:
+            with trio.move_on_after(self._deadline) as late:
+                try:
+                    await self._deliver(node_id, vm_id, seen.state, seen.reason, asked_at)
+                except DomainError as error:
+                    log.warning("node.machine_not_told", node_id=str(node_id), vm_id=str(vm_id), error=str(error))
+                    self._recheck(node_id)
+            if late.cancelled_caught:
+                self._recheck(node_id)
