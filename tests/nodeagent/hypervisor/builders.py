@@ -13,6 +13,7 @@ import trio
 from svc_nodeagent.hypervisor.files import MachineRecord
 from svc_nodeagent.protocol import (
     Account,
+    Action,
     ControllerSource,
     DiskSpec,
     Firewall,
@@ -22,6 +23,7 @@ from svc_nodeagent.protocol import (
     MachineSpec,
     NetworkSpec,
     NicSpec,
+    ProbeResult,
     SeedSpec,
     Topology,
 )
@@ -151,3 +153,15 @@ class FileStream(trio.abc.Stream):
 async def silent(percent: int, message: str) -> None:
     """Progress nobody asked for."""
     await trio.lowlevel.checkpoint()
+
+
+def carried(probe: ProbeResult) -> list[str]:
+    return sorted(each for machine in probe.machines for each in machine.addresses)
+
+
+def differences(probe: ProbeResult) -> list[str]:
+    return [each for machine in probe.machines for each in machine.differences]
+
+
+CLOSED = Firewall(default_ingress=Action.DROP, default_egress=Action.ACCEPT)
+SIX = address(f"2001:db8:{os.getpid() % 65536:x}:5::1/64", topology=Topology.ROUTED)

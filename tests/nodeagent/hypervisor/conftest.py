@@ -55,6 +55,11 @@ async def clean_host(naming: Naming) -> AsyncIterator[None]:
 
 
 @pytest.fixture
+def host_network(naming: Naming, clean_host: None) -> HostNetwork:
+    return HostNetwork(naming, {})
+
+
+@pytest.fixture
 def files() -> dict[str, Path]:
     """What the controller keeps, by digest; the demo image is served for everything else."""
     return {}
