@@ -51,6 +51,7 @@ from svc_nodeagent.protocol import (
     PreflightCheck,
     PreflightResult,
     ReleaseResult,
+    StateCause,
     VmCreate,
     VmDelete,
     VmForceStop,
@@ -90,6 +91,9 @@ class SimulatedMachine(Wire):
     vcpus: int
     memory_mib: int
     state: DomainState
+    cause: StateCause | None = None
+    defined: bool = True
+    """False for one whose domain somebody has removed; its files are still there."""
     started_at: datetime | None = None
 
 
@@ -145,14 +149,37 @@ class SimulatedHost:
             )
         self._save()
 
-    def set_state(self, vm_id: UUID, state: DomainState, reason: str) -> None:
+    def set_state(self, vm_id: UUID, state: DomainState, reason: str, cause: StateCause | None = None) -> None:
         """Change a guest's state from outside, as a crash or a `poweroff` inside it would."""
         machine = self.machines[vm_id]
         started = datetime.now(UTC) if state is DomainState.RUNNING else None
-        self.machines[vm_id] = machine.model_copy(update={"state": state, "started_at": started})
+        changed = {"state": state, "cause": cause, "defined": True, "started_at": started}
+        self.machines[vm_id] = machine.model_copy(update=changed)
         self._save()
         if machine.state is not state:
-            self._sending.send_nowait(DomainChanged(vm_id=vm_id, state=state, reason=reason, at=datetime.now(UTC)))
+            self._tell(vm_id, state, reason, cause)
+
+    def lose_power(self) -> None:
+        """Every guest is off, and nobody is there to say so."""
+        for vm_id, machine in self.machines.items():
+            off = {"state": DomainState.STOPPED, "cause": None, "started_at": None}
+            self.machines[vm_id] = machine.model_copy(update=off)
+        self._save()
+
+    def undefine(self, vm_id: UUID) -> None:
+        """The domain is removed by hand. Record and disks stay."""
+        self._change(vm_id, {"state": DomainState.STOPPED, "cause": None, "defined": False, "started_at": None})
+        self._tell(vm_id, DomainState.ABSENT, "removed from the host", None)
+
+    def lose_files(self, vm_id: UUID) -> None:
+        """The domain is removed, and with it everything of the machine."""
+        del self.machines[vm_id]
+        self._save()
+        self._tell(vm_id, DomainState.ABSENT, "removed from the host", None)
+
+    def _tell(self, vm_id: UUID, state: DomainState, reason: str, cause: StateCause | None) -> None:
+        change = DomainChanged(vm_id=vm_id, state=state, reason=reason, cause=cause, at=datetime.now(UTC))
+        self._sending.send_nowait(change)
 
     async def domain_changes(self) -> AsyncIterator[DomainChanged]:
         async for change in self._changes:
@@ -222,13 +249,15 @@ class SimulatedHost:
             case VmCreate():
                 return self._create(operation)
             case VmStart():
-                self._machine(operation.vm_id)
+                self._recorded(operation.vm_id)
                 self.networks.apply(operation.vm_id, operation.network)
                 return self._moved(operation.vm_id, DomainState.RUNNING, "started")
             case VmShutdown():
-                return self._moved(operation.vm_id, DomainState.STOPPED, "shut down")
+                self._machine(operation.vm_id)
+                return self._moved(operation.vm_id, DomainState.STOPPED, "shut down", StateCause.GUEST)
             case VmForceStop():
-                return self._moved(operation.vm_id, DomainState.STOPPED, "stopped at once")
+                self._machine(operation.vm_id)
+                return self._moved(operation.vm_id, DomainState.STOPPED, "stopped at once", StateCause.FORCED)
             case VmReboot() | VmReset():
                 if self._machine(operation.vm_id).state is not DomainState.RUNNING:
                     raise HostError(FailureCode.CONFLICT, "The machine is not running.")
@@ -237,8 +266,8 @@ class SimulatedHost:
                 return self._delete(operation)
             case VmUpdate():
                 change = {"name": operation.name, "vcpus": operation.vcpus, "memory_mib": operation.memory_mib}
-                self._change(operation.vm_id, change)
-                return Done()
+                self._change(operation.vm_id, change | {"defined": True})
+                return DomainResult(vm_id=operation.vm_id, state=self.machines[operation.vm_id].state)
             case VmSetPassword():
                 if self._machine(operation.vm_id).state is not DomainState.RUNNING:
                     raise HostError(FailureCode.CONFLICT, "The machine is not running.")
@@ -338,10 +367,12 @@ class SimulatedHost:
                     name=each.name,
                     vm_id=each.vm_id,
                     state=each.state,
+                    cause=each.cause,
                     vcpus=each.vcpus,
                     memory_mib=each.memory_mib,
                 )
                 for each in self.machines.values()
+                if each.defined
             ),
             images=tuple(self.images.values()),
             retained_disks=self.retained_disks,
@@ -367,19 +398,25 @@ class SimulatedHost:
         told = GuestTold.TOLD if running else GuestTold.AT_BOOT
         return NetworkResult(vm_id=operation.vm_id, generation=generation, told=told)
 
-    def _moved(self, vm_id: UUID, state: DomainState, reason: str) -> DomainResult:
-        self._machine(vm_id)
-        self.set_state(vm_id, state, reason)
+    def _moved(self, vm_id: UUID, state: DomainState, reason: str, cause: StateCause | None = None) -> DomainResult:
+        self.set_state(vm_id, state, reason, cause)
         return DomainResult(vm_id=vm_id, state=state)
 
     def _machine(self, vm_id: UUID) -> SimulatedMachine:
+        machine = self._recorded(vm_id)
+        if not machine.defined:
+            raise HostError(FailureCode.NOT_FOUND, f"This host has no machine {vm_id}.")
+        return machine
+
+    def _recorded(self, vm_id: UUID) -> SimulatedMachine:
+        """As `_machine`, also one whose domain is gone: a start or an update defines it again."""
         try:
             return self.machines[vm_id]
         except KeyError:
             raise HostError(FailureCode.NOT_FOUND, f"This host has no machine {vm_id}.") from None
 
     def _change(self, vm_id: UUID, change: dict[str, object]) -> None:
-        self.machines[vm_id] = self._machine(vm_id).model_copy(update=change)
+        self.machines[vm_id] = self._recorded(vm_id).model_copy(update=change)
         self._save()
 
     def _save(self) -> None:

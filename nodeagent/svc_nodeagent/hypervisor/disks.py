@@ -80,6 +80,18 @@ async def ensure_disks(record: MachineRecord, base: BaseImage, folders: Folders,
         await in_thread(put_in_place, temporary, path, mode=0o600, owner=owner)
 
 
+def require(record: MachineRecord, base: BaseImage, folders: Folders) -> None:
+    """Raises `HostError(not_found)` naming the first file that the machine needs and that is not there."""
+    needed = {folders.disk(record.vm_id, disk.index): "its disk" for disk in record.disks}
+    for path, what in (needed | {base.path: "the image that its disk stands on"}).items():
+        if not path.exists():
+            raise HostError(
+                FailureCode.NOT_FOUND,
+                f"The machine cannot be defined: {what} is not on its node any more ({path.name}).",
+                "Bring the file back (a file system that is not mounted?), or delete the machine.",
+            )
+
+
 def destroy(folders: Folders, vm_id: UUID) -> None:
     """Remove the machine's folder; what says that there is something to remove goes last: the record, and the mark of
     a creation that was given up."""

@@ -17,7 +17,7 @@ import libvirt
 
 from svc_nodeagent.hypervisor.files import Folders, MachineRecord
 from svc_nodeagent.hypervisor.naming import Naming
-from svc_nodeagent.protocol import DomainState
+from svc_nodeagent.protocol import DomainState, StateCause
 
 METADATA_NAMESPACE = "urn:svc:machine:1"
 GUEST_AGENT_CHANNEL = "org.qemu.guest_agent.0"
@@ -108,9 +108,20 @@ def domain_state(state: int, reason: int) -> DomainState:
     return _STATES.get(state, DomainState.STOPPED)
 
 
-def lifecycle_state(event: int) -> DomainState | None:
-    """What an event says the domain is now; None for events that change no state."""
+def domain_cause(state: int, reason: int) -> StateCause | None:
+    return _CAUSES.get((state, reason))
+
+
+def lifecycle_state(event: int, detail: int) -> DomainState | None:
+    """What an event says the domain is now; None for events that change no state. `absent` is said of the definition: a
+    guest whose definition goes while it runs goes on."""
+    if event == libvirt.VIR_DOMAIN_EVENT_STOPPED and detail in _UNEXPECTED:
+        return DomainState.CRASHED
     return _EVENTS.get(event)
+
+
+def lifecycle_cause(event: int, detail: int) -> StateCause | None:
+    return _EVENT_CAUSES.get((event, detail))
 
 
 def lifecycle_reason(event: int, detail: int) -> str:
@@ -138,6 +149,21 @@ _EVENTS = {
     libvirt.VIR_DOMAIN_EVENT_UNDEFINED: DomainState.ABSENT,
 }
 
+_UNEXPECTED = (libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED, libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED)
+"""QEMU was killed (`failed`: its monitor closed without a word), or gave up."""
+
+_CAUSES = {
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN): StateCause.GUEST,
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED): StateCause.FORCED,
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR): StateCause.IO_ERROR,
+}
+
+_EVENT_CAUSES = {
+    (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN): StateCause.GUEST,
+    (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_DESTROYED): StateCause.FORCED,
+    (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_IOERROR): StateCause.IO_ERROR,
+}
+
 _EVENT_NAMES = {
     libvirt.VIR_DOMAIN_EVENT_STARTED: "started",
     libvirt.VIR_DOMAIN_EVENT_RESUMED: "resumed",
@@ -152,8 +178,8 @@ _EVENT_NAMES = {
 _REASONS = {
     (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN): "the guest shut down",
     (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_DESTROYED): "stopped by force",
-    (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED): "the guest or its emulator crashed",
-    (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED): "the emulator failed",
+    (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED): "its QEMU crashed",
+    (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED): "its QEMU ended unexpectedly",
     (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_IOERROR): "paused after a disk error",
 }
 

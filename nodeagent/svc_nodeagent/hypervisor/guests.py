@@ -19,9 +19,9 @@ from pydantic import BaseModel
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.connection import CALL_TIMEOUT_SECONDS, PATIENT, Connection, LibvirtError
-from svc_nodeagent.hypervisor.domains import domain_state
+from svc_nodeagent.hypervisor.domains import domain_cause, domain_state
 from svc_nodeagent.hypervisor.guest_network import Command, Interfaces, NicNotFound, Started, Status, changes
-from svc_nodeagent.protocol import DomainState, FailureCode, GuestTold, NetworkSpec
+from svc_nodeagent.protocol import DomainState, FailureCode, GuestTold, NetworkSpec, StateCause
 
 T = TypeVar("T")
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -73,6 +73,26 @@ class Guests:
             if await self.state(vm_id) is DomainState.RUNNING:
                 return
             raise HostError(error.code, f"The machine could not be started: {error.message}", error.hint) from error
+
+    async def is_transient(self, vm_id: UUID) -> bool:
+        """Whether it runs and its definition is gone: it would vanish when it goes off."""
+        try:
+            return await self.on_domain(vm_id, lambda domain: bool(domain.isActive() and not domain.isPersistent()))
+        except LibvirtError as error:
+            if error.number == libvirt.VIR_ERR_NO_DOMAIN:
+                return False
+            raise
+
+    async def resume_after_disk_error(self, vm_id: UUID) -> bool:
+        """Let a guest go on that was paused because a write failed; False where it is not any more."""
+
+        def resume(domain: Any) -> bool:
+            if domain_cause(*domain.state()) is not StateCause.IO_ERROR:
+                return False
+            domain.resume()
+            return True
+
+        return await self.on_domain(vm_id, resume, timeout=CALL_TIMEOUT_SECONDS)
 
     async def destroy(self, vm_id: UUID) -> None:
         def destroy(domain: Any) -> None:

@@ -30,7 +30,13 @@ from svc_nodeagent.hypervisor import inventory
 from svc_nodeagent.hypervisor.acceleration import Acceleration
 from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost, Libvirt, LifecycleEvent
 from svc_nodeagent.hypervisor.consoles import SerialLine, stream_of
-from svc_nodeagent.hypervisor.domains import guest_agent_is_connected, lifecycle_reason, lifecycle_state, serial_path
+from svc_nodeagent.hypervisor.domains import (
+    guest_agent_is_connected,
+    lifecycle_cause,
+    lifecycle_reason,
+    lifecycle_state,
+    serial_path,
+)
 from svc_nodeagent.hypervisor.files import Folders, in_thread
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import SILENCE_TIMEOUT_SECONDS, ImageCache
@@ -39,7 +45,9 @@ from svc_nodeagent.hypervisor.machines import Machines
 from svc_nodeagent.hypervisor.metrics import SAMPLE_SECONDS, Counters, Measurements, counters_of
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
+from svc_nodeagent.hypervisor.paused import keep_resuming
 from svc_nodeagent.hypervisor.preflight import network_features, preflight
+from svc_nodeagent.hypervisor.programs import host_is_stopping
 from svc_nodeagent.hypervisor.traffic import HostTraffic
 from svc_nodeagent.protocol import (
     Capacity,
@@ -63,6 +71,7 @@ from svc_nodeagent.protocol import (
     NodeTraffic,
     OperationResult,
     PreflightResult,
+    StateCause,
     VmDelete,
     VmMetrics,
 )
@@ -153,6 +162,7 @@ class LibvirtHost:
                     host._nursery.start_soon(host._sample)
                     host._nursery.start_soon(traffic.run)
                     host._nursery.start_soon(network.keep)
+                    host._nursery.start_soon(keep_resuming, host._connection, host._guests, folders, naming)
                     await host._choose_accelerator()
                     try:
                         yield host
@@ -194,7 +204,11 @@ class LibvirtHost:
         """The latest change of each machine; what nobody fetched in time gives way to what came after it."""
         while True:
             while self._changes:
-                yield self._changes.pop(next(iter(self._changes)))
+                change = self._changes.pop(next(iter(self._changes)))
+                if change.cause is StateCause.GUEST and await host_is_stopping():
+                    # The host asked all its guests to shut down: none of them wanted to be off.
+                    change = change.model_copy(update={"cause": None, "reason": "the host is shutting down"})
+                yield change
             self._changed = trio.Event()
             await self._changed.wait()
 
@@ -344,10 +358,14 @@ class LibvirtHost:
 
     def lifecycle(self, event: LifecycleEvent) -> None:
         vm_id = self._naming.machine(event.uuid, event.name)
-        state = lifecycle_state(event.event)
+        state = lifecycle_state(event.event, event.detail)
         if vm_id is None or state is None:
             return
-        self._saw(vm_id, state, lifecycle_reason(event.event, event.detail))
+        if state is DomainState.ABSENT:
+            self._nursery.start_soon(self._guarded, self._look_after_undefined, vm_id)
+            return
+        cause = lifecycle_cause(event.event, event.detail)
+        self._saw(vm_id, state, lifecycle_reason(event.event, event.detail), cause)
         if event.event == libvirt.VIR_DOMAIN_EVENT_STARTED:
             self._nursery.start_soon(self._guarded, self._attach_serial, vm_id)
         if (event.event, event.detail) == (
@@ -363,29 +381,37 @@ class LibvirtHost:
     async def _compare(self) -> None:
         """After a (re)connection: tell what is other than last seen, and read the serial lines of what runs."""
         observed = {
-            domain.vm_id: domain.state
+            domain.vm_id: (domain.state, domain.cause)
             for domain in await inventory.domains(self._connection, self._naming)
             if domain.vm_id is not None
         }
         for vm_id in self._states.keys() | observed.keys():
-            state = observed.get(vm_id, DomainState.ABSENT)
+            state, cause = observed.get(vm_id, (DomainState.ABSENT, None))
             if self._states.get(vm_id) is not state:
-                self._saw(vm_id, state, "seen when libvirt answered again")
-        for vm_id, state in observed.items():
+                self._saw(vm_id, state, "seen when libvirt answered again", cause)
+        for vm_id, (state, _) in observed.items():
             if state is DomainState.RUNNING:
+                await self._machines.keep_defined(vm_id)
                 await self._attach_serial(vm_id)
                 if guest_agent_is_connected(await self._guests.domain_xml(vm_id)):
                     await self._machines.forget_first_boot(vm_id)
 
-    def _saw(self, vm_id: UUID, state: DomainState, reason: str) -> None:
-        if state in (DomainState.STOPPED, DomainState.ABSENT):
+    async def _look_after_undefined(self, vm_id: UUID) -> None:
+        """A definition has gone. A guest that runs gets it back; else the machine is not here any more."""
+        await self._machines.keep_defined(vm_id)
+        if await self._guests.state(vm_id) is DomainState.ABSENT:
+            self._saw(vm_id, DomainState.ABSENT, "removed from the host")
+
+    def _saw(self, vm_id: UUID, state: DomainState, reason: str, cause: StateCause | None = None) -> None:
+        if state in (DomainState.STOPPED, DomainState.CRASHED, DomainState.ABSENT):
             self._lines.pop(vm_id, None)
         if state is DomainState.ABSENT:
             self._states.pop(vm_id, None)
         else:
             self._states[vm_id] = state
         self._changes.pop(vm_id, None)  # to the end: changes leave in the order they came
-        self._changes[vm_id] = DomainChanged(vm_id=vm_id, state=state, reason=reason, at=datetime.now(UTC))
+        change = DomainChanged(vm_id=vm_id, state=state, reason=reason, cause=cause, at=datetime.now(UTC))
+        self._changes[vm_id] = change
         self._changed.set()
 
     async def _guarded(self, work: Callable[..., Awaitable[Any]], *arguments: object) -> None:

@@ -17,7 +17,7 @@ import libvirt
 from svc_nodeagent.enrol import host_uuid
 from svc_nodeagent.hypervisor.acceleration import Acceleration
 from svc_nodeagent.hypervisor.connection import PATIENT, Connection, Libvirt, version_text
-from svc_nodeagent.hypervisor.domains import domain_state
+from svc_nodeagent.hypervisor.domains import domain_cause, domain_state
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.preflight import network_features
@@ -112,6 +112,7 @@ def _observed(domain: Any, naming: Naming) -> ObservedDomain | None:
         name=name,
         vm_id=naming.machine(uuid, name),
         state=domain_state(state, reason),
+        cause=domain_cause(state, reason),
         vcpus=info[3],
         memory_mib=info[1] // 1024,
     )

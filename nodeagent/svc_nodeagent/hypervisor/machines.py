@@ -196,6 +196,7 @@ class Machines:
             record = await self._not_older((await self._record(vm_id)).model_copy(update={"network": network}))
             await self._apply_network(record)
             if await self._guests.state(vm_id) in (DomainState.RUNNING, DomainState.SHUTTING_DOWN):
+                await self._define_again(record)
                 return await self._result(vm_id)
             fault_point("start.network")
             await self._write_seed(record)
@@ -283,6 +284,13 @@ class Machines:
             await self._guests.tell_network(vm_id, kept, record.network)
         return ReleaseResult(vm_id=vm_id, removed=removed)
 
+    async def keep_defined(self, vm_id: UUID) -> None:
+        """A machine of ours that runs without a definition (somebody undefined it) gets it back. One that is being
+        deleted has no record by the time that its turn comes."""
+        async with self._steps(vm_id):
+            if await in_thread(self._record_path(vm_id).exists):
+                await self._define_again(await self._record(vm_id))
+
     async def forget_first_boot(self, vm_id: UUID) -> None:
         """The guest has booted: its password's hash leaves the seed. The running guest keeps the file it has open."""
         async with self._steps(vm_id):
@@ -312,6 +320,12 @@ class Machines:
             if state is DomainState.ABSENT:
                 raise absent(vm_id)
             order.check()
+            if state is DomainState.PAUSED:
+                raise HostError(
+                    FailureCode.CONFLICT,
+                    "The guest is paused by its host and cannot shut down; it was left as it is.",
+                    "A full disk on the node is the usual reason. Free space, or stop the machine by force.",
+                )
             waited = trio.current_time() - began
             if waited > seconds:
                 raise HostError(
@@ -374,8 +388,14 @@ class Machines:
     async def _define(self, record: MachineRecord) -> None:
         verdict = await self._acceleration.verdict()
         base = self._images.base_of(record.base)
+        await in_thread(disks.require, record, base, self._folders)
         xml = domain_xml(record, base, self._folders, self._naming, verdict.accelerator)
         await self._guests.define(xml)
+
+    async def _define_again(self, record: MachineRecord) -> None:
+        if await self._guests.is_transient(record.vm_id):
+            await self._define(record)
+            log.warning("machine.defined_again", vm_id=str(record.vm_id))
 
     async def _apply_network(self, record: MachineRecord) -> None:
         """Written down first: after a crash between the two, the host is brought to the record. What the host could not

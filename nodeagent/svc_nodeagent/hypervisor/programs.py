@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
 import trio
 
 from svc_nodeagent.host import HostError
@@ -17,6 +18,7 @@ from svc_nodeagent.protocol import FailureCode
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
 _SHOWN_ERROR_CHARACTERS = 400
+log = structlog.get_logger(__name__)
 
 
 class ProgramFailed(HostError):  # noqa: N818 - named for what it says
@@ -83,6 +85,18 @@ async def try_program(
         return done.returncode, done.stdout, done.stderr.decode(errors="replace")
     assert deadline.cancelled_caught
     raise HostError(FailureCode.TIMED_OUT, f"{program} did not end within {timeout:g} s and was stopped.")
+
+
+async def host_is_stopping() -> bool:
+    """Whether the host is on its way down. Where systemd is not PID 1, or does not say, it is not."""
+    if not await trio.Path("/run/systemd/system").exists():
+        return False
+    try:
+        _, output, _ = await try_program("systemctl", "is-system-running", timeout=5.0)
+    except HostError as error:
+        log.warning("host.state_unknown", error=error.message)
+        return False
+    return output.strip() == b"stopping"
 
 
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}

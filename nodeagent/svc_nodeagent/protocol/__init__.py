@@ -108,6 +108,7 @@ from svc_nodeagent.protocol.values import (
     OperationId,
     Quantity,
     Size,
+    StateCause,
     Topology,
     Wire,
 )
@@ -188,6 +189,7 @@ __all__ = [
     "SeedSpec",
     "Size",
     "Spoof",
+    "StateCause",
     "Succeeded",
     "Topology",
     "TrafficReading",

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from svc_nodeagent.protocol.operations import NodeOperation
 from svc_nodeagent.protocol.results import Capacity, OperationResult
-from svc_nodeagent.protocol.values import MANY, DomainState, FailureCode, Id, Name, Pem, Text, Wire
+from svc_nodeagent.protocol.values import MANY, DomainState, FailureCode, Id, Name, Pem, StateCause, Text, Wire
 
 
 class Welcome(Wire):
@@ -113,6 +113,7 @@ class DomainChanged(Wire):
     vm_id: UUID
     state: DomainState
     reason: Text
+    cause: StateCause | None = None
     at: datetime
 
 

@@ -20,6 +20,7 @@ from svc_nodeagent.protocol.values import (
     Name,
     Quantity,
     Size,
+    StateCause,
     Text,
     Wire,
 )
@@ -107,6 +108,7 @@ class ObservedDomain(Wire):
     name: Name
     vm_id: UUID | None
     state: DomainState
+    cause: StateCause | None = None
     vcpus: Count
     memory_mib: Count
 

@@ -8,7 +8,7 @@ from typing import Annotated, NewType
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 AGENT_PATH = "/agent"
 STREAM_ALPN = "svc-stream/1"
 MAX_FRAME_BYTES = 4 * 1024 * 1024
@@ -62,6 +62,17 @@ class DomainState(StrEnum):
     STOPPED = "stopped"
     CRASHED = "crashed"
     ABSENT = "absent"
+
+
+class StateCause(StrEnum):
+    """Why a guest is off or paused, where its host knows. A host that was started again knows of none."""
+
+    GUEST = "guest"
+    """It shut down, by itself or because it was asked to."""
+    FORCED = "forced"
+    """Somebody on the host stopped it."""
+    IO_ERROR = "io_error"
+    """Paused: a write to its disk failed, for want of space on the host as a rule."""
 
 
 class Topology(StrEnum):

@@ -13,14 +13,16 @@ from svc_nodeagent.hypervisor.domains import (
     METADATA_NAMESPACE,
     Accelerator,
     BaseImage,
+    domain_cause,
     domain_state,
     domain_xml,
+    lifecycle_cause,
     lifecycle_state,
     serial_path,
 )
 from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.hypervisor.naming import Naming
-from svc_nodeagent.protocol import DiskSpec, DomainState, MachineSpec, NetworkSpec
+from svc_nodeagent.protocol import DiskSpec, DomainState, MachineSpec, NetworkSpec, StateCause
 from tests.nodeagent.hypervisor.builders import machine, network, nic, record
 
 FOLDERS = Folders(Path("/var/lib/svc"))
@@ -102,8 +104,18 @@ def test_a_guest_whose_emulator_crashed_is_not_called_stopped() -> None:
 
 
 def test_a_definition_that_changed_is_no_change_of_state() -> None:
-    assert lifecycle_state(libvirt.VIR_DOMAIN_EVENT_DEFINED) is None
-    assert lifecycle_state(libvirt.VIR_DOMAIN_EVENT_UNDEFINED) is DomainState.ABSENT
+    assert lifecycle_state(libvirt.VIR_DOMAIN_EVENT_DEFINED, 0) is None
+    assert lifecycle_state(libvirt.VIR_DOMAIN_EVENT_UNDEFINED, 0) is DomainState.ABSENT
+
+
+def test_why_a_guest_is_off_is_told_apart() -> None:
+    stopped, off = libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_SHUTOFF
+
+    assert lifecycle_state(stopped, libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED) is DomainState.CRASHED
+    assert lifecycle_state(stopped, libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN) is DomainState.STOPPED
+    assert lifecycle_cause(stopped, libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN) is StateCause.GUEST
+    assert domain_cause(off, libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED) is StateCause.FORCED
+    assert domain_cause(off, libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN) is None
 
 
 def test_a_stopped_machine_has_no_serial_terminal() -> None:
