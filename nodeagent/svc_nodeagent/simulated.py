@@ -160,10 +160,12 @@ class SimulatedHost:
             self._tell(vm_id, state, reason, cause)
 
     def lose_power(self) -> None:
-        """Every guest is off, and nobody is there to say so."""
+        """Every guest is off. The agent, started anew as well, tells of each machine that it finds."""
         for vm_id, machine in self.machines.items():
             off = {"state": DomainState.STOPPED, "cause": None, "started_at": None}
             self.machines[vm_id] = machine.model_copy(update=off)
+            if machine.defined:
+                self._tell(vm_id, DomainState.STOPPED, "seen when libvirt answered again", None)
         self._save()
 
     def undefine(self, vm_id: UUID) -> None:

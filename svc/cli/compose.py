@@ -40,6 +40,7 @@ from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.controller.reconcile.network_probe import NetworkProbe
 from svc_actors.controller.reconcile.network_watch import NetworkWatch
 from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_deliverer
+from svc_actors.controller.reconcile.power_watch import PowerWatch
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.runtime import ActorSystem
@@ -180,6 +181,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         await nursery.start(tasks.run)
         await nursery.start(MachineWatch(database).run)
         await nursery.start(networks.run)
+        await nursery.start(PowerWatch(database, actors).run)
         await nursery.start(TrafficWatch(database, gateway, unauthorised_report=watch.hooks.unauthorised_report).run)
         retention = partial(keep_retention, database, events, config.data_dir)
         nursery.start_soon(keep_running, "retention", retention, loop_alerts.notice)

@@ -17,9 +17,9 @@ async def record_machines(database: Database, node_id: UUID, vm_ids: Iterable[UU
     )
     await database.execute(
         """INSERT INTO vms (id, name, hostname, project_id, node_id, image_id, vcpus, memory_mib, disk_gib, status,
-                            access_mode, built_at)
+                            access_mode, built_at, desired_power)
            SELECT id, id::text, 'web', (SELECT id FROM projects ORDER BY created_at LIMIT 1), $2,
-                  (SELECT id FROM images WHERE slug = 'recorded'), 1, 256, 1, 'running', 'root_key', now()
+                  (SELECT id FROM images WHERE slug = 'recorded'), 1, 256, 1, 'running', 'root_key', now(), 'running'
            FROM unnest($1::uuid[]) id""",
         list(vm_ids),
         node_id,

@@ -2,7 +2,7 @@
 
 from asyncpg import ExclusionViolationError, ForeignKeyViolationError, UniqueViolationError
 
-from svc_actors.store.audit import Caller, Outcome, Target, Via
+from svc_actors.store.audit import Caller, Outcome, Target, Via, service_itself
 from svc_actors.store.database import Database, DatabaseStatistics
 from svc_actors.store.driver import Record
 from svc_actors.store.embedded import (
@@ -85,4 +85,5 @@ __all__ = [
     "migrate",
     "prepare_schema",
     "serve_request",
+    "service_itself",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from svc_actors.store.events import EventKind, NewEvent, append
 from svc_actors.store.transactions import Transaction
@@ -63,6 +63,22 @@ class Target:
     id: UUID | str | None
     name: str | None
     project_id: UUID | None = None
+
+
+def service_itself(operation: str) -> Caller:
+    """The caller of what the service does by itself."""
+    return Caller(
+        actor_id=None,
+        actor="system",
+        role="system",
+        via=Via.SYSTEM,
+        impersonation_id=None,
+        impersonator_id=None,
+        token_id=None,
+        address=None,
+        request_id=f"system-{uuid4()}",
+        operation=operation,
+    )
 
 
 async def record(

@@ -31,6 +31,7 @@ from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
 from svc_actors.controller.machines.creation import IdempotencyKey, NewMachine, create_machine, find_by_key
 from svc_actors.controller.machines.spec import Seed, account_name
+from svc_actors.controller.machines.states import RestartPolicy
 from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_MACHINE
 from svc_actors.controller.tasks.runner import get_task
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, not_found, wrong_field
@@ -43,7 +44,8 @@ class VMCreateRequest(Request):
     """`image_id` or `image` (its slug); `plan_id` or `plan` (its slug), or for staff explicit sizes. `project_id` may
     be left out where the caller has exactly one. `node_id` is for administrators. Without `access_mode` the image's own
     user with sudo. `password`: true asks for a generated one, returned once; `set_password` chooses it. In no security
-    group the machine is not filtered; in those given it is from its first packet."""
+    group the machine is not filtered; in those given it is from its first packet. `restart_policy`: whether it is
+    started again when it goes off without an order; `on_failure` unless its guest has shut itself down."""
 
     name: MachineName
     hostname: Hostname | None = None
@@ -66,6 +68,10 @@ class VMCreateRequest(Request):
     set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
     password: Annotated[bool, Field(description="Have a password made up, shown once.")] = False
     start: Annotated[bool, Field(description="Start it once it is there.")] = True
+    restart_policy: Annotated[
+        RestartPolicy,
+        Field(description="When it is started again that went off without an order: always, on_failure or never."),
+    ] = RestartPolicy.ON_FAILURE
     idempotency_key: (
         Annotated[
             str,
@@ -189,6 +195,7 @@ async def _resolved(
         node_id=request.node_id,
         location_id=request.location_id,
         group_ids=tuple(request.security_group_ids),
+        restart_policy=request.restart_policy,
         idempotency=key,
     )
     return new, way_in

@@ -17,7 +17,7 @@ from svc.registry.paging import EVERYTHING, Condition, joined
 from svc.registry.principal import Principal
 from svc_actors.controller.machines.metrics import MetricPoint
 from svc_actors.controller.machines.spec import account_name
-from svc_actors.controller.machines.states import UNKNOWN_WHILE_AWAY
+from svc_actors.controller.machines.states import UNKNOWN_WHILE_AWAY, DesiredPower, RestartPolicy
 from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
 
@@ -54,13 +54,16 @@ class VMAddress(Model):
 class VM(Model):
     """A machine. `user` is the account that its access mode names; a Windows machine has
     its administrator account and no access mode. `status_reason` says why a machine failed, or what
-    is unusual about it. `node_id` and `node_name` are for staff and administrators."""
+    is unusual about it. `desired_power` is what its last order wants; `restart_policy` whether it is started again when
+    it goes off without one. `node_id` and `node_name` are for staff and administrators."""
 
     id: UUID
     name: str
     hostname: str
     status: VMStatus
     status_reason: str | None
+    desired_power: DesiredPower
+    restart_policy: RestartPolicy
     project_id: UUID
     project_name: str
     node_id: UUID | None
@@ -89,6 +92,8 @@ class VM(Model):
             hostname=row["hostname"],
             status=VMStatus(row["shown_status"]),
             status_reason=row["status_reason"],
+            desired_power=DesiredPower(row["desired_power"]),
+            restart_policy=RestartPolicy(row["restart_policy"]),
             project_id=row["project_id"],
             project_name=row["project_name"],
             node_id=row["node_id"] if principal.sees_everything else None,

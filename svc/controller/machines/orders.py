@@ -20,7 +20,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines.machine import Changes, Machine
 from svc_actors.controller.machines.spec import account_name
-from svc_actors.controller.machines.states import Order
+from svc_actors.controller.machines.states import Order, RestartPolicy
 from svc_actors.errors import conflict, forbidden, invalid, wrong_field
 from svc_actors.runtime.actor import Ref
 from svc_actors.store import Record
@@ -32,18 +32,21 @@ Confirmation = Annotated[str, Field(max_length=64, description="The machine's na
 
 
 class VMUpdateRequest(Request):
-    """What is left out stays. Sizes are for staff and administrators, and change while the machine is stopped."""
+    """What is left out stays. Sizes are for staff and administrators, and change while the machine is stopped.
+    `restart_policy` holds from the next time on that the machine goes off."""
 
     id: UUID
     name: MachineName | None = None
     vcpus: Vcpus | None = None
     memory_mib: MemoryMib | None = None
+    restart_policy: RestartPolicy | None = None
 
 
 class VMUpdateResult(VM):
-    """The machine as it is recorded now. `task_id` carries the change out; when it fails, the record is put back."""
+    """The machine as it is recorded now. `task_id` carries the change out; when it fails, the record is put back. It is
+    null where the host has nothing to change."""
 
-    task_id: UUID
+    task_id: UUID | None
 
 
 class VMDeleteRequest(Request):
@@ -149,7 +152,7 @@ async def delete(context: Context[Controller], request: VMDeleteRequest) -> Task
 
 @operations.declare(
     "vm.update",
-    "Rename a machine, or change its size while it is stopped",
+    "Rename a machine, change its restart policy, or its size while it is stopped",
     Route.patch("/vms/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -164,11 +167,16 @@ async def update(context: Context[Controller], request: VMUpdateRequest) -> VMUp
         vcpus=_different(request.vcpus, row["vcpus"]),
         memory_mib=_different(request.memory_mib, row["memory_mib"]),
     )
-    if wanted == Changes():
-        raise invalid("Nothing would change.", hint="Give a name, vcpus or memory_mib that differs.")
-    task = await _machine(context, request.id).ask(Machine.update, context.caller, wanted)
+    policy = _different(request.restart_policy, RestartPolicy(row["restart_policy"]))
+    if wanted == Changes() and policy is None:
+        hint = "Give a name, vcpus, memory_mib or restart_policy that differs."
+        raise invalid("Nothing would change.", hint=hint)
+    machine = _machine(context, request.id)
+    task = None if wanted == Changes() else await machine.ask(Machine.update, context.caller, wanted)
+    if policy is not None:
+        await machine.ask(Machine.set_restart_policy, context.caller, policy)
     changed = await show(services.database, principal, request.id)
-    return VMUpdateResult(**changed.model_dump(), task_id=task.id)
+    return VMUpdateResult(**changed.model_dump(), task_id=task.id if task is not None else None)
 
 
 @operations.declare(

@@ -14,6 +14,7 @@ import trio.testing
 
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
+from svc_actors.controller.machines.observing import Seen
 from svc_actors.controller.nodes.node import MOST_TRESPASSES_AN_HOUR, Node, NodeServices
 from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch
 from svc_actors.errors import unavailable
@@ -57,10 +58,10 @@ class Nodes:
 
         return await self.hosts[node_id].perform(operation, report)
 
-    async def deliver(self, _: UUID, vm_id: UUID, state: DomainState, __: str, ___: datetime | None) -> None:
+    async def deliver(self, _: UUID, vm_id: UUID, seen: Seen, __: datetime | None) -> None:
         await trio.lowlevel.checkpoint()
         self.fail(vm_id)
-        self.told.append((vm_id, state))
+        self.told.append((vm_id, seen.state))
 
     def fail(self, whose: UUID) -> None:
         if failures := self.failures.get(whose):

@@ -170,7 +170,7 @@ async def test_what_a_guest_does_by_itself_is_recorded(database: Database) -> No
         assert await service.status(vm_id) == "running"
         await machine.ask(Machine.observed, world.node_id, DomainState.CRASHED, "panic")
         vm = await service.vm(vm_id)
-        assert (vm["status"], vm["status_reason"]) == ("stopped", "The guest crashed: panic")
+        assert (vm["status"], vm["status_reason"]) == ("stopped", "The guest crashed: panic. It is started again.")
 
 
 async def test_a_machine_that_its_host_lost_is_failed_until_it_is_seen_again(database: Database) -> None:

@@ -87,9 +87,9 @@ async def test_every_order_to_a_machine_shown_as_unknown_is_unavailable(
         assert await site.service.status(site.vm_id) == status
 
 
-async def test_a_machine_that_failed_says_so_although_its_node_is_away(database: Database) -> None:
+async def test_a_machine_that_was_never_built_says_so_although_its_node_is_away(database: Database) -> None:
     async with open_site(database) as site:
-        await database.execute("UPDATE vms SET status = 'failed', status_reason = 'the host lost it'")
+        await database.execute("UPDATE vms SET status = 'failed', status_reason = 'no space', built_at = NULL")
         await site.node_leaves()
 
         with pytest.raises(ServiceError) as refusal:

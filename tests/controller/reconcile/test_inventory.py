@@ -7,10 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from svc_actors.controller.machines.states import MachineStatus
+from svc_actors.controller.machines.states import DesiredPower, MachineStatus
 from svc_actors.controller.reconcile.inventory import (
     Difference,
     RecordedMachine,
+    Reported,
     compare,
     concerned_machines,
 )
@@ -31,8 +32,9 @@ def recorded(
     node_id: UUID = HERE,
     built: bool = True,
     busy: bool = False,
+    desired: DesiredPower = DesiredPower.RUNNING,
 ) -> RecordedMachine:
-    return RecordedMachine(VM, node_id, status, observed, built, busy)
+    return RecordedMachine(VM, node_id, status, desired, observed, built, busy)
 
 
 @pytest.mark.parametrize(
@@ -51,19 +53,21 @@ def recorded(
         (recorded(MachineStatus.FAILED, RUNNING, built=False), {VM: RUNNING}, None),
         (recorded(MachineStatus.STOPPING, RUNNING, busy=True), {VM: RUNNING}, None),
         (recorded(MachineStatus.STOPPING, RUNNING, busy=True), {VM: STOPPED}, STOPPED),
+        (recorded(desired=DesiredPower.STOPPED), {VM: RUNNING}, RUNNING),
+        (recorded(desired=DesiredPower.STOPPED, busy=True), {VM: RUNNING}, None),
     ],
 )
 def test_a_machine_is_told_what_would_change_its_record(
     machine: RecordedMachine, reported: Mapping[UUID, DomainState], told: DomainState | None
 ) -> None:
-    compared = compare(HERE, [machine], reported)
+    compared = compare(HERE, [machine], {vm_id: Reported(state) for vm_id, state in reported.items()})
 
     assert [difference.state for difference in compared.differences] == ([] if told is None else [told])
     assert compared.foreign == ()
 
 
 def test_a_machine_of_another_node_is_told_nothing_and_named() -> None:
-    compared = compare(HERE, [recorded(node_id=ELSEWHERE)], {VM: STOPPED})
+    compared = compare(HERE, [recorded(node_id=ELSEWHERE)], {VM: Reported(STOPPED)})
 
     assert compared.differences == ()
     assert compared.foreign == (VM,)
@@ -79,6 +83,6 @@ async def test_the_records_that_an_inventory_concerns_are_read_together(database
 
     machines = await concerned_machines(database, world.node_id, [foreign, gone])
 
-    compared = compare(world.node_id, machines, {foreign: RUNNING, gone: RUNNING})
+    compared = compare(world.node_id, machines, {foreign: Reported(RUNNING), gone: Reported(RUNNING)})
     assert compared.differences == (Difference(here, ABSENT, "not in the host's inventory"),)
     assert compared.foreign == (foreign,)

@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 from svc_actors.controller.machines.outcomes import GENERATION
 from svc_actors.controller.machines.records import announce_status
 from svc_actors.controller.machines.spec import Seed
-from svc_actors.controller.machines.states import MachineStatus
+from svc_actors.controller.machines.states import DesiredPower, MachineStatus, RestartPolicy
 from svc_actors.controller.networking.addresses import IPAddress, allocate_first, new_mac, new_nic
 from svc_actors.controller.networking.security_groups import join_groups, usable_groups
 from svc_actors.controller.placement.scheduler import Need, Placement, place
@@ -75,6 +75,7 @@ class NewMachine:
     network_id: UUID | None = None
     rate_mbps: int | None = None
     group_ids: tuple[UUID, ...] = ()
+    restart_policy: RestartPolicy = RestartPolicy.ON_FAILURE
     idempotency: IdempotencyKey | None = None
 
 
@@ -246,8 +247,9 @@ async def _insert(
         """WITH vm AS (
                INSERT INTO vms (id, name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
                                 status, access_mode, ssh_keys, sealed_seed, rate_mbps, idempotency_owner,
-                                idempotency_key, created_by)
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) RETURNING id
+                                idempotency_key, created_by, desired_power, restart_policy)
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $21, $22)
+               RETURNING id
            )
            INSERT INTO nics (vm_id, network_id, position, mac) SELECT id, $19, 0, $20 FROM vm
            ON CONFLICT (mac) DO NOTHING RETURNING id""",
@@ -271,6 +273,8 @@ async def _insert(
         caller.actor_id,
         network_id,
         new_mac(),
+        (DesiredPower.RUNNING if new.start else DesiredPower.STOPPED).value,
+        new.restart_policy.value,
     )
     return vm_id, nic_id or await new_nic(tx, vm_id=vm_id, network_id=network_id, position=0)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from svc_actors.controller.machines import power
 from svc_actors.controller.machines.network_attachment import NewAddress, attach, detach, set_rate
 from svc_actors.controller.machines.observing import Seen, record_observations
 from svc_actors.controller.machines.outcomes import GENERATION, RELEASED, settle
@@ -31,9 +32,11 @@ from svc_actors.controller.machines.records import (
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import (
     UNKNOWN_WHILE_AWAY,
+    DesiredPower,
     IllegalMove,
     MachineStatus,
     Order,
+    RestartPolicy,
     move,
     refusal_text,
     run_it_first,
@@ -55,8 +58,8 @@ from svc_actors.controller.tasks.runner import (
 from svc_actors.errors import ServiceError, conflict, not_ready, unavailable
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
-from svc_actors.store import Caller, Database, Transaction, UniqueViolationError, audit
-from svc_nodeagent.protocol import FACTS, DomainState
+from svc_actors.store import Caller, Database, Transaction, UniqueViolationError, audit, service_itself
+from svc_nodeagent.protocol import FACTS, DomainState, StateCause
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class Machine(Actor):
             if order is Order.START:
                 parameters[GENERATION] = vm.net_wanted
             task = await self._new_task(tx, caller, vm, order.op, parameters)
+            await power.want(tx, vm, power.WANTS[order])
             await write_status(tx, vm.id, status, None)
             return task, superseded
 
@@ -117,6 +121,7 @@ class Machine(Actor):
             await network_changed(tx, [self.vm_id])
             parameters = {"destroy_disks": destroy_disks, RELEASED: released}
             task = await self._new_task(tx, caller, vm, Order.DELETE.op, parameters)
+            await power.want(tx, vm, DesiredPower.STOPPED)
             await write_status(tx, vm.id, status, None)
             return task
 
@@ -196,8 +201,60 @@ class Machine(Actor):
 
         await self._database.transact(work)
 
+    async def set_restart_policy(self, caller: Caller, policy: RestartPolicy) -> None:
+        """Whether it is started again when it goes off without an order, from the next time on."""
+
+        async def work(tx: Transaction) -> None:
+            vm = await lock_machine(tx, self.vm_id)
+            await power.write_policy(tx, vm.id, policy)
+            await audit.record(tx, caller, vm.target, {"restart_policy": policy.value})
+            await announce_machine(tx, vm.id)
+
+        await self._database.transact(work)
+
+    async def restore(self) -> Task | None:
+        """Bring the machine to its desired power state, if it is not there: start it, or have a host that lost it
+        define it again. Decided anew under the lock: an order, maintenance or a deletion that came first wins."""
+
+        async def work(tx: Transaction) -> Task | None:
+            vm = await lock_machine(tx, self.vm_id)
+            if not await tx.fetchval(
+                f"SELECT {power.AWAITING} FROM vms JOIN nodes ON nodes.id = vms.node_id WHERE vms.id = $1", vm.id
+            ):
+                return None
+            if vm.desired is DesiredPower.STOPPED:
+                same = {"name": vm.name, "vcpus": vm.vcpus, "memory_mib": vm.memory_mib}
+                return await self._new_task(
+                    tx, service_itself("vm.update"), vm, "vm.update", {"before": same, "after": same}
+                )
+            order = Order.START
+            task = await self._new_task(tx, service_itself(order.op), vm, order.op, {GENERATION: vm.net_wanted})
+            await write_status(tx, vm.id, move(vm.status, order), vm.status_reason)
+            return task
+
+        task = await self._database.transact(work)
+        if task is not None:
+            self._tasks.begin(task)
+        return task
+
+    async def recovered(self) -> None:
+        """Forget earlier failures, if it has run for long enough."""
+
+        async def work(tx: Transaction) -> None:
+            vm = await lock_machine(tx, self.vm_id)
+            if vm.status is MachineStatus.RUNNING and vm.recovered:
+                await power.recovered(tx, vm)
+
+        await self._database.transact(work)
+
     async def observed(
-        self, node_id: UUID, state: DomainState, reason: str, *, asked_at: datetime | None = None
+        self,
+        node_id: UUID,
+        state: DomainState,
+        reason: str,
+        *,
+        cause: StateCause | None = None,
+        asked_at: datetime | None = None,
     ) -> bool:
         """What the machine's host said outside of a task's outcome. False when this node does not host the machine, or
         the machine is gone: then nothing is written. `asked_at` (the database's clock) is given for an answer that
@@ -206,7 +263,7 @@ class Machine(Actor):
         """
 
         async def work(tx: Transaction) -> bool:
-            seen = {self.vm_id: Seen(state, reason)}
+            seen = {self.vm_id: Seen(state, reason, cause)}
             return bool(await record_observations(tx, node_id, seen, asked_at=asked_at, wait=True))
 
         try:
@@ -264,17 +321,15 @@ class Machine(Actor):
             parameters=parameters,
             timeout=None if op == "vm.delete" else task_seconds(op),
         )
-        await audit.record(
-            tx,
-            caller,
-            vm.target,
-            {"task_id": str(task.id), **{name: parameters[name] for name in parameters if name != GENERATION}},
-        )
+        details = {name: value for name, value in parameters.items() if name != GENERATION}
+        await audit.record(tx, caller, vm.target, {"task_id": str(task.id), **details})
         return task
 
 
 def _moved(vm: MachineRow, order: Order) -> MachineStatus:
     """The status that the order leads to. Raises conflict where the table has no such move."""
+    if order is Order.START and vm.status is MachineStatus.FAILED:
+        _require_built(vm)
     try:
         return move(vm.status, order)
     except IllegalMove:
@@ -282,6 +337,20 @@ def _moved(vm: MachineRow, order: Order) -> MachineStatus:
             f"The machine is {vm.status.value} and cannot be {refusal_text(order)}.",
             details={"status": vm.status.value},
         ) from None
+
+
+def _require_built(vm: MachineRow) -> None:
+    """A failed machine that was built is defined again by a start; for that its node must be there."""
+    if vm.built_at is None:
+        raise conflict(
+            "The machine was never built and cannot be started.",
+            hint="Delete it, and create it again.",
+            details={"status": vm.status.value},
+        )
+    if vm.node_state != "online":
+        raise unavailable(
+            "The machine's node is not online; nothing was changed.", hint="Try again once its node is back."
+        )
 
 
 def _require_known(vm: MachineRow) -> None:

@@ -18,28 +18,26 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from svc_actors.controller.machines import power
 from svc_actors.controller.machines.outcomes import LOST, moved_by
-from svc_actors.controller.machines.records import announce_status
-from svc_actors.controller.machines.states import MachineStatus, observe
-from svc_actors.store import Record, Transaction
-from svc_nodeagent.protocol import DomainState
+from svc_actors.controller.machines.records import MACHINE_ROW, MachineRow, announce_status, as_machine
+from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, observe
+from svc_actors.store import Transaction
+from svc_nodeagent.protocol import DomainState, StateCause
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A machine as its host has it; `reason` is the host's word on why."""
+    """A machine as its host has it; `reason` is the host's word on why, `cause` the same for a program."""
 
     state: DomainState
     reason: str
+    cause: StateCause | None = None
 
 
-# What was heard since an answer that describes the past was asked for ($3) is newer than it, unless the clock has been
-# set back in between.
-_LOCKED: Final = """
-SELECT id, name, project_id, status, status_reason, built_at IS NOT NULL AS built,
-       coalesce($3::timestamptz < observed_at AND observed_at <= clock_timestamp(), false) AS heard_since
-FROM vms WHERE id = ANY($1::uuid[]) AND node_id = $2 AND deleted_at IS NULL
-ORDER BY id FOR NO KEY UPDATE"""
+_LOCKED: Final = f"""
+{MACHINE_ROW} WHERE vms.id = ANY($1::uuid[]) AND vms.node_id = $2 AND vms.deleted_at IS NULL
+ORDER BY vms.id FOR NO KEY UPDATE OF vms"""
 
 # A statement of its own, after the locks: an order that has just been committed is seen.
 _BUSY: Final = """
@@ -55,52 +53,79 @@ async def record_observations(
     `asked_at` (the database's clock) is given for an inventory, which describes the past. Passed over is what the node
     does not have, what is deleted, and without `wait` what somebody else holds.
     """
-    rows = await tx.fetch(_LOCKED if wait else f"{_LOCKED} SKIP LOCKED", list(seen), node_id, asked_at)
-    news = [row for row in rows if not row["heard_since"]]
+    rows = await tx.fetch(_LOCKED if wait else f"{_LOCKED} SKIP LOCKED", list(seen), node_id)
+    machines = [as_machine(row) for row in rows]
+    now: datetime = await tx.fetchval("SELECT clock_timestamp()")
+    news = [vm for vm in machines if not _heard_since(vm, asked_at, now)]
     if news:
-        busy = {row["resource_id"] for row in await tx.fetch(_BUSY, [row["id"] for row in news])}
-        await _write(tx, node_id, news, seen, busy)
-    return {row["id"] for row in rows}
+        busy = {row["resource_id"] for row in await tx.fetch(_BUSY, [vm.id for vm in news])}
+        await _write(tx, news, seen, busy, from_inventory=asked_at is not None)
+    return {vm.id for vm in machines}
+
+
+def _heard_since(vm: MachineRow, asked_at: datetime | None, now: datetime) -> bool:
+    """What was heard since an answer that describes the past was asked for is newer than it, unless the clock has been
+    set back in between."""
+    return asked_at is not None and vm.observed_at is not None and asked_at < vm.observed_at <= now
 
 
 async def _write(
-    tx: Transaction, node_id: UUID, rows: list[Record], seen: Mapping[UUID, Seen], busy: set[UUID]
+    tx: Transaction, machines: list[MachineRow], seen: Mapping[UUID, Seen], busy: set[UUID], *, from_inventory: bool
 ) -> None:
     """Note the state of all, move those that it moves, and announce these."""
     statuses: list[str] = []
     reasons: list[str | None] = []
-    for row in rows:
-        before = MachineStatus(row["status"]), row["status_reason"]
-        status, reason = before if row["id"] in busy else _moved(row, seen[row["id"]])
+    for vm in machines:
+        await power.note_pause(tx, vm, seen[vm.id].state, seen[vm.id].cause)
+        before = vm.status, vm.status_reason
+        status, reason = before if vm.id in busy else await _moved(tx, vm, seen[vm.id], from_inventory=from_inventory)
         statuses.append(status.value)
         reasons.append(reason)
         if (status, reason) != before:
-            await announce_status(tx, row["id"], row["name"], row["project_id"], node_id, status=status, reason=reason)
+            await announce_status(tx, vm.id, vm.name, vm.project_id, vm.node_id, status=status, reason=reason)
+    causes = [seen[vm.id].cause for vm in machines]
     await tx.execute(
-        """UPDATE vms SET observed_state = seen.state, observed_at = now(), status = seen.status,
-                          status_reason = seen.reason
-           FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS seen (vm_id, state, status, reason)
+        """UPDATE vms SET observed_state = seen.state, observed_cause = seen.cause, observed_at = now(),
+                          status = seen.status, status_reason = seen.reason,
+                          running_since = CASE WHEN seen.status <> 'running' THEN NULL
+                                               WHEN vms.status <> 'running' THEN now() ELSE running_since END
+           FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[])
+                AS seen (vm_id, state, status, reason, cause)
            WHERE vms.id = seen.vm_id""",
-        [row["id"] for row in rows],
-        [seen[row["id"]].state.value for row in rows],
+        [vm.id for vm in machines],
+        [seen[vm.id].state.value for vm in machines],
         statuses,
         reasons,
+        [cause.value if cause else None for cause in causes],
     )
 
 
-def _moved(row: Record, seen: Seen) -> tuple[MachineStatus, str | None]:
-    status, observation = MachineStatus(row["status"]), observe(seen.state)
-    if observation is None or (status is MachineStatus.FAILED and not row["built"]):
-        return status, row["status_reason"]
-    return moved_by(status, row["status_reason"], observation, _reason(seen))
+async def _moved(
+    tx: Transaction, vm: MachineRow, seen: Seen, *, from_inventory: bool
+) -> tuple[MachineStatus, str | None]:
+    observation = observe(seen.state)
+    if observation is None or (vm.status is MachineStatus.FAILED and vm.built_at is None):
+        return vm.status, vm.status_reason
+    reason = _reason(seen)
+    if vm.status is MachineStatus.RUNNING and observation in (Observation.STOPPED, Observation.LOST):
+        reason = await power.went_off(tx, vm, seen.state, seen.cause, reason)
+    elif observation is Observation.RUNNING and vm.desired is DesiredPower.STOPPED and from_inventory:
+        # No order wants that: somebody has started it on its host, so that is what shall be. A single event is not
+        # believed: it may be from before an order that has ended since.
+        await power.want(tx, vm, DesiredPower.RUNNING)
+    return moved_by(vm.status, vm.status_reason, observation, reason)
 
 
 def _reason(seen: Seen) -> str | None:
     match seen.state:
+        case DomainState.PAUSED if seen.cause is StateCause.IO_ERROR:
+            return "The guest is paused: its disk could not be written. It goes on by itself once its host has space."
+        case DomainState.STOPPED if seen.cause is StateCause.FORCED:
+            return "The guest was stopped by force on its host."
         case DomainState.PAUSED:
             return f"The host has paused the guest: {seen.reason}"
         case DomainState.CRASHED:
-            return f"The guest crashed: {seen.reason}"
+            return f"The guest crashed: {seen.reason}."
         case DomainState.ABSENT:
             return LOST
         case _:

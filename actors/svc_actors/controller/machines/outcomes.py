@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from svc_actors.alerts import close_alert
+from svc_actors.controller.machines import power
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_observed, write_status
 from svc_actors.controller.machines.states import MachineStatus, Observation, move, observe
 from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
@@ -54,13 +55,15 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
         case _ if heard is not None:
             await write_observed(tx, vm.id, heard)
+            await power.note_pause(tx, vm, heard, None)
     if ending.succeeded and GENERATION in task.parameters:
         await network_applied(tx, vm.id, task.parameters[GENERATION])
     else:
         await call_watch(tx)
     observation = (observe(seen) if seen is not None else None) or _assumed_observation(vm.status)
     failed = not ending.succeeded and observation in (Observation.UNBUILT, Observation.LOST)
-    await follow(tx, vm, observation, f"{failure}: {ending.message}" if failed else None)
+    reason = await power.task_ended(tx, vm, task, ending, observation, seen)
+    await follow(tx, vm, observation, reason or (f"{failure}: {ending.message}" if failed else None))
 
 
 async def follow(tx: Transaction, vm: MachineRow, observation: Observation, reason: str | None) -> None:
@@ -75,8 +78,8 @@ def moved_by(
 ) -> tuple[MachineStatus, str | None]:
     """The status that the observation leads to, and why; `known` is why the machine is what it is now."""
     after = move(status, observation)
-    if after is MachineStatus.FAILED and status is MachineStatus.FAILED:
-        reason = known if observation is not Observation.UNBUILT else reason or known
+    if after is status and after in (MachineStatus.STOPPED, MachineStatus.FAILED):
+        reason = reason or known
     if after is MachineStatus.FAILED and reason is None:
         reason = LOST
     return after, reason
@@ -105,7 +108,8 @@ async def _remove(tx: Transaction, vm: MachineRow, result: DeleteResult) -> None
     await lock_capacity(tx, vm.node_id)
     await begin_release(tx, vm.id)
     await free_removed(tx, vm.id, result.removed_addresses)
-    await close_alert(tx, network_alert(vm.id))
+    for alert in (network_alert(vm.id), power.power_alert(vm.id), power.paused_alert(vm.id)):
+        await close_alert(tx, alert)
     await leave_groups(tx, vm.id)
     await call_watch(tx)
     await follow(tx, vm, Observation.DELETED, None)

@@ -4,34 +4,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.event_kinds import ControllerEvent
-from svc_actors.controller.machines.states import MachineStatus
+from svc_actors.controller.machines.states import DesiredPower, MachineStatus, RestartPolicy
 from svc_actors.errors import not_found
-from svc_actors.store import NewEvent, Target, Transaction, events
-from svc_nodeagent.protocol import DomainState
+from svc_actors.store import NewEvent, Record, Target, Transaction, events
+from svc_nodeagent.protocol import DomainState, StateCause
+
+STABLE_SECONDS: Final = 600.0
+"""A machine that has run for so long has recovered from earlier failures."""
+
+
+MACHINE_ROW: Final = f"""
+SELECT vms.*, nodes.state AS node_state, nodes.name AS node_name,
+       coalesce(vms.running_since < now() - interval '{STABLE_SECONDS:g} seconds', false) AS recovered
+FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id"""
 
 
 @dataclass(frozen=True)
 class MachineRow:
-    """`node_state` is None for a machine without a node. `built_at`: when the host said that it made the machine.
-    `net_wanted`: the generation that its host shall have of its network."""
+    """`node_state` and `node_name` are None for a machine without a node. `built_at`: when the host said that it made
+    the machine. `net_wanted`: the generation that its host shall have of its network."""
 
     id: UUID
     name: str
     project_id: UUID
     node_id: UUID | None
     node_state: str | None
+    node_name: str | None
     vcpus: int
     memory_mib: int
     status: MachineStatus
     status_reason: str | None
     observed_state: DomainState | None
+    observed_cause: StateCause | None
     observed_at: datetime | None
     built_at: datetime | None
     plan_id: UUID | None
     net_wanted: int
+    desired: DesiredPower
+    restart_policy: RestartPolicy
+    restart_failures: int
+    recovered: bool
+    """It has run for so long that earlier failures do not count."""
 
     @property
     def target(self) -> Target:
@@ -41,34 +58,44 @@ class MachineRow:
 async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> MachineRow:
     """The machine's row, locked until the transaction ends; with `gone` also one that is deleted. Raises not_found."""
     row = await tx.fetchrow(
-        """SELECT vms.*, nodes.state AS node_state FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id
-           WHERE vms.id = $1 AND ($2 OR vms.deleted_at IS NULL) FOR NO KEY UPDATE OF vms""",
-        vm_id,
-        gone,
+        f"{MACHINE_ROW} WHERE vms.id = $1 AND ($2 OR vms.deleted_at IS NULL) FOR NO KEY UPDATE OF vms", vm_id, gone
     )
     if row is None:
         raise not_found("There is no such machine.")
+    return as_machine(row)
+
+
+def as_machine(row: Record) -> MachineRow:
+    """What `MACHINE_ROW` gives."""
     return MachineRow(
         id=row["id"],
         name=row["name"],
         project_id=row["project_id"],
         node_id=row["node_id"],
         node_state=row["node_state"],
+        node_name=row["node_name"],
         vcpus=row["vcpus"],
         memory_mib=row["memory_mib"],
         status=MachineStatus(row["status"]),
         status_reason=row["status_reason"],
         observed_state=DomainState(row["observed_state"]) if row["observed_state"] else None,
+        observed_cause=StateCause(row["observed_cause"]) if row["observed_cause"] else None,
         observed_at=row["observed_at"],
         built_at=row["built_at"],
         plan_id=row["plan_id"],
         net_wanted=row["net_wanted"],
+        desired=DesiredPower(row["desired_power"]),
+        restart_policy=RestartPolicy(row["restart_policy"]),
+        restart_failures=row["restart_failures"],
+        recovered=row["recovered"],
     )
 
 
 async def write_status(tx: Transaction, vm_id: UUID, status: MachineStatus, reason: str | None) -> None:
     vm = await tx.fetchone(
         """UPDATE vms SET status = $2, status_reason = $3,
+                          running_since = CASE WHEN $2 <> 'running' THEN NULL WHEN status <> 'running' THEN now()
+                                               ELSE running_since END,
                           deleted_at = CASE WHEN $2 = 'deleted' THEN now() ELSE deleted_at END
            WHERE id = $1 RETURNING name, project_id, node_id""",
         vm_id,
@@ -78,8 +105,13 @@ async def write_status(tx: Transaction, vm_id: UUID, status: MachineStatus, reas
     await announce_status(tx, vm_id, vm["name"], vm["project_id"], vm["node_id"], status=status, reason=reason)
 
 
-async def write_observed(tx: Transaction, vm_id: UUID, state: DomainState) -> None:
-    await tx.execute("UPDATE vms SET observed_state = $2, observed_at = now() WHERE id = $1", vm_id, state.value)
+async def write_observed(tx: Transaction, vm_id: UUID, state: DomainState, cause: StateCause | None = None) -> None:
+    await tx.execute(
+        "UPDATE vms SET observed_state = $2, observed_cause = $3, observed_at = now() WHERE id = $1",
+        vm_id,
+        state.value,
+        cause.value if cause else None,
+    )
 
 
 async def write_definition(tx: Transaction, vm_id: UUID, *, name: str, vcpus: int, memory_mib: int) -> None:

@@ -15,7 +15,8 @@ guest ignored leads back to `running`, because that is what the host says.
 Rule two: where the host has never spoken of the machine, a task that fails leads to `failed`, with the cause.
 
 `failed` means that the creation failed or that the host lost the machine, always with `status_reason`. A machine that
-was built and comes back on its host leaves `failed` by an observation; one that was never built can only be deleted.
+was built leaves `failed` by an observation, when it comes back on its host, or by a start, which defines it again from
+the host's own record; one that was never built can only be deleted.
 `unknown` is shown, never stored: the machine's node is not online, so what it is now is not known.
 """
 
@@ -53,6 +54,22 @@ class Order(StrEnum):
     def op(self) -> str:
         """The name of its task, and of the node operation that carries it out."""
         return f"vm.{self.value}"
+
+
+class DesiredPower(StrEnum):
+    """What shall be; `power` says who decides it."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+class RestartPolicy(StrEnum):
+    """Whether a machine is started again that went off without an order."""
+
+    ALWAYS = "always"
+    ON_FAILURE = "on_failure"
+    """Unless its guest has shut itself down."""
+    NEVER = "never"
 
 
 class Observation(StrEnum):
@@ -119,6 +136,7 @@ MOVES: Final[dict[MachineStatus, dict[Event, MachineStatus]]] = {
         Observation.UNBUILT: _S.FAILED,
     },
     _S.FAILED: {
+        Order.START: _S.STARTING,
         Order.DELETE: _S.DELETING,
         Observation.RUNNING: _S.RUNNING,
         Observation.STOPPED: _S.STOPPED,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from svc_actors.controller.machines.states import MachineStatus, move, observe
+from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
 from svc_actors.store import Queryable
-from svc_nodeagent.protocol import DomainState
+from svc_nodeagent.protocol import DomainState, StateCause
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class RecordedMachine:
     vm_id: UUID
     node_id: UUID | None
     status: MachineStatus
+    desired: DesiredPower
     observed_state: DomainState | None
     built: bool
     busy: bool
@@ -36,6 +37,7 @@ class Difference:
     vm_id: UUID
     state: DomainState
     reason: str
+    cause: StateCause | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Compared:
 
 # Two indexes, one after the other: the node's machines, and what the inventory names wherever it is placed.
 _CONCERNED: Final = """
-SELECT vms.id, vms.node_id, vms.status, vms.observed_state, vms.built_at IS NOT NULL AS built,
+SELECT vms.id, vms.node_id, vms.status, vms.desired_power, vms.observed_state, vms.built_at IS NOT NULL AS built,
        EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
                                    AND tasks.status IN ('queued', 'running')) AS busy
 FROM vms WHERE (vms.node_id = $1 OR vms.id = ANY($2::uuid[])) AND vms.deleted_at IS NULL"""
@@ -64,6 +66,7 @@ async def concerned_machines(
             vm_id=row["id"],
             node_id=row["node_id"],
             status=MachineStatus(row["status"]),
+            desired=DesiredPower(row["desired_power"]),
             observed_state=DomainState(row["observed_state"]) if row["observed_state"] else None,
             built=row["built"],
             busy=row["busy"],
@@ -72,18 +75,26 @@ async def concerned_machines(
     )
 
 
-def compare(node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mapping[UUID, DomainState]) -> Compared:
+@dataclass(frozen=True)
+class Reported:
+    """What an inventory says of one machine."""
+
+    state: DomainState
+    cause: StateCause | None = None
+
+
+def compare(node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mapping[UUID, Reported]) -> Compared:
     """`reported`: the machines that the inventory has, by id. One without a record is nobody's: deleted, or never
     ours."""
     differences: list[Difference] = []
     foreign: list[UUID] = []
     for machine in recorded:
-        state = reported.get(machine.vm_id)
+        found = reported.get(machine.vm_id)
         if machine.node_id != node_id:
             foreign.append(machine.vm_id)
-        elif state is not None:
-            if _differs(machine, state):
-                differences.append(Difference(machine.vm_id, state, "inventory"))
+        elif found is not None:
+            if _differs(machine, found.state):
+                differences.append(Difference(machine.vm_id, found.state, "inventory", found.cause))
         elif machine.built and _differs(machine, DomainState.ABSENT):
             differences.append(Difference(machine.vm_id, DomainState.ABSENT, "not in the host's inventory"))
     return Compared(tuple(differences), tuple(foreign))
@@ -96,4 +107,6 @@ def _differs(machine: RecordedMachine, state: DomainState) -> bool:
     if machine.busy or (machine.status is MachineStatus.FAILED and not machine.built):
         return False
     observation = observe(state)
+    if observation is Observation.RUNNING and machine.desired is DesiredPower.STOPPED:
+        return True
     return observation is not None and move(machine.status, observation) is not machine.status

@@ -21,11 +21,11 @@ import trio
 
 from svc_actors.controller.machines.observing import Seen, record_observations
 from svc_actors.controller.nodes.node import Node
-from svc_actors.controller.reconcile.inventory import compare, concerned_machines
+from svc_actors.controller.reconcile.inventory import Reported, compare, concerned_machines
 from svc_actors.controller.reconcile.node_queue import NodeQueue
 from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database
-from svc_nodeagent.protocol import DomainChanged, DomainState, InventoryResult
+from svc_nodeagent.protocol import DomainChanged, InventoryResult
 
 NODES_AT_ONCE: Final = 4
 """Half of the connections that background work has."""
@@ -37,8 +37,8 @@ _MOST_WAITING: Final = 4096
 """Changes of one node. A host says more only if it makes them up; what it has, its next inventory says."""
 log = structlog.get_logger(__name__)
 
-Deliver = Callable[[UUID, UUID, DomainState, str, datetime | None], Awaitable[object]]
-"""`await deliver(node_id, vm_id, state, reason, asked_at)`: tells a machine what its host says of it, and returns once
+Deliver = Callable[[UUID, UUID, Seen, datetime | None], Awaitable[object]]
+"""`await deliver(node_id, vm_id, seen, asked_at)`: tells a machine what its host says of it, and returns once
 the machine has recorded it. `asked_at` is given for an inventory's word, which describes the past. A machine that is
 not placed on that node takes no notice."""
 
@@ -77,7 +77,7 @@ class MachineReports:
         if len(changes) >= _MOST_WAITING and change.vm_id not in changes:
             self._recheck(node_id)
             return
-        changes[change.vm_id] = Seen(change.state, change.reason)
+        changes[change.vm_id] = Seen(change.state, change.reason, change.cause)
         self._changes.put(node_id, changes)
 
     async def inventoried(self, node_id: UUID, inventory: InventoryResult, asked_at: datetime) -> None:
@@ -88,10 +88,14 @@ class MachineReports:
             for row in await self._database.fetch("SELECT vm_id FROM observed_domains WHERE node_id = $1", node_id)
         }
         await node.ask(Node.inventoried, inventory, asked_at)
-        reported = {domain.vm_id: domain.state for domain in inventory.domains if domain.vm_id is not None}
+        reported = {
+            domain.vm_id: Reported(domain.state, domain.cause)
+            for domain in inventory.domains
+            if domain.vm_id is not None
+        }
         async with self._recording:
             compared = compare(node_id, await concerned_machines(self._database, node_id, reported), reported)
-            seen = {each.vm_id: Seen(each.state, each.reason) for each in compared.differences}
+            seen = {each.vm_id: Seen(each.state, each.reason, each.cause) for each in compared.differences}
             passed_over = await self._record(node_id, seen, asked_at)
         async with trio.open_nursery() as nursery:
             for vm_id in passed_over:
@@ -136,7 +140,7 @@ class MachineReports:
         async with self._delivering:
             with trio.move_on_after(self._deadline) as late:
                 try:
-                    await self._deliver(node_id, vm_id, seen.state, seen.reason, asked_at)
+                    await self._deliver(node_id, vm_id, seen, asked_at)
                 except DomainError as error:
                     log.warning("node.machine_not_told", node_id=str(node_id), vm_id=str(vm_id), error=str(error))
                     self._recheck(node_id)

@@ -26,6 +26,7 @@ import trio
 from svc_actors.alerts import Severity, raise_alert
 from svc_actors.controller.gateway.gateway import Gateway, GatewayHooks, NodeUnavailable, OperationFailed
 from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.observing import Seen
 from svc_actors.controller.nodes.live_figures import record_live_figures
 from svc_actors.controller.nodes.node import Node, offline_alert, silent_alert
 from svc_actors.controller.reconcile.machine_reports import Deliver, MachineReports
@@ -35,7 +36,6 @@ from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorSystem, DeliveryError, DomainError
 from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import (
-    DomainState,
     Hello,
     InventoryResult,
     NodeInventory,
@@ -57,9 +57,11 @@ def machine_deliverer(system: ActorSystem) -> Deliver:
     """Tells a machine through its actor. Whoever delivers waits, so that no more are told at a time than the database
     records."""
 
-    async def deliver(node_id: UUID, vm_id: UUID, state: DomainState, reason: str, asked_at: datetime | None) -> object:
+    async def deliver(node_id: UUID, vm_id: UUID, seen: Seen, asked_at: datetime | None) -> object:
         machine = system.ref(Machine, str(vm_id))
-        return await machine.ask(Machine.observed, node_id, state, reason, asked_at=asked_at)
+        return await machine.ask(
+            Machine.observed, node_id, seen.state, seen.reason, cause=seen.cause, asked_at=asked_at
+        )
 
     return deliver
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from svc_actors.alerts import Told, close_alert, raise_alert
 from svc_actors.controller.machines.records import announce_machine
@@ -28,7 +28,7 @@ from svc_actors.controller.traffic.periods import Period, period_of
 from svc_actors.controller.traffic.policies import as_policy, policies, policy_of
 from svc_actors.controller.traffic.policy import GIB, Policy, Sanction, TrafficAction, TrafficDirection
 from svc_actors.controller.traffic.readings import month_of
-from svc_actors.store import Caller, Database, Queryable, Record, Target, Transaction, Via, audit
+from svc_actors.store import Database, Queryable, Record, Target, Transaction, audit, service_itself
 
 _MOST_BYTES: Final = 2**63 - 1
 _AT_ONCE: Final = 50
@@ -196,7 +196,7 @@ async def _decide(tx: Transaction, machine: Judged, wanted: Standing | None, now
     )
     await audit.record(
         tx,
-        _the_service(),
+        service_itself("traffic.enforce"),
         Target("vm", machine.id, machine.name, machine.project_id),
         {
             "action": action.value,
@@ -245,18 +245,3 @@ def _lifted_because(machine: Judged, period: Period) -> str:
     if machine.policy.allowance_gib is None:
         return "Its traffic is not limited any more."
     return f"Its allowance is {machine.policy.allowance_gib} GiB now, which is not used up."
-
-
-def _the_service() -> Caller:
-    return Caller(
-        actor_id=None,
-        actor="system",
-        role="system",
-        via=Via.SYSTEM,
-        impersonation_id=None,
-        impersonator_id=None,
-        token_id=None,
-        address=None,
-        request_id=f"traffic-{uuid4()}",
-        operation="traffic.enforce",
-    )

@@ -4,6 +4,7 @@ import { api, ApiError, everyOf, firstOf } from "../api";
 import type { Image, Machine, Me, Named, Node, Plan } from "../model";
 import type { SecurityGroup } from "../networking";
 import { go } from "../page";
+import { RESTART_POLICIES } from "./machines";
 import { ask, chosen, given, note, secret, size, type Field } from "../ui";
 
 interface Created {
@@ -92,6 +93,7 @@ async function form(me: Me): Promise<void> {
         { value: "root_key", label: "root, by SSH key" },
       ],
     },
+    { name: "restart_policy", label: "Restart", kind: "select", options: RESTART_POLICIES },
     {
       name: "set_password",
       label: "Password",
@@ -116,7 +118,7 @@ async function form(me: Me): Promise<void> {
         idempotency_key: key,
         name: values["name"],
         image_id: values["image_id"],
-        ...given(values, ["plan_id", "project_id", "node_id", "access_mode"]),
+        ...given(values, ["plan_id", "project_id", "node_id", "access_mode", "restart_policy"]),
         ...(keys.length ? { ssh_keys: keys } : {}),
         ...(joined.length ? { security_group_ids: joined } : {}),
         ...(password ? { set_password: password } : keys.length ? {} : { password: true }),

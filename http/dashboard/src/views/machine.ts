@@ -8,7 +8,7 @@ import { Resource } from "../resource";
 import { ask, badge, facts, secret, shown, size, when, type Fragment } from "../ui";
 import { machineNetworking } from "./machine-networking";
 import { machineTraffic } from "./machine-traffic";
-import { powerButtons } from "./machines";
+import { powerButtons, RESTART_POLICIES } from "./machines";
 import { tasksTable } from "./tasks";
 
 const METRICS_MILLISECONDS = 30_000;
@@ -45,6 +45,11 @@ export function machineView(me: Me, id: string): View {
         ["Plan", now.plan_name ?? "—"],
         ["Project", now.project_name],
         ["Host name", now.hostname],
+        [
+          "Restarted",
+          html`${RESTART_POLICIES.find((each) => each.value === now.restart_policy)?.label}
+            <button @click=${() => changePolicy(now)}>Change</button>`,
+        ],
         ...(me.role === "customer"
           ? []
           : [["Node", now.node_id ? html`<a href="#/nodes/${now.node_id}">${now.node_name}</a>` : "—"] as [string, Fragment]]),
@@ -66,6 +71,16 @@ export function machineView(me: Me, id: string): View {
       traffic.dispose?.();
     },
   };
+}
+
+function changePolicy(machine: Machine): void {
+  ask({
+    title: `When ${machine.name} is started again`,
+    text: "After it went off without an order, from the next time on.",
+    fields: [{ name: "restart_policy", label: "Restart", kind: "select", value: machine.restart_policy, options: RESTART_POLICIES }],
+    action: "Save",
+    submit: async (values) => void (await api.patch(`/vms/${machine.id}`, { restart_policy: values["restart_policy"] })),
+  });
 }
 
 function resetPassword(machine: Machine): void {

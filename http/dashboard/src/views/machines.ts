@@ -47,6 +47,13 @@ function primary(machine: Machine): string {
   return machine.addresses.find((address) => address.primary)?.ip ?? machine.addresses[0]?.ip ?? "—";
 }
 
+/** When a machine is started again that went off without an order; the first is the default. */
+export const RESTART_POLICIES = [
+  { value: "on_failure", label: "after a crash or a power cut" },
+  { value: "always", label: "always, also when it shut itself down" },
+  { value: "never", label: "never" },
+];
+
 /** What may be done in this state; in a list, only what is done daily. */
 export function powerButtons(machine: Machine, short = false): TemplateResult {
   const path = `/vms/${machine.id}`;
@@ -65,7 +72,7 @@ export function powerButtons(machine: Machine, short = false): TemplateResult {
       submit: async () => void (await api.post(`${path}/${action}`, { confirm: name })),
     });
   return html`
-    ${machine.status === "stopped" ? html`<button @click=${() => void attempt(() => api.post(`${path}/start`))}>Start</button>` : nothing}
+    ${machine.status === "stopped" || machine.status === "failed" ? html`<button @click=${() => void attempt(() => api.post(`${path}/start`))}>Start</button>` : nothing}
     ${going ? html`<button @click=${() => openConsole(machine, "vnc")}>Console</button>` : nothing}
     ${
       short

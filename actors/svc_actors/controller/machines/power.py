@@ -1,0 +1,226 @@
+"""Whether a machine shall run, and what follows when it is off although it shall.
+
+Theory of operation. Beside its status, which is what its host says, a machine has a desired power state. Orders set it:
+a start, a reboot and a reset want it to run, a shutdown, a forced stop and a deletion want it off. A machine that goes
+off without an order is judged once, when that is observed, by its restart policy and by why it went off: either it
+shall still run, or the desired state becomes `stopped` and nothing is done about it. So whoever closes the difference
+(`reconcile.power_watch`) looks at no policy: what shall run and does not is started.
+
+| went off because            | always  | on_failure | never |
+|-----------------------------|---------|------------|-------|
+| the guest shut itself down  | restart | off        | off   |
+| QEMU ended, or was stopped on the host by hand | restart | restart | off |
+| its host was started again (power cut, reboot) | restart | restart | off |
+
+Invariants:
+- failures in a row put the next attempt off, and from the sixth on for an hour each (an open circuit breaker). They are
+  forgotten when somebody orders the machine, or when it has run for ten minutes. A host that was started again is no
+  failure of its machines;
+- a machine whose files are gone is not tried again before somebody orders it.
+
+Called with the machine's row locked, in the transaction that writes its status.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+from uuid import UUID
+
+from svc_actors.alerts import Severity, Told, close_alert, raise_alert
+from svc_actors.controller.machines.records import STABLE_SECONDS, MachineRow
+from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, Order, RestartPolicy
+from svc_actors.controller.tasks.runner import Ending, Task, TaskStatus
+from svc_actors.errors import ErrorCode
+from svc_actors.store import Transaction, Via
+from svc_nodeagent.protocol import DomainState, StateCause
+
+FIRST_PAUSE: Final = 10.0
+"""Seconds before the second attempt; each further pause is twice as long. The first attempt is made at once."""
+MOST_FAILURES: Final = 5
+"""In a row. One more opens the circuit breaker."""
+COOL_DOWN: Final = 3600.0
+"""Seconds between attempts while the breaker is open."""
+
+WANTS: Final = {
+    Order.START: DesiredPower.RUNNING,
+    Order.REBOOT: DesiredPower.RUNNING,
+    Order.RESET: DesiredPower.RUNNING,
+    Order.SHUTDOWN: DesiredPower.STOPPED,
+    Order.FORCE_STOP: DesiredPower.STOPPED,
+    Order.DELETE: DesiredPower.STOPPED,
+}
+
+AWAITING: Final = """vms.deleted_at IS NULL AND vms.built_at IS NOT NULL
+    AND (vms.desired_power = 'running' AND vms.status = 'stopped' OR vms.status = 'failed')
+    AND (vms.restart_after IS NULL OR vms.restart_after <= now()) AND NOT vms.traffic_isolated
+    AND nodes.state = 'online' AND nodes.mode = 'managed' AND NOT nodes.maintenance AND nodes.deleted_at IS NULL
+    AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
+                                        AND tasks.status IN ('queued', 'running'))"""
+"""Of `vms JOIN nodes`: the machine is not as it shall be, and may be set right now. A machine that its host lost is
+defined again whether it shall run or not."""
+
+RECOVERED: Final = f"""vms.deleted_at IS NULL AND vms.restart_failures > 0 AND vms.status = 'running'
+    AND vms.running_since < now() - interval '{STABLE_SECONDS:g} seconds'"""
+
+
+def is_restarted(policy: RestartPolicy, cause: StateCause | None) -> bool:
+    match policy:
+        case RestartPolicy.ALWAYS:
+            return True
+        case RestartPolicy.NEVER:
+            return False
+        case RestartPolicy.ON_FAILURE:
+            return cause is not StateCause.GUEST
+
+
+def restart_pause(failures: int) -> float:
+    """Seconds until a machine is started again that has failed so often in a row."""
+    if failures <= 1:
+        return 0.0
+    if failures > MOST_FAILURES:
+        return COOL_DOWN
+    return FIRST_PAUSE * 2.0 ** (failures - 2)
+
+
+def power_alert(vm_id: UUID) -> str:
+    return f"machine-power:{vm_id}"
+
+
+def paused_alert(vm_id: UUID) -> str:
+    return f"machine-paused:{vm_id}"
+
+
+async def want(tx: Transaction, vm: MachineRow, desired: DesiredPower) -> None:
+    """Somebody, or the host's own word, says what shall be: earlier failures do not count any more."""
+    await tx.execute(
+        "UPDATE vms SET desired_power = $2, restart_failures = 0, restart_after = NULL WHERE id = $1",
+        vm.id,
+        desired.value,
+    )
+    if vm.restart_failures:
+        await close_alert(tx, power_alert(vm.id))
+
+
+async def write_policy(tx: Transaction, vm_id: UUID, policy: RestartPolicy) -> None:
+    await tx.execute("UPDATE vms SET restart_policy = $2 WHERE id = $1", vm_id, policy.value)
+
+
+async def recovered(tx: Transaction, vm: MachineRow) -> None:
+    await want(tx, vm, vm.desired)
+
+
+async def went_off(
+    tx: Transaction, vm: MachineRow, state: DomainState, cause: StateCause | None, reason: str | None
+) -> str | None:
+    """A machine that ran is off (or lost) without an order. Decides whether it is started again; gives the reason that
+    its status comes with."""
+    if vm.desired is not DesiredPower.RUNNING:
+        return reason
+    if not is_restarted(vm.restart_policy, cause):
+        await want(tx, vm, DesiredPower.STOPPED)
+        if cause is StateCause.GUEST:
+            return reason
+        left = f"{reason or _FOUND_OFF} Its restart policy leaves it off."
+        await _alert(tx, vm, left, Severity.WARNING)
+        return left
+    if cause is None and state is not DomainState.CRASHED:
+        return reason or f"{_FOUND_OFF} It is started again."
+    failures = 1 if vm.recovered else vm.restart_failures + 1
+    return await _failed(tx, vm, failures, reason or "The guest shut itself down.", quiet=cause is StateCause.GUEST)
+
+
+async def task_ended(
+    tx: Transaction, vm: MachineRow, task: Task, ending: Ending, observation: Observation, state: DomainState | None
+) -> str | None:
+    """What the end of a task makes of what shall be. Gives the reason that the machine's status comes with, if this has
+    one."""
+    if observation is Observation.RUNNING:
+        if vm.desired is DesiredPower.STOPPED and task.op in _STOPS and _is_final(ending):
+            await want(tx, vm, DesiredPower.RUNNING)
+        return None
+    if observation not in (Observation.STOPPED, Observation.LOST):
+        return None
+    if vm.status is MachineStatus.RUNNING:
+        return await went_off(tx, vm, state or DomainState.STOPPED, vm.observed_cause, None)
+    if ending.succeeded or task.op not in _ATTEMPTS:
+        return None
+    if ending.status is TaskStatus.CANCELLED or vm.restart_policy is RestartPolicy.NEVER:
+        await want(tx, vm, DesiredPower.STOPPED)
+        return None
+    automatic = task.caller.via == Via.SYSTEM
+    words = f"The last task failed: {ending.message.rstrip('.')}."
+    if ending.error_code is ErrorCode.NOT_FOUND:
+        await _write_attempt(tx, vm, vm.restart_failures + 1, math.inf)
+        await _alert(tx, vm, words, Severity.CRITICAL)
+        return words
+    return await _failed(tx, vm, vm.restart_failures + 1, words, quiet=not automatic)
+
+
+async def note_pause(tx: Transaction, vm: MachineRow, state: DomainState, cause: StateCause | None) -> None:
+    """Raise the alert of a guest whose disk could not be written, and close it when the host says anything else."""
+    if state is DomainState.PAUSED and cause is StateCause.IO_ERROR:
+        await raise_alert(
+            tx,
+            paused_alert(vm.id),
+            f"Machine {vm.name} on node {vm.node_name} is paused: its disk could not be written. It goes on by itself"
+            " once the node's file system has space again.",
+            severity=Severity.CRITICAL,
+            resource_kind="vm",
+            resource_id=vm.id,
+            told=Told(vm.project_id, f"Machine {vm.name} is paused, since its disk could not be written."),
+        )
+    elif vm.observed_state is DomainState.PAUSED:
+        await close_alert(tx, paused_alert(vm.id))
+
+
+async def _failed(tx: Transaction, vm: MachineRow, failures: int, reason: str, *, quiet: bool) -> str:
+    """One failure more: when it is tried again, and who is told. `quiet` ones raise no alert while the breaker is
+    closed."""
+    pause = restart_pause(failures)
+    await _write_attempt(tx, vm, failures, pause)
+    if failures > MOST_FAILURES:
+        words = f"{reason} It failed {failures} times in a row; it is tried again once an hour, or when it is ordered."
+        await _alert(tx, vm, words, Severity.CRITICAL)
+        return words
+    words = f"{reason} It is started again{f' in {pause:g} s' if pause else ''}."
+    if not quiet:
+        await _alert(tx, vm, words, Severity.WARNING)
+    return words
+
+
+async def _alert(tx: Transaction, vm: MachineRow, words: str, severity: Severity) -> None:
+    await raise_alert(
+        tx,
+        power_alert(vm.id),
+        f"Machine {vm.name} on node {vm.node_name} is off although it shall run. {words}",
+        severity=severity,
+        resource_kind="vm",
+        resource_id=vm.id,
+        told=Told(vm.project_id, f"Machine {vm.name} went off unexpectedly."),
+    )
+
+
+async def _write_attempt(tx: Transaction, vm: MachineRow, failures: int, pause: float) -> None:
+    await tx.execute(
+        """UPDATE vms SET restart_failures = $2,
+                          restart_after = CASE WHEN $3::float8 = 'infinity' THEN 'infinity'::timestamptz
+                                               ELSE now() + make_interval(secs => $3) END
+           WHERE id = $1""",
+        vm.id,
+        failures,
+        pause,
+    )
+
+
+def _is_final(ending: Ending) -> bool:
+    """Whether an order to stop is over and done with, unlike one that its node never answered."""
+    return ending.status is TaskStatus.CANCELLED or (
+        ending.status is TaskStatus.FAILED and ending.error_code is not ErrorCode.UNAVAILABLE
+    )
+
+
+_FOUND_OFF: Final = "It was off when its host came back."
+_STOPS: Final = frozenset({Order.SHUTDOWN.op, Order.FORCE_STOP.op, Order.DELETE.op})
+_ATTEMPTS: Final = frozenset({Order.START.op, Order.REBOOT.op, Order.RESET.op, "vm.update"})
+"""What brings a machine back; an update defines one again that its host has lost."""

@@ -1,0 +1,99 @@
+"""The watch that brings machines to their desired power state, after a power cut of their host or a crash of their own.
+
+Level-triggered: what is to be done is read from the records each time, so nothing is forgotten in a restart of the
+controller, and nothing is done twice: whether a machine is started is decided by its actor, under the lock of its row.
+
+Invariants:
+- only nodes that are managed, online and not in maintenance are touched;
+- networks come first: an agent restores them before it connects, and a start carries the machine's own;
+- a host starts only as many at once as it bears, the oldest machine first. Starts that people order count as well.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.power import AWAITING, RECOVERED
+from svc_actors.runtime import ActorSystem, DomainError
+from svc_actors.store import Database
+
+INTERVAL: Final = 2.0
+_AT_ONCE: Final = 16
+"""Machines that are asked at the same time; each is a transaction of its actor. Of all nodes together."""
+log = structlog.get_logger(__name__)
+
+# One row a machine that awaits a start, with its place in its node's queue. A host that has come back is telling of its
+# machines one after the other: for as long as it does (a machine was heard of within the last second), and ten seconds
+# at most, nothing is started on it, so that the oldest is first. A host bears half as many starts at once as it has
+# processors, two at least and eight at most.
+_DUE: Final = f"""
+WITH waiting AS (
+    SELECT vms.id, vms.node_id, vms.created_at,
+           greatest(2, least(8, coalesce((nodes.capacity->>'cpus')::int, 0) / 2)) AS bears,
+           row_number() OVER (PARTITION BY vms.node_id ORDER BY vms.created_at, vms.id) AS turn,
+           max(vms.observed_at) OVER (PARTITION BY vms.node_id) AS last_heard,
+           min(vms.observed_at) OVER (PARTITION BY vms.node_id) AS first_heard
+    FROM vms JOIN nodes ON nodes.id = vms.node_id WHERE {AWAITING}
+)
+SELECT waiting.id FROM waiting LEFT JOIN (
+    SELECT node_id, count(*) AS number FROM tasks
+    WHERE resource_kind = 'vm' AND op = 'vm.start' AND status IN ('queued', 'running') GROUP BY node_id
+) starting ON starting.node_id = waiting.node_id
+WHERE turn <= bears - coalesce(starting.number, 0)
+  AND (last_heard IS NULL OR NOT last_heard BETWEEN now() - interval '1 second' AND now()
+       OR first_heard < now() - interval '10 seconds')
+ORDER BY waiting.created_at, waiting.id"""
+_RECOVERED: Final = f"SELECT id FROM vms WHERE {RECOVERED} ORDER BY id"
+
+
+class PowerWatch:
+    """One a process; `run` under the composer's nursery."""
+
+    def __init__(self, database: Database, actors: ActorSystem, *, interval: float = INTERVAL) -> None:
+        self._database = database
+        self._actors = actors
+        self._interval = interval
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        while True:
+            await trio.sleep(self._interval)
+            try:
+                await self.look()
+            except DomainError as error:
+                log.warning("power_watch.interrupted", error=str(error))
+            except Exception:
+                # A defect in one round: the watch, and the controller with it, goes on.
+                log.exception("power_watch.failed")
+
+    async def look(self) -> None:
+        """Ask every machine that is due to set itself right."""
+        at_once = trio.CapacityLimiter(_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for row in await self._database.fetch(_DUE):
+                nursery.start_soon(self._restore, row["id"], at_once)
+            for row in await self._database.fetch(_RECOVERED):
+                nursery.start_soon(self._recovered, row["id"], at_once)
+
+    async def _restore(self, vm_id: UUID, at_once: trio.CapacityLimiter) -> None:
+        """A machine that does not answer holds up no other; the next round asks it again."""
+        async with at_once:
+            try:
+                task = await self._actors.ref(Machine, str(vm_id)).ask(Machine.restore)
+            except DomainError as error:
+                log.warning("power_watch.not_restored", vm_id=str(vm_id), error=str(error))
+                return
+        if task is not None:
+            log.info("power_watch.restoring", vm_id=str(vm_id), task_id=str(task.id), op=task.op)
+
+    async def _recovered(self, vm_id: UUID, at_once: trio.CapacityLimiter) -> None:
+        async with at_once:
+            try:
+                await self._actors.ref(Machine, str(vm_id)).ask(Machine.recovered)
+            except DomainError as error:
+                log.warning("power_watch.not_settled", vm_id=str(vm_id), error=str(error))
