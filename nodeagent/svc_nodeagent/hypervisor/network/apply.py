@@ -31,16 +31,14 @@ from svc_nodeagent.hypervisor.network.plan import (
     network_of,
     networks_of,
     plan,
-    text_of,
 )
-from svc_nodeagent.hypervisor.network.rates import forget_rate, rated_devices, seen_rate, seen_rates, set_rate
+from svc_nodeagent.hypervisor.network.probe import Probe
+from svc_nodeagent.hypervisor.network.rates import forget_rate, rated_devices, seen_rate, set_rate
 from svc_nodeagent.hypervisor.network.taps import SeenTap
 from svc_nodeagent.protocol import (
     FailureCode,
     NetworkAddress,
     NetworkSpec,
-    ObservedNetwork,
-    ObservedTap,
     ProbeResult,
 )
 
@@ -68,9 +66,6 @@ lifted; the first and the last lie around `HostNetwork.apply`."""
 RELEASE_FAULT_POINTS: Final[tuple[str, ...]] = (*APPLY_FAULT_POINTS, "network.released")
 """Those of `vm.net.release`, which applies what is left and then asks the host."""
 
-_COMPARING = trio.CapacityLimiter(1)
-"""Of a thousand machines, seconds of work."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -96,7 +91,7 @@ class HostNetwork:
         self._holders = Holders()
         self._gate = Gate()
         self._transactions = nft.Transactions()
-        self._reference = observe.Reference(naming)
+        self._probe = Probe(naming)
         self._probing = trio.Lock()
         self._is_whole = False
         """Our tables are there, with the rules that all guests share."""
@@ -167,12 +162,14 @@ class HostNetwork:
         """What the host has, by asking it, and in what that differs from what it was told."""
         async with self._probing:
             networks = dict(self._networks)
-            result, is_sound = await self._probe(networks)
+            result, is_sound = await self._probe.look(networks, self._traces, bridged=self._uplink is not None)
             is_settled = all(tap.vm_id in networks for tap in result.taps)
             if is_sound and is_settled and not any(machine.differences for machine in result.machines):
                 return result
             async with self._gate.alone():  # it may have been looked at in the middle of a change
-                result, is_sound = await self._probe(self._networks)
+                result, is_sound = await self._probe.look(
+                    self._networks, self._traces, bridged=self._uplink is not None
+                )
                 if not is_sound:
                     self._is_whole = False  # so that the next change puts them in place
             return result
@@ -371,94 +368,6 @@ class HostNetwork:
                 gone.append(address)
         return tuple(gone)
 
-    async def _probe(self, networks: Mapping[UUID, NetworkSpec]) -> tuple[ProbeResult, bool]:
-        """One look at everything, compared outside the event loop; and whether what all machines share is sound."""
-        wanted = {vm_id: self._traces.get(vm_id, ()) for vm_id in networks}
-        bridged = self._uplink is not None
-        seen = await taps.seen_taps(self._naming)
-        listed = await nft.list_all()
-        rates = await seen_rates(self._naming)
-        known = await trio.to_thread.run_sync(self._known, wanted, bridged, limiter=_COMPARING)
-        await self._reference.learn(known)
-        self._reference.keep(known)
-        return await trio.to_thread.run_sync(
-            self._compared, networks, wanted, bridged, seen, listed, rates, limiter=_COMPARING
-        )
-
-    def _known(self, wanted: Mapping[UUID, tuple[TapPlan, ...]], bridged: bool) -> list[observe.Chain]:
-        chains = [each for tap_plans in wanted.values() for tap in tap_plans for each in observe.expected(tap)]
-        return chains + [
-            observe.chain(family, rules) for family, _, rules in observe.shared_rules(self._naming, bridged=bridged)
-        ]
-
-    def _compared(
-        self,
-        networks: Mapping[UUID, NetworkSpec],
-        wanted: Mapping[UUID, tuple[TapPlan, ...]],
-        bridged: bool,
-        seen: Mapping[str, SeenTap],
-        listed: bytes,
-        rates: Mapping[str, int],
-    ) -> tuple[ProbeResult, bool]:
-        ours = [entry for entry in nft.entries(listed) if self._is_entry_of_ours(entry)]
-        listing = observe.Listing.of(ours)
-        is_sound = observe.shared_is_sound(listing, self._reference, self._naming, bridged=bridged)
-        machines = []
-        for vm_id, tap_plans in sorted(wanted.items()):
-            differences = [] if is_sound else ["The rules that all machines share are not as they should be."]
-            carried: list[str] = []
-            for tap in tap_plans:
-                there = seen.get(tap.device)
-                differences += observe.tap_differences(tap, there, listing, self._reference, self._naming)
-                rate = rates.get(tap.device)
-                if rate != tap.nic.rate_mbps:
-                    differences.append(
-                        f"The tap {tap.device} is held to {_rate(rate)} instead of {_rate(tap.nic.rate_mbps)}."
-                    )
-                let_in = listing.let_in(self._naming.table, tap.device)
-                routed = frozenset(tap.networks) if tap.bridge is not None else there.routes if there else frozenset()
-                carried += [text_of(each) for each in routed if each in let_in or tap.isolated]
-            if not tap_plans:
-                differences.append("The machine's network could not be restored.")
-            machines.append(
-                ObservedNetwork(
-                    vm_id=vm_id,
-                    generation=networks[vm_id].generation,
-                    addresses=tuple(sorted(carried)),
-                    isolated=networks[vm_id].isolated and not differences,
-                    differences=tuple(differences),
-                )
-            )
-        result = ProbeResult(
-            taps=tuple(
-                ObservedTap(
-                    device=device,
-                    vm_id=tap.vm_id,
-                    up=tap.up,
-                    routes=tuple(sorted(text_of(route) for route in tap.routes)),
-                    filtered=(guard.FAMILY, self._naming.table, device) in listing.hooks,
-                    rate_mbps=rates.get(device),
-                    dropped={
-                        reason: counted.packets
-                        for reason, counted in listing.counted.get(device, {}).items()
-                        if counted.packets
-                    },
-                )
-                for device, tap in sorted(seen.items())
-            ),
-            machines=tuple(machines),
-            ruleset_digest=ruleset.digest(ours),
-        )
-        return result, is_sound
-
-    def _is_entry_of_ours(self, entry: Mapping[str, object]) -> bool:
-        """A listed table, or something in one."""
-        for body in entry.values():
-            if isinstance(body, dict):
-                name = body.get("table", body.get("name"))
-                return ruleset.is_ours(str(body.get("family")), str(name), self._naming)
-        return False
-
 
 def _check_bridges(wanted: Iterable[TapPlan]) -> None:
     for tap in wanted:
@@ -485,7 +394,3 @@ async def _agree_on_rate(tap: TapPlan, rated: Collection[str]) -> None:
         await forget_rate(tap.device, was_set=tap.device in rated)
     elif await seen_rate(tap.device) != wanted:
         await set_rate(tap.device, wanted)
-
-
-def _rate(mbps: int | None) -> str:
-    return "no rate" if mbps is None else f"{mbps} Mbit/s"
