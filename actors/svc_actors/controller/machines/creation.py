@@ -135,33 +135,7 @@ async def _create(
     )
     placement = await place(tx, need, explain=caller.role in ("administrator", "staff"), full=full)
     vm_id, nic_id = await _insert(tx, sealer, caller, new, network_id, placement.node_id)
-    task = await create_task(
-        tx,
-        caller,
-        op="vm.create",
-        resource_kind=ResourceKind.VM,
-        resource_id=vm_id,
-        resource_name=new.name,
-        node_id=placement.node_id,
-        project_id=new.project_id,
-        parameters={"start": new.start, GENERATION: _FIRST_GENERATION},
-        timeout=task_seconds("vm.create"),
-    )
-    await audit.record(
-        tx,
-        caller,
-        Target("vm", vm_id, new.name, new.project_id),
-        {
-            "task_id": str(task.id),
-            "image_id": str(new.image_id),
-            "vcpus": new.vcpus,
-            "memory_mib": new.memory_mib,
-            "disk_gib": new.disk_gib,
-        },
-    )
-    await announce_status(
-        tx, vm_id, new.name, new.project_id, placement.node_id, status=MachineStatus.CREATING, reason=None
-    )
+    task = await _record(tx, caller, new, vm_id, placement.node_id)
     address = await _take_address(tx, placement, full, vm_id, nic_id)
     if groups:
         await join_groups(tx, vm_id, groups)
@@ -194,6 +168,36 @@ async def _retire_key(tx: Transaction, key: IdempotencyKey) -> None:
         key.key,
         KEY_LIFETIME,
     )
+
+
+async def _record(tx: Transaction, caller: Caller, new: NewMachine, vm_id: UUID, node_id: UUID) -> Task:
+    """The task that builds it, the audit row and the event."""
+    task = await create_task(
+        tx,
+        caller,
+        op="vm.create",
+        resource_kind=ResourceKind.VM,
+        resource_id=vm_id,
+        resource_name=new.name,
+        node_id=node_id,
+        project_id=new.project_id,
+        parameters={"start": new.start, GENERATION: _FIRST_GENERATION},
+        timeout=task_seconds("vm.create"),
+    )
+    await audit.record(
+        tx,
+        caller,
+        Target("vm", vm_id, new.name, new.project_id),
+        {
+            "task_id": str(task.id),
+            "image_id": str(new.image_id),
+            "vcpus": new.vcpus,
+            "memory_mib": new.memory_mib,
+            "disk_gib": new.disk_gib,
+        },
+    )
+    await announce_status(tx, vm_id, new.name, new.project_id, node_id, status=MachineStatus.CREATING, reason=None)
+    return task
 
 
 async def _usable_image_and_network(tx: Transaction, new: NewMachine) -> UUID:
