@@ -166,10 +166,10 @@ async def paginate(
 ) -> tuple[list[Any], int]:
     """The rows of the page asked for, and how many there are on all pages.
 
-    `select` is a SELECT without WHERE, and `args` its arguments; `source` is what of its FROM the conditions and orders
-    speak of. Each condition numbers its own arguments from `$1`; `tie` is unique in its table. `kept` is a SELECT of
-    the number of rows where that is known without counting, `blocks` and `groups` of parts of them. Raises `invalid`
-    for a `sort` that is not offered.
+    `select` is a SELECT without WHERE, and `args` its own arguments; `source` is what of its FROM the conditions and
+    orders speak of. Each condition numbers its own arguments from `$1`; `tie` is unique in its table. `kept` is a
+    SELECT of the number of rows where that is known without counting, `blocks` and `groups` of parts of them. Raises
+    `invalid` for a `sort` that is not offered.
     """
     where = list(where)
     limit, offset = request.page_size, (request.page - 1) * request.page_size
@@ -185,6 +185,8 @@ async def paginate(
         if not descending:
             first, last = total - last, total - first
         return await lines.between(first, last, marks), total
+    if request.q and kept is None:
+        return await lines.searched(limit, offset)
     rows = await lines.read(descending, limit, offset)
     if len(rows) < limit and (rows or offset == 0):
         return rows, offset + len(rows)
@@ -230,6 +232,29 @@ class _List(NamedTuple):
             limit,
             offset,
         )
+
+    async def searched(self, limit: int, offset: int) -> tuple[list[Any], int]:
+        """A page of what a text is found in, and how much that is: looked for once for both."""
+        condition = joined(self.where)
+        found = await self.queryable.fetch(
+            f"""SELECT {self.tie} AS tie, count(*) OVER () AS total FROM {self.source} WHERE {condition.sql}
+                ORDER BY {self._ordered(self.descending)} LIMIT {limit} OFFSET {offset}""",
+            *condition.args,
+        )
+        if not found:
+            counted = f"SELECT count(*) FROM {self.source} WHERE {condition.sql}"
+            return [], int(await self.queryable.fetchval(counted, *condition.args)) if offset else 0
+        condition = joined(self.where, first=1 + len(self.args))
+        ids = len(self.args) + len(condition.args) + 1
+        # The conditions have been met; they stand here for their arguments, which the SELECT may use.
+        rows = await self.queryable.fetch(
+            f"""{self.select} WHERE {self.tie} = ANY(${ids}) AND (true OR {condition.sql})
+                ORDER BY {self._ordered(self.descending)}""",
+            *self.args,
+            *condition.args,
+            [row["tie"] for row in found],
+        )
+        return rows, found[0]["total"]
 
     async def between(self, first: int, last: int, marks: Sequence[_Mark]) -> list[Any]:
         """The rows of the places `first` up to `last`, counted downwards, from the mark that is nearest."""
