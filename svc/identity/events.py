@@ -100,4 +100,4 @@ def _view(role: Role, projects: frozenset[UUID], user_id: UUID, public_kinds: fr
         return own and event.project_id in projects
 
     sees = {Role.ADMINISTRATOR: everything, Role.STAFF: of_staff, Role.CUSTOMER: of_customer}[role]
-    return View(sees, operator=role is not Role.CUSTOMER)
+    return View(sees, operator=role is not Role.CUSTOMER, everything=role is Role.ADMINISTRATOR)

@@ -17,10 +17,12 @@ from svc_actors.store import Event, Subscription
 
 @dataclass(frozen=True)
 class View:
-    """What one reader sees: which events, and whether with what only operators are told (the node)."""
+    """What one reader sees: which events, and whether with what only operators are told (the node). `everything`: every
+    event, as an operator."""
 
     sees: Callable[[Event], bool]
     operator: bool
+    everything: bool = False
 
 
 Views = Callable[[Sequence[Principal]], Awaitable[Sequence[View | None]]]

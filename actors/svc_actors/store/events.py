@@ -158,6 +158,11 @@ class Subscription:
         if not self._live:
             return True
         last = self._buffer[-1].position if self._buffer else self.position
+        if events[0].position == last + 1 and len(self._buffer) + len(events) <= self._capacity:
+            # As good as always: positions are contiguous, so no event of the page needs a look of its own.
+            self._buffer.extend(events)
+            self._wake()
+            return True
         for event in events:
             if event.position <= last:
                 continue
