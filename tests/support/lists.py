@@ -11,6 +11,7 @@ from typing import Any, get_args
 from uuid import UUID
 
 from svc.controller.catalogue import controller_registry
+from svc.controller.realm import REALM
 from svc.registry.operation import Context, Operation
 from svc.registry.paging import PageRequest
 from svc.registry.principal import Principal, Role
@@ -41,7 +42,8 @@ def lists() -> Iterator[Operation[Any, Any, Any]]:
 
 
 async def run(operation: Operation[Any, Any, Any], principal: Principal, database: Any, request: Any) -> None:
-    services = SimpleNamespace(database=database, gateway=SimpleNamespace(heartbeat=lambda node_id: None))
+    gateway = SimpleNamespace(heartbeat=lambda node_id: None)
+    services = SimpleNamespace(database=database, realm=REALM, gateway=gateway)
     await operation.handler(Context(principal=principal, caller=CALLER, services=services), request)
 
 
