@@ -14,7 +14,7 @@ NAME = re.compile(r"[a-z]+(_[a-z]+)*\.[a-z]+(_[a-z]+)*")
 
 
 def modules_by_event() -> dict[str, set[str]]:
-    """Every event that is logged through structlog, with the modules that log it."""
+    """Every event that is logged through structlog, or rendered as one, with the modules that do."""
     found = defaultdict(set)
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
@@ -26,6 +26,10 @@ def modules_by_event() -> dict[str, set[str]]:
                     and ast.unparse(node.func.value) in ("log", "_log", "self._log")
                 ):
                     found[ast.literal_eval(node.args[0])].add(str(path.relative_to(ROOT)))
+                elif isinstance(node, ast.Dict):
+                    for key, value in zip(node.keys, node.values, strict=True):
+                        if ast.unparse(key or value) == "'event'" and NAME.fullmatch(ast.unparse(value).strip("'")):
+                            found[ast.literal_eval(value)].add(str(path.relative_to(ROOT)))
     return found
 
 

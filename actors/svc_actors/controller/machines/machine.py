@@ -99,7 +99,7 @@ class Machine(Actor):
             if order is Order.START:
                 parameters[GENERATION] = vm.net_wanted
             task = await self._new_task(tx, caller, vm, order.op, parameters)
-            await power.want(tx, vm, power.WANTS[order])
+            await power.want(tx, vm, order.wants)
             await write_status(tx, vm.id, status, None)
             return task, superseded
 
@@ -121,7 +121,7 @@ class Machine(Actor):
             await network_changed(tx, [self.vm_id])
             parameters = {"destroy_disks": destroy_disks, RELEASED: released}
             task = await self._new_task(tx, caller, vm, Order.DELETE.op, parameters)
-            await power.want(tx, vm, DesiredPower.STOPPED)
+            await power.want(tx, vm, Order.DELETE.wants)
             await write_status(tx, vm.id, status, None)
             return task
 

@@ -42,15 +42,6 @@ MOST_FAILURES: Final = 5
 COOL_DOWN: Final = 3600.0
 """Seconds between attempts while the breaker is open."""
 
-WANTS: Final = {
-    Order.START: DesiredPower.RUNNING,
-    Order.REBOOT: DesiredPower.RUNNING,
-    Order.RESET: DesiredPower.RUNNING,
-    Order.SHUTDOWN: DesiredPower.STOPPED,
-    Order.FORCE_STOP: DesiredPower.STOPPED,
-    Order.DELETE: DesiredPower.STOPPED,
-}
-
 AWAITING: Final = """vms.deleted_at IS NULL AND vms.built_at IS NOT NULL
     AND (vms.desired_power = 'running' AND vms.status = 'stopped' OR vms.status = 'failed')
     AND (vms.restart_after IS NULL OR vms.restart_after <= now()) AND NOT vms.traffic_isolated
@@ -222,5 +213,5 @@ def _is_final(ending: Ending) -> bool:
 
 _FOUND_OFF: Final = "It was off when its host came back."
 _STOPS: Final = frozenset({Order.SHUTDOWN.op, Order.FORCE_STOP.op, Order.DELETE.op})
-_ATTEMPTS: Final = frozenset({Order.START.op, Order.REBOOT.op, Order.RESET.op, "vm.update"})
+_ATTEMPTS: Final = frozenset({order.op for order in Order if order.wants is DesiredPower.RUNNING} | {"vm.update"})
 """What brings a machine back; an update defines one again that its host has lost."""

@@ -55,6 +55,11 @@ class Order(StrEnum):
         """The name of its task, and of the node operation that carries it out."""
         return f"vm.{self.value}"
 
+    @property
+    def wants(self) -> DesiredPower:
+        """What shall be once it is taken."""
+        return DesiredPower.STOPPED if self in _SWITCHES_OFF else DesiredPower.RUNNING
+
 
 class DesiredPower(StrEnum):
     """What shall be; `power` says who decides it."""
@@ -70,6 +75,9 @@ class RestartPolicy(StrEnum):
     ON_FAILURE = "on_failure"
     """Unless its guest has shut itself down."""
     NEVER = "never"
+
+
+_SWITCHES_OFF: Final = frozenset({Order.SHUTDOWN, Order.FORCE_STOP, Order.DELETE})
 
 
 class Observation(StrEnum):
