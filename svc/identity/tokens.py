@@ -20,7 +20,6 @@ from svc.registry.paging import Nullable, Page, PageRequest, contains, equals, p
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, not_found, wrong_field
-from svc_actors.rows import sole
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Target, Transaction, audit
 
@@ -109,7 +108,7 @@ async def create_token(context: Context[IdentityServices], request: ApiTokenCrea
         raise forbidden(f"A token cannot be given more than what makes it has: {names}.")
     token = new_secret(realm.token_prefix)
     async with context.services.database.transaction() as tx:
-        row = await tx.fetchrow(
+        row = await tx.fetchone(
             f"""
             INSERT INTO api_tokens (token_hash, last_four, user_id, name, scopes, made_by, expires_at)
             VALUES ($1, $2, $3, $4, $5, $7, least(
@@ -126,7 +125,7 @@ async def create_token(context: Context[IdentityServices], request: ApiTokenCrea
             request.days,
             context.principal.token_id,
         )
-        created = ApiTokenCreated(**dict(sole(row)), token=token)
+        created = ApiTokenCreated(**dict(row), token=token)
         await audit.record(tx, context.caller, Target("token", created.id, created.name), {"scopes": created.scopes})
     return created
 

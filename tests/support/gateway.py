@@ -49,7 +49,7 @@ class Heard:
     connected: list[UUID] = field(default_factory=list)
     disconnected: list[UUID] = field(default_factory=list)
     changes: list[tuple[UUID, DomainChanged]] = field(default_factory=list)
-    trespasses: list[tuple[UUID, str]] = field(default_factory=list)
+    unauthorised: list[tuple[UUID, str]] = field(default_factory=list)
 
     def hooks(self) -> GatewayHooks:
         def connected(node_id: UUID, _: Hello) -> None:
@@ -59,7 +59,7 @@ class Heard:
             connected=connected,
             disconnected=self.disconnected.append,
             domain_changed=lambda node_id, change: self.changes.append((node_id, change)),
-            unauthorised_report=lambda node_id, what: self.trespasses.append((node_id, what)),
+            unauthorised_report=lambda node_id, what: self.unauthorised.append((node_id, what)),
         )
 
 

@@ -23,7 +23,6 @@ from svc.registry.paging import EVERYTHING, Page, PageRequest, contains, equals,
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, not_found, wrong_field
-from svc_actors.rows import sole
 from svc_actors.store import Target, Transaction, UniqueViolationError, audit
 
 operations = Operations[Controller]()
@@ -130,8 +129,8 @@ async def add_key(context: Context[Controller], request: SshKeyCreateRequest) ->
         except UniqueViolationError:
             raise conflict("This key is here already.", details={"fingerprint": fingerprint}) from None
         await audit.record(tx, context.caller, Target("ssh_key", key_id, request.name), {"fingerprint": fingerprint})
-        row = await tx.fetchrow(f"{_SELECT} WHERE k.id = $1", key_id)
-    return SshKey(**dict(sole(row)))
+        row = await tx.fetchone(f"{_SELECT} WHERE k.id = $1", key_id)
+    return SshKey(**dict(row))
 
 
 @operations.declare(

@@ -84,10 +84,10 @@ async def test_a_node_cannot_answer_what_another_was_asked(rig: GatewayHarness) 
 
         for _ in range(50):
             await socket.send_message(Result(id=asked, outcome=Succeeded(result=Done())).model_dump_json())
-        await until(lambda: rig.heard.trespasses)
+        await until(lambda: rig.heard.unauthorised)
 
-    assert {who for who, _ in rig.heard.trespasses} == {evil.node_id}
-    assert len(rig.heard.trespasses) <= 12, "a report says as much as a thousand"
+    assert {who for who, _ in rig.heard.unauthorised} == {evil.node_id}
+    assert len(rig.heard.unauthorised) <= 12, "a report says as much as a thousand"
 
 
 async def _closed(socket: WebSocketConnection) -> None:

@@ -195,4 +195,4 @@ async def test_a_node_cannot_answer_for_a_machine_it_was_not_asked_about(rig: Ga
         start = VmStart(vm_id=asked.machine.vm_id, network=asked.machine.network)
         with pytest.raises(OperationFailed, match="another machine"):
             await rig.gateway.perform(node.node_id, OperationId("t:2"), start, timeout=20)
-    assert [who for who, _ in rig.heard.trespasses] == [node.node_id]
+    assert [who for who, _ in rig.heard.unauthorised] == [node.node_id]

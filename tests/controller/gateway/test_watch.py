@@ -15,7 +15,7 @@ import trio.testing
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.machines.observing import Seen
-from svc_actors.controller.nodes.node import MOST_TRESPASSES_AN_HOUR, Node, NodeServices
+from svc_actors.controller.nodes.node import MOST_UNAUTHORISED_AN_HOUR, Node, NodeServices
 from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch
 from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorSystem, MailboxFull
@@ -196,10 +196,10 @@ async def test_a_node_that_speaks_for_others_without_end_is_audited_and_does_not
 ) -> None:
     async with open_nodes(database) as nodes:
         node = nodes.actors.ref(Node, str(await nodes.new()))
-        for number in range(MOST_TRESPASSES_AN_HOUR + 20):
+        for number in range(MOST_UNAUTHORISED_AN_HOUR + 20):
             await node.ask(Node.unauthorised_report, f"reported machine {number}")
         written = await database.fetchval("SELECT count(*) FROM audit WHERE outcome = 'denied'")
-        assert written == MOST_TRESPASSES_AN_HOUR
+        assert written == MOST_UNAUTHORISED_AN_HOUR
 
 
 async def test_an_inventory_that_differs_in_everything_wakes_no_machine(database: Database) -> None:

@@ -19,10 +19,10 @@ from tests.support.traffic import TrafficHarness
 
 
 def watch_over(database: Database, gateway: CountingGateway) -> TrafficWatch:
-    def no_trespass(node_id: UUID, what: str) -> None:
+    def no_report(node_id: UUID, what: str) -> None:
         raise AssertionError(what)
 
-    return TrafficWatch(database, gateway, unauthorised_report=no_trespass)
+    return TrafficWatch(database, gateway, unauthorised_report=no_report)
 
 
 async def test_a_figure_goes_on_where_it_was_when_agent_and_controller_are_restarted(

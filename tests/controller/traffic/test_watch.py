@@ -16,7 +16,7 @@ from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_delive
 from svc_actors.controller.traffic.periods import Period
 from svc_actors.controller.traffic.policy import GIB, Policy, TrafficAction
 from svc_actors.controller.traffic.readings import Month, month_of
-from svc_actors.controller.traffic.watch import TrafficRhythm, TrafficWatch
+from svc_actors.controller.traffic.watch import TrafficIntervals, TrafficWatch
 from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
@@ -27,7 +27,7 @@ NOVEMBER = Period("2026-11")
 NEVER = 1e9
 
 
-def no_trespass(node_id: UUID, what: str) -> None:
+def no_report(node_id: UUID, what: str) -> None:
     raise AssertionError(what)
 
 
@@ -36,9 +36,9 @@ async def test_a_watch_counts_and_enforces_by_itself(stage: TrafficHarness) -> N
     await stage.allow(plan, Policy(1, action=TrafficAction.SUSPEND))
     vm_id = await stage.machine("web", plan)
     nodes = CountingNodes({stage.node_id: TrafficResult(ledger_id=uuid4(), readings=(reading(vm_id, 2 * GIB),))})
-    intervals = TrafficRhythm(ask=0.01, look=0.005, enforce=0.01)
+    intervals = TrafficIntervals(ask=0.01, look=0.005, enforce=0.01)
     watch = TrafficWatch(
-        stage.database, nodes, unauthorised_report=no_trespass, clock=lambda: stage.now, intervals=intervals
+        stage.database, nodes, unauthorised_report=no_report, clock=lambda: stage.now, intervals=intervals
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.run)
@@ -50,17 +50,17 @@ async def test_a_watch_counts_and_enforces_by_itself(stage: TrafficHarness) -> N
 
 async def test_a_node_that_counts_for_anothers_machine_is_told_of_once(stage: TrafficHarness) -> None:
     own, foreign = await stage.machine("own"), await stage.machine("foreign", node_id=await stage.node("beta"))
-    trespasses: list[tuple[UUID, str]] = []
+    reports: list[tuple[UUID, str]] = []
     nodes = CountingNodes(
         {stage.node_id: TrafficResult(ledger_id=uuid4(), readings=(reading(own, 5), reading(foreign, 7)))}
     )
     watch = TrafficWatch(
-        stage.database, nodes, unauthorised_report=lambda *said: trespasses.append(said), clock=lambda: stage.now
+        stage.database, nodes, unauthorised_report=lambda *said: reports.append(said), clock=lambda: stage.now
     )
     for _ in range(3):
         await watch.ask(stage.node_id)
     what = f"counted traffic of machine {foreign}, which is not placed on it"
-    assert trespasses == [(stage.node_id, what)]
+    assert reports == [(stage.node_id, what)]
     assert (await month_of(stage.database, own, NOVEMBER)).sent_bytes == 5
     assert await month_of(stage.database, foreign, NOVEMBER) == Month(NOVEMBER)
 
@@ -105,7 +105,7 @@ async def test_every_node_is_asked_once_a_minute_and_not_all_at_the_same_time(
     none: Database, autojump_clock: trio.testing.MockClock
 ) -> None:
     nodes = Away(dict.fromkeys(many(200), TrafficResult(ledger_id=uuid4(), readings=())))
-    watch = TrafficWatch(none, nodes, unauthorised_report=no_trespass, intervals=TrafficRhythm(enforce=NEVER))
+    watch = TrafficWatch(none, nodes, unauthorised_report=no_report, intervals=TrafficIntervals(enforce=NEVER))
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.run)
         await trio.sleep(31)
@@ -123,7 +123,7 @@ async def test_a_node_that_hangs_has_one_question_and_holds_up_no_other(
     hanging, answering = many(40)[:20], many(40)[20:]
     nodes = Away(dict.fromkeys(answering, TrafficResult(ledger_id=uuid4(), readings=())), set(hanging))
     watch = TrafficWatch(
-        none, nodes, unauthorised_report=no_trespass, intervals=TrafficRhythm(enforce=NEVER, patience=NEVER)
+        none, nodes, unauthorised_report=no_report, intervals=TrafficIntervals(enforce=NEVER, patience=NEVER)
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.run)

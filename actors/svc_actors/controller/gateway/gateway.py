@@ -339,13 +339,15 @@ class Gateway:
         if result.id not in node.operations:
             for other_id, other in self._nodes.items():
                 if other is not node and result.id in other.operations:
-                    self._trespass(node_id, node, f"answered operation {result.id}, which was asked of node {other_id}")
+                    self._report_unauthorised(
+                        node_id, node, f"answered operation {result.id}, which was asked of node {other_id}"
+                    )
                     return
         lie = node.operations.ended(result)
         if lie is not None:
-            self._trespass(node_id, node, f"operation {result.id}: {lie}")
+            self._report_unauthorised(node_id, node, f"operation {result.id}: {lie}")
 
-    def _trespass(self, node_id: UUID, node: _Node, what: str) -> None:
+    def _report_unauthorised(self, node_id: UUID, node: _Node, what: str) -> None:
         if not node.reports.spend():
             return
         log.error("gateway.unauthorised_report", node_id=str(node_id), what=what)

@@ -19,7 +19,6 @@ from uuid import UUID
 from svc_actors.controller.gateway.authority import Authority, NodeCertificate, public_key_digest
 from svc_actors.controller.nodes.records import NodeMode, announce, get_node, node_itself
 from svc_actors.errors import conflict, not_found, unauthenticated
-from svc_actors.rows import sole
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Caller, Database, Queryable, Record, Target, Transaction, UniqueViolationError, audit
 
@@ -65,7 +64,7 @@ async def create_bootstrap(
     elif not await tx.fetchval("SELECT 1 FROM locations WHERE id = $1", location_id):
         raise not_found("There is no such location.")
     token = new_secret(TOKEN_PREFIX)
-    row = await tx.fetchrow(
+    row = await tx.fetchone(
         "INSERT INTO node_bootstraps (token_hash, name, location_id, mode, expires_at)"
         " VALUES ($1, $2, $3, $4, now() + $5) RETURNING *",
         fingerprint(token),
@@ -74,7 +73,7 @@ async def create_bootstrap(
         mode.value,
         BOOTSTRAP_LIFETIME,
     )
-    bootstrap = _as_bootstrap(sole(row))
+    bootstrap = _as_bootstrap(row)
     await audit.record(tx, caller, bootstrap.target)
     return bootstrap, token
 
@@ -140,7 +139,7 @@ async def enrol(
 async def _make_node(tx: Transaction, bootstrap: Record, host_uuid: UUID) -> UUID:
     try:
         async with tx.savepoint():
-            row = await tx.fetchrow(
+            row = await tx.fetchone(
                 "INSERT INTO nodes (name, location_id, mode, host_uuid) VALUES ($1, $2, $3, $4) RETURNING id",
                 bootstrap["name"],
                 bootstrap["location_id"],
@@ -155,7 +154,7 @@ async def _make_node(tx: Transaction, bootstrap: Record, host_uuid: UUID) -> UUI
         raise conflict(
             f"A node is named {bootstrap['name']} already.", hint="Ask for a token with another name."
         ) from None
-    node_id: UUID = sole(row)["id"]
+    node_id: UUID = row["id"]
     return node_id
 
 

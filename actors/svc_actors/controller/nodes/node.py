@@ -40,7 +40,7 @@ from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Outcome, Transaction, UniqueViolationError, audit
 from svc_nodeagent.protocol import DomainState, InventoryResult, PreflightResult
 
-MOST_TRESPASSES_AN_HOUR: Final = 60
+MOST_UNAUTHORISED_AN_HOUR: Final = 60
 _HOUR: Final = 3600.0
 NODE_IDLE_AFTER: Final = _HOUR
 """How long the actor of a node stays live: what a node may add to the audit is counted there, by the hour."""
@@ -80,7 +80,7 @@ class Node(Actor):
     def __init__(self, services: NodeServices) -> None:
         self._services = services
         self._database = services.database
-        self._trespasses: list[float] = []
+        self._unauthorised: list[float] = []
 
     async def activate(self) -> None:
         self.node_id = UUID(self.key)
@@ -179,7 +179,7 @@ class Node(Actor):
         """Guests changed state on this host; gives those machines that are this host's to speak of.
 
         Where a machine is placed is read without its lock, since whoever holds that must not hold up this node; it is
-        looked at again under the lock. A machine that nobody knows (deleted, or never ours) is nobody's trespass.
+        looked at again under the lock. A machine that nobody knows (deleted, or never ours) is no unauthorised report.
         """
         placed = await self._database.fetch(
             """WITH noted AS (
@@ -201,11 +201,11 @@ class Node(Actor):
     async def unauthorised_report(self, what: str) -> None:
         """The node spoke for what is not its own. It was refused; the audit says so, up to so many times an hour."""
         now = trio.current_time()
-        self._trespasses = [when for when in self._trespasses if now - when < _HOUR]
-        if len(self._trespasses) == MOST_TRESPASSES_AN_HOUR:
+        self._unauthorised = [when for when in self._unauthorised if now - when < _HOUR]
+        if len(self._unauthorised) == MOST_UNAUTHORISED_AN_HOUR:
             log.error("node.unauthorised_reports", node_id=self.key, what=what)
             return
-        self._trespasses.append(now)
+        self._unauthorised.append(now)
 
         async def work(tx: Transaction) -> None:
             node = await get_node(tx, self.node_id)

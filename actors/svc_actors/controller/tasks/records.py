@@ -18,7 +18,6 @@ from uuid import UUID
 
 from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.errors import ErrorCode
-from svc_actors.rows import sole
 from svc_actors.store import Caller, NewEvent, Queryable, Record, Transaction, events
 from svc_nodeagent.protocol import OperationResult
 
@@ -139,7 +138,7 @@ async def create_task(
         "actor": caller.actor,
         "via": caller.via.value,
     }
-    row = await tx.fetchrow(
+    row = await tx.fetchone(
         """INSERT INTO tasks (op, resource_kind, resource_id, resource_name, node_id, project_id, parameters, caller,
                               deadline_at)
            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, coalesce(now() + make_interval(secs => $9), 'infinity'))
@@ -154,7 +153,7 @@ async def create_task(
         requester,
         timeout,
     )
-    task = as_task(sole(row))
+    task = as_task(row)
     await announce(tx, task)
     return task
 

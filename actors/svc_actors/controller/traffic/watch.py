@@ -39,7 +39,7 @@ class CountingGateway(Protocol):
 
 
 @dataclass(frozen=True)
-class TrafficRhythm:
+class TrafficIntervals:
     """Seconds. `ask`: between two questions to one node; `at_once`: nodes that are asked at the same time."""
 
     ask: float = 60.0
@@ -60,13 +60,13 @@ class TrafficWatch:
         *,
         unauthorised_report: Callable[[UUID, str], None],
         clock: Clock = utc_now,
-        intervals: TrafficRhythm | None = None,
+        intervals: TrafficIntervals | None = None,
     ) -> None:
         self._database = database
         self._gateway = gateway
-        self._trespassed = unauthorised_report
+        self._unauthorised_report = unauthorised_report
         self._clock = clock
-        self._intervals = intervals or TrafficRhythm()
+        self._intervals = intervals or TrafficIntervals()
         self._limit = trio.CapacityLimiter(self._intervals.at_once)
         self._due: dict[UUID, float] = {}
         self._being_asked: set[UUID] = set()
@@ -143,4 +143,4 @@ class TrafficWatch:
             self._refused.clear()
         self._refused.update((node_id, vm_id) for vm_id in new)
         others = f" and {len(new) - 1} others" if len(new) > 1 else ""
-        self._trespassed(node_id, f"counted traffic of machine {new[0]}{others}, which is not placed on it")
+        self._unauthorised_report(node_id, f"counted traffic of machine {new[0]}{others}, which is not placed on it")
