@@ -6,6 +6,7 @@ the gateway, the database. A second signal changes nothing: every step has its o
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from svc.cli.configuration import environment, fill_in
 from svc.cli.failures import Exit, Failure, first_cause
 from svc.cli.garbage import GarbageCollection
 from svc.cli.output import say
+from svc.cli.supervisor import tell_supervisor
 from svc.controller.config import ControllerConfig
 from svc_actors.admission import raise_descriptor_limit
 from svc_actors.store import AnotherServiceError, DatabaseInUseError, DatabaseStartError, MigrationError
@@ -128,8 +130,10 @@ async def controller(
                 token = running.setup_token if sys.stderr.isatty() else f"in {config.data_dir}/setup-token"
                 say(f"First run: set the service up at {config.public_url}/ with the one-time token\n  {token}")
             say(f"SHA-256 of the certificate authority: {running.fingerprint}", style="dim")
+            tell_supervisor(os.environ, "READY=1")
             log.info("service.started", url=config.public_url, gateway_port=config.gateway_port)
             async for received in signals:
+                tell_supervisor(os.environ, "STOPPING=1")
                 log.info("service.stopping", signal=signal.Signals(received).name)
                 break
             nursery.cancel_scope.cancel()

@@ -1,0 +1,105 @@
+"""A Debian with systemd as its first process, in namespaces of its own on this host: what a service is installed into.
+
+Its network has the loopback device alone. Everything in it ends with its first process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_BOOT_TIMEOUT = 60.0
+
+# The root becomes a mount of its own, then `/`; what systemd expects of a container is there when it begins
+# (systemd.io/CONTAINER_INTERFACE).
+_BOOT = """
+set -e
+mount --bind "$0" "$0"
+cd "$0"
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+mount -t cgroup2 cgroup2 sys/fs/cgroup
+mount -t tmpfs tmpfs run
+mount -t tmpfs tmpfs tmp
+mount -t tmpfs -o mode=755 tmpfs dev
+for device in null zero full random urandom tty; do
+    : >dev/$device
+    mount --bind /dev/$device dev/$device
+done
+mkdir dev/pts dev/shm old
+mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
+ln -s pts/ptmx dev/ptmx
+mount -t tmpfs tmpfs dev/shm
+ip link set lo up
+pivot_root . old
+umount -l /old
+rmdir /old
+exec env -i container=tests PATH="$PATH" /lib/systemd/systemd --system --unit=multi-user.target
+"""
+
+
+@dataclass(frozen=True)
+class SystemdRoot:
+    folder: Path
+    init: int
+    """The process id of its first process, as the host counts."""
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """What a command in it writes to its standard output; what it writes to the other one is in the error."""
+        enter = ("nsenter", "--target", str(self.init), *["--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup"])
+        ended = subprocess.run(
+            [*enter, "env", "-i", f"PATH={_PATH}", "DEBIAN_FRONTEND=noninteractive", *command],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if check and ended.returncode != 0:
+            raise AssertionError(f"{command} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
+        return ended.stdout
+
+    def until(self, *command: str, within: float = 30.0) -> str:
+        """Run a command again and again until it succeeds."""
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline:
+            try:
+                return self.run(*command)
+            except AssertionError as error:
+                last = error
+                time.sleep(0.2)
+        raise last
+
+
+@contextmanager
+def systemd_root(folder: Path, packages: str) -> Iterator[SystemdRoot]:
+    """A minimal Debian with `packages` (comma-separated) and systemd, made in `folder` and booted."""
+    root = folder / "root"
+    subprocess.run(
+        ["mmdebstrap", "--quiet", "--variant=minbase", f"--include=systemd,{packages}", "bookworm", str(root)],
+        check=True,
+        capture_output=True,
+        timeout=600,
+    )
+    namespaces = ("--mount", "--pid", "--fork", "--uts", "--ipc", "--net", "--cgroup", "--propagation=private")
+    with subprocess.Popen(["unshare", "--kill-child", *namespaces, "sh", "-c", _BOOT, str(root)]) as unshare:
+        try:
+            booted = SystemdRoot(root, _child_of(unshare.pid))
+            booted.until("systemctl", "is-system-running", "--wait", within=_BOOT_TIMEOUT)
+            yield booted
+        finally:
+            unshare.kill()
+
+
+def _child_of(pid: int) -> int:
+    deadline = time.monotonic() + _BOOT_TIMEOUT
+    while time.monotonic() < deadline:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if children and Path(f"/proc/{children[0]}/comm").read_text() == "systemd\n":
+            return int(children[0])
+        time.sleep(0.05)
+    raise AssertionError("systemd did not begin")

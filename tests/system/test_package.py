@@ -1,0 +1,88 @@
+"""The controller's Debian package, installed on a host whose first process is systemd, as an operator lives with it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.systemd_root import SystemdRoot, systemd_root
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).parents[2]
+UNIT = "svc-controller.service"
+HEALTHY = ("curl", "-fsS", "http://127.0.0.1:8445/healthz")
+AUTHORITY = "/var/lib/svc/controller/tls/authority.pem"
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdRoot]:
+    built = subprocess.run(["tools/package"], cwd=ROOT, check=True, capture_output=True, text=True, timeout=900)
+    package = ROOT / built.stdout.split()[-1]
+    with systemd_root(tmp_path_factory.mktemp("host"), "adduser,ca-certificates,curl,procps,python3") as root:
+        (root.folder / "var/cache/svc-controller.deb").write_bytes(package.read_bytes())
+        root.run("dpkg", "--install", "/var/cache/svc-controller.deb")
+        yield root
+
+
+def show(host: SystemdRoot, name: str) -> str:
+    return host.run("systemctl", "show", "--property", name, "--value", UNIT).strip()
+
+
+def test_an_installed_controller_serves_as_a_user_of_its_own(host: SystemdRoot) -> None:
+    assert '"ok"' in host.run(*HEALTHY)
+    assert host.run("systemctl", "is-enabled", UNIT).strip() == "enabled"
+    owners = host.run("ps", "-o", "user=", "--ppid", show(host, "MainPID"), "-p", show(host, "MainPID")).split()
+    assert set(owners) == {"svc"}
+    assert host.run("stat", "-c", "%U %a", "/var/lib/svc/controller/setup-token").split() == ["svc", "600"]
+    assert "https://127.0.0.1:8443" in host.run("journalctl", "--unit", UNIT, "--no-pager")
+
+
+def test_systemd_finds_little_that_the_service_could_do_besides(host: SystemdRoot) -> None:
+    verdict = host.run("systemd-analyze", "security", "--no-pager", "--threshold=20", UNIT)
+
+    assert "Overall exposure level" in verdict
+
+
+def test_a_killed_controller_is_back_with_its_data(host: SystemdRoot) -> None:
+    authority = host.run("cat", AUTHORITY)
+
+    host.run("systemctl", "kill", "--signal=KILL", "--kill-who=main", UNIT)
+    host.until("sh", "-c", f"[ $(systemctl show --property NRestarts --value {UNIT}) -ge 1 ]")
+    host.until(*HEALTHY)
+
+    assert host.run("cat", AUTHORITY) == authority
+
+
+def test_its_settings_are_read_from_the_file_and_a_mistake_in_it_is_in_the_journal(host: SystemdRoot) -> None:
+    settings = host.folder / "etc/svc/controller.toml"
+    before = settings.read_text()
+    settings.write_text(before + 'public-host = "controller.example"\napi-port = 443\n')
+    host.run("systemctl", "restart", UNIT)
+
+    answer = host.run(
+        *("curl", "-fsS", "--cacert", AUTHORITY, "--resolve", "controller.example:443:127.0.0.1"),
+        "https://controller.example/api/v1/openapi.json",
+    )
+    assert '"openapi"' in answer
+
+    settings.write_text(before + "api-prt = 443\n")
+    host.run("systemctl", "restart", UNIT, check=False)
+    host.until("sh", "-c", f"journalctl --unit {UNIT} --no-pager | grep -q 'there is no setting api-prt'")
+
+    assert show(host, "ActiveState") == "failed"
+
+    settings.write_text(before)
+    host.run("systemctl", "restart", UNIT)
+    host.until(*HEALTHY)
+
+
+def test_a_removed_controller_leaves_no_process_and_keeps_its_data(host: SystemdRoot) -> None:
+    host.run("dpkg", "--purge", "svc-controller")
+
+    assert host.run("pgrep", "-u", "svc", check=False) == ""
+    assert host.run("ls", AUTHORITY).strip() == AUTHORITY
+    assert "svc-controller" not in host.run("systemctl", "list-unit-files", "--no-pager")
