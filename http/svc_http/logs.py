@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
 from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -17,6 +18,8 @@ from typing import Any, TextIO, cast
 
 import structlog
 from pydantic_core import to_json
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.logs")
 
 REDACTED = "[redacted]"
 _SECRET_KEYS = re.compile(r"pass(word|wd)|secret|token$|ticket|cookie|authorization|sealed|csr$", re.IGNORECASE)
@@ -29,7 +32,7 @@ def configure(*, level: int = logging.INFO, stream: TextIO | None = None) -> Non
     structlog.configure(
         processors=[render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, output)),
+        logger_factory=lambda *_: output,
         cache_logger_on_first_use=True,
     )
     handler: logging.Handler = logging.StreamHandler(cast(TextIO, output))
@@ -51,25 +54,29 @@ class _Lossy:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lost = 0
+        # structlog's own loggers hold a lock that does not let the line about lost lines through.
+        self._turn = threading.RLock()
+
+    def msg(self, line: str) -> None:
+        self.write(f"{line}\n")
+
+    debug = info = warning = error = critical = exception = msg
 
     def write(self, text: str) -> None:
-        try:
-            if self._lost:
-                # The line that failed may be there in part: what follows begins on a line of its own.
-                self._stream.write(f"\n{_lost_lines(self._lost)}\n")
+        with self._turn:
+            lost, self._lost = self._lost, 0
+            try:
+                # The line that failed may be there in part: the next one begins anew.
+                self._stream.write(f"\n{text}" if lost else text)
                 self._stream.flush()
-                self._lost = 0
-            self._stream.write(text)
-            self._stream.flush()
-        except OSError:
-            self._lost += 1
+            except OSError:
+                self._lost = lost + 1
+            else:
+                if lost:
+                    log.warning("log.lines_lost", lines=lost)
 
     def flush(self) -> None:
         """Every line is flushed as it is written."""
-
-
-def _lost_lines(count: int) -> str:
-    return render(None, "warning", {"event": "log.lines_lost", "lines": count})
 
 
 def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:

@@ -43,10 +43,12 @@ from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_delive
 from svc_actors.controller.reconcile.power_watch import PowerWatch
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
+from svc_actors.disk_guard import DiskGuard
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import (
     LANE,
+    URL_VARIABLE,
     Database,
     DatabaseUrls,
     EventLog,
@@ -89,10 +91,12 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
     """A controller that serves for the length of the block."""
     config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
     async with (
+        _disk_guard(config.data_dir, environ) as disk,
         database_urls(config.data_dir, environ) as urls,
         Database.open(urls.service, size=REQUEST_CONNECTIONS, background=BACKGROUND_CONNECTIONS) as database,
         exclusive(database, "controller"),
         _schema(urls),
+        _guarded(database, disk),
         open_services(config, database) as services,
     ):
         certificate = services.authority.server_certificate(config.data_dir, config.public_host)
@@ -108,13 +112,15 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
             shutdown=stop,
         )
         add_pages(app)
-        _watch(app, services)
+        _watch(app, services, disk)
         token = await ensure_setup_token(database)
         _leave_setup_token(config.data_dir / "setup-token", token)
         own = TlsFiles(certificate.chain, certificate.key)
         shown = own if config.certificate is None else TlsFiles(*config.certificate)
         certificates = Certificates(shown, {certificate.node_name: own})
         checks = {"database": database_check(database)}
+        if disk is not None:
+            checks["disk"] = disk.check
         async with background_nursery() as watching, trio.open_nursery() as listeners:
             await listeners.start(
                 partial(serve_https, app, f"{config.bind_host}:{config.api_port}", certificates, stop)
@@ -129,6 +135,28 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
                 yield RunningController(services, app, token, services.authority.fingerprint)
             finally:
                 stop.set()
+
+
+@asynccontextmanager
+async def _disk_guard(data_dir: Path, environ: Mapping[str, str]) -> AsyncIterator[DiskGuard | None]:
+    """What watches the disk of the embedded server. An external one's is watched where that runs."""
+    if environ.get(URL_VARIABLE):
+        yield None
+        return
+    guard = DiskGuard(data_dir / "postgresql")
+    async with background_nursery() as nursery:
+        await nursery.start(guard.watch)
+        yield guard
+
+
+@asynccontextmanager
+async def _guarded(database: Database, disk: DiskGuard | None) -> AsyncIterator[None]:
+    """While its disk is full the database takes no changes of callers, and operators have an alert before."""
+    async with background_nursery() as nursery:
+        if disk is not None:
+            nursery.start_soon(disk.guard, database)
+            nursery.start_soon(keep_running, "alert of the disk", partial(disk.tell, database))
+        yield
 
 
 @asynccontextmanager
@@ -233,7 +261,7 @@ async def _tell_of_certificates(database: Database, problem: str | None) -> None
         )
 
 
-def _watch(app: App, services: Controller) -> None:
+def _watch(app: App, services: Controller, disk: DiskGuard | None) -> None:
     """The figures of /metrics that are read when asked for."""
     database, actors, gateway = services.database, services.actors, services.gateway
     app.metrics.watch(
@@ -245,6 +273,15 @@ def _watch(app: App, services: Controller) -> None:
             "svc_database_connections_in_use": lambda: float(database.statistics().in_use),
         }
     )
+    if disk is not None:
+        app.metrics.watch(
+            {
+                "svc_database_disk_size_bytes": lambda: float(disk.space.size),
+                "svc_database_disk_free_bytes": lambda: float(disk.space.free),
+                "svc_database_disk_reserve_bytes": lambda: float(disk.reserve),
+                "svc_database_disk_full": lambda: float(disk.full),
+            }
+        )
 
 
 def _leave_setup_token(path: Path, token: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
+import trio
 from pydantic import Field
 
 from svc.controller.access import visible_projects
@@ -20,11 +21,13 @@ from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import NAME
 from svc_actors.controller.nodes.records import SHOWN_STATE
+from svc_actors.disk_space import Space
 from svc_actors.store import Queryable
 
 operations = Operations[Controller]()
 
 MAX_RESULTS = 20
+GIB = 2**30
 _MACHINES = """
 SELECT vms.id, vms.name,
        concat_ws(' ', vms.status,
@@ -43,15 +46,26 @@ class CapacityUse(Model):
     disk_used_gib: int
 
 
+class DiskUse(Model):
+    """The disk that the controller's own data lies on, by df's reckoning. While `changes_refused` it is as good as
+    full: whatever changes something is `unavailable`, but for signing in and deleting."""
+
+    size_gib: float
+    free_gib: float
+    used_percent: float
+    changes_refused: bool
+
+
 class Overview(Model):
-    """Counts by status, of what the caller may see. `tasks` are the open ones. `nodes` and `capacity` are for staff and
-    administrators; a customer reads none."""
+    """Counts by status, of what the caller may see. `tasks` are the open ones. `nodes`, `capacity` and `disk` are for
+    staff and administrators; a customer reads none."""
 
     vms: dict[str, int]
     nodes: dict[str, int]
     tasks: dict[str, int]
     alerts: int
     capacity: CapacityUse | None
+    disk: DiskUse | None
 
 
 class ResultKind(StrEnum):
@@ -102,13 +116,20 @@ async def overview(context: Context[Controller], request: Empty) -> Overview:
     own_alerts = visible_alerts(principal, context.services.realm)
     alerts: int = await database.fetchval(f"SELECT count(*) FROM alerts WHERE {own_alerts.sql}", *own_alerts.args)
     if not principal.sees_everything:
-        return Overview(vms=vms, nodes={}, tasks=tasks, alerts=alerts, capacity=None)
+        return Overview(vms=vms, nodes={}, tasks=tasks, alerts=alerts, capacity=None, disk=None)
     nodes = await _counts(
         database,
         f"SELECT {SHOWN_STATE} AS word, count(*) AS number FROM nodes WHERE deleted_at IS NULL GROUP BY 1",
         EVERYTHING,
     )
-    return Overview(vms=vms, nodes=nodes, tasks=tasks, alerts=alerts, capacity=await _capacity(database))
+    return Overview(
+        vms=vms,
+        nodes=nodes,
+        tasks=tasks,
+        alerts=alerts,
+        capacity=await _capacity(database),
+        disk=await _disk(context.services),
+    )
 
 
 @operations.declare(
@@ -185,6 +206,16 @@ def _machines(principal: Principal, q: str) -> Condition:
 async def _counts(queryable: Queryable, sql: str, own: Condition) -> dict[str, int]:
     rows = await queryable.fetch(sql, *own.args)
     return {row["word"]: row["number"] for row in rows}
+
+
+async def _disk(services: Controller) -> DiskUse:
+    space = await trio.to_thread.run_sync(Space.of, services.config.data_dir)
+    return DiskUse(
+        size_gib=round(space.size / GIB, 2),
+        free_gib=round(space.free / GIB, 2),
+        used_percent=round(space.used_percent, 1),
+        changes_refused=services.database.disk_full,
+    )
 
 
 async def _capacity(queryable: Queryable) -> CapacityUse:

@@ -12,16 +12,19 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc_actors.disk_space import Thresholds
 from svc_actors.store import Queryable, Target, Transaction, audit
 
 operations = Operations[IdentityServices]()
 
+Percent = Annotated[int, Field(ge=50, le=99)]
 Days = Annotated[int, Field(ge=1, le=36_500)]
 
 
 class Settings(Model):
     """`service_name` heads the pages; `support_contact` is told to whom the service turns away. `keep_...` say how long
-    what is over is kept (docs/retention.md)."""
+    what is over is kept (docs/retention.md); `disk_...` from when on a disk of the service or of a node has an alert
+    (docs/full-disks.md)."""
 
     service_name: str = "Virtual machines"
     support_contact: str = ""
@@ -32,6 +35,9 @@ class Settings(Model):
     keep_session_days: int = 30
     keep_deleted_days: int = 90
     keep_traffic_months: int = 25
+    disk_warning_percent: int = Thresholds.warning_percent
+    disk_critical_percent: int = Thresholds.critical_percent
+    disk_critical_free_mib: int = Thresholds.critical_free_mib
 
 
 class SettingsUpdate(Request):
@@ -46,6 +52,9 @@ class SettingsUpdate(Request):
     keep_session_days: Days | None = None
     keep_deleted_days: Days | None = None
     keep_traffic_months: Annotated[int, Field(ge=1, le=1_200)] | None = None
+    disk_warning_percent: Percent | None = None
+    disk_critical_percent: Percent | None = None
+    disk_critical_free_mib: Annotated[int, Field(ge=0, le=1_048_576)] | None = None
 
 
 async def read_settings(queryable: Queryable) -> Settings:

@@ -32,7 +32,7 @@ from svc.registry.scopes import ScopePolicy
 from svc_actors.allowance import Allowance, Allowances
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated, unavailable
 from svc_actors.runtime import ActorUnavailable, Draining, MailboxFull
-from svc_actors.store import Outcome, Target, Transaction, audit
+from svc_actors.store import DISK_FULL, Outcome, Target, Transaction, audit, disk_full
 
 SUPPORT_SESSION_REFUSAL = "a support session can look, not act"
 """In the specification's own words."""
@@ -108,6 +108,8 @@ class Registry(Generic[ServicesT]):
         entry = self._entries[name]
         try:
             authorise(entry.operation, context.principal, self.realm.scopes)
+            if context.services.database.disk_full and _needs_space(entry.operation):
+                raise disk_full()
             request = await entry.reader.read(parameters)
             try:
                 return await entry.operation.handler(context, request)
@@ -125,6 +127,8 @@ class Registry(Generic[ServicesT]):
     def _should_audit(self, operation: Operation[Any, Any, Any], principal: Principal, error: ServiceError) -> bool:
         if not (operation.mutates or operation.secret) or error.code is ErrorCode.RATE_LIMITED:
             return False
+        if error.details is not None and error.details.get("reason") == DISK_FULL:
+            return False  # The row would be one more change, on a disk that has no space for it.
         if principal.user_id is not None:
             return self._refused.spend(principal.impersonator_id or principal.user_id)
         return operation.access is Access.PUBLIC and error.code is not ErrorCode.INVALID and self._anonymous.spend()
@@ -144,6 +148,12 @@ def authorise(operation: Operation[Any, Any, Any], principal: Principal, scopes:
         raise forbidden(SUPPORT_SESSION_REFUSAL)
     if not principal.has_access(operation.access):
         raise forbidden(f"This is for {_WHO_MAY[operation.access]} only.")
+
+
+def _needs_space(operation: Operation[Any, Any, Any]) -> bool:
+    """Whether an operation is refused while the database's disk is full. Whoever is to free space must be able to sign
+    in and to delete."""
+    return operation.mutates and operation.access is not Access.PUBLIC and operation.route.method is not Method.DELETE
 
 
 async def _record_refusal(

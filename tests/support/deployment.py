@@ -15,7 +15,7 @@ import ssl
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import httpx
 import trio
 from trio_websocket import WebSocketConnection, open_websocket_url
 
+from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.stack import Program, Stack
 
 ENDED = {"succeeded", "failed", "cancelled"}
@@ -91,6 +92,8 @@ class Deployment:
     random: random.Random
     image_id: str = ""
     project_id: str = ""
+    disk: SmallDisk | None = None
+    """The controller's own, where the deployment was asked to give it one."""
     orders: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Answers to orders by idempotency key, as they were first given."""
 
@@ -285,10 +288,12 @@ async def open_deployment(
     delay: tuple[float, float] = (0.0, 0.0),
     environment: dict[str, str] | None = None,
     prepare: Callable[[Deployment], None] | None = None,
+    disk_mib: int | None = None,
 ) -> AsyncIterator[Deployment]:
     """A controller that is set up, `nodes` simulated nodes that take `delay` seconds for an operation, an image.
 
     `environment` is for controller and nodes; `prepare` may change the nodes' enrolments before they connect.
+    With `disk_mib` the controller's data and log lie on a disk of that size.
     """
     folder = Path(tempfile.mkdtemp(prefix="svc-test-", dir="/var/lib"))
     folder.chmod(0o755)
@@ -297,7 +302,11 @@ async def open_deployment(
     stack.controller.environment |= environment or {}
     fleet = Program("nodes", [], folder / "nodes.log")
     house = Deployment(stack, fleet, seeded(seed))
+    disk = ExitStack()
     try:
+        if disk_mib is not None:
+            house.disk = disk.enter_context(small_disk(stack.controller_data, disk_mib))
+            stack.controller.log = stack.controller_data / "controller.log"
         await stack.start_controller()
         await stack.set_up()
         fleet.command = [
@@ -318,6 +327,7 @@ async def open_deployment(
                 await stack.controller.kill()
             if pid := house.postmaster:
                 _end_postmaster(pid)
+        disk.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -25,7 +25,7 @@ from svc_actors.store.events import (
     append,
 )
 from svc_actors.store.exclusive import AnotherServiceError, exclusive
-from svc_actors.store.failures import Collision
+from svc_actors.store.failures import DISK_FULL, Collision, disk_full
 from svc_actors.store.grants import grant_service, prepare_schema
 from svc_actors.store.lanes import LANE, Lane, serve_request
 from svc_actors.store.listening import Notification, NotificationKind
@@ -37,6 +37,7 @@ from svc_actors.store.server_folder import DatabaseInUseError
 from svc_actors.store.transactions import Queryable, Session, Transaction
 
 __all__ = [
+    "DISK_FULL",
     "LANE",
     "OWNER_VARIABLE",
     "URL_VARIABLE",
@@ -77,6 +78,7 @@ __all__ = [
     "append",
     "background_nursery",
     "database_urls",
+    "disk_full",
     "embedded",
     "exclusive",
     "grant_service",

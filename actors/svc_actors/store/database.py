@@ -59,6 +59,9 @@ class Database(Statements):
 
     def __init__(self, connector: Connector, nursery: trio.Nursery, size: int, background: int) -> None:
         self.announcements = Announcements(self._notify)
+        self.disk_full = False
+        """Whether who watches its disk has found it full: callers begin no change then, while what is under way and the
+        work in the background go on."""
         self._connector = connector
         self._nursery = nursery
         requests = Places(size)

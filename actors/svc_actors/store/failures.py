@@ -44,6 +44,8 @@ _COLLISIONS = (
 )
 _READS = ("SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN")
 _RETRY_AFTER, _FULL_RETRY_AFTER = 1, 5
+DISK_FULL = "disk_full"
+"""`details.reason` of what was refused because the database's disk is full."""
 
 
 class Collision(ServiceError):  # noqa: N818
@@ -91,7 +93,7 @@ def disk_full() -> ServiceError:
     return unavailable(
         "The disk of the service's database is full, so nothing can be changed now. Nothing was changed.",
         hint="An operator has to free space on it; the service goes on by itself then.",
-        details={"reason": "disk_full", "retry_after": _FULL_RETRY_AFTER},
+        details={"reason": DISK_FULL, "retry_after": _FULL_RETRY_AFTER},
     )
 
 

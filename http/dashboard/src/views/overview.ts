@@ -28,6 +28,14 @@ export function overviewView(me: Me): View {
         ${bar("Processors", now.capacity.vcpus_used, now.capacity.vcpus, String)}
         ${bar("Memory", now.capacity.memory_used_mib, now.capacity.memory_mib, size)}
         ${bar("Disk", now.capacity.disk_used_gib, now.capacity.disk_gib, (gibibytes) => size(gibibytes * 1024))}
+        ${
+          now.disk
+            ? bar("Disk of the controller", now.disk.size_gib - now.disk.free_gib, now.disk.size_gib, (gibibytes) =>
+                size(gibibytes * 1024),
+              )
+            : nothing
+        }
+        ${now.disk?.changes_refused ? html`<p class="error">The controller's disk is full: changes are refused.</p>` : nothing}
       </section>`
           : nothing
       }`,

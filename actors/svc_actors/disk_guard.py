@@ -1,0 +1,152 @@
+"""The disk that the service's own database lies on, watched so that a full one is an outage of changes and of no more.
+
+A file of `RESERVE` bytes lies beside the database. Before the disk is full no further change is taken, while reads, the
+ends of what is under way and the alert go on. Where something else fills the disk to the last block all the same, the
+reserve is given up: PostgreSQL needs room for its log even to start. With space again the reserve is made anew and
+changes are taken.
+
+Invariants:
+- changes are taken only while the reserve is there, or there is room to make it;
+- the reserve is given up only when the disk has been as good as full for two looks: by then whatever filled it has met
+  the error, and does not take the reserve as well.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.disk_space import MIB, Level, Space, read_thresholds
+from svc_actors.store import Database, Transaction, disk_full
+
+RESERVE: Final = 64 * MIB
+"""Four segments of PostgreSQL's log: recovery needs one or two, the rest takes minutes of background work."""
+CLOSED_BELOW: Final = 48 * MIB
+"""Free space below which no change is taken: three segments, so that PostgreSQL itself does not meet the end."""
+OPEN_ABOVE: Final = 80 * MIB
+"""Free space, beside the reserve, from which on changes are taken again."""
+_GIVE_UP_BELOW: Final = 20 * MIB
+"""A segment of the log, and a little: with less a server that ended does not start."""
+_LOOK, _TELL = 1.0, 30.0
+
+ALERT: Final = "disk:database"
+_SEVERITIES: Final = {Level.WARNING: Severity.WARNING, Level.CRITICAL: Severity.CRITICAL}
+
+log = structlog.get_logger(__name__)
+
+
+class DiskGuard:
+    """`watch` measures and acts, from before the database is opened on; `guard` and `tell` need it open."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = folder / "reserve"
+        self._as_good_as_full = False
+        self._changed = trio.Event()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+        self.space = Space.of(folder)
+        """As it was measured last. The reserve counts as used."""
+        self.full = self.space.free < CLOSED_BELOW or not (self.reserve or self._has_room())
+        """Whether changes are refused."""
+
+    @property
+    def reserve(self) -> int:
+        """Bytes that are held back now: all of the reserve, or none."""
+        return RESERVE if self._file.exists() else 0
+
+    async def watch(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look every second until cancelled. When it has started, a server has the room to start that there can be."""
+        await self._look()
+        await self._look()
+        task_status.started()
+        while True:
+            await trio.sleep(_LOOK)
+            await self._look()
+
+    async def guard(self, database: Database) -> None:
+        """Have `database` refuse callers' changes while the disk is full, until cancelled."""
+        while True:
+            database.disk_full = self.full
+            await self._changed.wait()
+
+    async def tell(self, database: Database) -> None:
+        """Keep the alert as the disk is, until cancelled. Raises what the database raises; called again it begins
+        with whatever alert it finds."""
+        told: tuple[bool, Level] | None = None
+        level = Level.OK
+        while True:
+            changed = self._changed
+            level = (await read_thresholds(database)).level(self.space, level)
+            now = (self.full, level)
+            if now != told:
+                await database.transact(partial(self._tell, full=self.full, level=level))
+                told = now
+            with trio.move_on_after(_TELL):
+                await changed.wait()
+
+    async def check(self) -> None:
+        """For /healthz: raises `unavailable` while changes are refused."""
+        if self.full:
+            raise disk_full()
+
+    async def _tell(self, tx: Transaction, *, full: bool, level: Level) -> None:
+        disk = f"The disk of the service's database ({self._folder}) is {self.space}"
+        if full:
+            message = f"{disk}: changes are refused until there is space again. Reading goes on, and machines run on."
+            await raise_alert(tx, ALERT, message, severity=Severity.CRITICAL)
+        elif level is not Level.OK:
+            message = f"{disk}. Changes are refused once less than {CLOSED_BELOW // MIB} MiB are free."
+            await raise_alert(tx, ALERT, message, severity=_SEVERITIES[level])
+        else:
+            await close_alert(tx, ALERT)
+
+    async def _look(self) -> None:
+        before = self.full
+        try:
+            await trio.to_thread.run_sync(self._measure)
+        except OSError as error:
+            log.warning("disk.not_measured", folder=str(self._folder), error=str(error))
+        if self.full is not before:
+            if self.full:
+                log.warning("disk.full", folder=str(self._folder), space=str(self.space))
+            else:
+                log.warning("disk.has_space", folder=str(self._folder), space=str(self.space))
+            self._changed.set()
+            self._changed = trio.Event()
+
+    def _measure(self) -> None:
+        self.space = Space.of(self._folder)
+        if not self.reserve and self._has_room():
+            self._make_reserve()
+        was, self._as_good_as_full = self._as_good_as_full, self.space.free < _GIVE_UP_BELOW
+        if was and self._as_good_as_full and self.reserve:
+            self._file.unlink()
+            log.warning("disk.reserve_given_up", folder=str(self._folder))
+        if not self.reserve:
+            self.full = True
+        elif self.full:
+            self.full = self.space.free < OPEN_ABOVE
+        else:
+            self.full = self.space.free < CLOSED_BELOW
+
+    def _has_room(self) -> bool:
+        """Whether changes can be taken with the reserve made out of what is free."""
+        return self.space.free >= RESERVE + OPEN_ABOVE
+
+    def _make_reserve(self) -> None:
+        """Raises `OSError`, and leaves nothing, when the space has gone meanwhile."""
+        descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, RESERVE)
+        except OSError:
+            self._file.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+        self.space = Space.of(self._folder)

@@ -1,0 +1,78 @@
+"""How full a disk is: a level by thresholds, with hysteresis, for the service's own disk and for those of its nodes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from svc_actors.sizes import memory_text
+from svc_actors.store import Queryable
+
+MIB: Final = 1024 * 1024
+_CALM: Final = 2
+"""Points of a hundred by which a disk must have become emptier than a threshold before its alert is closed. Of free
+space it is an eighth more: where a figure sways about a threshold, an alert is told once."""
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True)
+class Space:
+    """Bytes of a file system: `free` is what a program without privileges may take, and `size` that and what is used,
+    as df has it."""
+
+    size: int
+    free: int
+
+    @classmethod
+    def of(cls, folder: Path) -> Space:
+        """Raises `OSError`."""
+        found = os.statvfs(folder)
+        used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        return cls(used + found.f_bavail * found.f_frsize, found.f_bavail * found.f_frsize)
+
+    @property
+    def used_percent(self) -> float:
+        return 100 * (1 - self.free / self.size) if self.size else 100.0
+
+    def __str__(self) -> str:
+        free, size = memory_text(self.free / MIB), memory_text(self.size / MIB)
+        return f"{self.used_percent:.0f} % full, {free} of {size} free"
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """From which share of use on there is an alert, and how little free space is critical whatever the share. The
+    settings `disk_...`."""
+
+    warning_percent: int = 85
+    critical_percent: int = 95
+    critical_free_mib: int = 2048
+
+    def level(self, space: Space, before: Level) -> Level:
+        """The level of a disk that had the level `before`: up at a threshold, down again only well past it."""
+
+        def above(percent: int, level: Level) -> bool:
+            return space.used_percent >= percent - (_CALM if _RANK[before] >= _RANK[level] else 0)
+
+        least = self.critical_free_mib * MIB
+        if above(self.critical_percent, Level.CRITICAL) or space.free < least + (
+            least // 8 if before is Level.CRITICAL else 0
+        ):
+            return Level.CRITICAL
+        return Level.WARNING if above(self.warning_percent, Level.WARNING) else Level.OK
+
+
+_RANK: Final = {Level.OK: 0, Level.WARNING: 1, Level.CRITICAL: 2}
+
+
+async def read_thresholds(queryable: Queryable) -> Thresholds:
+    rows = await queryable.fetch("SELECT substr(name, 6) AS name, value FROM settings WHERE starts_with(name, 'disk_')")
+    return Thresholds(**{row["name"]: row["value"] for row in rows})
