@@ -79,6 +79,7 @@ from svc_nodeagent.protocol import (
 ATTEMPTS = 3
 LIBVIRT_URI = "qemu:///system"
 
+_ROOM_PERIOD = 60.0
 log = structlog.get_logger()
 
 
@@ -163,6 +164,7 @@ class LibvirtHost:
                     host._nursery.start_soon(traffic.run)
                     host._nursery.start_soon(network.keep)
                     host._nursery.start_soon(keep_resuming, host._connection, host._guests, folders, naming)
+                    host._nursery.start_soon(host._keep_room)
                     await host._choose_accelerator()
                     try:
                         yield host
@@ -413,6 +415,16 @@ class LibvirtHost:
         change = DomainChanged(vm_id=vm_id, state=state, reason=reason, cause=cause, at=datetime.now(UTC))
         self._changes[vm_id] = change
         self._changed.set()
+
+    async def _keep_room(self) -> None:
+        """Have the image cache give way, every minute, before guests find the disk full."""
+        while True:
+            try:
+                for image_id in await self._images.make_room():
+                    log.info("image.removed_for_space", image_id=str(image_id))
+            except (OSError, ValueError) as error:
+                log.warning("image.room_not_made", error=str(error))
+            await trio.sleep(_ROOM_PERIOD)
 
     async def _guarded(self, work: Callable[..., Awaitable[Any]], *arguments: object) -> None:
         """What follows an event is no one's request: its failure is logged, and the next event tries again."""

@@ -10,6 +10,8 @@ Invariants:
 - before each use its size and time of change are compared with what verification saw; if they differ it is verified
   anew;
 - an interrupted download goes on where it stopped; pulls of one file wait for one another and the rest find it done;
+- an image that no disk stands on and nobody asked for within the hour is removed when the disk runs short, the one
+  asked for longest ago first;
 - a download takes no more of the disk than its size was said to be, than any image may have, and than leaves the
   host room for itself. One that goes beyond is ended, and nothing of it stays.
 """
@@ -19,8 +21,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -48,6 +51,13 @@ MOST_IMAGE_BYTES = 64 * 1024**3
 """Where nobody has said a size. Linux images are below 5 GiB, Windows ones about 20."""
 _LOOKED_AT_EVERY = 256 * 1024 * 1024
 """Bytes between two looks at what the disk has left: others write to it too."""
+
+
+_SHORT_BELOW_SHARE, _SHORT_BELOW_BYTES = 0.1, 4 * 1024**3
+"""Of the file system: with less of it free, or fewer bytes, the cache gives way. That is before the controller calls a
+node's disk critical, and long before a guest can write no more."""
+_KEPT_SECONDS = 3600.0
+"""How long an image stays after it was asked for: the machine that it was wanted for may only be on its way."""
 
 
 class _TooLarge(Exception):  # noqa: N818 - named for what it says
@@ -96,6 +106,7 @@ class ImageCache:
             index = await in_thread(self._read_index, spec.image_id)
             path = self._folders.images / name
             if index is not None and index.file == name and await in_thread(_unchanged, path, index):
+                await in_thread(os.utime, self._index_path(spec.image_id))
                 return index.image
             if await in_thread(path.exists):
                 await report(0, f"verifying image {spec.name}")
@@ -134,6 +145,25 @@ class ImageCache:
                 await in_thread(path.unlink, missing_ok=True)
                 await in_thread(path.with_name(path.name + PARTIAL_SUFFIX).unlink, missing_ok=True)
             await in_thread(self._index_path(image_id).unlink, missing_ok=True)
+
+    async def make_room(self) -> list[UUID]:
+        """Remove images while the disk is short, the one asked for longest ago first; what was removed."""
+        removed: list[UUID] = []
+        for image_id in await in_thread(self._long_unused):
+            if not await in_thread(_is_short, self._folders.images):
+                break
+            with suppress(HostError):  # Machines stand on it.
+                await self.remove(image_id)
+                removed.append(image_id)
+        return removed
+
+    def _long_unused(self) -> list[UUID]:
+        """Images by when they were last asked for, which is the time of their index; without those of the last hour."""
+        asked = {
+            index.image.image_id: self._index_path(index.image.image_id).stat().st_mtime for index in self._indexes()
+        }
+        before = time.time() - _KEPT_SECONDS
+        return sorted((image_id for image_id, when in asked.items() if when < before), key=asked.__getitem__)
 
     async def cached(self) -> tuple[CachedImage, ...]:
         return tuple(index.image for index in await in_thread(self._indexes))
@@ -372,6 +402,12 @@ def _append(descriptor: int, hasher: _Hasher, chunk: bytes, offset: int) -> None
     while view:
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
+
+
+def _is_short(folder: Path) -> bool:
+    filesystem = os.statvfs(folder)
+    free, size = filesystem.f_bavail * filesystem.f_frsize, filesystem.f_blocks * filesystem.f_frsize
+    return free < max(_SHORT_BELOW_BYTES, size * _SHORT_BELOW_SHARE)
 
 
 def _refuse_when_full(folder: Path, wanted: int, name: str) -> None:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from svc.registry.operation import Model
 from svc_actors.controller.nodes.records import NodeMode, NodeState
+from svc_actors.disk_space import Level
 
 
 class LocationName(Model):
@@ -37,6 +38,19 @@ class Allocated(Model):
     disk_gib: int
 
 
+class NodeDisk(Model):
+    """The disk for images and machines, in GiB. Machines' disks are thin: `promised` to them may be more than `size`,
+    and up to `promisable` (with the overcommit); `used` and `free` are what the host counts. A node whose `level` is
+    critical takes no new machine."""
+
+    size_gib: float
+    used_gib: float
+    free_gib: float
+    promised_gib: int
+    promisable_gib: float
+    level: Level
+
+
 class Overcommit(Model):
     """How many times what the host has is promised to machines: 1 promises nothing twice."""
 
@@ -46,7 +60,7 @@ class Overcommit(Model):
 
 
 class NodeModel(Model):
-    """`capacity` is null until the node was first seen. `seen_at` is when it was last heard of."""
+    """`capacity` and `disk` are null until the node was first seen. `seen_at` is when it was last heard of."""
 
     id: UUID
     name: str
@@ -57,6 +71,7 @@ class NodeModel(Model):
     overcommit: Overcommit
     capacity: NodeCapacity | None
     allocated: Allocated
+    disk: NodeDisk | None
     connected_at: datetime | None
     seen_at: datetime | None
     created_at: datetime

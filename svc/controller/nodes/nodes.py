@@ -21,6 +21,7 @@ from svc.controller.nodes.models import (
     LocationName,
     NodeCapacity,
     NodeDetail,
+    NodeDisk,
     NodeFactsModel,
     NodeHealth,
     NodeImageModel,
@@ -114,6 +115,7 @@ class NodeSamplesRequest(PageRequest):
         "memory=capacity.memory_mib",
         "free=capacity.memory_free_mib",
         "disk free=capacity.disk_free_gib",
+        "promised=disk.promised_gib",
         "seen=seen_at",
     ),
 )
@@ -324,6 +326,7 @@ def _shown(services: Controller, node: NodeRecord, allocated: Mapping[UUID, Allo
         capacity: NodeCapacity | None = NodeCapacity(**heartbeat.capacity.model_dump())
     else:
         capacity = NodeCapacity.model_validate(node.capacity) if node.capacity else None
+    promised = allocated.get(node.id, _NOTHING)
     return {
         "id": node.id,
         "name": node.name,
@@ -333,7 +336,17 @@ def _shown(services: Controller, node: NodeRecord, allocated: Mapping[UUID, Allo
         "maintenance": node.maintenance,
         "overcommit": Overcommit(cpu=node.cpu_overcommit, memory=node.memory_overcommit, disk=node.disk_overcommit),
         "capacity": capacity,
-        "allocated": allocated.get(node.id, _NOTHING),
+        "allocated": promised,
+        "disk": None
+        if capacity is None
+        else NodeDisk(
+            size_gib=capacity.disk_gib,
+            used_gib=max(0.0, capacity.disk_gib - capacity.disk_free_gib),
+            free_gib=capacity.disk_free_gib,
+            promised_gib=promised.disk_gib,
+            promisable_gib=capacity.disk_gib * node.disk_overcommit,
+            level=node.disk_level,
+        ),
         "connected_at": node.connected_at,
         "seen_at": heartbeat.at if heartbeat is not None else node.seen_at,
         "created_at": node.created_at,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import struct
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from itertools import pairwise
@@ -19,6 +21,7 @@ from trio.testing import MockClock
 
 from svc_nodeagent import outbound
 from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor import images as images_module
 from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.hypervisor.images import ImageCache, file_name
 from svc_nodeagent.hypervisor.programs import run_program
@@ -214,6 +217,48 @@ async def test_what_is_no_disk_image_is_refused(tmp_path: Path) -> None:
         await images.ensure(published().model_copy(update={"format": ImageFormat.QCOW2}), silent)
     assert refusal.value.code is FailureCode.INVALID
     assert list(folders.images.iterdir()) == []
+
+
+async def test_on_a_short_disk_the_images_that_nobody_uses_go_the_longest_unasked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = []
+    for number in range(4):
+        content = CONTENT + bytes([number])
+        images, folders = cache(tmp_path, Publisher(content))
+        specs.append(published(content))
+        await images.ensure(specs[-1], silent)
+    used, recent, older, oldest = specs
+    for spec, hours in ((used, 9), (older, 3), (oldest, 5)):
+        asked = time.time() - 3600 * hours
+        os.utime(folders.images / f"{spec.image_id}.json", (asked, asked))
+    standing = record(machine(), file_name(used))
+    folders.machine(standing.vm_id).mkdir()
+    (folders.machine(standing.vm_id) / "machine.json").write_text(standing.model_dump_json())
+
+    monkeypatch.setattr(images_module, "_SHORT_BELOW_SHARE", 0.0)
+    monkeypatch.setattr(images_module, "_SHORT_BELOW_BYTES", 0)
+    with_space = await images.make_room()
+    monkeypatch.setattr(images_module, "_SHORT_BELOW_SHARE", 2.0)
+    short = await images.make_room()
+
+    assert with_space == []
+    assert short == [oldest.image_id, older.image_id]
+    assert {kept.image_id for kept in await images.cached()} == {used.image_id, recent.image_id}
+
+
+async def test_an_image_that_is_asked_for_again_is_not_the_first_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = published()
+    images, folders = cache(tmp_path, Publisher())
+    await images.ensure(spec, silent)
+    os.utime(folders.images / f"{spec.image_id}.json", (0, 0))
+    monkeypatch.setattr(images_module, "_SHORT_BELOW_SHARE", 2.0)
+
+    await images.ensure(spec, silent)
+
+    assert await images.make_room() == []
 
 
 async def test_an_image_with_machines_on_it_is_not_removed(tmp_path: Path) -> None:

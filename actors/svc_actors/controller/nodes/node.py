@@ -25,6 +25,7 @@ from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.images.files import note_cached
 from svc_actors.controller.networking.drift import Found
 from svc_actors.controller.networking.reservations import refresh_host_reservations
+from svc_actors.controller.nodes.disks import disk_alert
 from svc_actors.controller.nodes.live_figures import record_seen
 from svc_actors.controller.nodes.records import (
     NodeMode,
@@ -279,6 +280,7 @@ class Node(Actor):
             await close_alert(tx, offline_alert(self.node_id))
             await close_alert(tx, silent_alert(self.node_id))
             await close_alert(tx, drift_alert(self.node_id))
+            await close_alert(tx, disk_alert(self.node_id))
             await announce(tx, replace(node, connection=NodeState.OFFLINE), "deleted")
             await audit.record(tx, caller, node.target)
         self._services.authority.forget(self.node_id)

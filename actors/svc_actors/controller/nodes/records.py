@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from svc_actors.controller.event_kinds import ControllerEvent
+from svc_actors.disk_space import Level
 from svc_actors.errors import not_found
 from svc_actors.store import Caller, NewEvent, Queryable, Record, Target, Transaction, Via, events
 
@@ -51,6 +52,7 @@ class NodeRecord:
     connected_at: datetime | None
     seen_at: datetime | None
     created_at: datetime
+    disk_level: Level
 
     @property
     def state(self) -> NodeState:
@@ -66,7 +68,7 @@ class NodeRecord:
 SELECT = """
 SELECT nodes.id, nodes.name, nodes.location_id, nodes.state, nodes.mode, nodes.maintenance, nodes.cpu_overcommit,
        nodes.memory_overcommit, nodes.disk_overcommit, nodes.host_uuid, nodes.facts, nodes.capacity, nodes.preflight,
-       nodes.preflight_at, nodes.inventory_at, nodes.connected_at, nodes.seen_at, nodes.created_at,
+       nodes.preflight_at, nodes.inventory_at, nodes.connected_at, nodes.seen_at, nodes.created_at, nodes.disk_level,
        locations.name AS location_name
 FROM nodes JOIN locations ON locations.id = nodes.location_id"""
 """Nodes, but for what a probe found of a thousand networks: that is read where it is shown."""
@@ -94,6 +96,7 @@ def as_node(row: Record) -> NodeRecord:
         connected_at=row["connected_at"],
         seen_at=row["seen_at"],
         created_at=row["created_at"],
+        disk_level=Level(row["disk_level"]),
     )
 
 

@@ -161,6 +161,7 @@ async def _no_nodes(queryable: Queryable, need: Need) -> ServiceError:
 async def _nodes(queryable: Queryable, need: Need) -> list[_Node]:
     rows = await queryable.fetch(
         """SELECT node_capacity.*, nodes.name, nodes.state, nodes.mode, nodes.maintenance,
+                  nodes.disk_level, (nodes.capacity->>'disk_free_gib')::float8 AS disk_free_gib,
                   nodes.capacity IS NULL AS unreported,
                   CASE WHEN lacks <> '{}' THEN nodes.facts->'network_lacks' END AS network_lacks
            FROM node_capacity JOIN nodes ON nodes.id = node_capacity.node_id
@@ -188,6 +189,9 @@ def _obstacles(node: Record, pools: Sequence[Record], need: Need) -> list[Obstac
         found.append(_OBSERVED)
     if node["maintenance"]:
         found.append(_MAINTENANCE)
+    if node["disk_level"] == "critical":
+        free = disk_text(node["disk_free_gib"] or 0.0)
+        found.append(Obstacle(Stage.STATE, f"node: its disk is nearly full, {free} free", "short of free disk space"))
     if node["unreported"]:
         found.append(_UNREPORTED)
     else:

@@ -5,8 +5,8 @@ Invariants:
   parallel creations never promise a node's room twice; creations on different nodes do not wait for each other;
 - promised is what every machine on the node may use, running or not; a machine that was never built promises nothing.
   The database keeps the sum (migration 0011), in the transaction that changes a machine;
-- a node takes new machines only while it is online, managed, not in maintenance, and has a pool of the network that
-  it can carry;
+- a node takes new machines only while it is online, managed, not in maintenance, its disk is not nearly full, and it
+  has a pool of the network that it can carry;
 - locks are taken in one order: node, machine, node_capacity, pool.
 """
 

@@ -27,6 +27,7 @@ from svc_actors.alerts import Severity, raise_alert
 from svc_actors.controller.gateway.gateway import Gateway, GatewayHooks, NodeUnavailable, OperationFailed
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.observing import Seen
+from svc_actors.controller.nodes.disks import NodeDisks
 from svc_actors.controller.nodes.live_figures import record_live_figures
 from svc_actors.controller.nodes.node import Node, offline_alert, silent_alert
 from svc_actors.controller.reconcile.machine_reports import Deliver, MachineReports
@@ -36,6 +37,7 @@ from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorSystem, DeliveryError, DomainError
 from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import (
+    Capacity,
     Hello,
     InventoryResult,
     NodeInventory,
@@ -121,6 +123,7 @@ class NodeWatch:
         self._inspections = NodeQueue[Hello | None]()
         self._looks = NodeQueue[str | None]()
         self._reports = MachineReports(system, database, deliver, self.recheck, deadline=self._intervals.look_deadline)
+        self._disks = NodeDisks(database)
 
     def watch(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -171,21 +174,27 @@ class NodeWatch:
                 nursery.start_soon(self._look_for_ever)
             nursery.start_soon(self._reports.run)
             nursery.start_soon(self._every, self._intervals.record, self.record)
+            nursery.start_soon(self._every, self._intervals.look, self.look_at_disks)
             nursery.start_soon(self._look_around)
             task_status.started()
 
     async def record(self) -> None:
         """Keep the live figures of every connected node: the row's, and the hour's mean."""
-        beats = [
-            (node_id, beat.capacity)
-            for node_id in self.gateway.online()
-            if (beat := self.gateway.heartbeat(node_id)) is not None
-        ]
+        beats = list(self._said().items())
 
         async def work(tx: Transaction) -> None:
             await record_live_figures(tx, beats)
 
         await self._database.transact(work)
+
+    async def look_at_disks(self) -> None:
+        """Alerts about connected nodes whose disks fill up, which then take no new machines."""
+        await self._disks.look(self._said())
+
+    def _said(self) -> dict[UUID, Capacity]:
+        """What each connected node said last that it has."""
+        beats = ((node_id, self.gateway.heartbeat(node_id)) for node_id in self.gateway.online())
+        return {node_id: beat.capacity for node_id, beat in beats if beat is not None}
 
     async def look(self) -> None:
         """Set right what the record says of who is online, and raise alerts for who has been away for long."""

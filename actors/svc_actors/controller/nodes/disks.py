@@ -1,0 +1,88 @@
+"""The disks of nodes, that images and machines lie on: a level, an alert a node, and no new machine where one is short.
+
+Machines' disks are thin: what is promised is more than what is used, and may be more than there is. So what is free on
+the host is looked at by itself, at every beat.
+
+Invariant: a node takes no new machine while its disk is recorded as critical (migration 0018), from the look that finds
+it so until one that finds it well past the threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.disk_space import Level, Space, read_thresholds
+from svc_actors.store import Database, Transaction
+from svc_nodeagent.protocol import Capacity
+
+_GIB: Final = 2**30
+_SEVERITIES: Final = {Level.WARNING: Severity.WARNING, Level.CRITICAL: Severity.CRITICAL}
+
+log = structlog.get_logger(__name__)
+
+
+class NodeDisks:
+    """Remembers the level of each connected node, so that a look at nodes that have not changed costs one read."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._levels: dict[UUID, Level] = {}
+
+    async def look(self, said: Mapping[UUID, Capacity]) -> None:
+        """Record and tell what has changed, by what the connected nodes said last."""
+        await self._recall(said)
+        thresholds = await read_thresholds(self._database)
+        for node_id, capacity in said.items():
+            before = self._levels.get(node_id)
+            if before is None:
+                continue  # Deleted meanwhile.
+            level = thresholds.level(space_of(capacity), before)
+            if level is not before:
+                await self._database.transact(partial(_record, node_id=node_id, capacity=capacity, level=level))
+                self._levels[node_id] = level
+
+    async def _recall(self, said: Mapping[UUID, Capacity]) -> None:
+        """Keep the levels of those that are connected, and read those of the ones that are new."""
+        self._levels = {node_id: level for node_id, level in self._levels.items() if node_id in said}
+        new = [node_id for node_id in said if node_id not in self._levels]
+        if new:
+            rows = await self._database.fetch(
+                "SELECT id, disk_level FROM nodes WHERE id = ANY($1::uuid[]) AND deleted_at IS NULL", new
+            )
+            self._levels |= {row["id"]: Level(row["disk_level"]) for row in rows}
+
+
+def space_of(capacity: Capacity) -> Space:
+    return Space(int(capacity.disk_gib * _GIB), int(capacity.disk_free_gib * _GIB))
+
+
+def disk_alert(node_id: UUID) -> str:
+    return f"node-disk:{node_id}"
+
+
+async def _record(tx: Transaction, *, node_id: UUID, capacity: Capacity, level: Level) -> None:
+    node = await tx.fetchrow(
+        "UPDATE nodes SET disk_level = $2 WHERE id = $1 AND deleted_at IS NULL RETURNING name", node_id, level.value
+    )
+    if node is None:
+        return
+    space = space_of(capacity)
+    log.warning("node.disk_level_changed", node_id=str(node_id), level=level.value, space=str(space))
+    if level is Level.OK:
+        await close_alert(tx, disk_alert(node_id))
+        return
+    consequence = ": no new machine is placed on it, and guests stop when it is full" if level is Level.CRITICAL else ""
+    await raise_alert(
+        tx,
+        disk_alert(node_id),
+        f"The disk of node {node['name']} for images and machines is {space}{consequence}.",
+        severity=_SEVERITIES[level],
+        resource_kind="node",
+        resource_id=node_id,
+    )
