@@ -6,7 +6,7 @@ traffic behind it. One node in fifty is offline, one machine in fifty stopped, o
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -116,12 +116,12 @@ _STATEMENTS = (
 )
 
 
-# Those of constraints stay: what is inserted refers to it.
+# Those that keep something unique stay: what is inserted refers to it.
 _INDEXES = """
 SELECT format('%I', class.relname) AS name, pg_get_indexdef(class.oid) AS definition
 FROM pg_index JOIN pg_class class ON class.oid = pg_index.indexrelid
-WHERE class.relnamespace = 'public'::regnamespace
-  AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = class.oid)
+WHERE class.relnamespace = 'public'::regnamespace AND NOT indisunique
+  AND ($1::text[] IS NULL OR indrelid = ANY($1::text[]::regclass[]))
 ORDER BY class.relname"""
 
 
@@ -134,10 +134,10 @@ async def fill(database: Database, size: Size) -> None:
 
 
 @asynccontextmanager
-async def indexes_later(owner: Database) -> AsyncIterator[None]:
-    """A block without the indexes, which are built at its end: those of texts take some fifty entries a row, which take
-    ten times as long one by one. `owner` is of the role that owns the tables."""
-    indexes = await owner.fetch(_INDEXES)
+async def indexes_later(owner: Database, *, of: Sequence[str] | None = None) -> AsyncIterator[None]:
+    """A block without the indexes `of` some tables, or of all. They are built at its end: those of texts take some
+    fifty entries a row, which take ten times as long one by one. `owner` is of the role that owns the tables."""
+    indexes = await owner.fetch(_INDEXES, None if of is None else list(of))
     for index in indexes:
         await owner.execute(f"DROP INDEX {index['name']}")
     yield

@@ -7,9 +7,14 @@ they are told. B13 compares creations with the same at ten nodes. Machines that 
 no host has them, and since none was ever built, no inventory misses them. Printed of each round:
 
 - creations: how many clients' orders were accepted a second, how long one took, how many were refused and how, what
-  one cost the controller in processor time with its task;
+  one cost in processor time with its task: of the controller alone, and of PostgreSQL. Nodes, clients and the database
+  are processes of their own on the same machine;
 - beside them: how long others wait meanwhile for their own account and for a page of machines;
-- without the database: how long a request waits that asks it for nothing, so that only a held-up event loop delays it.
+- without the database: how long a request waits that asks it for nothing, so that only a held-up event loop delays it;
+  and the longest pause of a garbage collection since the service began.
+
+Each round of creations begins with a few seconds that do not count: every connection plans its statements anew for the
+first five times.
 """
 
 from __future__ import annotations
@@ -29,12 +34,14 @@ from time import perf_counter
 from typing import Any, Final
 from uuid import UUID, uuid4
 
+import httpx
 import trio
 from rich.console import Console
 from rich.table import Table
 
 from svc_actors.store import Database, embedded
 from tests.support.image_paths import IMAGES
+from tests.support.large import indexes_later
 from tests.support.stack import ROOT, Program, Stack
 from tools.benchmarks import Ratio
 
@@ -42,6 +49,29 @@ FEW_NODES: Final = 10
 REST_SECONDS: Final = 10.0
 JOINING_SECONDS: Final = 180.0
 SETTLING_SECONDS: Final = 120.0
+WARMING_SECONDS: Final = 6.0
+_FILLING_SECONDS: Final = 300.0
+
+_MACHINES: Final = """
+WITH node AS (SELECT array_agg(id ORDER BY name) AS ids FROM nodes WHERE deleted_at IS NULL)
+INSERT INTO vms (name, hostname, project_id, node_id, image_id, vcpus, memory_mib, disk_gib, status, access_mode,
+                 created_at, net_applied)
+SELECT 'row-' || number, 'row-' || number, $2::uuid, node.ids[1 + number % cardinality(node.ids)], $3::uuid,
+       1 + number % 4, 64 * (1 + number % 8), 1, CASE WHEN number % 5 = 0 THEN 'stopped' ELSE 'running' END,
+       'user_sudo', now() - number * interval '1 second', 1
+FROM generate_series(1, $1::integer) AS number, node"""
+_NICS: Final = """
+INSERT INTO nics (vm_id, network_id, position, mac)
+SELECT vms.id, networks.id, 0, ('0200' || lpad(to_hex(row_number() OVER ()), 8, '0'))::macaddr
+FROM vms, networks WHERE vms.name LIKE 'row-%' AND networks.name = 'scale'"""
+_ADDRESSES: Final = """
+INSERT INTO allocations (pool_id, slot, ip, state, vm_id, nic_id, is_primary)
+SELECT pools.id, held.slot, pool_address(pools.cidr, pools.prefix_len, held.slot), 'allocated', held.vm_id, held.id,
+       true
+FROM pools JOIN (
+    SELECT nics.*, pools.last_slot - row_number() OVER () AS slot
+    FROM nics JOIN vms ON vms.id = nics.vm_id, pools WHERE vms.name LIKE 'row-%' AND pools.name = 'scale'
+) held ON pools.name = 'scale'"""
 
 say = Console(stderr=True, highlight=False).print
 
@@ -83,6 +113,10 @@ class Round:
     """Machines a second, from the first order to the end of the last task."""
     processor: float = 0.0
     """Seconds that the controller's process used, from the first order to the end of the last task."""
+    postgresql: float = 0.0
+    """The same of PostgreSQL's processes."""
+    pause: float = 0.0
+    """Seconds of the service's longest garbage collection up to the end of the round."""
     me: Times = field(default_factory=Times)
     machines: Times = field(default_factory=Times)
     loop: Times = field(default_factory=Times)
@@ -94,10 +128,12 @@ class Round:
     def row(self) -> tuple[str, ...]:
         made = len(self.creations.taken)
         ordered = f"{self.rate:,.1f}/s ({self.built:,.1f}/s built)" if made else ""
-        each = f"{self.processor / made * 1e3:,.1f} ms" if made else f"{self.processor / self.seconds:.0%} of a core"
+        parts = self.processor, self.postgresql
+        each = " + ".join(f"{part / made * 1e3:,.1f} ms" if made else f"{part / self.seconds:.0%}" for part in parts)
         refused = ", ".join(f"{count} {code}" for code, count in self.refused.items()) or "none"
         times = str(self.creations) if made else ""
-        return self.name, ordered, times, refused, each, str(self.me), str(self.machines), str(self.loop)
+        pause = f"{self.pause * 1e3:,.0f} ms"
+        return self.name, ordered, times, refused, each, str(self.me), str(self.machines), str(self.loop), pause
 
 
 COLUMNS: Final = (
@@ -105,10 +141,11 @@ COLUMNS: Final = (
     "creations",
     "one takes",
     "refused",
-    "processor",
+    "service + PostgreSQL",
     "GET /me",
     "GET /vms",
     "without the database",
+    "garbage",
 )
 
 
@@ -177,11 +214,26 @@ class Deployment:
     def caller(self) -> Caller:
         return Caller(self.stack.api_port, self.stack.token or "")
 
-    def processor_seconds(self) -> float:
-        """What the controller's process has used since it began: a busy machine changes that little."""
+    def processor_seconds(self) -> tuple[float, float]:
+        """What the controller's process and PostgreSQL's have used since they began, ended ones included: a busy
+        machine changes that little."""
         assert self.stack.controller.process is not None
-        times = Path(f"/proc/{self.stack.controller.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
+        postmaster = int((self.stack.folder / "postgresql/cluster/postmaster.pid").read_text().split("\n", 1)[0])
+        stats = {int(path.parent.name): _stat(path) for path in Path("/proc").glob("[0-9]*/stat")}
+        service = stats[self.stack.controller.process.pid]
+        backends = [stat for stat in stats.values() if stat and int(stat[1]) == postmaster]
+        ended = stats[postmaster][13:15]
+        ticks = sum(int(each) for stat in (*backends, stats[postmaster]) for each in stat[11:13])
+        ticks += sum(int(each) for each in ended)
+        second = os.sysconf("SC_CLK_TCK")
+        return sum(int(each) for each in service[11:13]) / second, ticks / second
+
+    async def longest_pause(self) -> float:
+        """The service's gauge of garbage collections, in seconds."""
+        async with httpx.AsyncClient() as http:
+            metrics = (await http.get(f"http://127.0.0.1:{self.stack.operations_port}/metrics")).text
+        [line] = [line for line in metrics.splitlines() if line.startswith("svc_garbage_longest_pause_seconds ")]
+        return float(line.split()[1])
 
     async def prepare(self) -> None:
         """An image that every node has, and a network with room for everybody."""
@@ -226,42 +278,20 @@ class Deployment:
 
     async def add_machines(self) -> None:
         """Rows of machines, with a NIC and an address each, spread over the nodes and made a second apart."""
-        await self.database.execute(
-            """
-            WITH node AS (SELECT array_agg(id ORDER BY name) AS ids FROM nodes WHERE deleted_at IS NULL)
-            INSERT INTO vms (name, hostname, project_id, node_id, image_id, vcpus, memory_mib, disk_gib, status,
-                             access_mode, created_at, net_applied)
-            SELECT 'row-' || number, 'row-' || number, $2::uuid, node.ids[1 + number % cardinality(node.ids)], $3::uuid,
-                   1 + number % 4, 64 * (1 + number % 8), 1, CASE WHEN number % 5 = 0 THEN 'stopped' ELSE 'running' END,
-                   'user_sudo', now() - number * interval '1 second', 1
-            FROM generate_series(1, $1::integer) AS number, node
-            """,
-            self.size.machines,
-            self.order["project_id"],
-            self.order["image_id"],
-            timeout=120,
-        )
-        await self.database.execute(
-            """
-            INSERT INTO nics (vm_id, network_id, position, mac)
-            SELECT vms.id, networks.id, 0,
-                   ('0200' || lpad(to_hex(row_number() OVER ()), 8, '0'))::macaddr
-            FROM vms, networks WHERE vms.name LIKE 'row-%' AND networks.name = 'scale'
-            """,
-            timeout=120,
-        )
-        await self.database.execute(
-            """
-            INSERT INTO allocations (pool_id, slot, ip, state, vm_id, nic_id, is_primary)
-            SELECT pools.id, held.slot, pool_address(pools.cidr, pools.prefix_len, held.slot), 'allocated', held.vm_id,
-                   held.id, true
-            FROM pools JOIN (SELECT nics.*, pools.last_slot - row_number() OVER () AS slot FROM nics JOIN vms
-                             ON vms.id = nics.vm_id, pools
-                             WHERE vms.name LIKE 'row-%' AND pools.name = 'scale') held ON pools.name = 'scale'
-            """,
-            timeout=120,
-        )
-        await self.database.execute("ANALYZE", timeout=120)
+        async with indexes_later(self.database, of=("vms", "vm_texts", "nics", "allocations")):
+            of_machines = self.size.machines, self.order["project_id"], self.order["image_id"]
+            await self.database.execute(_MACHINES, *of_machines, timeout=_FILLING_SECONDS)
+            await self.database.execute(_NICS, timeout=_FILLING_SECONDS)
+            await self.database.execute(_ADDRESSES, timeout=_FILLING_SECONDS)
+        await self.database.execute("VACUUM ANALYZE", timeout=_FILLING_SECONDS)
+
+
+def _stat(path: Path) -> list[str]:
+    """The fields of a process behind its name; empty where it has ended meanwhile."""
+    try:
+        return path.read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 @asynccontextmanager
@@ -306,10 +336,23 @@ async def _simulated_nodes(stack: Stack, count: int) -> AsyncIterator[None]:
 
 async def creations(deployment: Deployment, name: str) -> Round:
     """So many clients order machine after machine, each the next one when it has its answer."""
-    found, size = Round(name), deployment.size
-    prefix = f"scale-{uuid4().hex[:6]}"
+    await order_machines(deployment, Round("warming up"), WARMING_SECONDS)
+    await deployment.settled()
+    found = Round(name)
+    began, used = perf_counter(), deployment.processor_seconds()
+    async with beside(deployment, found):
+        await order_machines(deployment, found, deployment.size.seconds)
+    found.seconds = perf_counter() - began
+    await deployment.settled()
+    found.built = len(found.creations.taken) / (perf_counter() - began)
+    await _note_costs(deployment, found, used)
+    return found
 
-    async def client(number: int, until: float) -> None:
+
+async def order_machines(deployment: Deployment, found: Round, seconds: float) -> None:
+    prefix, until = f"scale-{uuid4().hex[:6]}", perf_counter() + seconds
+
+    async def client(number: int) -> None:
         caller, made = deployment.caller(), 0
         while perf_counter() < until:
             made += 1
@@ -323,15 +366,9 @@ async def creations(deployment: Deployment, name: str) -> Round:
                 found.refused[json.loads(body)["error"]["code"]] += 1
         await caller.aclose()
 
-    began, used = perf_counter(), deployment.processor_seconds()
-    async with beside(deployment, found), trio.open_nursery() as nursery:
-        for number in range(size.clients):
-            nursery.start_soon(client, number, began + size.seconds)
-    found.seconds = perf_counter() - began
-    await deployment.settled()
-    found.built = len(found.creations.taken) / (perf_counter() - began)
-    found.processor = deployment.processor_seconds() - used
-    return found
+    async with trio.open_nursery() as nursery:
+        for number in range(deployment.size.clients):
+            nursery.start_soon(client, number)
 
 
 async def rest(deployment: Deployment, name: str) -> Round:
@@ -339,8 +376,14 @@ async def rest(deployment: Deployment, name: str) -> Round:
     found, used = Round(name, REST_SECONDS), deployment.processor_seconds()
     async with beside(deployment, found):
         await trio.sleep(REST_SECONDS)
-    found.processor = deployment.processor_seconds() - used
+    await _note_costs(deployment, found, used)
     return found
+
+
+async def _note_costs(deployment: Deployment, found: Round, before: tuple[float, float]) -> None:
+    after = deployment.processor_seconds()
+    found.processor, found.postgresql = after[0] - before[0], after[1] - before[1]
+    found.pause = await deployment.longest_pause()
 
 
 @asynccontextmanager
@@ -382,7 +425,9 @@ async def measure_scale(size: Size) -> tuple[list[Round], list[Ratio]]:
     async with open_deployment(size) as deployment:
         await take(rest, deployment, f"{size.nodes:,} nodes, at rest")
         many = await take(creations, deployment, f"{size.nodes:,} nodes, creations")
+        filling = perf_counter()
         await deployment.add_machines()
+        say(f"filled in {perf_counter() - filling:.0f} s", style="dim")
         await take(rest, deployment, f"{size.machines:,} machines, at rest")
         await take(creations, deployment, f"{size.machines:,} machines, creations")
     b13 = f"B13 creations at {size.nodes:,} nodes : at {FEW_NODES}"

@@ -92,6 +92,7 @@ async def network_spec(queryable: Queryable, vm_id: UUID) -> NetworkSpec:
     """
     found = await queryable.fetch(
         """SELECT vms.net_wanted, vms.rate_mbps, vms.throttle_mbps, vms.traffic_isolated,
+                  EXISTS (SELECT FROM security_group_machines WHERE vm_id = vms.id) AS in_groups,
                   nics.id AS nic_id, nics.mac, networks.mtu, allocations.ip, allocations.is_primary, pools.gateway,
                   pools.gateway_mode, pools.guest_prefix_len, pools.topology, pools.vlan, pools.nameservers
            FROM vms
@@ -111,7 +112,7 @@ async def network_spec(queryable: Queryable, vm_id: UUID) -> NetworkSpec:
     rate = effective_rate(vm["rate_mbps"], vm["throttle_mbps"])
     return NetworkSpec(
         nics=tuple(_nic(list(of_nic), rate) for _, of_nic in groupby(rows, key=lambda row: row["nic_id"])),
-        firewall=await firewall_of(queryable, vm_id),
+        firewall=await firewall_of(queryable, vm_id) if vm["in_groups"] else None,
         isolated=vm["traffic_isolated"],
         generation=vm["net_wanted"],
     )

@@ -80,7 +80,8 @@ class MachineWork:
     async def create(self, run: TaskRun) -> OperationResult:
         spec = await machine_spec(self._database, self._sealer, run.task.resource_id)
         image, fetched = await self._images.of_machine(run, spec.vm_id, span=(0, 50))
-        await run.log("Building the machine.")
+        if fetched:
+            await run.log("Building the machine.")
         return await run.perform(
             VmCreate(machine=spec, image=image, start=bool(run.task.parameters["start"])),
             step=HOST_STEP,
