@@ -32,6 +32,26 @@ async def test_a_request_is_served_while_all_background_connections_are_held(dat
         nursery.cancel_scope.cancel()
 
 
+async def test_a_request_that_reads_does_not_wait_behind_orders(database_url: str) -> None:
+    async with Database.open(database_url, size=2, background=1) as database, trio.open_nursery() as nursery:
+
+        async def order() -> None:
+            serve_request()
+            async with database.transaction() as tx:
+                await tx.execute("SELECT pg_sleep(600)")
+
+        for _ in range(10):
+            nursery.start_soon(order)
+        await until(lambda: _waiting(database, 9))
+
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as requests:
+                for _ in range(5):
+                    requests.start_soon(as_request, database)
+
+        nursery.cancel_scope.cancel()
+
+
 async def test_background_work_goes_on_while_requests_hold_all_of_theirs(database_url: str) -> None:
     async with Database.open(database_url, size=1, background=1) as database, trio.open_nursery() as nursery:
 

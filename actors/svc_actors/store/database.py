@@ -5,7 +5,8 @@ Invariants:
   any other is closed and its place taken by a new one. No session state is reset between users: never `SET` on the
   pool.
 - Every wait has a bound: for a free connection, for connecting, for a statement.
-- Requests and background work have connections of their own (`svc_actors.store.lanes`).
+- Requests and background work have connections of their own (`svc_actors.store.lanes`), and requests that only read are
+  not kept waiting by those in a transaction.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Database(Statements):
         self._nursery = nursery
         requests = Places(size)
         self._lanes = {Lane.REQUEST: requests, Lane.BACKGROUND: Places(background) if background else requests}
+        self._transactions = Places(max(1, size // 2)) if background else None
         self._idle: list[Connection] = []
         self._unreachable_since: float | None = None
         self._watched: set[Connection] = set()
@@ -97,15 +99,16 @@ class Database(Statements):
 
     def statistics(self) -> DatabaseStatistics:
         lanes = set(self._lanes.values())
+        queues = lanes | ({self._transactions} if self._transactions else set())
         return DatabaseStatistics(
             size=sum(lane.size for lane in lanes),
             idle=len(self._idle),
             in_use=sum(lane.in_use for lane in lanes),
-            waiting=sum(lane.waiting for lane in lanes),
+            waiting=sum(queue.waiting for queue in queues),
             opened=self._opened,
             broken=self._broken,
             interrupted=self._interrupted,
-            exhausted=sum(lane.exhausted for lane in lanes),
+            exhausted=sum(queue.exhausted for queue in queues),
             collided=self._collided,
         )
 
@@ -140,12 +143,13 @@ class Database(Statements):
         `InFailedSQLTransactionError` when the block swallowed the error of a statement, so that nothing was committed.
         Raises `Collision` when the server undid it for the sake of another: `transact` repeats it then.
         """
-        places, connection = await self._acquire()
-        try:
-            async with transaction_on(connection, self.announcements.publish) as transaction:
-                yield transaction
-        finally:
-            self._release(places, connection)
+        async with self._admitted():
+            places, connection = await self._acquire()
+            try:
+                async with transaction_on(connection, self.announcements.publish) as transaction:
+                    yield transaction
+            finally:
+                self._release(places, connection)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
@@ -187,6 +191,19 @@ class Database(Statements):
             return await bounded(connection, call, timeout, alone=sql)
         finally:
             self._release(places, connection)
+
+    @asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
+        """Half of the requests' connections are left to those that ask one thing: a transaction holds one for several
+        round trips and the commit, and a crowd of orders would keep every reader waiting behind it."""
+        if self._transactions is None or LANE.get() is not Lane.REQUEST:
+            yield
+            return
+        await self._transactions.acquire(ACQUIRE_TIMEOUT)
+        try:
+            yield
+        finally:
+            self._transactions.release()
 
     async def _acquire(self) -> tuple[Places, Connection]:
         places = self._lanes[LANE.get()]
