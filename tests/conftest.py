@@ -43,6 +43,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="tests/faults at full length: hours instead of minutes")
+
+
 @dataclass(frozen=True)
 class Cluster:
     """The PostgreSQL of this test process, and the databases that earlier tests are done with."""

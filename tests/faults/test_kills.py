@@ -1,19 +1,19 @@
-"""kill -9 of the controller, of the nodes' agents and of PostgreSQL in the midst of fifty orders."""
+"""kill -9 of the controller, of the nodes' agents and of PostgreSQL in the midst of orders."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import sys
 from enum import StrEnum
 
 import pytest
 import trio
 
+from tests.faults.conftest import Extent
 from tests.support.deployment import Deployment, open_deployment
 
 pytestmark = pytest.mark.system
 
-ORDERS = 50
-KILLS = 4
+CLIENTS = 6
 ENDED_WITHIN = 60.0
 
 
@@ -34,34 +34,41 @@ async def kill(house: Deployment, victim: Victim) -> None:
             house.fleet.start()
         case Victim.POSTGRESQL:
             house.kill_postmaster()
-
-
-async def kill_at_random(house: Deployment, victim: Victim, under_way: Callable[[], Awaitable[bool]]) -> None:
-    """At random instants, until enough was killed and nobody is left to be disturbed."""
-    for _ in range(KILLS):
-        await trio.sleep(house.random.uniform(0.2, 1.5))
-        await kill(house, victim)
-        if not await under_way():
-            break
+            async with house.api() as api:
+                await api.insist("GET", "/vms", page_size=1)
 
 
 @pytest.mark.parametrize("victim", Victim)
-async def test_every_order_ends_once_whoever_is_killed(victim: Victim) -> None:
+async def test_every_order_ends_once_whoever_is_killed(victim: Victim, extent: Extent) -> None:
+    """Orders are handed out by turns, and the kill of each turn comes at a random instant, while some of that turn's
+    and of earlier ones' are being placed and carried out."""
     async with open_deployment(nodes=3, seed=41, delay=(0.05, 0.6)) as house, house.api() as api:
-        left = list(range(ORDERS))
+        hand_out, orders = trio.open_memory_channel[str](extent.orders)
 
         async def place_orders() -> None:
-            while left:
-                await house.order(api, f"order-{left.pop()}")
+            async for key in orders:
+                await house.order(api, key)
 
-        async def under_way() -> bool:
-            return bool(left)
+        async def hand_out_and_kill() -> None:
+            with hand_out:
+                for turn in range(extent.kills):
+                    for number in range(turn, extent.orders, extent.kills):
+                        hand_out.send_nowait(f"order-{number}")
+                    await trio.sleep(house.random.uniform(0.1, 1.2))
+                    await kill(house, victim)
 
         async with trio.open_nursery() as nursery:
-            for _ in range(6):
+            for _ in range(CLIENTS):
                 nursery.start_soon(place_orders)
-            nursery.start_soon(kill_at_random, house, victim, under_way)
+            nursery.start_soon(hand_out_and_kill)
+
+        began = trio.current_time()
         statuses = await house.check_truth(api, within=ENDED_WITHIN)
-        assert len(statuses) == ORDERS
-        assert list(statuses.values()).count("running") > ORDERS // 2
+        ended = trio.current_time() - began
+        sys.stdout.write(
+            f"{victim}: {extent.kills} kills, {extent.orders} orders, all ended {ended:.1f} s after the last answer, "
+            f"{list(statuses.values()).count('running')} running\n"
+        )
+        assert len(statuses) == extent.orders
+        assert list(statuses.values()).count("running") > extent.orders // 2
         await house.check_handles(api)

@@ -9,15 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from tests.faults.conftest import Extent
 from tests.support.deployment import Api, Deployment, open_deployment
 from tests.support.tcp_proxy import Proxy, proxy_to
 
 pytestmark = pytest.mark.system
 
 NODES = 10
-MACHINES = 20
 RECONVERGED_WITHIN = 30.0
-FLAPPING_SECONDS = 5.0
 
 
 @asynccontextmanager
@@ -69,15 +68,15 @@ async def test_no_address_is_freed_while_the_nodes_cannot_be_heard() -> None:
         assert all(not host["machines"] for host in house.hosts().values())
 
 
-async def test_a_flapping_network_makes_no_machine_twice_and_loses_none() -> None:
+async def test_a_flapping_network_makes_no_machine_twice_and_loses_none(extent: Extent) -> None:
     async with house_behind_a_proxy(62) as (house, proxy), house.api() as api:
         proxy.cut_after = (2_000, 12_000)
         proxy.cut()
         async with trio.open_nursery() as nursery:
-            for number in range(MACHINES):
+            for number in range(extent.flapping_machines):
                 nursery.start_soon(house.order, api, f"machine-{number}")
-            await trio.sleep(FLAPPING_SECONDS)
+            await trio.sleep(extent.flapping_seconds)
             proxy.cut_after = None
             proxy.cut()
         statuses = await house.check_truth(api, within=RECONVERGED_WITHIN)
-        assert list(statuses.values()) == ["running"] * MACHINES
+        assert list(statuses.values()) == ["running"] * extent.flapping_machines

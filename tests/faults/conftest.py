@@ -1,0 +1,23 @@
+"""How much is done to a service: enough to find what broke, or as much as docs/faults.md promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Extent:
+    kills: int
+    orders: int
+    outages: int
+    flapping_seconds: float
+    flapping_machines: int
+
+
+@pytest.fixture
+def extent(request: pytest.FixtureRequest) -> Extent:
+    if request.config.getoption("--full"):
+        return Extent(kills=200, orders=1_000, outages=20, flapping_seconds=60.0, flapping_machines=200)
+    return Extent(kills=4, orders=50, outages=3, flapping_seconds=5.0, flapping_machines=20)
