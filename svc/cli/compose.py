@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,9 @@ from pathlib import Path
 import structlog
 import trio
 
-from svc.cli.actor_alerts import ActorAlerts
 from svc.cli.machine_consoles import MachineConsoles
 from svc.cli.retention import keep_retention
+from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.defaults import seed_defaults
@@ -56,6 +56,7 @@ from svc_actors.store import (
     counts,
     database_urls,
     exclusive,
+    keep_repeating,
     keep_running,
     prepare_schema,
 )
@@ -172,7 +173,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
     sealer = Sealer.from_file(config.data_dir / "secret.key")
     authority = await Authority.open(database, sealer)
     await seed_defaults(database)
-    alerts, loop_alerts = ActorAlerts(database), _LoopAlerts(database)
+    alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
     events = EventLog(database, alert=loop_alerts.notice)
     async with ActorSystem.open(on_alert=alerts.notice, carried=(LANE,)) as actors, trio.open_nursery() as nursery:
         watch = NodeWatch(
@@ -182,6 +183,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
             forgettable=lambda ids: tasks.forgettable(ids),
             connected=lambda node_id: networks.connected(node_id),
             probe=lambda node_id: probe.probe(node_id),
+            alert=loop_alerts.notice,
         )
         files = ImageFiles(config.data_dir)
         gateway = Gateway(
@@ -194,9 +196,9 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
             find_file=files.find,
         )
         watch.watch(gateway)
-        networks = NetworkWatch(database, gateway)
+        networks = NetworkWatch(database, gateway, alert=loop_alerts.notice)
         probe = NetworkProbe(database, gateway, actors, watch.recheck)
-        tasks = TaskRunner(database, gateway)
+        tasks = TaskRunner(database, gateway, alert=loop_alerts.notice)
         install_machines(database, sealer, tasks, actors, ImageSources(database, gateway.offer_file), watch.recheck)
         node_services = NodeServices(database, gateway, authority)
         actors.register(Node, lambda _: Node(node_services), idle_after=NODE_IDLE_AFTER)
@@ -207,14 +209,14 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         await nursery.start(gateway.run)
         await nursery.start(watch.run)
         await nursery.start(tasks.run)
-        await nursery.start(MachineWatch(database).run)
+        await nursery.start(MachineWatch(database, alert=loop_alerts.notice).run)
         await nursery.start(networks.run)
-        await nursery.start(PowerWatch(database, actors).run)
-        await nursery.start(TrafficWatch(database, gateway, unauthorised_report=watch.hooks.unauthorised_report).run)
-        retention = partial(keep_retention, database, events, config.data_dir)
-        nursery.start_soon(keep_running, "retention", retention, loop_alerts.notice)
+        await nursery.start(PowerWatch(database, actors, alert=loop_alerts.notice).run)
+        report = watch.hooks.unauthorised_report
+        await nursery.start(TrafficWatch(database, gateway, unauthorised_report=report, alert=loop_alerts.notice).run)
+        nursery.start_soon(keep_retention, database, events, config.data_dir, loop_alerts.notice)
         nursery.start_soon(keep_running, "list counts", partial(counts.run, database, COUNTED), loop_alerts.notice)
-        nursery.start_soon(keep_running, "forgetting", partial(_forget_for_ever, database), loop_alerts.notice)
+        nursery.start_soon(keep_repeating, "forgetting", FORGET_SECONDS, partial(_forget, database), loop_alerts.notice)
         try:
             yield Controller(config, database, events, actors, authority, gateway, networks, tasks, sealer, Passwords())
         finally:
@@ -224,31 +226,11 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
             nursery.cancel_scope.cancel()
 
 
-class _LoopAlerts:
-    """Background loops that keep failing, as alerts of the service. `notice` must not wait, so a task of its own writes
-    them; what cannot be written (the database is away) is in the log, and comes again if it lasts."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._send, self._receive = trio.open_memory_channel[tuple[str, Exception]](64)
-
-    def notice(self, name: str, error: Exception) -> None:
-        with suppress(trio.WouldBlock):
-            self._send.send_nowait((name, error))
-
-    async def run(self) -> None:
-        async for name, error in self._receive:
-            message = f"The background loop {name} keeps failing, and is tried again: {error}"
-            await self._database.transact(partial(raise_alert, key=f"loop:{name}", message=message))
-
-
-async def _forget_for_ever(database: Database) -> None:
+async def _forget(database: Database) -> None:
     """Remove what has run out: answers to idempotency keys, counts of failed sign-ins, alerts closed long ago."""
-    while True:
-        await trio.sleep(FORGET_SECONDS)
-        await forget_expired(database)
-        await forget_old_failures(database)
-        await forget_closed_alerts(database)
+    await forget_expired(database)
+    await forget_old_failures(database)
+    await forget_closed_alerts(database)
 
 
 async def _tell_of_certificates(database: Database, problem: str | None) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
-import trio
 
 from svc.identity.sessions import remove_ended_sessions
 from svc.identity.settings import read_settings
@@ -17,7 +17,7 @@ from svc_actors.controller.retention import (
     remove_old_tasks,
     remove_old_traffic,
 )
-from svc_actors.store import Database, EventLog, Retention
+from svc_actors.store import Database, EventLog, LoopAlert, Retention, keep_repeating
 from svc_actors.store.audit_archive import archive_audit
 
 PERIOD: Final = 3600.0
@@ -27,12 +27,10 @@ _FIRST: Final = 60.0
 log = structlog.get_logger("svc.retention")
 
 
-async def keep_retention(database: Database, events: EventLog, data_dir: Path) -> None:
+async def keep_retention(database: Database, events: EventLog, data_dir: Path, alert: LoopAlert) -> None:
     """Remove what is older than the settings say, until cancelled."""
-    await trio.sleep(_FIRST)
-    while True:
-        await remove_what_is_old(database, events, data_dir)
-        await trio.sleep(PERIOD)
+    work = partial(remove_what_is_old, database, events, data_dir)
+    await keep_repeating("retention", PERIOD, work, alert, first_after=_FIRST)
 
 
 async def remove_what_is_old(database: Database, events: EventLog, data_dir: Path) -> None:

@@ -100,7 +100,8 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
             hint=f"Write to {contact}." if contact else None,
             details={"suspension_reason": row["suspension_reason"]},
         )
-    async with database.transaction() as tx:
+
+    async def begin(tx: Transaction) -> LoginResult:
         context.effects.know_browser = await attempt.succeeded(tx)
         # A password that was changed, or a suspension, while the hash was computed counts.
         still = await tx.fetchval(
@@ -116,6 +117,8 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
         user = SignedIn(id=row["id"], email=row["email"], name=row["name"], role=Role(row["role"]))
         return await begin_session(context, tx, user, via=Via.SESSION)
 
+    return await database.transact(begin)
+
 
 @operations.declare(
     "session.logout",
@@ -130,9 +133,13 @@ async def logout(context: Context[IdentityServices], request: Empty) -> None:
     principal = context.principal
     if principal.session_id is None:
         raise invalid("A token is not signed in or out.", hint="DELETE /tokens/{id} revokes it.")
-    async with context.services.database.transaction() as tx:
-        await sessions.end(tx, principal.session_id)
+    session_id = principal.session_id
+
+    async def end(tx: Transaction) -> None:
+        await sessions.end(tx, session_id)
         await audit.record(tx, context.caller, Target("user", principal.user_id, principal.email))
+
+    await context.services.database.transact(end)
     context.effects.clear_session = True
 
 

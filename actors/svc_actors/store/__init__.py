@@ -29,7 +29,7 @@ from svc_actors.store.failures import DISK_FULL, Collision, disk_full
 from svc_actors.store.grants import grant_service, prepare_schema
 from svc_actors.store.lanes import LANE, Lane, serve_request
 from svc_actors.store.listening import Notification, NotificationKind
-from svc_actors.store.loops import LoopAlert, keep_running
+from svc_actors.store.loops import LoopAlert, keep_repeating, keep_running
 from svc_actors.store.migrate import Component, Migration, MigrationError, known_migrations, migrate
 from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.sequencing import Retention
@@ -82,6 +82,7 @@ __all__ = [
     "embedded",
     "exclusive",
     "grant_service",
+    "keep_repeating",
     "keep_running",
     "known_migrations",
     "migrate",

@@ -1,7 +1,9 @@
-"""Background loops over the database, which nothing that the database does may end.
+"""Background loops, which nothing that the database does, and no defect, may end.
 
-One cancelled statement, an outage, a defect that one row brings out: logged, alerted when it lasts, and tried again.
-The back-off is jittered so that the loops of a service do not all come back in the same moment.
+This is the one place where a loop catches whatever its work raises: one cancelled statement, an outage, a defect that
+one row brings out. The round is over, what happened is logged, an alert is raised when it happens again and again, and
+the loop goes on; the alert is closed when it works again. The back-off is jittered so that the loops of a service do
+not all come back in the same moment.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import structlog
 import trio
 
 from svc_actors.errors import ServiceError
+from svc_actors.runtime import DomainError
 
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
@@ -23,32 +26,82 @@ of its return."""
 ALERT_AFTER: Final = 6
 """Failures in a row, which take some ten seconds: what a restart of PostgreSQL causes is over by then."""
 
-LoopAlert = Callable[[str, Exception], None]
-"""Told of a loop that keeps failing: its name and the last error. Must neither wait nor raise."""
+LoopAlert = Callable[[str, Exception | None], None]
+"""Told of a loop that keeps failing: its name and the last error; and with None, once it works again. Must neither wait
+nor raise."""
 
 log = structlog.get_logger(__name__)
 
 
 async def keep_running(name: str, loop: Callable[[], Awaitable[object]], alert: LoopAlert | None = None) -> None:
-    """Run `loop` until cancelled, again after each failure. What ran longer than the longest pause had recovered."""
-    failures = 0
+    """Run `loop`, which does not end by itself, until cancelled, again after each failure. It works again once it has
+    run for the longest pause."""
+    health = _Health(name, alert)
     while True:
-        began, longest = trio.current_time(), LONGEST_PAUSE
         try:
-            await loop()
-            failures = 0
-        except Exception as error:
-            failures = 1 if trio.current_time() - began > LONGEST_PAUSE else failures + 1
-            cause = _only(error)
-            if isinstance(cause, ServiceError):
-                longest = LONGEST_AWAY
-                log.warning("loop.failed", loop=name, failures=failures, error=cause.message)
-            else:
-                log.exception("loop.failed", loop=name, failures=failures)
-            if failures == ALERT_AFTER and alert is not None:
-                alert(name, cause)
-        pause = min(FIRST_PAUSE * 2 ** min(failures - 1, 20), longest) if failures else 0.0
-        await trio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(health.works_after, LONGEST_PAUSE)
+                await loop()
+                nursery.cancel_scope.cancel()
+            health.works()
+            await trio.lowlevel.checkpoint()
+        except Exception as error:  # noqa: BLE001 - whatever it is: see the top of this page
+            await trio.sleep(health.failed(error))
+
+
+async def keep_repeating(
+    name: str,
+    seconds: float,
+    work: Callable[[], Awaitable[object]],
+    alert: LoopAlert | None = None,
+    *,
+    first_after: float | None = None,
+) -> None:
+    """Do `work` until cancelled, `seconds` after each time that it is done, and sooner after a failure; for the first
+    time after `first_after` seconds, if it is not the same."""
+    health = _Health(name, alert)
+    await trio.sleep(seconds if first_after is None else first_after)
+    while True:
+        try:
+            await work()
+            health.works()
+            pause = seconds
+        except Exception as error:  # noqa: BLE001 - whatever it is: see the top of this page
+            pause = min(health.failed(error), seconds)
+        await trio.sleep(pause)
+
+
+class _Health:
+    """How often in a row a loop has failed, and who is told."""
+
+    def __init__(self, name: str, alert: LoopAlert | None) -> None:
+        self._name = name
+        self._alert = alert
+        self._failures = 0
+
+    def failed(self, error: Exception) -> float:
+        """Log the failure, alert when it is one too many, and return the seconds to wait."""
+        self._failures += 1
+        cause, longest = _only(error), LONGEST_PAUSE
+        if isinstance(cause, ServiceError):
+            longest = LONGEST_AWAY
+        if isinstance(cause, DomainError):
+            log.warning("loop.failed", loop=self._name, failures=self._failures, error=str(cause))
+        else:
+            log.exception("loop.failed", loop=self._name, failures=self._failures)
+        if self._failures == ALERT_AFTER and self._alert is not None:
+            self._alert(self._name, cause)
+        pause: float = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 20), longest)
+        return pause * random.uniform(0.5, 1.0)  # noqa: S311
+
+    def works(self) -> None:
+        if self._failures >= ALERT_AFTER and self._alert is not None:
+            self._alert(self._name, None)
+        self._failures = 0
+
+    async def works_after(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+        self.works()
 
 
 def _only(error: Exception) -> Exception:

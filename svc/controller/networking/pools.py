@@ -30,7 +30,7 @@ from svc_actors.controller.networking.networks import GatewayMode
 from svc_actors.controller.networking.pool_definitions import Topology
 from svc_actors.controller.networking.pool_edits import remove_pool, update_pool
 from svc_actors.controller.networking.pool_watch import POOLS, POOLS_FROM
-from svc_actors.store import Target, audit
+from svc_actors.store import Target, Transaction, audit
 
 operations = Operations[Controller]()
 
@@ -126,7 +126,7 @@ async def show_pool(context: Context[Controller], request: PoolRequest) -> PoolM
     scope=Scope.ADMIN,
 )
 async def change_pool(context: Context[Controller], request: PoolUpdateRequest) -> PoolModel:
-    async with context.services.database.transaction() as tx:
+    async def change(tx: Transaction) -> PoolModel:
         row, changed = await update_pool(tx, request.id, request.changes())
         await audit.record(
             tx,
@@ -135,6 +135,8 @@ async def change_pool(context: Context[Controller], request: PoolUpdateRequest) 
             {"changed": {name: _plain(value) for name, value in changed.items()}},
         )
         return await pool_of(tx, request.id)
+
+    return await context.services.database.transact(change)
 
 
 @operations.declare(
@@ -145,9 +147,11 @@ async def change_pool(context: Context[Controller], request: PoolUpdateRequest) 
     scope=Scope.ADMIN,
 )
 async def delete_pool(context: Context[Controller], request: PoolRequest) -> None:
-    async with context.services.database.transaction() as tx:
+    async def remove(tx: Transaction) -> None:
         row = await remove_pool(tx, request.id)
         await audit.record(tx, context.caller, Target("pool", request.id, row["name"]), {"cidr": str(row["cidr"])})
+
+    await context.services.database.transact(remove)
 
 
 def _plain(value: object) -> object:

@@ -8,37 +8,30 @@ from __future__ import annotations
 
 from typing import Final
 
-import structlog
 import trio
 
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.controller.networking.pool_watch import watch_pools
-from svc_actors.errors import ServiceError
-from svc_actors.store import Database, Transaction
+from svc_actors.store import Database, LoopAlert, Transaction, keep_repeating
 
 _ORPHAN: Final = "orphan:"
-log = structlog.get_logger(__name__)
 
 
 class MachineWatch:
     """One a process; `run` under the composer's nursery."""
 
-    def __init__(self, database: Database, *, interval: float = 30.0) -> None:
+    def __init__(self, database: Database, *, interval: float = 30.0, alert: LoopAlert | None = None) -> None:
         self._database = database
         self._interval = interval
+        self._alert = alert
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
-        while True:
-            await trio.sleep(self._interval)
-            try:
-                await self.point_out_orphans()
-                await watch_pools(self._database)
-            except ServiceError as error:
-                log.warning("machine_watch.interrupted", error=error.message)
-            except Exception:
-                # A defect in one round: the watch, and the controller with it, goes on.
-                log.exception("machine_watch.failed")
+        await keep_repeating("machine watch", self._interval, self._look, self._alert)
+
+    async def _look(self) -> None:
+        await self.point_out_orphans()
+        await watch_pools(self._database)
 
     async def point_out_orphans(self) -> None:
         """An alert for each domain of ours, on a managed node, whose machine the records do not have there."""

@@ -18,6 +18,7 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 from uuid import UUID, uuid4
 
@@ -37,7 +38,7 @@ from svc_actors.controller.networking.changes import (
     network_failed,
 )
 from svc_actors.runtime import DomainError
-from svc_actors.store import Database, Record, Transaction
+from svc_actors.store import Database, LoopAlert, Record, Transaction, keep_running
 from svc_nodeagent.protocol import (
     FailureCode,
     NetworkResult,
@@ -136,7 +137,15 @@ class _NotDone(Exception):  # noqa: N818 - named for what it says
 class NetworkWatch:
     """One a process; `run` under the composer's nursery. `connected` is for the gateway's hook of that name."""
 
-    def __init__(self, database: Database, gateway: NetworkGateway, *, intervals: NetworkRhythm | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        gateway: NetworkGateway,
+        *,
+        intervals: NetworkRhythm | None = None,
+        alert: LoopAlert | None = None,
+    ) -> None:
+        self._alert = alert
         self._database = database
         self._gateway = gateway
         self._intervals = intervals or NetworkRhythm()
@@ -155,18 +164,7 @@ class NetworkWatch:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._hear)
             task_status.started()
-            while True:
-                self._called = trio.Event()
-                try:
-                    await self._look(nursery)
-                except DomainError as error:
-                    log.warning("network_watch.interrupted", error=str(error))
-                except Exception:
-                    # A defect in one round: the watch, and the controller with it, goes on.
-                    log.exception("network_watch.failed")
-                with trio.move_on_after(self._intervals.round):
-                    await self._called.wait()
-                await trio.sleep(self._intervals.gather)
+            await keep_running("network watch", partial(self._look_for_ever, nursery), self._alert)
 
     async def _hear(self, *, task_status: trio.TaskStatus[None]) -> None:
         with self._database.announcements.listener(CHANNEL, lambda _: self._called.set()):
@@ -174,6 +172,14 @@ class NetworkWatch:
                 task_status.started()
                 async for _ in heard:
                     self._called.set()
+
+    async def _look_for_ever(self, nursery: trio.Nursery) -> None:
+        while True:
+            self._called = trio.Event()
+            await self._look(nursery)
+            with trio.move_on_after(self._intervals.round):
+                await self._called.wait()
+            await trio.sleep(self._intervals.gather)
 
     async def _look(self, nursery: trio.Nursery) -> None:
         """Wake every node that has something outstanding."""

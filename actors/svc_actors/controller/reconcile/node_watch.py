@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -35,7 +36,7 @@ from svc_actors.controller.reconcile.node_queue import NodeQueue
 from svc_actors.controller.tasks.runner import TaskRun, TaskRunner
 from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorSystem, DeliveryError, DomainError
-from svc_actors.store import Database, Transaction
+from svc_actors.store import Database, LoopAlert, Record, Transaction, keep_repeating
 from svc_nodeagent.protocol import (
     Capacity,
     Hello,
@@ -111,7 +112,9 @@ class NodeWatch:
         connected: NodeCall = lambda _: None,
         probe: Probe = _no_probe,
         intervals: Intervals | None = None,
+        alert: LoopAlert | None = None,
     ) -> None:
+        self._alert = alert
         self._system = system
         self._database = database
         self._forgettable = forgettable
@@ -173,9 +176,15 @@ class NodeWatch:
             for _ in range(_LOOKS_AT_ONCE):
                 nursery.start_soon(self._look_for_ever)
             nursery.start_soon(self._reports.run)
-            nursery.start_soon(self._every, self._intervals.record, self.record)
-            nursery.start_soon(self._every, self._intervals.look, self.look_at_disks)
-            nursery.start_soon(self._look_around)
+            nursery.start_soon(keep_repeating, "live figures", self._intervals.record, self.record, self._alert)
+            nursery.start_soon(
+                partial(keep_repeating, first_after=self._intervals.grace),
+                "node watch",
+                self._intervals.look,
+                self._look_and_enqueue,
+                self._alert,
+            )
+            nursery.start_soon(keep_repeating, "disk watch", self._intervals.look, self.look_at_disks, self._alert)
             task_status.started()
 
     async def record(self) -> None:
@@ -212,26 +221,28 @@ class NodeWatch:
             for row in rows:
                 if (row["state"] == "online") != self.gateway.is_online(row["id"]):
                     nursery.start_soon(look_at, row["id"])
-        async with self._database.transaction() as tx:
-            away = await tx.fetch(
-                """
-                SELECT id, name, seen_at FROM nodes
-                 WHERE state = 'offline' AND deleted_at IS NULL AND NOT maintenance
-                   AND seen_at < now() - make_interval(secs => $1)
-                   AND NOT EXISTS (SELECT 1 FROM alerts
-                                    WHERE key = 'node-offline:' || nodes.id::text AND closed_at IS NULL)
-                """,
-                self._intervals.alert_after,
+        await self._database.transact(self._alert_of_those_away)
+
+    async def _alert_of_those_away(self, tx: Transaction) -> None:
+        away = await tx.fetch(
+            """
+            SELECT id, name, seen_at FROM nodes
+             WHERE state = 'offline' AND deleted_at IS NULL AND NOT maintenance
+               AND seen_at < now() - make_interval(secs => $1)
+               AND NOT EXISTS (SELECT 1 FROM alerts
+                                WHERE key = 'node-offline:' || nodes.id::text AND closed_at IS NULL)
+            """,
+            self._intervals.alert_after,
+        )
+        for row in away:
+            await raise_alert(
+                tx,
+                offline_alert(row["id"]),
+                f"Node {row['name']} is offline since {row['seen_at']:%Y-%m-%d %H:%M} UTC.",
+                severity=Severity.CRITICAL,
+                resource_kind="node",
+                resource_id=row["id"],
             )
-            for row in away:
-                await raise_alert(
-                    tx,
-                    offline_alert(row["id"]),
-                    f"Node {row['name']} is offline since {row['seen_at']:%Y-%m-%d %H:%M} UTC.",
-                    severity=Severity.CRITICAL,
-                    resource_kind="node",
-                    resource_id=row["id"],
-                )
 
     async def _look_for_ever(self) -> None:
         while True:
@@ -299,16 +310,18 @@ class NodeWatch:
                 await self._system.ref(Node, str(node_id)).ask(Node.preflighted, result)
 
     async def _raise_silent(self, node_id: UUID, error: str) -> None:
-        try:
-            async with self._database.transaction() as tx:
-                node = await tx.fetchrow(
-                    "SELECT name, inventory_at FROM nodes WHERE id = $1 AND deleted_at IS NULL", node_id
-                )
-                if node is None:
-                    return
+        async def work(tx: Transaction) -> Record | None:
+            node = await tx.fetchrow(
+                "SELECT name, inventory_at FROM nodes WHERE id = $1 AND deleted_at IS NULL", node_id
+            )
+            if node is not None:
                 message = f"Node {node['name']} is connected, but its host does not answer: {error}"
                 await raise_alert(tx, silent_alert(node_id), message, resource_kind="node", resource_id=node_id)
-            if node["inventory_at"] is None:
+            return node
+
+        try:
+            node = await self._database.transact(work)
+            if node is not None and node["inventory_at"] is None:
                 self.recheck(node_id)  # It takes no machines before its first inventory.
         except ServiceError as unavailable:
             log.warning("node.alert_not_stored", node_id=str(node_id), error=unavailable.message)
@@ -331,10 +344,6 @@ class NodeWatch:
                 await run.log(f"{check.name}: {check.status.value}: {check.message}")
         return result
 
-    async def _look_around(self) -> None:
-        await trio.sleep(self._intervals.grace)
-        await self._every(self._intervals.look, self._look_and_enqueue, at_once=True)
-
     async def _look_and_enqueue(self) -> None:
         await self.look()
         now = trio.current_time()
@@ -345,19 +354,6 @@ class NodeWatch:
             due = self._intervals.inventory * (0.9 + node_id.int % 1000 / 5000)
             if now - self._asked.get(node_id, -due) >= due:
                 self._enqueue(node_id, None)
-
-    async def _every(self, seconds: float, do: Callable[[], Awaitable[None]], *, at_once: bool = False) -> None:
-        while True:
-            if not at_once:
-                await trio.sleep(seconds)
-            at_once = False
-            try:
-                await do()
-            except DomainError as error:
-                log.warning("node.watch_interrupted", error=str(error))
-            except Exception:
-                # A defect in one round: the watch, and the controller with it, goes on.
-                log.exception("node.watch_failed")
 
     def _enqueue(self, node_id: UUID, hello: Hello | None) -> None:
         self._inspections.put(node_id, hello or self._inspections.get(node_id))

@@ -20,7 +20,7 @@ import trio
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.power import AWAITING, RECOVERED
 from svc_actors.runtime import ActorSystem, DomainError
-from svc_actors.store import Database
+from svc_actors.store import Database, LoopAlert, keep_repeating
 
 INTERVAL: Final = 2.0
 _AT_ONCE: Final = 16
@@ -54,22 +54,17 @@ _RECOVERED: Final = f"SELECT id FROM vms WHERE {RECOVERED} ORDER BY id"
 class PowerWatch:
     """One a process; `run` under the composer's nursery."""
 
-    def __init__(self, database: Database, actors: ActorSystem, *, interval: float = INTERVAL) -> None:
+    def __init__(
+        self, database: Database, actors: ActorSystem, *, interval: float = INTERVAL, alert: LoopAlert | None = None
+    ) -> None:
+        self._alert = alert
         self._database = database
         self._actors = actors
         self._interval = interval
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
-        while True:
-            await trio.sleep(self._interval)
-            try:
-                await self.look()
-            except DomainError as error:
-                log.warning("power_watch.interrupted", error=str(error))
-            except Exception:
-                # A defect in one round: the watch, and the controller with it, goes on.
-                log.exception("power_watch.failed")
+        await keep_repeating("power watch", self._interval, self.look, self._alert)
 
     async def look(self) -> None:
         """Ask every machine that is due to set itself right."""

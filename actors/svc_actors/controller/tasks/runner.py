@@ -50,7 +50,7 @@ from svc_actors.controller.tasks.records import (
 from svc_actors.controller.tasks.run import HostRefused, NodeGateway, TaskFailed, TaskRun, operation_id
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.runtime import DomainError
-from svc_actors.store import Caller, Database, Target, audit
+from svc_actors.store import Caller, Database, LoopAlert, Target, audit, keep_repeating
 from svc_nodeagent.protocol import FailureCode, OperationId, OperationResult
 
 __all__ = [
@@ -107,7 +107,9 @@ class TaskRunner:
         *,
         sweep_interval: float = 15.0,
         cancel_interval: float = 5.0,
+        alert: LoopAlert | None = None,
     ) -> None:
+        self._alert = alert
         self.database = database
         self.gateway = gateway
         self.begun = 0
@@ -141,9 +143,7 @@ class TaskRunner:
                 for task in await open_tasks(self.database):
                     self.begin(task)
                 task_status.started()
-                while True:
-                    await trio.sleep(self._sweep_interval)
-                    await self._sweep()
+                await keep_repeating("task sweep", self._sweep_interval, self._sweep, self._alert)
             finally:
                 self._nursery = None
 
@@ -242,14 +242,8 @@ class TaskRunner:
         return self._deadlines[task.id]
 
     async def _sweep(self) -> None:
-        try:
-            for task in await open_tasks(self.database, older_than=self._sweep_interval / 2):
-                self.begin(task)
-        except ServiceError as error:
-            log.warning("task.sweep_failed", error=error.message)
-        except Exception:
-            # One row that cannot be read must not end what is under way.
-            log.exception("task.sweep_failed")
+        for task in await open_tasks(self.database, older_than=self._sweep_interval / 2):
+            self.begin(task)
 
     async def _host(self, run: TaskRun) -> None:
         ending: Ending | None = None

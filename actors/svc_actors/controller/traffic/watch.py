@@ -23,7 +23,7 @@ from svc_actors.controller.traffic.enforcement import enforce
 from svc_actors.controller.traffic.periods import Clock, utc_now
 from svc_actors.controller.traffic.readings import store_readings
 from svc_actors.errors import ServiceError
-from svc_actors.store import Database
+from svc_actors.store import Database, LoopAlert, keep_repeating
 from svc_nodeagent.protocol import NodeOperation, NodeTraffic, OperationResult, TrafficResult
 
 _MOST_REFUSALS_KEPT: Final = 10_000
@@ -61,7 +61,9 @@ class TrafficWatch:
         unauthorised_report: Callable[[UUID, str], None],
         clock: Clock = utc_now,
         intervals: TrafficIntervals | None = None,
+        alert: LoopAlert | None = None,
     ) -> None:
+        self._alert = alert
         self._database = database
         self._gateway = gateway
         self._unauthorised_report = unauthorised_report
@@ -74,7 +76,9 @@ class TrafficWatch:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._enforce_for_ever)
+            nursery.start_soon(
+                keep_repeating, "traffic enforcement", self._intervals.enforce, self.enforce, self._alert
+            )
             task_status.started()
             while True:
                 for node_id in self._nodes_due():
@@ -124,16 +128,6 @@ class TrafficWatch:
             log.exception("traffic.ask_failed", node_id=str(node_id))
         finally:
             self._being_asked.discard(node_id)
-
-    async def _enforce_for_ever(self) -> None:
-        while True:
-            await trio.sleep(self._intervals.enforce)
-            try:
-                await self.enforce()
-            except ServiceError as error:
-                log.warning("traffic.not_enforced", error=error.message)
-            except Exception:
-                log.exception("traffic.enforcement_failed")
 
     def _point_out(self, node_id: UUID, foreign: Sequence[UUID]) -> None:
         new = [vm_id for vm_id in foreign if (node_id, vm_id) not in self._refused]

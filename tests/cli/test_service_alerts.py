@@ -1,4 +1,4 @@
-"""What operators are shown of actors that fail: open while it lasts, closed by itself."""
+"""What operators are shown of actors and loops that fail: open while it lasts, closed by itself."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from svc.cli.actor_alerts import ActorAlerts
+from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc_actors.errors import unavailable
 from svc_actors.runtime import Actor, ActorCrashed, ActorSystem, ActorUnavailable, RestartPolicy
-from svc_actors.store import Database, Transaction, keep_running
+from svc_actors.store import Database, Transaction, keep_repeating, keep_running
 
 
 class Kettle(Actor):
@@ -94,3 +94,22 @@ async def test_an_alert_is_written_once_the_database_is_back(
         await fail(system)
 
         await until_open(database, ["actor:Kettle:a"])
+
+
+async def test_the_alert_of_a_loop_closes_when_the_loop_works_again(database: Database) -> None:
+    alerts, works = LoopAlerts(database), trio.Event()
+
+    async def work() -> None:
+        if not works.is_set():
+            raise ValueError("no water")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_running, "alerts", alerts.run)
+        nursery.start_soon(keep_repeating, "kettle", 0.001, work, alerts.notice)
+        await until_open(database, ["loop:kettle"])
+
+        works.set()
+
+        await until_open(database, [])
+        nursery.cancel_scope.cancel()
+    assert "kettle keeps failing" in await database.fetchval("SELECT message FROM alerts")
