@@ -102,6 +102,29 @@ async def test_a_task_nobody_has_begun_is_cancelled_at_once(database: Database) 
         nursery.cancel_scope.cancel()
 
 
+async def test_a_task_that_an_outage_left_open_is_taken_up_at_once_and_not_at_the_next_sweep(
+    database: Database,
+) -> None:
+    task, attempts = await new_task(database), 0
+
+    async def work(_: TaskRun) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise unavailable("The database is away.")
+
+    async with trio.open_nursery() as nursery:
+        runner = TaskRunner(database, FakeGateway(), sweep_interval=600)
+        runner.handles("test.op", work)
+        await nursery.start(runner.run)
+        with trio.fail_after(20):
+            while await database.fetchval("SELECT status FROM tasks WHERE id = $1", task.id) != "succeeded":
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+
+    assert attempts == 2
+
+
 async def test_work_of_our_own_is_cancelled_without_a_node(database: Database) -> None:
     begun = trio.Event()
 

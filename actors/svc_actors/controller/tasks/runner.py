@@ -50,7 +50,7 @@ from svc_actors.controller.tasks.records import (
 from svc_actors.controller.tasks.run import HostRefused, NodeGateway, TaskFailed, TaskRun, operation_id
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.runtime import DomainError
-from svc_actors.store import Caller, Database, LoopAlert, Target, audit, keep_repeating
+from svc_actors.store import Caller, Database, LoopAlert, Target, audit, keep_repeating, keep_running
 from svc_nodeagent.protocol import FailureCode, OperationId, OperationResult
 
 __all__ = [
@@ -81,6 +81,7 @@ RESUMED_SECONDS: Final = 30.0
 """The least that a resumed task has, whatever the wall clock says: its node may have the outcome in its journal."""
 
 _FIRST_PAUSE: Final = 0.2
+_FIRST_TAKE_UP: Final = 1.0
 _STARTING_AT_ONCE: Final = 16
 """Tasks that may be written down as started at the same time. After a restart thousands resume, and each waits for its
 node most of its time: that is not limited, but the database is left to others in between."""
@@ -122,6 +123,7 @@ class TaskRunner:
         self._deadlines: dict[UUID, float] = {}
         self._nursery: trio.Nursery | None = None
         self._draining = False
+        self._left_open = trio.Event()
         self._emptied = trio.Event()
         self._context = copy_context()
         self._starting = trio.CapacityLimiter(_STARTING_AT_ONCE)
@@ -143,6 +145,7 @@ class TaskRunner:
                 for task in await open_tasks(self.database):
                     self.begin(task)
                 task_status.started()
+                nursery.start_soon(keep_running, "tasks left open", self._take_up_again, self._alert)
                 await keep_repeating("task sweep", self._sweep_interval, self._sweep, self._alert)
             finally:
                 self._nursery = None
@@ -245,6 +248,21 @@ class TaskRunner:
         for task in await open_tasks(self.database, older_than=self._sweep_interval / 2):
             self.begin(task)
 
+    async def _take_up_again(self) -> None:
+        """Take up what was left open after a second: what was away is mostly back, and whoever ordered waits. As long
+        as tasks are left open again and again the pause doubles, up to that of the sweep."""
+        pause, last = _FIRST_TAKE_UP, -math.inf
+        while True:
+            await self._left_open.wait()
+            self._left_open = trio.Event()
+            await trio.sleep(pause)
+            for task in await open_tasks(self.database):
+                self.begin(task)
+            now = trio.current_time()
+            lasting = now - last < 2 * self._sweep_interval
+            pause = min(2 * pause, self._sweep_interval) if lasting else _FIRST_TAKE_UP
+            last = now
+
     async def _host(self, run: TaskRun) -> None:
         ending: Ending | None = None
         try:
@@ -256,7 +274,8 @@ class TaskRunner:
                 await run.acknowledge()
             self._deadlines.pop(run.task.id, None)
         except DomainError as error:
-            # The database or an actor was not available: the task stays open, and the next sweep takes it up.
+            # The database or an actor was not available: the task stays open, and is taken up again.
+            self._left_open.set()
             log.warning("task.left_open", task_id=str(run.task.id), op=run.task.op, error=str(error))
         except Exception:
             # A defect in one task's work must not end the others; the sweep takes it up as well.
