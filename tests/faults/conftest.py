@@ -1,4 +1,7 @@
-"""How much is done to a service: enough to find what broke, or as much as docs/faults.md promises."""
+"""How much is done to a service: enough to find what broke, or with --full as much as docs/faults.md promises.
+
+Kills at full length are two tests, with other seeds, of some minutes each.
+"""
 
 from __future__ import annotations
 
@@ -19,5 +22,10 @@ class Extent:
 @pytest.fixture
 def extent(request: pytest.FixtureRequest) -> Extent:
     if request.config.getoption("--full"):
-        return Extent(kills=200, orders=1_000, outages=20, flapping_seconds=60.0, flapping_machines=200)
+        return Extent(kills=100, orders=500, outages=20, flapping_seconds=60.0, flapping_machines=200)
     return Extent(kills=4, orders=50, outages=3, flapping_seconds=5.0, flapping_machines=20)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", (41, 42) if metafunc.config.getoption("--full") else (41,))

@@ -77,7 +77,7 @@ class Load:
             # Busy with the order before, or already so because an unanswered order was carried out.
             if refusal.code not in ("conflict", "not_ready"):
                 raise
-            return refusal.code == "not_ready"
+            return bool(refusal.code == "not_ready")
         self.acknowledged.add(task["id"])
         self.count()
         return True

@@ -39,10 +39,10 @@ async def kill(house: Deployment, victim: Victim) -> None:
 
 
 @pytest.mark.parametrize("victim", Victim)
-async def test_every_order_ends_once_whoever_is_killed(victim: Victim, extent: Extent) -> None:
+async def test_every_order_ends_once_whoever_is_killed(victim: Victim, extent: Extent, seed: int) -> None:
     """Orders are handed out by turns, and the kill of each turn comes at a random instant, while some of that turn's
     and of earlier ones' are being placed and carried out."""
-    async with open_deployment(nodes=3, seed=41, delay=(0.05, 0.6)) as house, house.api() as api:
+    async with open_deployment(nodes=3, seed=seed, delay=(0.05, 0.6)) as house, house.api() as api:
         hand_out, orders = trio.open_memory_channel[str](extent.orders)
 
         async def place_orders() -> None:
@@ -56,6 +56,8 @@ async def test_every_order_ends_once_whoever_is_killed(victim: Victim, extent: E
                         hand_out.send_nowait(f"order-{number}")
                     await trio.sleep(house.random.uniform(0.1, 1.2))
                     await kill(house, victim)
+                    if turn % 20 == 19:
+                        sys.stdout.write(f"{turn + 1} kills\n")
 
         async with trio.open_nursery() as nursery:
             for _ in range(CLIENTS):
