@@ -20,13 +20,13 @@ from typing import Final
 import trio
 
 from svc_actors.store.database import Database
+from svc_actors.store.removal import rest_since
 from svc_actors.store.transactions import Transaction
 
 ROWS_A_FILE: Final = 100_000
-_PAGE: Final = 5_000
-_REMOVED_AT_ONCE: Final = 5_000
-_PAUSE: Final = 0.01
-"""Seconds between two batches, for others."""
+_PAGE: Final = 1_000
+"""Rows read at once: some milliseconds of the event loop's time."""
+_REMOVED_AT_ONCE: Final = 1_000
 
 
 async def archive_audit(database: Database, folder: Path, keep: timedelta, *, rows_a_file: int = ROWS_A_FILE) -> int:
@@ -48,9 +48,9 @@ async def archive_audit(database: Database, folder: Path, keep: timedelta, *, ro
 async def _remove(database: Database, keep: timedelta, first: int, last: int) -> int:
     removed = 0
     for start in range(first, last + 1, _REMOVED_AT_ONCE):
-        end = min(start + _REMOVED_AT_ONCE - 1, last)
+        began, end = trio.current_time(), min(start + _REMOVED_AT_ONCE - 1, last)
         removed += await database.fetchval("SELECT remove_exported_audit($1, $2, $3)", keep, start, end)
-        await trio.sleep(_PAUSE)
+        await rest_since(began)
     return removed
 
 
@@ -62,6 +62,7 @@ async def _export(database: Database, folder: Path, keep: timedelta, most: int) 
     file = await trio.to_thread.run_sync(_Writer, unfinished)
     try:
         while rows < most:
+            began = trio.current_time()
             position: int | None = await database.fetchval("SELECT min(id) FROM audit WHERE id > $1", last or after)
             if position is None:
                 break
@@ -83,6 +84,7 @@ async def _export(database: Database, folder: Path, keep: timedelta, most: int) 
             await trio.to_thread.run_sync(file.write, [row["line"] for row in old])
             if len(old) < len(page):
                 break
+            await rest_since(began)
     finally:
         sha256 = await trio.to_thread.run_sync(file.close)
     if not rows:
