@@ -47,6 +47,7 @@ class ContainedConnection(TCPServer):
             else:
                 await super().run()
         except Exception:
+            # A defect over one connection must not end the server, which is the nursery of all of them.
             log.exception("http.connection_crashed")
 
     async def _admitted(self, admission: Admission) -> None:

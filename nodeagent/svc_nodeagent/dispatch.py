@@ -222,6 +222,7 @@ class Dispatcher:
                 hint="The host may hang; run the node's preflight.",
             )
         except Exception as error:
+            # A defect in one operation is its outcome: the agent, and the others under way, go on.
             log.exception("operation.crashed", operation_id=request.id, op=request.operation.op)
             return Failed(
                 code=FailureCode.HOST,

@@ -184,6 +184,7 @@ class ActorSystem:
         try:
             self._on_alert(alert)
         except Exception:
+            # A defect of who is told must not end the actor that is told of.
             logger.exception("the alert could not be delivered: %s", alert)
 
     def begins(self, cell: Cell) -> None:

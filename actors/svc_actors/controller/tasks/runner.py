@@ -320,6 +320,7 @@ class TaskRunner:
         except DomainError:
             raise
         except Exception:
+            # A defect in the work: a repeat would meet it again, so the task ends here, and others go on.
             log.exception("task.crashed", task_id=str(run.task.id), op=run.task.op)
             return _failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log says why.")
         return Ending(TaskStatus.SUCCEEDED, "Done.", result=result)
