@@ -200,7 +200,7 @@ async def test_a_defect_in_one_round_ends_neither_the_watch_nor_the_tasks(
 
     monkeypatch.setattr(tasks, "open_tasks", no_sweep)
     async with open_service(database, FakeGateway()) as service, trio.open_nursery() as nursery:
-        watch = MachineWatch(database, interval=0.01)
+        watch = MachineWatch(database, interval=0.1)
         monkeypatch.setattr(watch, "point_out_orphans", defect)
         await nursery.start(watch.run)
         with trio.fail_after(10):
