@@ -22,7 +22,7 @@ REGISTRY: Registry[Controller] = controller_registry()
 class Api:
     """One caller's view of a service."""
 
-    def __init__(self, service: Service, principal: Principal, data_dir: Path = Path("/nonexistent")) -> None:
+    def __init__(self, service: Service, principal: Principal, data_dir: Path = Path("/")) -> None:
         self.principal = principal
         self.effects = Effects()
         self._services = cast(
@@ -34,6 +34,7 @@ class Api:
                 gateway=service.gateway,
                 tasks=service.tasks,
                 sealer=service.sealer,
+                realm=REGISTRY.realm,
             ),
         )
 
