@@ -37,6 +37,11 @@ def clear(prefix: str) -> None:
     for vm_id in domains(prefix):
         subprocess.run(["virsh", "-q", "destroy", f"{prefix}-{vm_id}"], capture_output=True, check=False)
         subprocess.run(["virsh", "-q", "undefine", f"{prefix}-{vm_id}"], capture_output=True, check=False)
+    clear_network(prefix)
+
+
+def clear_network(prefix: str) -> None:
+    """Taps, the routes and shapers that go with them, and tables of rules."""
     for tap in taps(prefix):
         _output("ip", "link", "delete", tap)
     for table in tables(prefix):

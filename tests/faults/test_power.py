@@ -1,0 +1,109 @@
+"""Power cuts, killed QEMUs and lost definitions: real guests come back by themselves."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from tests.support import host
+from tests.support.power_drills import (
+    alerts,
+    create,
+    domain,
+    drill,
+    kill_qemu,
+    power_cut,
+    seconds_until_right,
+    show,
+    state,
+    until,
+    virsh,
+)
+
+pytestmark = pytest.mark.system
+
+GUESTS = 4
+
+
+async def test_after_a_power_cut_what_ran_runs_and_what_was_off_is_off() -> None:
+    async with drill() as (stack, agent, client, image):
+        machines = [await create(stack, client, image, f"m-{number}") for number in range(GUESTS)]
+        *running, off = [vm["id"] for vm in machines]
+        forced = await client.call("POST", f"/vms/{off}/force-stop", body={"confirm": f"m-{GUESTS - 1}"})
+        await stack.task(client, forced)
+
+        async def all_run() -> bool:
+            return all([(await show(client, vm_id))["status"] == "running" for vm_id in running]) and all(
+                state(stack, vm_id) == "running" for vm_id in running
+            )
+
+        async def all_answer() -> bool:
+            addresses = [(await show(client, vm_id))["primary_ip"] for vm_id in running]
+            return all([await trio.to_thread.run_sync(host.pings, address) for address in addresses])
+
+        await power_cut(stack, agent, running)
+        assert host.taps(stack.prefix) == set()
+
+        async with seconds_until_right(f"power cut, {len(running)} guests run"):
+            agent.start()
+            await until(all_run, 120)
+        async with seconds_until_right("their networks answer"):
+            await until(all_answer, 120)
+
+        assert state(stack, off) == "shut off"
+        assert (await show(client, off))["status"] == "stopped"
+        for vm_id in running:
+            newest = (await client.call("GET", f"/vms/{vm_id}/tasks"))["items"][0]
+            assert (newest["op"], newest["actor"], newest["status"]) == ("vm.start", "system", "succeeded")
+
+
+async def test_a_killed_qemu_and_lost_definitions_come_back_by_themselves() -> None:
+    async with drill() as (stack, agent, client, image):
+        killed, undefined, off = [(await create(stack, client, image, name))["id"] for name in ("a", "b", "c")]
+        await stack.task(client, await client.call("POST", f"/vms/{off}/force-stop", body={"confirm": "c"}))
+
+        async with seconds_until_right("a QEMU was killed"):
+            await kill_qemu(stack, killed)
+
+            async def restarted() -> bool:
+                return state(stack, killed) == "running" and (await show(client, killed))["status"] == "running"
+
+            await until(restarted, 60)
+        [alert] = await alerts(client, f"machine-power:{killed}")
+        assert "its QEMU ended unexpectedly" in alert["message"]
+
+        async with seconds_until_right("a running guest was undefined"):
+            virsh("undefine", domain(stack, undefined))
+
+            async def persistent() -> bool:
+                return "Persistent:     yes" in virsh("dominfo", domain(stack, undefined))
+
+            await until(persistent, 60)
+        assert state(stack, undefined) == "running"
+        assert (await show(client, undefined))["status"] == "running"
+
+        async with seconds_until_right("/etc/libvirt was lost in a power cut"):
+            await power_cut(stack, agent, [killed, undefined])
+            for vm_id in (killed, undefined, off):
+                virsh("undefine", domain(stack, vm_id))
+            agent.start()
+
+            async def defined() -> bool:
+                statuses = [(await show(client, vm_id))["status"] for vm_id in (killed, undefined, off)]
+                return statuses == ["running", "running", "stopped"] and state(stack, off) == "shut off"
+
+            await until(defined, 120)
+
+        virsh("undefine", domain(stack, off))
+
+        async def failed() -> bool:
+            return bool((await show(client, off))["status"] == "failed")
+
+        disk = stack.folder / "alpha" / "host" / "machines" / off / "disk-0.qcow2"
+        disk.unlink()
+        await until(failed, 60)
+
+        async def said() -> bool:
+            return "disk-0.qcow2" in ((await show(client, off))["status_reason"] or "")
+
+        await until(said, 60)
