@@ -30,9 +30,7 @@ export function overviewView(me: Me): View {
         ${bar("Disk", now.capacity.disk_used_gib, now.capacity.disk_gib, (gibibytes) => size(gibibytes * 1024))}
         ${
           now.disk
-            ? bar("Disk of the controller", now.disk.size_gib - now.disk.free_gib, now.disk.size_gib, (gibibytes) =>
-                size(gibibytes * 1024),
-              )
+            ? bar("Disk of the controller", now.disk.size_gib - now.disk.free_gib, now.disk.size_gib, (gibibytes) => size(gibibytes * 1024))
             : nothing
         }
         ${now.disk?.changes_refused ? html`<p class="error">The controller's disk is full: changes are refused.</p>` : nothing}
