@@ -27,6 +27,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ControllerConfig, Map
         yield
 
     monkeypatch.setattr(serve, "open_controller", open_controller)
+    # A process logs in one way from its beginning to its end: loggers keep what they were configured with first.
+    monkeypatch.setattr("svc_http.logs.configure", lambda: None)
     return found
 
 

@@ -290,6 +290,9 @@ async def test_settings_are_the_administrators(world: IdentityHarness) -> None:
         "keep_session_days": 30,
         "keep_deleted_days": 90,
         "keep_traffic_months": 25,
+        "disk_warning_percent": 85,
+        "disk_critical_percent": 95,
+        "disk_critical_free_mib": 2048,
     }
     assert (await root.get("/settings")).json() == changed.json()
     assert (await root.call("PATCH", "/settings", {"keep_audit_days": 29})).status_code == 400

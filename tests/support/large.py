@@ -120,7 +120,7 @@ _STATEMENTS = (
 _INDEXES = """
 SELECT format('%I', class.relname) AS name, pg_get_indexdef(class.oid) AS definition
 FROM pg_index JOIN pg_class class ON class.oid = pg_index.indexrelid
-WHERE class.relnamespace = 'public'::regnamespace AND NOT indisunique
+WHERE class.relnamespace = 'public'::regnamespace AND NOT indisunique AND NOT indisexclusion
   AND ($1::text[] IS NULL OR indrelid = ANY($1::text[]::regclass[]))
 ORDER BY class.relname"""
 

@@ -16,7 +16,7 @@ from svc_actors.store.database import Database
 BATCH: Final = 2_000
 _IDLE_SHARE: Final = 4.0
 """How long is paused after a batch, in times of what the batch took: removing takes a fifth of the time that it could.
-Without locks in the way it is the disk that others wait for, and vacuum after it."""
+Others wait for the disk and for vacuum, too, not for locks alone."""
 
 
 async def remove_rows(database: Database, table: str, condition: str, *args: object) -> int:
