@@ -28,7 +28,7 @@ from svc.registry.parameters import Parameters
 from svc.registry.principal import Access, Principal
 from svc.registry.registry import Entry, Registry
 from svc_actors.errors import invalid
-from svc_actors.store import Caller, Via, serve_request
+from svc_actors.store import Caller, Lane, Via, enter_lane
 from svc_http.credentials import Authenticator, Credentials
 from svc_http.errors import as_service_error, failure, no_such_path, wrong_method
 from svc_http.exchange import JSON_TYPE, MAX_BODY, MAX_PUBLIC_BODY, ClientGoneError, Exchange, Header, Reply
@@ -64,7 +64,7 @@ class App(QuartTrio):
         metrics.event_streams.set_function(lambda: len(api.streams))
 
     async def asgi_app(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        serve_request()
+        enter_lane(Lane.READING)
         if scope["type"] != "http":
             await super().asgi_app(scope, receive, send)
             return
@@ -130,6 +130,8 @@ class Api(Generic[ServicesT]):
             await exchange.respond(*wrong_method(found.allowed, self.failures))
             return
         exchange.operation = entry.operation.name
+        if entry.operation.mutates:
+            enter_lane(Lane.ORDERS)
         effects = Effects()
         reply: Reply | AsyncGenerator[bytes, None]
         try:

@@ -52,6 +52,7 @@ from svc_actors.store import (
     Database,
     DatabaseUrls,
     EventLog,
+    Lane,
     background_nursery,
     counts,
     database_urls,
@@ -67,7 +68,7 @@ from svc_http.operations import database_check, operations_app
 from svc_http.pages import add_pages
 from svc_http.server import serve_https, serve_loopback
 
-REQUEST_CONNECTIONS, BACKGROUND_CONNECTIONS = 16, 8
+CONNECTIONS = {Lane.READING: 8, Lane.ORDERS: 8, Lane.BACKGROUND: 8}
 """Each lane's own (`svc_actors.store.lanes`). More than a PostgreSQL has cores for only makes each slower."""
 COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "day_numbers")
 """The views that count the lists whose numbers are kept."""
@@ -94,7 +95,7 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
     async with (
         _disk_guard(config.data_dir, environ) as disk,
         database_urls(config.data_dir, environ) as urls,
-        Database.open(urls.service, size=REQUEST_CONNECTIONS, background=BACKGROUND_CONNECTIONS) as database,
+        Database.open(urls.service, lanes=CONNECTIONS) as database,
         exclusive(database, "controller"),
         _schema(urls),
         _guarded(database, disk),

@@ -10,14 +10,14 @@ from trio.testing import MockClock
 
 from svc_actors.controller.tasks.run import TaskRun
 from svc_actors.controller.tasks.runner import TaskRunner
-from svc_actors.store import Database, EventKind, EventLog, NewEvent, append, serve_request
+from svc_actors.store import Database, EventKind, EventLog, Lane, NewEvent, append, enter_lane
 from tests.support.machine_service import FakeGateway
 from tests.support.postgres_server import PATIENCE, until
 
 
 @pytest.fixture
 async def lanes(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url, size=4, background=4) as database:
+    async with Database.open(database_url, lanes={Lane.READING: 4, Lane.ORDERS: 4, Lane.BACKGROUND: 4}) as database:
         yield database
 
 
@@ -45,7 +45,7 @@ async def test_reads_are_answered_while_four_thousand_tasks_resume(lanes: Databa
     took: list[float] = []
 
     async def read() -> None:
-        serve_request()
+        enter_lane(Lane.READING)
         for _ in range(20):
             began = trio.current_time()
             await lanes.fetchval("SELECT count(*) FROM nodes")

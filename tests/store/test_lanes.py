@@ -1,4 +1,4 @@
-"""A request never waits for a connection behind background work, and is refused at once where waiting is hopeless."""
+"""A request waits for no connection behind orders or background work, and is refused where waiting is hopeless."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import trio
 
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import Actor, ActorSystem
-from svc_actors.store import LANE, Database, Lane, lanes, serve_request
+from svc_actors.store import LANE, Database, Lane, enter_lane, lanes
 from tests.support.postgres_server import PATIENCE, until
 
 
+def one_each(*, background: int = 1) -> dict[Lane, int]:
+    return {Lane.READING: 1, Lane.ORDERS: 1, Lane.BACKGROUND: background}
+
+
 async def as_request(database: Database) -> int:
-    serve_request()
+    enter_lane(Lane.READING)
     number: int = await database.fetchval("SELECT 1")
     return number
 
 
 async def test_a_request_is_served_while_all_background_connections_are_held(database_url: str) -> None:
-    async with Database.open(database_url, size=1, background=2) as database, trio.open_nursery() as nursery:
+    async with Database.open(database_url, lanes=one_each(background=2)) as database, trio.open_nursery() as nursery:
         for _ in range(200):
             nursery.start_soon(database.execute, "SELECT pg_sleep(600)")
         await until(lambda: _waiting(database, 198))
@@ -33,12 +37,11 @@ async def test_a_request_is_served_while_all_background_connections_are_held(dat
 
 
 async def test_a_request_that_reads_does_not_wait_behind_orders(database_url: str) -> None:
-    async with Database.open(database_url, size=2, background=1) as database, trio.open_nursery() as nursery:
+    async with Database.open(database_url, lanes=one_each()) as database, trio.open_nursery() as nursery:
 
         async def order() -> None:
-            serve_request()
-            async with database.transaction() as tx:
-                await tx.execute("SELECT pg_sleep(600)")
+            enter_lane(Lane.ORDERS)
+            await database.execute("SELECT pg_sleep(600)")
 
         for _ in range(10):
             nursery.start_soon(order)
@@ -53,10 +56,10 @@ async def test_a_request_that_reads_does_not_wait_behind_orders(database_url: st
 
 
 async def test_background_work_goes_on_while_requests_hold_all_of_theirs(database_url: str) -> None:
-    async with Database.open(database_url, size=1, background=1) as database, trio.open_nursery() as nursery:
+    async with Database.open(database_url, lanes=one_each()) as database, trio.open_nursery() as nursery:
 
         async def long_request() -> None:
-            serve_request()
+            enter_lane(Lane.READING)
             await database.execute("SELECT pg_sleep(600)")
 
         nursery.start_soon(long_request)
@@ -97,7 +100,7 @@ async def test_an_actor_works_in_the_lane_of_whoever_asks_it() -> None:
         seen: list[Lane] = []
 
         async def request() -> None:
-            serve_request()
+            enter_lane(Lane.READING)
             seen.append(await clerk.ask(Clerk.lane))
 
         seen.append(await clerk.ask(Clerk.lane))
@@ -105,7 +108,7 @@ async def test_an_actor_works_in_the_lane_of_whoever_asks_it() -> None:
             nursery.start_soon(request)
         seen.append(await clerk.ask(Clerk.lane))
 
-    assert seen == [Lane.BACKGROUND, Lane.REQUEST, Lane.BACKGROUND]
+    assert seen == [Lane.BACKGROUND, Lane.READING, Lane.BACKGROUND]
 
 
 async def _waiting(database: Database, number: int) -> bool:

@@ -25,7 +25,18 @@ from rich.table import Table
 
 from svc.cli.compose import COUNTED
 from svc_actors.controller.retention import remove_old_tasks
-from svc_actors.store import Database, EventKind, EventLog, NewEvent, append, counts, embedded, migrate, serve_request
+from svc_actors.store import (
+    Database,
+    EventKind,
+    EventLog,
+    Lane,
+    NewEvent,
+    append,
+    counts,
+    embedded,
+    enter_lane,
+    migrate,
+)
 from svc_actors.store.audit_archive import archive_audit
 from svc_actors.store.transactions import Transaction
 
@@ -104,7 +115,7 @@ class Writers:
                 nursery.start_soon(self._write, number * PACE / WRITERS)
 
     async def _write(self, offset: float) -> None:
-        serve_request()
+        enter_lane(Lane.ORDERS)
         await trio.sleep(offset)
         due = trio.current_time()
         while True:
@@ -159,7 +170,7 @@ async def measure(folder: Path) -> None:
         table.add_column(heading, justify="left" if heading == "meanwhile" else "right")
     async with (
         embedded(folder / "postgresql") as url,
-        Database.open(url, size=16, background=4) as database,
+        Database.open(url, lanes={Lane.READING: 8, Lane.ORDERS: 8, Lane.BACKGROUND: 4}) as database,
         writing(database) as writers,
     ):
 

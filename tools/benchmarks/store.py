@@ -24,7 +24,7 @@ from time import perf_counter
 import asyncpg
 import trio
 
-from svc_actors.store import Database, EventKind, EventLog, NewEvent, append, embedded, migrate, serve_request
+from svc_actors.store import Database, EventKind, EventLog, Lane, NewEvent, append, embedded, enter_lane, migrate
 from svc_actors.store.embedded import PROGRAMS
 from svc_actors.store.reach import server_account
 from tools.benchmarks import Ratio
@@ -137,13 +137,16 @@ def measure_cold_start() -> Ratio:
 async def commit(url: str, *, events: bool, notify: bool = False) -> float:
     """Commits a second of sixteen writers, each on a row of its own, for some seconds; the event log runs beside. With
     `notify` each contains a NOTIFY, as the wake-up of those who read the events would be without announcements."""
-    async with Database.open(url, size=WRITERS, background=2) as database, trio.open_nursery() as nursery:
+    async with (
+        Database.open(url, lanes={Lane.READING: 1, Lane.ORDERS: WRITERS, Lane.BACKGROUND: 2}) as database,
+        trio.open_nursery() as nursery,
+    ):
         await nursery.start(EventLog(database).run)
         commits = 0
 
         async def write(row: int) -> None:
             nonlocal commits
-            serve_request()
+            enter_lane(Lane.ORDERS)
             while True:
                 async with database.transaction() as transaction:
                     await transaction.execute("UPDATE counter SET value = value + 1 WHERE id = $1", row)

@@ -27,7 +27,7 @@ from svc_actors.store.events import (
 from svc_actors.store.exclusive import AnotherServiceError, exclusive
 from svc_actors.store.failures import DISK_FULL, Collision, disk_full
 from svc_actors.store.grants import grant_service, prepare_schema
-from svc_actors.store.lanes import LANE, Lane, serve_request
+from svc_actors.store.lanes import LANE, Lane, enter_lane
 from svc_actors.store.listening import Notification, NotificationKind
 from svc_actors.store.loops import LoopAlert, keep_repeating, keep_running
 from svc_actors.store.migrate import Component, Migration, MigrationError, known_migrations, migrate
@@ -80,6 +80,7 @@ __all__ = [
     "database_urls",
     "disk_full",
     "embedded",
+    "enter_lane",
     "exclusive",
     "grant_service",
     "keep_repeating",
@@ -87,6 +88,5 @@ __all__ = [
     "known_migrations",
     "migrate",
     "prepare_schema",
-    "serve_request",
     "service_itself",
 ]

@@ -5,14 +5,13 @@ Invariants:
   any other is closed and its place taken by a new one. No session state is reset between users: never `SET` on the
   pool.
 - Every wait has a bound: for a free connection, for connecting, for a statement.
-- Requests and background work have connections of their own (`svc_actors.store.lanes`), and requests that only read are
-  not kept waiting by those in a transaction.
+- Requests that read, orders and background work have connections of their own (`svc_actors.store.lanes`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -58,16 +57,14 @@ class DatabaseStatistics:
 class Database(Statements):
     """The pool. Each plain statement is a transaction of its own; `transact()` and `transaction()` group several."""
 
-    def __init__(self, connector: Connector, nursery: trio.Nursery, size: int, background: int) -> None:
+    def __init__(self, connector: Connector, nursery: trio.Nursery, lanes: Mapping[Lane, Places]) -> None:
         self.announcements = Announcements(self._notify)
         self.disk_full = False
         """Whether who watches its disk has found it full: callers begin no change then, while what is under way and the
         work in the background go on."""
         self._connector = connector
         self._nursery = nursery
-        requests = Places(size)
-        self._lanes = {Lane.REQUEST: requests, Lane.BACKGROUND: Places(background) if background else requests}
-        self._transactions = Places(max(1, size // 2)) if background else None
+        self._lanes = lanes
         self._idle: list[Connection] = []
         self._unreachable_since: float | None = None
         self._watched: set[Connection] = set()
@@ -77,38 +74,38 @@ class Database(Statements):
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, url: str, *, size: int = 8, background: int = 0, application_name: str = "svc"
+        cls, url: str, *, size: int = 8, lanes: Mapping[Lane, int] | None = None, application_name: str = "svc"
     ) -> AsyncIterator[Database]:
         """A pool of at most `size` connections to the server of `url`, a libpq URL (unix socket, TCP, TLS).
 
-        With `background` the `size` connections are for requests, and as many more for background work.
+        With `lanes` each lane has as many connections of its own instead, and must be named.
 
         Connects once before it yields, and raises `unavailable` when that fails.
         """
         connector = await trio.to_thread.run_sync(lambda: Connector(url, application_name=application_name))
         async with background_nursery() as nursery:
-            database = cls(connector, nursery, size, background)
+            shared = Places(size)
+            places = {lane: shared if lanes is None else Places(lanes[lane]) for lane in Lane}
+            database = cls(connector, nursery, places)
             nursery.start_soon(database._watch)
             nursery.start_soon(database.announcements.run)
             try:
-                places, connection = await database._acquire()
-                database._release(places, connection)
+                database._release(*await database._acquire())
                 yield database
             finally:
                 database._close()
 
     def statistics(self) -> DatabaseStatistics:
         lanes = set(self._lanes.values())
-        queues = lanes | ({self._transactions} if self._transactions else set())
         return DatabaseStatistics(
             size=sum(lane.size for lane in lanes),
             idle=len(self._idle),
             in_use=sum(lane.in_use for lane in lanes),
-            waiting=sum(queue.waiting for queue in queues),
+            waiting=sum(lane.waiting for lane in lanes),
             opened=self._opened,
             broken=self._broken,
             interrupted=self._interrupted,
-            exhausted=sum(queue.exhausted for queue in queues),
+            exhausted=sum(lane.exhausted for lane in lanes),
             collided=self._collided,
         )
 
@@ -143,13 +140,12 @@ class Database(Statements):
         `InFailedSQLTransactionError` when the block swallowed the error of a statement, so that nothing was committed.
         Raises `Collision` when the server undid it for the sake of another: `transact` repeats it then.
         """
-        async with self._admitted():
-            places, connection = await self._acquire()
-            try:
-                async with transaction_on(connection, self.announcements.publish) as transaction:
-                    yield transaction
-            finally:
-                self._release(places, connection)
+        places, connection = await self._acquire()
+        try:
+            async with transaction_on(connection, self.announcements.publish) as transaction:
+                yield transaction
+        finally:
+            self._release(places, connection)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
@@ -191,19 +187,6 @@ class Database(Statements):
             return await bounded(connection, call, timeout, alone=sql)
         finally:
             self._release(places, connection)
-
-    @asynccontextmanager
-    async def _admitted(self) -> AsyncIterator[None]:
-        """Half of the requests' connections are left to those that ask one thing: a transaction holds one for several
-        round trips and the commit, and a crowd of orders would keep every reader waiting behind it."""
-        if self._transactions is None or LANE.get() is not Lane.REQUEST:
-            yield
-            return
-        await self._transactions.acquire(ACQUIRE_TIMEOUT)
-        try:
-            yield
-        finally:
-            self._transactions.release()
 
     async def _acquire(self) -> tuple[Places, Connection]:
         places = self._lanes[LANE.get()]

@@ -1,9 +1,9 @@
-"""Two lanes over one pool: connections for requests, and connections for everything else.
+"""Three lanes over one pool: connections for requests that read, for orders, and for everything else.
 
-A request (somebody waits for its answer) never waits for a connection behind background work: thousands of tasks that
-resume after a restart queue up among themselves. Code says where a request begins, by `serve_request`; what is not
-marked is background. The mark is a context variable: it follows the calls of a task, and the messages that it sends to
-actors when the actor system is told to carry `LANE`.
+None waits for a connection behind another: a crowd of orders, each of which takes a dozen round trips, keeps no reader
+waiting, and thousands of tasks that resume after a restart queue up among themselves. Code says where a request
+begins, by `enter_lane`; what is not marked is background. The mark is a context variable: it follows the calls of a
+task, and the messages that it sends to actors when the actor system is told to carry `LANE`.
 
 A lane lets a bounded number wait. Past that a request is refused at once, and told when to come again: waiting longer
 would only make every answer late.
@@ -24,7 +24,8 @@ MOST_WAITING: Final = 1024
 
 
 class Lane(StrEnum):
-    REQUEST = "request"
+    READING = "reading"
+    ORDERS = "orders"
     BACKGROUND = "background"
 
 
@@ -32,9 +33,9 @@ LANE: ContextVar[Lane] = ContextVar("svc_actors.store.lane", default=Lane.BACKGR
 """The lane of the running code."""
 
 
-def serve_request() -> None:
-    """Say that this task, from here on, is one that somebody waits for."""
-    LANE.set(Lane.REQUEST)
+def enter_lane(lane: Lane) -> None:
+    """Say what this task does, from here on."""
+    LANE.set(lane)
 
 
 class Places:
