@@ -1,4 +1,4 @@
-"""Power cuts, killed QEMUs and lost definitions: real guests come back by themselves."""
+"""Power cuts, killed QEMUs, lost definitions and full disks: real guests come back by themselves."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from tests.support.power_drills import (
     create,
     domain,
     drill,
+    fill,
     kill_qemu,
     power_cut,
     seconds_until_right,
     show,
+    small_file_system,
     state,
     until,
     virsh,
 )
+from tests.support.stack import open_stack
+from tests.support.terminal import serial_console
 
 pytestmark = pytest.mark.system
 
 GUESTS = 4
+PASSWORD = "Staple-battery-7-horse"
 
 
 async def test_after_a_power_cut_what_ran_runs_and_what_was_off_is_off() -> None:
@@ -107,3 +112,38 @@ async def test_a_killed_qemu_and_lost_definitions_come_back_by_themselves() -> N
             return "disk-0.qcow2" in ((await show(client, off))["status_reason"] or "")
 
         await until(said, 60)
+
+
+async def test_a_guest_that_a_full_disk_paused_goes_on_once_there_is_space() -> None:
+    async with open_stack() as stack:
+        folder = stack.folder / "alpha" / "host" / "machines"
+        with small_file_system(folder, 256):
+            async with stack.node("alpha"), stack.client() as client:
+                # The disk is small, not short of space.
+                await client.call("PATCH", "/settings", body={"disk_critical_free_mib": 0})
+                await stack.own_network()
+                image = await stack.import_demo_image()
+                vm_id = (await create(stack, client, image, "writer", password=PASSWORD))["id"]
+                async with serial_console(client, vm_id) as terminal:
+                    await terminal.expect("login: ", timeout=90)
+                    await terminal.log_in("root", PASSWORD)
+                    filler = fill(folder, 3)
+                    await terminal.send("dd if=/dev/urandom of=/root/big bs=1M count=24; sync; echo written-$?\r")
+
+                    async def paused() -> bool:
+                        return bool(await alerts(client, f"machine-paused:{vm_id}"))
+
+                    await until(paused, 120)
+                    machine = await show(client, vm_id)
+                    assert machine["status"] == "running"
+                    assert machine["status_reason"].startswith("The guest is paused: its disk could not be written.")
+                    assert state(stack, vm_id) == "paused"
+
+                    filler.unlink()
+                    async with seconds_until_right("a full disk has space again"):
+
+                        async def resumed() -> bool:
+                            return not await paused() and (await show(client, vm_id))["status_reason"] is None
+
+                        await until(resumed, 60)
+                    await terminal.expect("written-0\r", timeout=120)

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,26 @@ async def until(condition: Callable[[], Awaitable[bool]], within: float) -> None
             except Failure:
                 pass  # The controller has only just noticed that the agent is away, or is back.
             await trio.sleep(POLL)
+
+
+@contextmanager
+def small_file_system(folder: Path, mib: int) -> Iterator[None]:
+    """A file system of its own at `folder`, which somebody else's files fill soon."""
+    folder.mkdir(parents=True)
+    subprocess.run(("mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=755", "tmpfs", str(folder)), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(("umount", "--lazy", str(folder)), check=True)
+
+
+def fill(folder: Path, left_mib: int) -> Path:
+    """A file in `folder` that leaves `left_mib` of its file system free."""
+    filesystem = os.statvfs(folder)
+    filler = folder / "filler"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, filesystem.f_bavail * filesystem.f_frsize - left_mib * 1024 * 1024)
+    return filler
 
 
 @asynccontextmanager
