@@ -68,8 +68,9 @@ from svc_http.operations import database_check, operations_app
 from svc_http.pages import add_pages
 from svc_http.server import serve_https, serve_loopback
 
-CONNECTIONS = {Lane.READING: 8, Lane.ORDERS: 8, Lane.BACKGROUND: 8}
-"""Each lane's own (`svc_actors.store.lanes`). More than a PostgreSQL has cores for only makes each slower."""
+CONNECTIONS = {Lane.READING: 8, Lane.ORDERS: 16, Lane.BACKGROUND: 8}
+"""Each lane's own (`svc_actors.store.lanes`). An order keeps its
+connection for a dozen turns of the event loop, so that a crowd of them needs more than PostgreSQL has cores for."""
 COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "day_numbers")
 """The views that count the lists whose numbers are kept."""
 DRAIN_SECONDS = 10.0
