@@ -32,6 +32,8 @@ machine."""
 class Recorder:
     """The database, with what it was asked."""
 
+    disk_full = False
+
     def __init__(self, database: Database) -> None:
         self._database = database
         self.asked: list[tuple[str, tuple[object, ...]]] = []

@@ -6,11 +6,13 @@ import inspect
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 from uuid import UUID
 
 from svc.controller.catalogue import controller_registry
+from svc.controller.config import ControllerConfig
 from svc.controller.realm import REALM
 from svc.registry.operation import Context, Operation
 from svc.registry.paging import PageRequest
@@ -43,7 +45,8 @@ def lists() -> Iterator[Operation[Any, Any, Any]]:
 
 async def run(operation: Operation[Any, Any, Any], principal: Principal, database: Any, request: Any) -> None:
     gateway = SimpleNamespace(heartbeat=lambda node_id: None)
-    services = SimpleNamespace(database=database, realm=REALM, gateway=gateway)
+    config = ControllerConfig(data_dir=Path("/"), public_host="localhost")
+    services = SimpleNamespace(database=database, realm=REALM, gateway=gateway, config=config)
     await operation.handler(Context(principal=principal, caller=CALLER, services=services), request)
 
 
