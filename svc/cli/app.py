@@ -62,6 +62,7 @@ def build(known: Service) -> click.Group:
         root.add_command(plain)
     root.add_command(everyday.profile_group)
     root.add_command(everyday.serve)
+    root.add_command(everyday.controller)
     _group(root, ["event"]).add_command(everyday.stream)
     _group(root, ["vm"]).add_command(everyday.console)
     _group(root, ["vm"]).add_command(everyday.vnc)

@@ -274,3 +274,12 @@ def _serve() -> click.Group:
 
 
 serve = LateGroup("serve", "Run a service.", _serve)
+
+
+def _controller() -> click.Group:
+    from svc.cli.check import controller
+
+    return controller
+
+
+controller = LateGroup("controller", "Look after the controller of this machine.", _controller)

@@ -39,6 +39,7 @@ def test_an_installed_controller_serves_as_a_user_of_its_own(host: SystemdRoot) 
     assert set(owners) == {"svc"}
     assert host.run("stat", "-c", "%U %a", "/var/lib/svc/controller/setup-token").split() == ["svc", "600"]
     assert "https://127.0.0.1:8443" in host.run("journalctl", "--unit", UNIT, "--no-pager")
+    assert "ok       service: it runs" in host.run("runuser", "-u", "svc", "--", "svc", "controller", "check")
 
 
 def test_systemd_finds_little_that_the_service_could_do_besides(host: SystemdRoot) -> None:

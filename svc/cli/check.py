@@ -1,0 +1,184 @@
+"""`svc controller check`: what would keep the controller from serving here, before somebody starts it or afterwards.
+
+Nothing is changed. Each line says what is true, and for what is not as it should be what to do about it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+from urllib.parse import urlsplit
+
+import asyncclick as click
+import httpx
+import trio
+from cryptography import x509
+
+from svc.cli.controller_options import CONTEXT, controller_options
+from svc.cli.failures import Exit, Failure
+from svc.controller.config import ControllerConfig
+from svc_actors.disk_space import Level, Space, Thresholds
+from svc_actors.errors import ServiceError
+from svc_actors.store import OWNER_VARIABLE, URL_VARIABLE, Database
+from svc_http.certificates import EXPIRES_SOON
+
+_TIMEOUT: Final = 5.0
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Finding:
+    about: str
+    verdict: Verdict
+    words: str
+
+
+@click.group()
+def controller() -> None:
+    """Look after the controller of this machine."""
+
+
+@controller.command(context_settings=CONTEXT)
+@controller_options
+async def check(config: ControllerConfig, environ: Mapping[str, str]) -> None:
+    """Say what is wrong with the controller of this machine, with the options of `svc serve controller`.
+
+    Run it as the account that the service runs as. Exit code 7 when the controller could not serve."""
+    failed = False
+    async with aclosing(findings(config, environ)) as found:
+        async for each in found:
+            click.echo(f"{each.verdict.value:8} {each.about}: {each.words}")
+            failed = failed or each.verdict is Verdict.FAILED
+    if failed:
+        raise Failure(Exit.NOT_READY, "The controller cannot serve like this.")
+
+
+async def findings(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncGenerator[Finding, None]:
+    serving = await _health(config)
+    yield serving
+    yield _data_folder(config)
+    yield _disk(config)
+    yield _certificate(config)
+    yield await _database(environ)
+    yield _owner(environ)
+    if serving.verdict is not Verdict.OK:
+        for about, host, port in (
+            ("API port", config.bind_host, config.api_port),
+            ("gateway port", config.bind_host, config.gateway_port),
+            ("operations port", "127.0.0.1", config.operations_port),
+        ):
+            yield _port(about, host, port)
+
+
+async def _health(config: ControllerConfig) -> Finding:
+    try:
+        async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False) as client:
+            answer = await client.get(f"http://127.0.0.1:{config.operations_port}/healthz")
+    except httpx.TransportError:
+        return Finding("service", Verdict.WARNING, "it does not run")
+    if answer.is_success:
+        return Finding("service", Verdict.OK, f"it runs, at {config.public_url}")
+    return Finding("service", Verdict.FAILED, f"it runs, and says of itself: {answer.text.strip()}")
+
+
+def _data_folder(config: ControllerConfig) -> Finding:
+    folder = config.data_dir
+    if not folder.exists():
+        nearest = next(parent for parent in folder.parents if parent.exists())
+        if os.access(nearest, os.W_OK | os.X_OK):
+            return Finding("data", Verdict.OK, f"{folder} is made at the first start")
+        return Finding("data", Verdict.FAILED, f"{folder} is not there, and this account may not make it in {nearest}")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        return Finding("data", Verdict.FAILED, f"this account may not write to {folder}; it has to own it")
+    key = folder / "secret.key"
+    if key.exists() and key.stat().st_mode & 0o077:
+        return Finding("data", Verdict.WARNING, f"others may read {key}, which opens what is sealed: chmod 600 {key}")
+    return Finding("data", Verdict.OK, str(folder))
+
+
+def _disk(config: ControllerConfig) -> Finding:
+    folder = next(each for each in (config.data_dir, *config.data_dir.parents) if each.exists())
+    space = Space.of(folder)
+    if Thresholds().level(space, Level.OK) is Level.OK:
+        return Finding("disk", Verdict.OK, str(space))
+    return Finding("disk", Verdict.WARNING, f"{space}; changes are refused when it is full (docs/full-disks.md)")
+
+
+def _certificate(config: ControllerConfig) -> Finding:
+    if config.certificate is None:
+        return Finding("certificate", Verdict.OK, "browsers are shown one of the controller's own authority")
+    certificate, key = config.certificate
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        shown = x509.load_pem_x509_certificate(certificate.read_bytes())
+    except (OSError, ValueError) as error:
+        return Finding("certificate", Verdict.FAILED, f"{certificate} with {key} cannot be used: {error}")
+    left = shown.not_valid_after_utc - datetime.now(UTC)
+    ends = f"it ends on {shown.not_valid_after_utc:%Y-%m-%d}"
+    if left.total_seconds() <= 0:
+        return Finding("certificate", Verdict.FAILED, f"{certificate}: {ends}; renew it")
+    if not _names(shown, config.public_host):
+        return Finding("certificate", Verdict.WARNING, f"{certificate} is not for {config.public_host}")
+    if left < EXPIRES_SOON:
+        return Finding("certificate", Verdict.WARNING, f"{certificate}: {ends} and was not renewed")
+    return Finding("certificate", Verdict.OK, f"{certificate}: {ends}")
+
+
+def _names(certificate: x509.Certificate, host: str) -> bool:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    exact = {*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))}
+    return host in exact or f"*.{host.partition('.')[2]}" in exact
+
+
+async def _database(environ: Mapping[str, str]) -> Finding:
+    for variable in (URL_VARIABLE, OWNER_VARIABLE):
+        url = environ.get(variable, "")
+        if not url:
+            continue
+        try:
+            with trio.fail_after(_TIMEOUT):
+                async with Database.open(url, size=1, application_name="svc check") as database:
+                    await database.fetchval("SELECT 1")
+        except (ServiceError, ValueError, OSError, trio.TooSlowError) as error:
+            return Finding("database", Verdict.FAILED, f"{variable}: {_place(url)} does not answer: {error}")
+    url = environ.get(URL_VARIABLE, "")
+    return Finding("database", Verdict.OK, _place(url) if url else "one of its own, in the data folder")
+
+
+def _owner(environ: Mapping[str, str]) -> Finding:
+    if environ.get(URL_VARIABLE) and not environ.get(OWNER_VARIABLE):
+        words = f"{OWNER_VARIABLE} is not set: the service's role can change the audit trail (docs/database.md)"
+        return Finding("roles", Verdict.WARNING, words)
+    return Finding("roles", Verdict.OK, "the service's role owns no table")
+
+
+def _place(url: str) -> str:
+    """Where a database is, without what signs in to it."""
+    parts = urlsplit(url)
+    return f"{parts.hostname or 'this machine'}{parts.path}"
+
+
+def _port(about: str, host: str, port: int) -> Finding:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return Finding(about, Verdict.FAILED, f"{host}:{port} cannot be listened on: {error.strerror}")
+    return Finding(about, Verdict.OK, f"{host}:{port} is free")

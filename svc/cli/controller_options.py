@@ -1,0 +1,94 @@
+"""The settings of the controller, as options of the commands that need them (docs/configuration.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import asyncclick as click
+
+from svc.cli.configuration import environment, fill_in
+from svc.cli.failures import Exit, Failure
+from svc.controller.config import ControllerConfig
+
+_FOLDER = click.Path(path_type=Path, resolve_path=True, file_okay=False)
+# Not resolved: what renews certificates may replace the link.
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False, readable=True)
+_OPTIONS = (
+    click.option(
+        "--config",
+        type=click.Path(path_type=Path, resolve_path=True),
+        default=Path("/etc/svc/controller.toml"),
+        show_default=True,
+        is_eager=True,
+        expose_value=False,
+        callback=fill_in,
+        help="The configuration file (docs/configuration.md).",
+    ),
+    click.option("--data", type=_FOLDER, default=Path("/var/lib/svc/controller"), show_default=True),
+    click.option("--public-host", default="127.0.0.1", show_default=True, help="How browsers and nodes reach it."),
+    click.option("--bind", default="0.0.0.0", show_default=True, help="The address to listen on."),  # noqa: S104
+    click.option(
+        "--origin",
+        "origins",
+        multiple=True,
+        help="Where browsers see the pages besides: https://name. May be repeated.",
+    ),
+    click.option(
+        "--certificate",
+        type=_FILE,
+        help="A certificate of your own for browsers, with its chain: PEM, read again when it changes.",
+    ),
+    click.option("--certificate-key", type=_FILE, help="Its private key."),
+    click.option("--api-port", default=8443, show_default=True),
+    click.option("--gateway-port", default=8444, show_default=True),
+    click.option("--operations-port", default=8445, show_default=True, help="Loopback: /metrics and /healthz."),
+    click.option("--heartbeat", default=5.0, show_default=True, help="Seconds between the heartbeats of nodes."),
+)
+CONTEXT = {"auto_envvar_prefix": "SVC_CONTROLLER"}
+"""The context settings of a command with these options."""
+
+
+def controller_options(
+    command: Callable[[ControllerConfig, Mapping[str, str]], Awaitable[None]],
+) -> Callable[..., Awaitable[None]]:
+    """Have `command` called with the configuration, and with the environment that names the database."""
+
+    @click.pass_context
+    @wraps(command)
+    async def run(context: click.Context, /, **given: Any) -> None:
+        await command(_config(**given), environment(context))
+
+    for option in reversed(_OPTIONS):
+        run = option(run)
+    return run
+
+
+def _config(
+    *,
+    data: Path,
+    public_host: str,
+    bind: str,
+    origins: tuple[str, ...],
+    certificate: Path | None,
+    certificate_key: Path | None,
+    api_port: int,
+    gateway_port: int,
+    operations_port: int,
+    heartbeat: float,
+) -> ControllerConfig:
+    if (certificate is None) is not (certificate_key is None):
+        raise Failure(Exit.INVALID, "A certificate needs its key, and a key its certificate: give both, or none.")
+    return ControllerConfig(
+        data_dir=data,
+        public_host=public_host,
+        bind_host=bind,
+        api_port=api_port,
+        gateway_port=gateway_port,
+        operations_port=operations_port,
+        heartbeat_seconds=heartbeat,
+        certificate=(certificate, certificate_key) if certificate and certificate_key else None,
+        further_origins=tuple(origin.rstrip("/") for origin in origins),
+    )
