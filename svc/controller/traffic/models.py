@@ -21,7 +21,7 @@ from svc_actors.errors import wrong_field
 from svc_actors.store import Record
 
 AskedPeriod = Annotated[
-    Annotated[str, Shape(r"[0-9]{4}-(0[1-9]|1[0-2])", "a month such as 2026-02")] | None,
+    Annotated[str, Shape(r"[1-9][0-9]{3}-(0[1-9]|1[0-2])", "a month such as 2026-02")] | None,
     Field(description="A month of UTC, YYYY-MM; left out, the one that runs."),
 ]
 
