@@ -224,6 +224,10 @@ async def test_positions_go_on_after_everything_grew_old(database: Database) -> 
             assert [event.position for event in await take(subscription, 2)] == [10, 11]
 
 
+async def _sequences(log: EventLog) -> bool:
+    return log.statistics().sequencing
+
+
 async def test_another_process_numbers_events_when_the_first_one_stops(database: Database, database_url: str) -> None:
     async with Database.open(database_url) as other, trio.open_nursery() as nursery:
         first, second = EventLog(database), EventLog(other)
@@ -234,6 +238,7 @@ async def test_another_process_numbers_events_when_the_first_one_stops(database:
                 await first.run(task_status)
 
         await nursery.start(run_first)
+        await until(lambda: _sequences(first))
         await nursery.start(second.run)
         await write(database, numbered(1))
         for log in (first, second):
