@@ -16,7 +16,9 @@ from tests.support.stack import Program, Stack, open_stack
 
 pytestmark = pytest.mark.system
 
-POINTS = ("create.disks", "create.network", "create.defined", "create.started", "agent.performed")
+POINTS = ("create.record", "create.disks", "create.network", "create.defined", "create.started")
+"""Points that nothing but a creation passes: an agent that is told to die at another may meet it in an order of the
+controller's own, such as the correction of a network, before the creation is given."""
 CONVERGED_WITHIN = 30.0
 
 

@@ -217,9 +217,11 @@ class Deployment:
         socket = self.stack.controller_data / "postgresql" / "socket"
         return f"postgresql://{role}@/{database}?host={socket}"
 
-    def kill_postmaster(self) -> None:
+    def kill_postmaster(self) -> int:
+        """The pid of what was killed; 0 where PostgreSQL is on its way back already."""
         if pid := self.postmaster:
             os.kill(pid, signal.SIGKILL)
+        return pid
 
     async def restart_controller(self, **environment: str) -> None:
         self.stack.controller.start(**environment)

@@ -189,15 +189,19 @@ class Stack:
         return agent
 
     async def node_online(self, name: str, timeout: float = 60.0) -> dict[str, Any]:
-        async with self.client() as client:
-            with trio.fail_after(timeout):
+        shown: list[dict[str, Any]] = []
+        with trio.move_on_after(timeout):
+            async with self.client() as client:
                 while True:
-                    for node in (await client.call("GET", "/nodes", query={"state": "online"}))["items"]:
-                        if node["name"] == name:
+                    shown = (await client.call("GET", "/nodes"))["items"]
+                    for node in shown:
+                        if node["name"] == name and node["state"] == "online":
                             detail = await client.call("GET", f"/nodes/{node['id']}")
                             if detail["capacity"] is not None:
                                 return dict(detail)
                     await trio.sleep(0.2)
+        states = {node["name"]: node["state"] for node in shown}
+        raise AssertionError(f"{name} is not online within {timeout:g} s: {states}\n{self.controller.tail(20)}")
 
     async def own_network(self) -> None:
         """New machines get addresses that no other service on this host gives out."""
