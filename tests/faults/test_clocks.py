@@ -9,7 +9,7 @@ import trio
 from tests.support.deployment import GUARD, Api, Deployment, Told, open_deployment
 from tests.support.faketime import Clock, clock_and_postgresql
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 HOUR = 3600
 DAY = 24 * HOUR

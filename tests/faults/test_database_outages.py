@@ -16,7 +16,7 @@ from svc_actors.store import Database
 from tests.faults.conftest import Extent
 from tests.support.deployment import ENDED, Api, Deployment, Refused, Unavailable, open_deployment
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 WORKERS = 6
 BACK_WITHIN = 10.0

@@ -14,7 +14,7 @@ import trio
 from tests.support.deployment import POLL, Api, Deployment, Unavailable, open_deployment
 from tests.support.small_disk import SmallDisk
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 MIB_OF_DISK = 400
 BACK_WITHIN = 10.0

@@ -11,7 +11,7 @@ import trio
 from tests.faults.conftest import Extent
 from tests.support.deployment import Deployment, open_deployment
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 CLIENTS = 6
 ENDED_WITHIN = 60.0

@@ -13,7 +13,7 @@ from tests.faults.conftest import Extent
 from tests.support.deployment import Api, Deployment, open_deployment
 from tests.support.tcp_proxy import Proxy, proxy_to
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 NODES = 10
 RECONVERGED_WITHIN = 30.0

@@ -10,7 +10,7 @@ import trio
 
 from tests.support.load import disturbed_crowd, ended
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 GROWTH_MIB = 96
 DROPPED_WITHIN = 60.0

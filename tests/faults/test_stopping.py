@@ -8,7 +8,7 @@ from trio_websocket import ConnectionClosed
 
 from tests.support.deployment import Told, open_deployment
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 STOPPED_WITHIN = 15.0
 

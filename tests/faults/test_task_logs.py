@@ -9,7 +9,7 @@ import trio
 
 from tests.support.deployment import ENDED, Api, Deployment, Told, open_deployment
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 TASKS = 12
 CRASHES = 3

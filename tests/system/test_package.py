@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.systemd_root import SystemdRoot, systemd_root
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 ROOT = Path(__file__).parents[2]
 UNIT = "svc-controller.service"

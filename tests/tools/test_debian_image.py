@@ -9,7 +9,7 @@ import pytest
 from tests.support.guest import Guest, Seed
 from tests.tools.test_demo_image import STATIC, root_with
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 BOOT = 240.0
 ANSWER = 60.0

@@ -11,7 +11,7 @@ import trio
 
 from tests.support.guest import MAC, Guest, MachineType, Seed, sha512_crypt
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 BOOT = 60.0
 ANSWER = 30.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.image_paths import TOOLS
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 READER = TOOLS / "demo/root/usr/lib/svc/yaml.awk"
 

@@ -14,7 +14,7 @@ from tests.system.network.lab import CARRIED
 from tests.system.network.matrix import Matrix, Tcp, opener_of
 from tests.system.network.places import FAMILIES, GUEST_DEVICE, GUESTS, OUTSIDE, Family, address
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 SECOND = 0x14
 

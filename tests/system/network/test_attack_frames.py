@@ -30,7 +30,7 @@ from tests.system.network.forged import ALL_NODES, BROADCAST, MARK, STRANGER, St
 from tests.system.network.matrix import Matrix, tap_of
 from tests.system.network.places import GUESTS, OUTSIDE_ON_THE_BRIDGE, GuestPlace
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 _MARK = MARK.ljust(24)
 _UDP, _ICMPV6, _DESTINATION_OPTIONS = 17, 58, 60

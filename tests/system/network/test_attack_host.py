@@ -18,7 +18,7 @@ from tests.system.network.matrix import Matrix, Tcp
 from tests.system.network.places import FAMILIES, GUESTS, OUTSIDE, UPLINK_ADDRESSES, Family
 from tests.system.network.rules import firewall, rule
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 METADATA = "169.254.169.254"
 """Where the provider of a virtual host tells it secrets."""

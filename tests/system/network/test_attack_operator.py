@@ -15,7 +15,7 @@ from tests.system.network.matrix import Matrix, Tcp
 from tests.system.network.places import BRIDGE, GUESTS, OUTSIDE, UPLINK_ADDRESSES
 from tests.system.network.rules import firewall
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 RATE_MBPS = 50
 

@@ -12,7 +12,7 @@ from tests.system.network.matrix import PROTOCOLS, Matrix, Tcp, flow_of
 from tests.system.network.places import BRIDGE_ADDRESSES, FAMILIES, GUESTS, OUTSIDE_ON_THE_BRIDGE, Family
 from tests.system.network.rules import firewall
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 GUEST, NEIGHBOUR = GUESTS[Topology.BRIDGED]
 

@@ -16,7 +16,7 @@ from tests.system.network.places import FAMILIES, GUESTS, OUTSIDE, Family, Guest
 from tests.system.network.rules import firewall, rule
 from tests.system.network.streams import MEGABIT, flood, measured_mbps, stream
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 MOST_MISSING = 0.01
 SECONDS = 0.5

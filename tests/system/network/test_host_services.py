@@ -19,7 +19,7 @@ from tests.system.network.matrix import Matrix, Tcp, Udp
 from tests.system.network.packets import PATIENCE_SECONDS
 from tests.system.network.places import FAMILIES, GUEST_DEVICE, GUESTS, UPLINK_ADDRESSES, Family, GuestPlace
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 SERVICE, NAME_SERVICE = 8080, 53
 

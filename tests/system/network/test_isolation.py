@@ -10,7 +10,7 @@ from tests.system.network.matrix import ECHO, Connection, Matrix, Tcp, Udp
 from tests.system.network.packets import PATIENCE_SECONDS
 from tests.system.network.places import FAMILIES, GUESTS, Family, outside_of
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -23,7 +23,7 @@ from tests.system.network.matrix import Control, Matrix, Udp
 from tests.system.network.places import FAMILIES, GUESTS, OUTSIDE, Family, Place, address
 from tests.system.network.rules import firewall, rule
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 SOURCES = (ROOT / "nodeagent" / "svc_nodeagent" / "hypervisor" / "network").glob("*.py")
 POINTS = sorted({point for path in SOURCES for point in re.findall(r'fault_point\("([^"]+)"\)', path.read_text())})

@@ -13,7 +13,7 @@ from tests.system.network.lab import Lab
 from tests.system.network.places import FAMILIES, address
 from tests.system.network.rules import firewall, rule
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 MACHINES = 20
 _HERE = UUID("0f4ab1d5-2c8e-47d9-8a55-6b5a6dbb0c30")

@@ -9,7 +9,7 @@ from tests.system.network.lab import CARRIED
 from tests.system.network.matrix import PROTOCOLS, Matrix, Tcp, flow_of
 from tests.system.network.places import FAMILIES, GUESTS, OUTSIDE, UPLINK_ADDRESSES, Family
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -10,7 +10,7 @@ from tests.system.network.matrix import Matrix, tap_of
 from tests.system.network.places import FAMILIES, GUESTS, OUTSIDE, Family
 from tests.system.network.streams import MEGABIT, flood, measured_mbps, stream
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 RATES = (10, 50)
 TOLERANCE = 0.1

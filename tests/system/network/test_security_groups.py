@@ -17,7 +17,7 @@ from tests.system.network.matrix import ECHO, PROTOCOLS, Flow, Icmp, Matrix, Tcp
 from tests.system.network.places import FAMILIES, GUESTS, OUTSIDE, Family, GuestPlace, IpAddress, Place
 from tests.system.network.rules import firewall, rule
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 IN, OUT = Direction.INGRESS, Direction.EGRESS
 DROP = Action.DROP

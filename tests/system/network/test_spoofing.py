@@ -13,7 +13,7 @@ from tests.system.network.lab import Lab
 from tests.system.network.matrix import Matrix, Tcp, tap_of
 from tests.system.network.places import FAMILIES, GUESTS, Family, outside_of
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 
 def stage_of(lab: Lab, topology: Topology) -> Stage:
