@@ -67,6 +67,14 @@ async def close_alert(tx: Transaction, key: str) -> None:
         await announce_alert(tx, row)
 
 
+async def set_alert(tx: Transaction, key: str, message: str | None, *, severity: Severity = Severity.WARNING) -> None:
+    """Have the alert of this key open with the message, or closed where there is none."""
+    if message is None:
+        await close_alert(tx, key)
+    else:
+        await raise_alert(tx, key, message, severity=severity)
+
+
 async def close_alerts(tx: Transaction, prefix: str) -> None:
     """Close every open alert whose key begins with `prefix`."""
     rows = await tx.fetch(

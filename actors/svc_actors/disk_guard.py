@@ -36,7 +36,6 @@ _GIVE_UP_BELOW: Final = 20 * MIB
 _LOOK, _TELL = 1.0, 30.0
 
 ALERT: Final = "disk:database"
-_SEVERITIES: Final = {Level.WARNING: Severity.WARNING, Level.CRITICAL: Severity.CRITICAL}
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +101,7 @@ class DiskGuard:
             await raise_alert(tx, ALERT, message, severity=Severity.CRITICAL)
         elif level is not Level.OK:
             message = f"{disk}. Changes are refused once less than {CLOSED_BELOW // MIB} MiB are free."
-            await raise_alert(tx, ALERT, message, severity=_SEVERITIES[level])
+            await raise_alert(tx, ALERT, message, severity=level.severity)
         else:
             await close_alert(tx, ALERT)
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from svc_actors.alerts import Severity
 from svc_actors.sizes import memory_text
 from svc_actors.store import Queryable
 
@@ -21,6 +22,11 @@ class Level(StrEnum):
     OK = "ok"
     WARNING = "warning"
     CRITICAL = "critical"
+
+    @property
+    def severity(self) -> Severity:
+        """Of the alert that a disk of this level has; there is none for one that is well."""
+        return Severity(self.value)
 
 
 @dataclass(frozen=True)

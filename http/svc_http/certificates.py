@@ -47,19 +47,22 @@ class Certificates:
         self._bare = bare
         for name in self._files:
             self._contexts[name] = self._load(name)
-        listening = self._load(None)
-        listening.sni_callback = self._choose
-        return listening
+        self._contexts[None].sni_callback = self._choose
+        return self._contexts[None]
 
     async def watch(self, tell: Callable[[str | None], Awaitable[None]]) -> None:
         """Look at the files for ever. `tell` gets what is wrong, or None, at the beginning and when that changes."""
         told: str | None = ""
         while True:
-            problem = self._look()
+            problem = await self.look()
             if problem != told:
                 await tell(problem)
                 told = problem
             await trio.sleep(LOOK_EVERY)
+
+    async def look(self) -> str | None:
+        """Take up what has changed. Gives what is wrong with the files, if anything."""
+        return await trio.to_thread.run_sync(self._look)
 
     def _look(self) -> str | None:
         problems = []

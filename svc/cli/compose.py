@@ -30,7 +30,7 @@ from svc.identity.authenticate import Authentication
 from svc.identity.passwords import Passwords
 from svc.identity.throttle import forget_old_failures
 from svc.registry.idempotency import forget_expired
-from svc_actors.alerts import Severity, close_alert, forget_closed_alerts, raise_alert
+from svc_actors.alerts import Severity, forget_closed_alerts, set_alert
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.images.files import ImageFiles, ImageSources
@@ -69,8 +69,8 @@ from svc_http.pages import add_pages
 from svc_http.server import serve_https, serve_loopback
 
 CONNECTIONS = {Lane.READING: 8, Lane.ORDERS: 16, Lane.BACKGROUND: 8}
-"""Each lane's own (`svc_actors.store.lanes`). An order keeps its
-connection for a dozen turns of the event loop, so that a crowd of them needs more than PostgreSQL has cores for."""
+"""Each lane's own (`svc_actors.store.lanes`). An order keeps its connection for a dozen turns of the event loop, so
+that a crowd of them needs more than PostgreSQL has cores for."""
 COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "day_numbers")
 """The views that count the lists whose numbers are kept."""
 DRAIN_SECONDS = 10.0
@@ -237,12 +237,8 @@ async def _forget(database: Database) -> None:
 
 async def _tell_of_certificates(database: Database, problem: str | None) -> None:
     """The alert of the certificates that browsers are shown, opened and closed."""
-    if problem is None:
-        await database.transact(partial(close_alert, key="certificate"))
-    else:
-        await database.transact(
-            partial(raise_alert, key="certificate", message=problem + ".", severity=Severity.CRITICAL)
-        )
+    message = None if problem is None else problem + "."
+    await database.transact(partial(set_alert, key="certificate", message=message, severity=Severity.CRITICAL))
 
 
 def _watch(app: App, services: Controller, disk: DiskGuard | None) -> None:

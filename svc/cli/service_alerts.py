@@ -10,12 +10,14 @@ Invariants:
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 
-from svc_actors.alerts import close_alert, close_alerts, raise_alert
+from svc_actors.alerts import close_alerts, set_alert
 from svc_actors.runtime import ActorAlert, AlertKind
 from svc_actors.runtime.supervision import log_alert
-from svc_actors.store import Database, Transaction
+from svc_actors.store import Database
 
 
 class _PartAlerts:
@@ -45,15 +47,7 @@ class _PartAlerts:
             await self._said.wait()
 
     async def _write(self, part: str, message: str | None) -> None:
-        key = f"{self._prefix}{part}"
-
-        async def write(tx: Transaction) -> None:
-            if message is None:
-                await close_alert(tx, key)
-            else:
-                await raise_alert(tx, key, message)
-
-        await self._database.transact(write)
+        await self._database.transact(partial(set_alert, key=f"{self._prefix}{part}", message=message))
         if self._unwritten[part] == message:  # Else there is news already, which is written next.
             del self._unwritten[part]
 

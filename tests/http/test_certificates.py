@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 import trio.testing
 
-from svc_http.certificates import LOOK_EVERY, Certificates, TlsFiles
+from svc_http.certificates import Certificates, TlsFiles
 from tests.support.certificates import self_signed
 
 
@@ -43,70 +41,48 @@ def of(files: TlsFiles) -> bytes:
     return ssl.PEM_cert_to_DER_cert(files.certificate.read_text())
 
 
-@asynccontextmanager
-async def watched(certificates: Certificates) -> AsyncIterator[list[str | None]]:
-    told: list[str | None] = []
-
-    async def tell(problem: str | None) -> None:
-        told.append(problem)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(certificates.watch, tell)
-        await trio.testing.wait_all_tasks_blocked()
-        yield told
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_link_that_leads_to_another_certificate_is_shown_to_the_next_client(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_link_that_leads_to_another_certificate_is_shown_to_the_next_client(tmp_path: Path) -> None:
     """As certbot renews: it makes new files, and lets the links lead to them."""
     first, second = made(tmp_path / "1"), made(tmp_path / "2")
     live = tmp_path / "live"
     live.symlink_to(tmp_path / "1")
     certificates = Certificates(TlsFiles(live / "certificate.pem", live / "key.pem"))
     listening = certificates.context(bare)
-    async with watched(certificates):
-        assert await shown(listening) == of(first)
+    assert await shown(listening) == of(first)
 
-        (tmp_path / "new").symlink_to(tmp_path / "2")
-        os.replace(tmp_path / "new", live)
-        await trio.sleep(LOOK_EVERY + 1)
+    (tmp_path / "new").symlink_to(tmp_path / "2")
+    os.replace(tmp_path / "new", live)
+    await certificates.look()
 
-        assert await shown(listening) == of(second)
+    assert await shown(listening) == of(second)
 
 
-async def test_files_that_do_not_belong_together_change_nothing_and_are_told_until_they_do(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_files_that_do_not_belong_together_change_nothing_and_are_told_until_they_do(tmp_path: Path) -> None:
     files, renewed = made(tmp_path / "1"), made(tmp_path / "2")
     before, after = of(files), of(renewed)
     certificates = Certificates(files)
     listening = certificates.context(bare)
-    async with watched(certificates) as told:
-        os.replace(renewed.certificate, files.certificate)
-        await trio.sleep(LOOK_EVERY + 1)
 
-        assert await shown(listening) == before
-        assert told[-1] is not None
-        assert "cannot be used, and the one before it is still shown" in told[-1]
+    os.replace(renewed.certificate, files.certificate)
+    problem = await certificates.look()
 
-        os.replace(renewed.key, files.key)
-        await trio.sleep(LOOK_EVERY + 1)
+    assert await shown(listening) == before
+    assert "cannot be used, and the one before it is still shown" in (problem or "")
 
-        assert await shown(listening) == after
-        assert "cannot be used" not in (told[-1] or "")
+    os.replace(renewed.key, files.key)
+    problem = await certificates.look()
+
+    assert await shown(listening) == after
+    assert "cannot be used" not in (problem or "")
 
 
-async def test_a_certificate_that_ends_soon_is_told(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_certificate_that_ends_soon_is_told(tmp_path: Path) -> None:
     certificates = Certificates(made(tmp_path / "1"))
     certificates.context(bare)
 
-    async with watched(certificates) as told:
-        [problem] = told
+    problem = await certificates.look()
 
-    assert problem is not None
-    assert "was not renewed" in problem
+    assert "was not renewed" in (problem or "")
 
 
 async def test_who_asks_for_a_name_gets_its_certificate_and_everybody_else_the_one_shown(tmp_path: Path) -> None:

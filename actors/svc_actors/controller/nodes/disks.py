@@ -16,13 +16,12 @@ from uuid import UUID
 
 import structlog
 
-from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.disk_space import Level, Space, read_thresholds
 from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import Capacity
 
 _GIB: Final = 2**30
-_SEVERITIES: Final = {Level.WARNING: Severity.WARNING, Level.CRITICAL: Severity.CRITICAL}
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +81,7 @@ async def _record(tx: Transaction, *, node_id: UUID, capacity: Capacity, level: 
         tx,
         disk_alert(node_id),
         f"The disk of node {node['name']} for images and machines is {space}{consequence}.",
-        severity=_SEVERITIES[level],
+        severity=level.severity,
         resource_kind="node",
         resource_id=node_id,
     )
