@@ -25,7 +25,15 @@ ORDER = ToyMakeRequest(id="ball", size=1, idempotency_key="k")
 def context(database: Database, token: UUID | None = None) -> Context[ExampleServices]:
     token = token or UUID(int=1)
     principal = Principal(user_id=UUID(int=2), email="a@b", role=Role.CUSTOMER, scopes=None, token_id=token)
-    caller = Caller(principal.user_id, "a@b", "customer", Via.TOKEN, None, None, token, None, "request", "toy.make")
+    caller = Caller(
+        actor_id=principal.user_id,
+        actor="a@b",
+        role="customer",
+        via=Via.TOKEN,
+        token_id=token,
+        request_id="request",
+        operation="toy.make",
+    )
     services = ExampleServices(database, Sealer(bytes(32)), EventLog(database))
     return Context(principal=principal, caller=caller, services=services, response=Toy)
 

@@ -22,14 +22,9 @@ from svc_actors.store import Caller, Database, Via
 
 _WHOLE = ("overview.show", "network.list")
 CALLER = Caller(
-    actor_id=None,
     actor="root@example.org",
     role="administrator",
     via=Via.SESSION,
-    impersonation_id=None,
-    impersonator_id=None,
-    token_id=None,
-    address=None,
     request_id="x",
     operation="x",
 )

@@ -53,10 +53,7 @@ class Api:
             actor=self.principal.display,
             role=self.principal.role.value if self.principal.role else "",
             via=Via.TOKEN,
-            impersonation_id=None,
-            impersonator_id=None,
             token_id=self.principal.token_id,
-            address=None,
             request_id=str(uuid4()),
             operation=name,
         )

@@ -47,14 +47,9 @@ from svc_nodeagent.protocol import (
 
 DIGEST = "a" * 64
 ADMINISTRATOR = Caller(
-    actor_id=None,
     actor="admin@example.com",
     role="administrator",
     via=Via.TOKEN,
-    impersonation_id=None,
-    impersonator_id=None,
-    token_id=None,
-    address=None,
     request_id="test",
     operation="test",
 )

@@ -31,7 +31,14 @@ from tests.support.gateway import NodeOnDisk
 R = TypeVar("R")
 A = TypeVar("A")
 ADMINISTRATOR = Principal(uuid4(), "admin@example.com", Role.ADMINISTRATOR, frozenset(Scope))
-CALLER = Caller(None, "admin@example.com", "administrator", Via.SYSTEM, None, None, None, "127.0.0.1", "r", "test")
+CALLER = Caller(
+    actor="admin@example.com",
+    role="administrator",
+    via=Via.SYSTEM,
+    address="127.0.0.1",
+    request_id="r",
+    operation="test",
+)
 
 
 @dataclass

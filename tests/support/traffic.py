@@ -17,14 +17,9 @@ from svc_nodeagent.protocol import NodeOperation, NodeTraffic, OperationResult, 
 
 NOVEMBER = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ADMINISTRATOR = Caller(
-    actor_id=None,
     actor="admin@example.com",
     role="administrator",
     via=Via.TOKEN,
-    impersonation_id=None,
-    impersonator_id=None,
-    token_id=None,
-    address=None,
     request_id="test",
     operation="plan.traffic",
 )

@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Caller:
     """Whose request it is.
 
@@ -43,16 +43,16 @@ class Caller:
     sessions).
     """
 
-    actor_id: UUID | None
     actor: str
     role: str
     via: Via
-    impersonation_id: UUID | None
-    impersonator_id: UUID | None
-    token_id: UUID | None
-    address: str | None
     request_id: str
     operation: str
+    actor_id: UUID | None = None
+    impersonation_id: UUID | None = None
+    impersonator_id: UUID | None = None
+    token_id: UUID | None = None
+    address: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,9 @@ class Target:
 def service_itself(operation: str) -> Caller:
     """The caller of what the service does by itself."""
     return Caller(
-        actor_id=None,
         actor="system",
         role="system",
         via=Via.SYSTEM,
-        impersonation_id=None,
-        impersonator_id=None,
-        token_id=None,
-        address=None,
         request_id=f"system-{uuid4()}",
         operation=operation,
     )

@@ -49,6 +49,7 @@ from svc_nodeagent.protocol import (
     DomainState,
     Done,
     FailureCode,
+    MachineOperation,
     NetworkResult,
     NetworkSpec,
     OperationResult,
@@ -73,19 +74,6 @@ UNDO_SECONDS = 20.0
 """For removing what a failed creation has made; a host that takes longer is told again when the machine is deleted."""
 log = structlog.get_logger()
 
-MachineOperation = (
-    VmCreate
-    | VmStart
-    | VmShutdown
-    | VmReboot
-    | VmForceStop
-    | VmReset
-    | VmDelete
-    | VmUpdate
-    | VmSetPassword
-    | VmNetApply
-    | VmNetRelease
-)
 _OFF = (DomainState.STOPPED, DomainState.CRASHED)
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "ConsoleOpen",
     "ImagePull",
     "ImageRemove",
+    "MachineOperation",
     "NodeInventory",
     "NodeNetProbe",
     "NodeOperation",
@@ -222,7 +223,7 @@ class CertificateRenew(Wire):
     op: Literal["node.certificate.renew"] = "node.certificate.renew"
 
 
-NodeOperation = Annotated[
+MachineOperation = (
     VmCreate
     | VmStart
     | VmShutdown
@@ -232,9 +233,14 @@ NodeOperation = Annotated[
     | VmDelete
     | VmUpdate
     | VmSetPassword
-    | VmMetrics
     | VmNetApply
     | VmNetRelease
+)
+"""What changes one machine, or what the host carries for it."""
+
+NodeOperation = Annotated[
+    MachineOperation
+    | VmMetrics
     | NodeNetProbe
     | NodeTraffic
     | NodeInventory

@@ -128,13 +128,9 @@ async def announce(tx: Transaction, node: NodeRecord, change: str) -> None:
 def node_itself(node_id: UUID, name: str, operation: str, *, address: str | None = None) -> Caller:
     """The caller of what a node does on its own account."""
     return Caller(
-        actor_id=None,
         actor=f"node:{name}",
         role="node",
         via=Via.NODE,
-        impersonation_id=None,
-        impersonator_id=None,
-        token_id=None,
         address=address,
         request_id=f"node-{node_id}",
         operation=operation,
