@@ -44,7 +44,7 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="tests/faults at full length: hours instead of minutes")
+    parser.addoption("--full", action="store_true", help="faults at full length: hours instead of minutes")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

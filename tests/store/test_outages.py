@@ -12,7 +12,10 @@ from svc_actors.store import Database, NotificationKind
 from svc_actors.store import database as pool_module
 from tests.support.postgres_server import PATIENCE, answered, kill_server, own_server, until
 
-ALIKE = 0.6
+AS_BEFORE = 0.95
+PACE = 0.1
+"""Seconds from one write of a writer to its next: few enough that a busy machine acknowledges as many as an idle one,
+so that a share is missing only where writes wait or fail."""
 
 
 async def terminate_all_others(database: Database) -> None:
@@ -109,9 +112,10 @@ async def test_no_acknowledged_write_is_lost_when_the_server_is_killed_under_loa
         assert database.statistics().in_use == 0
 
 
-async def test_throughput_is_back_within_seconds_of_each_of_twenty_outages() -> None:
+async def test_throughput_is_back_within_seconds_of_each_outage(request: pytest.FixtureRequest) -> None:
     """The server killed, its backends killed, more writers than connections: no acknowledged write is lost, and in some
-    second of the next ten as many are acknowledged as before, but for what a busy machine does to single seconds."""
+    second of the next ten as many are acknowledged as before."""
+    outages = 20 if request.config.getoption("--full") else 4
     async with own_server() as (url, folder), Database.open(url, size=4) as database:
         await database.execute("CREATE TABLE entry (writer int, number int, PRIMARY KEY (writer, number))")
         acknowledged: set[tuple[int, int]] = set()
@@ -119,6 +123,7 @@ async def test_throughput_is_back_within_seconds_of_each_of_twenty_outages() -> 
 
         async def write(writer: int) -> None:
             number = 0
+            due = trio.current_time()
             while not stop.is_set():
                 number += 1
                 try:
@@ -128,8 +133,8 @@ async def test_throughput_is_back_within_seconds_of_each_of_twenty_outages() -> 
                 except ServiceError as error:
                     if error.code is not ErrorCode.UNAVAILABLE:
                         raise
-                    # As any client does that was told to try again.
-                    await trio.sleep(0.01)
+                due = max(due + PACE, trio.current_time())
+                await trio.sleep_until(due)
 
         async def rate() -> int:
             before = len(acknowledged)
@@ -144,16 +149,16 @@ async def test_throughput_is_back_within_seconds_of_each_of_twenty_outages() -> 
             for writer in range(16):
                 nursery.start_soon(write, writer)
             await rate()
-            for outage in range(20):
+            for outage in range(outages):
                 before = await rate()
                 if outage % 2:
                     await answered(terminate)
                 else:
                     kill_server(folder)
                 rates: list[int] = []
-                while len(rates) < 10 and max(rates, default=0) < ALIKE * before:
+                while len(rates) < 10 and max(rates, default=0) < AS_BEFORE * before:
                     rates.append(await rate())
-                if max(rates) < ALIKE * before:
+                if max(rates) < AS_BEFORE * before:
                     slow.append(f"outage {outage}: {before} a second before, then {rates}")
             stop.set()
         written = {(row["writer"], row["number"]) for row in await database.fetch("SELECT writer, number FROM entry")}
