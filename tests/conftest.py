@@ -24,6 +24,7 @@ import trio
 
 from svc_actors.store import Database, embedded, grant_service, migrate
 from svc_actors.store.embedded import OWNER_ROLE, SERVICE_ROLE
+from tests.support.logs import plain_logs
 
 _MEMORY = "/dev/shm"
 _TEMPLATE = "svc_template"
@@ -41,6 +42,7 @@ def pytest_configure() -> None:
     starts: the tests that interrupt one would wait for nothing."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    plain_logs()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,6 +16,7 @@ import pytest
 import structlog
 
 from svc_http.logs import configure
+from tests.support.logs import plain_logs
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def logging_to(stream: TextIO) -> Iterator[None]:
     handlers, level = root.handlers[:], root.level
     configure(stream=stream)
     yield
-    structlog.reset_defaults()
+    plain_logs()
     root.handlers, root.level = handlers, level
 
 

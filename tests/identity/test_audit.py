@@ -89,8 +89,8 @@ async def test_nobody_changes_anything_without_signing_in_and_leaves_no_row_behi
 
 async def test_strangers_cannot_fill_the_audit(house: IdentityHarness) -> None:
     began = trio.current_time()
-    for number in range(300):
-        browser = house.browser(f"198.51.{number // 250}.{number % 250}")
+    for number in range(140):
+        browser = house.browser(f"198.51.100.{number}")
         await browser.post("/auth/login", {"email": f"nobody{number}@example.org", "password": "guess"})
     minutes = (trio.current_time() - began) / 60
     assert 100 <= len(await house.audit()) <= 120 * (1 + minutes) + 1

@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from svc_nodeagent.telemetry import configure_logging
+from tests.support.logs import plain_logs
 
 
 def test_a_log_on_a_full_disk_fails_nobody_and_goes_on_with_space(
@@ -30,6 +31,6 @@ def test_a_log_on_a_full_disk_fails_nobody_and_goes_on_with_space(
             os.close(space)
             structlog.get_logger("test").info("after")
         finally:
-            structlog.reset_defaults()
+            plain_logs()
 
     assert json.loads(log.read_text().splitlines()[-1])["event"] == "after"
