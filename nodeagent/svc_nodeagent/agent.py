@@ -31,7 +31,7 @@ from svc_nodeagent.host import Host, OpenStream
 from svc_nodeagent.journal import Journal
 from svc_nodeagent.protocol import (
     MANY,
-    PROTOCOL_VERSION,
+    SPOKEN,
     Acknowledge,
     Cancel,
     ConsoleOpen,
@@ -42,6 +42,7 @@ from svc_nodeagent.protocol import (
     Renewal,
     Renewed,
     Request,
+    Versions,
     Welcome,
 )
 from svc_nodeagent.relay import relay
@@ -68,9 +69,16 @@ class Patience:
 
 class Agent:
     def __init__(
-        self, folder: AgentFolder, journal: Journal, *, patience: Patience | None = None, seed: int | None = None
+        self,
+        folder: AgentFolder,
+        journal: Journal,
+        *,
+        patience: Patience | None = None,
+        seed: int | None = None,
+        versions: Versions = SPOKEN,
     ) -> None:
         self.folder = folder
+        self._versions = versions
         self.enrolment = folder.read_enrolment()
         self.identity = Identity.load(folder.identity, folder.authority)
         # Left by a process that died while a renewal was being proven: the controller may already insist on it.
@@ -87,6 +95,8 @@ class Agent:
         self._online = trio.Event()
         self._stop = trio.Event()
         self._interrupted = tuple(journal.begun)
+        self.offline_reason: str | None = None
+        """Why the last connection was over, until one stands."""
         self._log = log.bind(node_id=str(self.enrolment.node_id))
         self._host: Host
         self._dispatcher: Dispatcher
@@ -169,6 +179,7 @@ class Agent:
         try:
             await connection.run()
         except NotConnected as ended:
+            self.offline_reason = str(ended)
             self._log.info("connection.ended", reason=str(ended))
         except Exception:
             # As any other end of a connection: what runs goes on, and the next one tells of it.
@@ -183,24 +194,30 @@ class Agent:
             self.enrolment,
             identity,
             self._host,
+            versions=self._versions,
             hello=self._hello,
             welcomed=self._welcomed,
             received=self._received,
         )
 
-    def _hello(self) -> Hello:
+    def _hello(self, version: int) -> Hello:
         return Hello(
-            protocol=PROTOCOL_VERSION,
+            protocol=version,
             agent_version=agent_version(),
             boot_id=self.boot_id,
             unacknowledged=self._dispatcher.unacknowledged[:MANY],  # the rest is told when it is asked for
         )
 
     def _welcomed(self, connection: Connection, welcome: Welcome) -> None:
-        self._log.info("connection.welcomed", heartbeat_seconds=welcome.heartbeat_seconds)
+        self._log.info(
+            "connection.welcomed",
+            heartbeat_seconds=welcome.heartbeat_seconds,
+            protocol=welcome.protocol,
+            controller=welcome.controller,
+        )
         if connection.identity is not self.identity:
             self._adopt(connection)
-        self._live = connection
+        self._live, self.offline_reason = connection, None
         self._online.set()
         self._dispatcher.attach(connection.outbox)
         if self._interrupted:

@@ -4,7 +4,8 @@ Invariants:
 
 - a connection counts as made when `Welcome` has arrived, and everything before has a deadline;
 - it is held dead when a ping is not answered within three heartbeats, whatever TCP believes;
-- a frame that is not understood ends the connection, and the log says which.
+- a frame that is not understood ends the connection, and the log says which;
+- the version is agreed on before the hello; a controller that speaks none of ours is left with a reason that says so.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from typing import NoReturn
 import structlog
 import trio
 from pydantic import ValidationError
-from trio_websocket import ConnectionClosed, HandshakeError, WebSocketConnection, wrap_client_stream
+from trio_websocket import (
+    ConnectionClosed,
+    ConnectionRejected,
+    HandshakeError,
+    WebSocketConnection,
+    wrap_client_stream,
+)
 
 from svc_nodeagent.config import Enrolment, Identity
 from svc_nodeagent.dispatch import Outbox
@@ -26,13 +33,17 @@ from svc_nodeagent.protocol import (
     AGENT_PATH,
     DOWN,
     MAX_FRAME_BYTES,
-    PROTOCOL_VERSION,
+    MOST_TEXT,
     Capacity,
     DownFrame,
     Heartbeat,
     Hello,
+    Versions,
     Welcome,
+    encode,
+    offered_by,
 )
+from svc_nodeagent.version import agent_version
 
 HANDSHAKE_SECONDS = 15.0
 HEARTBEATS_UNTIL_DEAD = 3
@@ -91,7 +102,8 @@ class Connection:
         identity: Identity,
         host: Host,
         *,
-        hello: Callable[[], Hello],
+        versions: Versions,
+        hello: Callable[[int], Hello],
         welcomed: Callable[[Connection, Welcome], None],
         received: Callable[[DownFrame], None],
     ) -> None:
@@ -100,6 +112,7 @@ class Connection:
         self.ended = trio.Event()
         self._enrolment = enrolment
         self._host = host
+        self._versions = versions
         self._hello = hello
         self._welcomed = welcomed
         self._received = received
@@ -135,7 +148,7 @@ class Connection:
                 socket, welcome = await self._greet(nursery, stream)
                 try:
                     self._welcomed(self, welcome)
-                    nursery.start_soon(self._write, socket)
+                    nursery.start_soon(self._write, socket, welcome.protocol)
                     nursery.start_soon(self._beat, welcome.heartbeat_seconds)
                     nursery.start_soon(self._ping, socket, welcome.heartbeat_seconds)
                     while True:
@@ -158,16 +171,29 @@ class Connection:
                     message_queue_size=64,
                     max_message_size=MAX_FRAME_BYTES,
                     receive_buffer_size=None,
+                    subprotocols=self._versions.names,
+                    extra_headers=[(b"User-Agent", f"svc-nodeagent/{agent_version()}".encode())],
                 )
-                await socket.send_message(self._hello().model_dump_json())
+                version = self._agreed(socket.subprotocol)
+                await socket.send_message(encode(self._hello(version), version))
                 first = _parse(await socket.get_message())
         except trio.TooSlowError:
             raise NotConnected(f"the controller did not welcome within {HANDSHAKE_SECONDS:g} seconds") from None
         if not isinstance(first, Welcome):
             raise NotConnected(f"the controller's first frame was {first.frame!r} instead of a welcome")
-        if first.protocol != PROTOCOL_VERSION or first.node_id != self._enrolment.node_id:
+        if first.protocol != version or first.node_id != self._enrolment.node_id:
             raise NotConnected(f"the controller speaks protocol {first.protocol} and takes us for {first.node_id}")
         return socket, first
+
+    def _agreed(self, chosen: str | None) -> int:
+        """The version that the controller chose, or speaks without a choice."""
+        version = self._versions.agree(offered := offered_by([chosen] if chosen else []))
+        if version is None:
+            raise NotConnected(
+                f"the controller speaks protocol {offered[-1]}, this agent (release {agent_version()}) speaks"
+                f" {self._versions}; upgrade the controller, or install the agent of its release"
+            )
+        return version
 
     async def _fail_with(self, stream: _Watched) -> None:
         """The websocket library does not notice a stream that ends before its handshake; this does."""
@@ -175,10 +201,10 @@ class Connection:
         await trio.sleep(0.1)  # Frames already read, a reason for the closing among them, come first.
         raise NotConnected("the controller ended the connection")
 
-    async def _write(self, socket: WebSocketConnection) -> None:
+    async def _write(self, socket: WebSocketConnection, version: int) -> None:
         while True:
             for frame in await self.outbox.take():
-                await socket.send_message(frame.model_dump_json())
+                await socket.send_message(encode(frame, version))
 
     async def _beat(self, seconds: float) -> None:
         """A host that hangs does not silence the agent: the last known capacity is repeated."""
@@ -249,4 +275,6 @@ def _reason(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, ConnectionClosed) and error.reason is not None:
         return f"closed by the controller: {error.reason.reason or error.reason.name}"
+    if isinstance(error, ConnectionRejected) and error.body:
+        return f"refused by the controller: {error.body[:MOST_TEXT].decode(errors='replace')}"
     return str(error) or type(error).__name__

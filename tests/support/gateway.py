@@ -21,6 +21,7 @@ from svc_nodeagent.enrol import new_key, private_pem, signing_request
 from svc_nodeagent.host import Host, OpenStream
 from svc_nodeagent.journal import Journal
 from svc_nodeagent.protocol import (
+    SPOKEN,
     Account,
     DiskSpec,
     DomainChanged,
@@ -34,6 +35,7 @@ from svc_nodeagent.protocol import (
     SeedSpec,
     Topology,
     UrlSource,
+    Versions,
     VmCreate,
 )
 from svc_nodeagent.simulated import Behaviour, SimulatedHost
@@ -47,18 +49,22 @@ class Heard:
     """What the gateway's hooks were told."""
 
     connected: list[UUID] = field(default_factory=list)
+    hellos: list[Hello] = field(default_factory=list)
     disconnected: list[UUID] = field(default_factory=list)
     changes: list[tuple[UUID, DomainChanged]] = field(default_factory=list)
     unauthorised: list[tuple[UUID, str]] = field(default_factory=list)
+    refused: list[tuple[UUID, str]] = field(default_factory=list)
 
     def hooks(self) -> GatewayHooks:
-        def connected(node_id: UUID, _: Hello) -> None:
+        def connected(node_id: UUID, hello: Hello) -> None:
             self.connected.append(node_id)
+            self.hellos.append(hello)
 
         return GatewayHooks(
             connected=connected,
             disconnected=self.disconnected.append,
             domain_changed=lambda node_id, change: self.changes.append((node_id, change)),
+            refused=lambda node_id, reason: self.refused.append((node_id, reason)),
             unauthorised_report=lambda node_id, what: self.unauthorised.append((node_id, what)),
         )
 
@@ -75,7 +81,7 @@ class GatewayHarness:
     _gateway_scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     _gateway_ended: trio.Event = field(default_factory=trio.Event)
 
-    async def start_gateway(self) -> Gateway:
+    async def start_gateway(self, versions: Versions = SPOKEN) -> Gateway:
         """A first one, or after `stop_gateway` another one on the same port, as after a restart of the controller."""
         self.gateway = Gateway(
             self.authority,
@@ -85,6 +91,7 @@ class GatewayHarness:
             heartbeat_seconds=1.0,
             hooks=self.heard.hooks(),
             find_file=lambda key: self.folder / "files" / key,
+            versions=versions,
         )
         self._gateway_scope, self._gateway_ended = trio.CancelScope(), trio.Event()
 
@@ -149,10 +156,10 @@ class NodeOnDisk:
         self.folder.write(self.folder.enrolment, enrolment.model_dump_json().encode())
 
     @asynccontextmanager
-    async def running(self, patience: Patience = BRISK) -> AsyncIterator[Agent]:
+    async def running(self, patience: Patience = BRISK, versions: Versions = SPOKEN) -> AsyncIterator[Agent]:
         """An agent process; leaving the block kills it, without a goodbye."""
         journal = Journal.open(self.folder.journal)
-        agent = Agent(self.folder, journal, patience=patience, seed=1)
+        agent = Agent(self.folder, journal, patience=patience, seed=1, versions=versions)
 
         def open_host(_: OpenStream) -> AbstractAsyncContextManager[Host]:
             return _shared(self.host)

@@ -14,7 +14,8 @@ Rules both sides keep:
    after a lost connection is answered from the journal, or joins the run still under way; it is never executed twice.
 2. The journal keeps an outcome until the controller acknowledges it.
 3. Operations are idempotent besides: each states what shall be, and finding it so is success.
-4. Unknown fields are refused on both sides; `PROTOCOL_VERSION` changes when a field does.
+4. Unknown fields are refused on both sides; the version changes when a field does, and both ends speak the version
+   before as well (versions.py).
 """
 
 from __future__ import annotations
@@ -96,7 +97,6 @@ from svc_nodeagent.protocol.values import (
     MANY,
     MAX_FRAME_BYTES,
     MOST_TEXT,
-    PROTOCOL_VERSION,
     STREAM_ALPN,
     Address,
     Count,
@@ -112,6 +112,16 @@ from svc_nodeagent.protocol.values import (
     Topology,
     Wire,
 )
+from svc_nodeagent.protocol.versions import (
+    PROTOCOL_VERSION,
+    SPOKEN,
+    Since,
+    Versions,
+    encode,
+    name_of,
+    needed,
+    offered_by,
+)
 
 __all__ = [
     "CONTROLLER_NAME",
@@ -122,6 +132,7 @@ __all__ = [
     "MAX_FRAME_BYTES",
     "MOST_TEXT",
     "PROTOCOL_VERSION",
+    "SPOKEN",
     "STREAM_ALPN",
     "UP",
     "Account",
@@ -187,6 +198,7 @@ __all__ = [
     "Request",
     "Result",
     "SeedSpec",
+    "Since",
     "Size",
     "Spoof",
     "StateCause",
@@ -197,6 +209,11 @@ __all__ = [
     "TransportProtocol",
     "UpFrame",
     "UrlSource",
+    "Versions",
     "Welcome",
     "Wire",
+    "encode",
+    "name_of",
+    "needed",
+    "offered_by",
 ]

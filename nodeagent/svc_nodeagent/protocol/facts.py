@@ -30,13 +30,14 @@ class Facts:
     """`task_seconds`: after how long a task that consists of this operation ends for want of an outcome; None where no
     task does. `recorded`: the agent writes it into its journal; what changes nothing that outlives it is not, and is
     simply run again. `repeatable`: done again after an interruption it does no harm. `yields_to_force_stop`: a forced
-    stop supersedes it."""
+    stop supersedes it. `since`: the version of the protocol that has it first."""
 
     lane: Lane
     task_seconds: float | None = None
     recorded: bool = True
     repeatable: bool = True
     yields_to_force_stop: bool = False
+    since: int = 0
 
 
 QUERY = Facts(Lane.QUERIES, recorded=False)

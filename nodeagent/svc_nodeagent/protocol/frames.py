@@ -11,16 +11,19 @@ from pydantic import Field, TypeAdapter
 from svc_nodeagent.protocol.operations import NodeOperation
 from svc_nodeagent.protocol.results import Capacity, OperationResult
 from svc_nodeagent.protocol.values import MANY, DomainState, FailureCode, Id, Name, Pem, StateCause, Text, Wire
+from svc_nodeagent.protocol.versions import Since
 
 
 class Welcome(Wire):
-    """Answer to `Hello`. The agent sends a heartbeat at least this often, and holds the connection dead after three."""
+    """Answer to `Hello`. The agent sends a heartbeat at least this often, and holds the connection dead after three.
+    `protocol` is the version agreed on, `controller` the release."""
 
     frame: Literal["welcome"] = "welcome"
     protocol: int
     node_id: UUID
     heartbeat_seconds: float
     controller_time: datetime
+    controller: Annotated[Name | None, Since(4)] = None
 
 
 class Request(Wire):
@@ -59,7 +62,8 @@ DownFrame = Annotated[Welcome | Request | Cancel | Acknowledge | Renewed, Field(
 
 
 class Hello(Wire):
-    """First frame of a connection. `unacknowledged`: operations the journal still holds, running or ended."""
+    """First frame of a connection. `protocol` is the version agreed on, `agent_version` the release.
+    `unacknowledged`: operations the journal still holds, running or ended."""
 
     frame: Literal["hello"] = "hello"
     protocol: int

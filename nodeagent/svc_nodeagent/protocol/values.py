@@ -8,7 +8,6 @@ from typing import Annotated, NewType
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-PROTOCOL_VERSION = 3
 AGENT_PATH = "/agent"
 STREAM_ALPN = "svc-stream/1"
 MAX_FRAME_BYTES = 4 * 1024 * 1024

@@ -59,19 +59,29 @@ class Overcommit(Model):
     disk: float
 
 
+class NodeAgent(Model):
+    """The release of the agent, and the version of the protocol that it speaks with the controller."""
+
+    version: str
+    protocol: int
+
+
 class NodeModel(Model):
-    """`capacity` and `disk` are null until the node was first seen. `seen_at` is when it was last heard of."""
+    """`capacity`, `disk` and `agent` are null until the node was first seen. `seen_at` is when it was last heard of.
+    `state_reason` says why a node cannot be online, where that is known."""
 
     id: UUID
     name: str
     location: LocationName
     state: NodeState
+    state_reason: str | None
     mode: NodeMode
     maintenance: bool
     overcommit: Overcommit
     capacity: NodeCapacity | None
     allocated: Allocated
     disk: NodeDisk | None
+    agent: NodeAgent | None
     connected_at: datetime | None
     seen_at: datetime | None
     created_at: datetime

@@ -19,6 +19,7 @@ from svc.controller.nodes.models import (
     HealthCheck,
     HealthStatus,
     LocationName,
+    NodeAgent,
     NodeCapacity,
     NodeDetail,
     NodeDisk,
@@ -116,6 +117,7 @@ class NodeSamplesRequest(PageRequest):
         "free=capacity.memory_free_mib",
         "disk free=capacity.disk_free_gib",
         "promised=disk.promised_gib",
+        "agent=agent.version",
         "seen=seen_at",
     ),
 )
@@ -332,6 +334,7 @@ def _shown(services: Controller, node: NodeRecord, allocated: Mapping[UUID, Allo
         "name": node.name,
         "location": LocationName(id=node.location_id, name=node.location_name),
         "state": node.state,
+        "state_reason": node.state_reason,
         "mode": node.mode,
         "maintenance": node.maintenance,
         "overcommit": Overcommit(cpu=node.cpu_overcommit, memory=node.memory_overcommit, disk=node.disk_overcommit),
@@ -347,6 +350,9 @@ def _shown(services: Controller, node: NodeRecord, allocated: Mapping[UUID, Allo
             promisable_gib=capacity.disk_gib * node.disk_overcommit,
             level=node.disk_level,
         ),
+        "agent": None
+        if node.agent_version is None or node.agent_protocol is None
+        else NodeAgent(version=node.agent_version, protocol=node.agent_protocol),
         "connected_at": node.connected_at,
         "seen_at": heartbeat.at if heartbeat is not None else node.seen_at,
         "created_at": node.created_at,

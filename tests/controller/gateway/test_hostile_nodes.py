@@ -17,6 +17,7 @@ from svc_nodeagent.protocol import (
     AGENT_PATH,
     MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
+    SPOKEN,
     Done,
     Hello,
     OperationId,
@@ -34,7 +35,7 @@ async def hostile(node: NodeOnDisk) -> AsyncIterator[WebSocketConnection]:
     identity = Identity.load(node.folder.identity, node.folder.authority)
     stream = await dial(node.folder.read_enrolment(), identity.control)
     async with trio.open_nursery() as nursery:
-        socket = await wrap_client_stream(nursery, stream, "localhost", AGENT_PATH)
+        socket = await wrap_client_stream(nursery, stream, "localhost", AGENT_PATH, subprotocols=SPOKEN.names)
         hello = Hello(protocol=PROTOCOL_VERSION, agent_version="1", boot_id="hostile")
         await socket.send_message(hello.model_dump_json())
         await socket.get_message()

@@ -18,8 +18,9 @@ from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch, mac
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent.enrol import EnrolmentRefused, new_key, signing_request
-from svc_nodeagent.protocol import DomainState
-from tests.support.gateway import NodeOnDisk, until
+from svc_nodeagent.protocol import PROTOCOL_VERSION, DomainState, Versions
+from svc_nodeagent.version import agent_version
+from tests.support.gateway import BRISK, NodeOnDisk, until
 from tests.support.node_api import NodeApiHarness, open_site
 
 
@@ -309,3 +310,26 @@ async def test_a_refused_enrolment_leaves_the_identity_of_the_host_as_it_was(sit
     assert (node.folder.identity.read_bytes(), node.folder.enrolment.read_bytes()) == before
     async with node.running():
         await site.until_state(node.node_id, NodeState.ONLINE)
+
+
+async def test_a_node_whose_agent_is_of_another_time_says_so_until_it_is_replaced(site: NodeApiHarness) -> None:
+    node = await site.join(await site.bootstrap())
+    alert = "SELECT count(*) FROM alerts WHERE key = $1 AND closed_at IS NULL"
+
+    async with node.running(BRISK, Versions(1, 2)):
+        with trio.fail_after(20):
+            while (reason := (await site.detail(node.node_id)).state_reason) is None:
+                await trio.sleep(0.02)
+
+    assert "speaks protocol 1 to 2" in reason
+    assert "Install the agent of this release" in reason
+    assert await site.count(alert, f"node-agent:{node.node_id}") == 1
+
+    async with node.running():
+        await site.until_state(node.node_id, NodeState.ONLINE)
+
+        detail = await site.detail(node.node_id)
+        assert detail.state_reason is None
+        assert detail.agent is not None
+        assert (detail.agent.version, detail.agent.protocol) == (agent_version(), PROTOCOL_VERSION)
+        assert await site.count(alert, f"node-agent:{node.node_id}") == 0

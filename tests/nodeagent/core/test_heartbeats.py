@@ -31,7 +31,9 @@ async def test_a_heartbeat_comes_once_a_period_however_slow_the_host_is(
     seconds: float, autojump_clock: MockClock
 ) -> None:
     host, nothing = SlowHost(seconds), cast(Any, None)
-    connection = Connection(nothing, nothing, cast(Any, host), hello=nothing, welcomed=nothing, received=nothing)
+    connection = Connection(
+        nothing, nothing, cast(Any, host), versions=nothing, hello=nothing, welcomed=nothing, received=nothing
+    )
 
     with trio.move_on_after(59):
         await connection._beat(5.0)

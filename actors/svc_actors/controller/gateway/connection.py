@@ -4,12 +4,13 @@ Invariants:
 
 - frames down go through a bounded queue that never makes the sender wait: a node that does not read is dropped;
 - silence of three heartbeats ends it, whatever TCP believes;
-- a frame that is not understood ends it, and the log says what was wrong, without what was in it.
+- a frame that is not understood ends it, and the log says what was wrong, without what was in it;
+- the version is agreed on before the hello, and an agent that speaks none of ours is told what to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
@@ -17,17 +18,21 @@ from uuid import UUID
 import structlog
 import trio
 from pydantic import ValidationError
-from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
+from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_server_stream
 
 from svc_nodeagent.protocol import (
     AGENT_PATH,
     MAX_FRAME_BYTES,
-    PROTOCOL_VERSION,
+    SPOKEN,
     UP,
     DownFrame,
     Hello,
     UpFrame,
+    Versions,
     Welcome,
+    encode,
+    name_of,
+    offered_by,
 )
 
 HEARTBEATS_UNTIL_DEAD: Final = 3
@@ -37,6 +42,8 @@ _FRAMES_WAITING: Final = 4
 """Frames read and not yet looked at: with the one being read 20 MiB, the most memory that one node can take here."""
 _CLOSING_SECONDS: Final = 0.5
 _CLOSE_POLICY: Final = 1008
+_UPGRADE_REQUIRED: Final = 426
+_MOST_AGENT_NAME: Final = 100
 log = structlog.get_logger(__name__)
 
 
@@ -44,7 +51,13 @@ class AgentGone(Exception):  # noqa: N818 - named for what it says
     """The connection is over; why, for the log."""
 
 
+class AgentRefused(AgentGone):
+    """It speaks no version of the protocol that is spoken here; the words are for whoever runs the node."""
+
+
 class AgentConnection:
+    """`hello.protocol` is the version agreed on."""
+
     def __init__(self, node_id: UUID, serial: str, socket: WebSocketConnection, hello: Hello) -> None:
         self.node_id = node_id
         self.serial = serial
@@ -96,7 +109,7 @@ class AgentConnection:
     async def _write(self, patience: float) -> None:
         async for frame in self._to_send:
             with trio.move_on_after(patience) as sending:
-                await self._socket.send_message(frame.model_dump_json())
+                await self._socket.send_message(encode(frame, self.hello.protocol))
             if sending.cancelled_caught:
                 raise AgentGone(f"the node took nothing for {patience:g} seconds")
 
@@ -106,6 +119,9 @@ async def greet(
     stream: trio.SSLStream[trio.SocketStream],
     node_id: UUID,
     serial: str,
+    *,
+    versions: Versions = SPOKEN,
+    release: str,
 ) -> AgentConnection:
     """Up to the agent's hello. Raises `AgentGone`."""
     with trio.move_on_after(HELLO_SECONDS):
@@ -119,26 +135,49 @@ async def greet(
         if request.path != AGENT_PATH:
             await request.reject(404)
             raise AgentGone(f"it asked for {request.path!r}")
-        socket = await request.accept()
+        offered = offered_by(request.proposed_subprotocols)
+        version = versions.agree(offered)
+        if version is None:
+            refusal = _refusal(request, offered, versions, release)
+            await request.reject(_UPGRADE_REQUIRED, body=refusal.encode())
+            raise AgentRefused(refusal)
+        name = name_of(version)
+        socket = await request.accept(subprotocol=name if name in request.proposed_subprotocols else None)
         try:
             frame = _parse(await socket.get_message(), node_id)
         except ConnectionClosed:
             raise AgentGone("it closed before its hello") from None
         if not isinstance(frame, Hello):
             raise AgentGone(f"its first frame was {frame.frame!r} instead of a hello")
-        if frame.protocol != PROTOCOL_VERSION:
-            await socket.aclose(_CLOSE_POLICY, f"this controller speaks protocol {PROTOCOL_VERSION}")
-            raise AgentGone(f"it speaks protocol {frame.protocol}, this controller {PROTOCOL_VERSION}")
+        if frame.protocol != version:
+            refusal = f"The agent speaks protocol {frame.protocol} where {version} was agreed on."
+            await socket.aclose(_CLOSE_POLICY, refusal)
+            raise AgentRefused(refusal)
         return AgentConnection(node_id, serial, socket, frame)
     raise AgentGone(f"no hello within {HELLO_SECONDS:g} seconds")
 
 
-def welcome(node_id: UUID, heartbeat_seconds: float) -> Welcome:
+def _refusal(request: WebSocketRequest, offered: Sequence[int], versions: Versions, release: str) -> str:
+    """Both ends' versions, and what to do."""
+    agent = next((value for name, value in request.headers if name.lower() == b"user-agent"), b"svc-nodeagent")
+    peer = Versions(offered[0], offered[-1])
+    if peer.newest < versions.oldest:
+        remedy = "Install the agent of this release on the node: docs/upgrades.md says how."
+    else:
+        remedy = "Upgrade the controller, or install the agent of its release on the node: docs/upgrades.md says how."
+    return (
+        f"The agent ({agent[:_MOST_AGENT_NAME].decode(errors='replace')}) speaks protocol {peer}, this controller"
+        f" (release {release}) speaks {versions}. {remedy}"
+    )
+
+
+def welcome(connection: AgentConnection, heartbeat_seconds: float, release: str) -> Welcome:
     return Welcome(
-        protocol=PROTOCOL_VERSION,
-        node_id=node_id,
+        protocol=connection.hello.protocol,
+        node_id=connection.node_id,
         heartbeat_seconds=heartbeat_seconds,
         controller_time=datetime.now(UTC),
+        controller=release,
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from importlib import metadata
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -26,11 +27,12 @@ from trio_websocket import ConnectionClosed
 from svc_actors.admission import of_strangers
 from svc_actors.allowance import Allowance
 from svc_actors.controller.gateway.authority import Authority, Serial, ServerCertificate
-from svc_actors.controller.gateway.connection import AgentConnection, AgentGone, greet, welcome
+from svc_actors.controller.gateway.connection import AgentConnection, AgentGone, AgentRefused, greet, welcome
 from svc_actors.controller.gateway.operations import NodeOperations, NodeUnavailable, OnProgress, OperationFailed
 from svc_actors.controller.gateway.streams import FindFile, Streams
 from svc_actors.errors import ServiceError, not_found, not_ready, unavailable
 from svc_nodeagent.protocol import (
+    SPOKEN,
     STREAM_ALPN,
     DomainChanged,
     FailureCode,
@@ -44,6 +46,7 @@ from svc_nodeagent.protocol import (
     Renewed,
     Result,
     UpFrame,
+    Versions,
 )
 
 __all__ = ["Gateway", "GatewayHooks", "NodeUnavailable", "OperationFailed"]
@@ -73,6 +76,8 @@ class GatewayHooks:
     disconnected: Callable[[UUID], None] = _nothing
     domain_changed: Callable[[UUID, DomainChanged], None] = _nothing
     heartbeat: Callable[[UUID, Heartbeat], None] = _nothing
+    refused: Callable[[UUID, str], None] = _nothing
+    """A node's agent is of a release that cannot be spoken to; the words say so to whoever runs it."""
     unauthorised_report: Callable[[UUID, str], None] = _nothing
     """A node answered for what is not its own; the answer was refused."""
 
@@ -86,7 +91,8 @@ class _Node:
 
 
 class Gateway:
-    """One a process. `certificate` gives the server's certificate, and is asked again twice a day."""
+    """One a process. `certificate` gives the server's certificate, and is asked again twice a day. `release` is the
+    controller's own."""
 
     def __init__(
         self,
@@ -98,6 +104,8 @@ class Gateway:
         heartbeat_seconds: float = 5.0,
         hooks: GatewayHooks | None = None,
         find_file: FindFile = lambda _: None,
+        versions: Versions = SPOKEN,
+        release: str | None = None,
     ) -> None:
         self.port = port
         self._authority = authority
@@ -105,6 +113,8 @@ class Gateway:
         self._bind_host = bind_host
         self._heartbeat_seconds = heartbeat_seconds
         self._hooks = hooks or GatewayHooks()
+        self._versions = versions
+        self._release = release or metadata.version("svc")
         self._streams = Streams(authority.derive("stream tokens"), find_file)
         self._nodes: dict[UUID, _Node] = {}
         self._arrivals: dict[UUID, trio.Event] = {}
@@ -274,7 +284,12 @@ class Gateway:
     async def _serve(self, node_id: UUID, serial: Serial, tls: trio.SSLStream[trio.SocketStream]) -> None:
         async with trio.open_nursery() as nursery:
             try:
-                connection = await greet(nursery, tls, node_id, serial)
+                connection = await greet(nursery, tls, node_id, serial, versions=self._versions, release=self._release)
+            except AgentRefused as refused:
+                log.warning("gateway.agent_refused", node_id=str(node_id), reason=str(refused))
+                self._hooks.refused(node_id, str(refused))
+                nursery.cancel_scope.cancel()
+                return
             except (AgentGone, ConnectionClosed) as gone:
                 log.warning("gateway.hello_missing", node_id=str(node_id), reason=str(gone))
                 nursery.cancel_scope.cancel()
@@ -291,7 +306,7 @@ class Gateway:
         if node.connection is not None:
             node.connection.drop("replaced by a newer connection of this node")
         node.connection, node.heartbeat = connection, None
-        connection.send(welcome(node_id, self._heartbeat_seconds))
+        connection.send(welcome(connection, self._heartbeat_seconds, self._release))
         send = connection.send
         node.operations.attach(send, connection.hello)
         self._hooks.connected(node_id, connection.hello)

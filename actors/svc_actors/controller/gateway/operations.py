@@ -8,6 +8,7 @@ Nothing here waits for the network: frames are handed to the connection of the m
   from there. What nobody asks for within `KEPT_SECONDS` the agent is told to forget;
 - a cancellation is remembered as long: an agent that still has the operation is told whenever it is connected, and one
   that never had it is not sent it any more;
+- what the agent is too old to know is refused here, and nothing of it is sent;
 - at most so many operations of a lane are under way on a node, so a long queue of image transfers, or many guests that
   do not heed a shutdown, never keep a machine from being stopped.
 """
@@ -23,6 +24,7 @@ import trio
 
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_nodeagent.protocol import (
+    PROTOCOL_VERSION,
     Acknowledge,
     Cancel,
     DownFrame,
@@ -38,6 +40,7 @@ from svc_nodeagent.protocol import (
     Request,
     Result,
     VmCreate,
+    needed,
 )
 
 KEPT_SECONDS: Final = 600.0
@@ -106,6 +109,8 @@ class NodeOperations:
         self._known: set[OperationId] = set()
         """What the connected agent has, by its hello and by what it was sent since."""
         self._boot_id = ""
+        self._version = 0
+        """Of the protocol, as the connected agent speaks it."""
 
     def __contains__(self, operation_id: OperationId) -> bool:
         return operation_id in self._pending
@@ -117,6 +122,7 @@ class NodeOperations:
     def attach(self, send: Send, hello: Hello) -> None:
         """A connection stands: tell it everything it has to know."""
         self._send, self._known, self._boot_id = send, set(hello.unacknowledged), hello.boot_id
+        self._version = hello.protocol
         for operation_id in self._known & self._cancelled.keys() - self._pending.keys():
             send(Cancel(id=operation_id))
         if forgotten := tuple(self._known & self._acknowledged.keys()):
@@ -125,6 +131,7 @@ class NodeOperations:
             # What this very process has already, it goes on with; after its restart it has to be asked again.
             pending.sent = pending.sent_to == hello.boot_id and pending.id in self._known
         for pending in list(self._pending.values()):
+            self._refuse_unknown(pending)
             if pending.cancelled:
                 self._send_cancel(pending)
         self._pump()
@@ -145,6 +152,7 @@ class NodeOperations:
                 pending.cancelled = True
                 self._send_cancel(pending)
             else:
+                self._refuse_unknown(pending)
                 self._pump()
         pending.deadline = max(pending.deadline, deadline)
         pending.waiters += 1
@@ -233,6 +241,14 @@ class NodeOperations:
             pending.sent = True
             self._send(Cancel(id=pending.id))
 
+    def _refuse_unknown(self, pending: _Pending) -> None:
+        """End what the connected agent is too old to know, before anything of it is sent."""
+        if self._send is None or self._version >= PROTOCOL_VERSION or pending.outcome is not None:
+            return
+        version = needed(pending.operation)
+        if version > self._version:
+            self._settle(pending, _too_new(pending.operation, version, self._version))
+
     def _pump(self) -> None:
         """Send what the lanes have room for, oldest first."""
         if self._send is None:
@@ -292,6 +308,15 @@ def _result(outcome: Outcome) -> OperationResult:
     if isinstance(outcome, Failed):
         raise OperationFailed(outcome.code, outcome.message, outcome.hint)
     return outcome.result
+
+
+def _too_new(operation: NodeOperation, needed_version: int, version: int) -> Failed:
+    return Failed(
+        code=FailureCode.UNSUPPORTED,
+        message=f"The node's agent cannot do this: {operation.op} as asked needs protocol {needed_version}, the agent"
+        f" speaks {version}. Nothing was sent to the node.",
+        hint="Upgrade the node's agent: docs/upgrades.md says how.",
+    )
 
 
 def _speaks_of_another(operation: NodeOperation, outcome: Outcome) -> str | None:

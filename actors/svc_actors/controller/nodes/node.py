@@ -39,7 +39,7 @@ from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.errors import conflict
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Outcome, Transaction, UniqueViolationError, audit
-from svc_nodeagent.protocol import DomainState, InventoryResult, PreflightResult
+from svc_nodeagent.protocol import DomainState, Hello, InventoryResult, PreflightResult
 
 MOST_UNAUTHORISED_AN_HOUR: Final = 60
 _HOUR: Final = 3600.0
@@ -87,14 +87,24 @@ class Node(Actor):
         self.node_id = UUID(self.key)
         await get_node(self._database, self.node_id)
 
-    async def look(self, boot_id: str | None = None) -> None:
-        """Record whether the node is online, if that has changed. The first time, its inventory makes it online."""
+    async def look(self, hello: Hello | None = None) -> None:
+        """Record whether the node is online, if that has changed, and what the `hello` of a new connection says of the
+        agent. The first time, its inventory makes it online."""
         online = self._services.gateway.is_online(self.node_id)
 
         async def work(tx: Transaction) -> None:
             node = await get_node(tx, self.node_id, lock=True)
-            if online and boot_id is not None:
-                await tx.execute("UPDATE nodes SET boot_id = $2 WHERE id = $1", self.node_id, boot_id)
+            if online and hello is not None:
+                await tx.execute(
+                    "UPDATE nodes SET boot_id = $2, agent_version = $3, agent_protocol = $4, state_reason = NULL"
+                    " WHERE id = $1",
+                    self.node_id,
+                    hello.boot_id,
+                    hello.agent_version,
+                    hello.protocol,
+                )
+                if node.state_reason is not None:
+                    await close_alert(tx, agent_alert(self.node_id))
             if online == (node.connection is NodeState.ONLINE):
                 return
             if node.connection is NodeState.PENDING and (not online or node.facts is None):
@@ -115,6 +125,26 @@ class Node(Actor):
         node = replace(node, connection=NodeState.ONLINE)
         await announce(tx, node, NodeState.ONLINE.value)
         return node
+
+    async def refused(self, reason: str) -> None:
+        """Its agent is of a release that this controller does not speak with: shown, with an alert, until one is that
+        it does."""
+
+        async def work(tx: Transaction) -> None:
+            node = await get_node(tx, self.node_id, lock=True)
+            if node.state_reason == reason or self._services.gateway.is_online(self.node_id):
+                return
+            await tx.execute("UPDATE nodes SET state_reason = $2 WHERE id = $1", self.node_id, reason)
+            await raise_alert(
+                tx,
+                agent_alert(self.node_id),
+                f"Node {node.name} cannot be spoken to. {reason}",
+                resource_kind="node",
+                resource_id=self.node_id,
+            )
+            await announce(tx, node, "refused")
+
+        await self._database.transact(work)
 
     async def inventoried(self, inventory: InventoryResult, asked_at: datetime) -> None:
         """Record what the host has, as of `asked_at`."""
@@ -281,6 +311,7 @@ class Node(Actor):
             await close_alert(tx, silent_alert(self.node_id))
             await close_alert(tx, drift_alert(self.node_id))
             await close_alert(tx, disk_alert(self.node_id))
+            await close_alert(tx, agent_alert(self.node_id))
             await announce(tx, replace(node, connection=NodeState.OFFLINE), "deleted")
             await audit.record(tx, caller, node.target)
         self._services.authority.forget(self.node_id)
@@ -329,6 +360,10 @@ def offline_alert(node_id: UUID) -> str:
 
 def silent_alert(node_id: UUID) -> str:
     return f"node-silent:{node_id}"
+
+
+def agent_alert(node_id: UUID) -> str:
+    return f"node-agent:{node_id}"
 
 
 def drift_alert(node_id: UUID) -> str:

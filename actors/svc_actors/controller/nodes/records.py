@@ -53,6 +53,11 @@ class NodeRecord:
     seen_at: datetime | None
     created_at: datetime
     disk_level: Level
+    agent_version: str | None
+    agent_protocol: int | None
+    """As agreed on with the last connection."""
+    state_reason: str | None
+    """Why the node cannot be online, where that is known."""
 
     @property
     def state(self) -> NodeState:
@@ -69,6 +74,7 @@ SELECT = """
 SELECT nodes.id, nodes.name, nodes.location_id, nodes.state, nodes.mode, nodes.maintenance, nodes.cpu_overcommit,
        nodes.memory_overcommit, nodes.disk_overcommit, nodes.host_uuid, nodes.facts, nodes.capacity, nodes.preflight,
        nodes.preflight_at, nodes.inventory_at, nodes.connected_at, nodes.seen_at, nodes.created_at, nodes.disk_level,
+       nodes.agent_version, nodes.agent_protocol, nodes.state_reason,
        locations.name AS location_name
 FROM nodes JOIN locations ON locations.id = nodes.location_id"""
 """Nodes, but for what a probe found of a thousand networks: that is read where it is shown."""
@@ -97,6 +103,9 @@ def as_node(row: Record) -> NodeRecord:
         seen_at=row["seen_at"],
         created_at=row["created_at"],
         disk_level=Level(row["disk_level"]),
+        agent_version=row["agent_version"],
+        agent_protocol=row["agent_protocol"],
+        state_reason=row["state_reason"],
     )
 
 
@@ -112,7 +121,7 @@ async def get_node(queryable: Queryable, node_id: UUID, *, lock: bool = False) -
 
 
 async def announce(tx: Transaction, node: NodeRecord, change: str) -> None:
-    """`change` names what happened: joined, online, offline, updated, deleted, inventory, preflight."""
+    """`change` names what happened: joined, online, offline, updated, refused, deleted, inventory, preflight."""
     await events.append(
         tx,
         NewEvent(

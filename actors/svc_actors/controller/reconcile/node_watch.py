@@ -124,7 +124,7 @@ class NodeWatch:
         self._gateway: Gateway | None = None
         self._asked: dict[UUID, float] = {}
         self._inspections = NodeQueue[Hello | None]()
-        self._looks = NodeQueue[str | None]()
+        self._looks = NodeQueue[Hello | None]()
         self._reports = MachineReports(system, database, deliver, self.recheck, deadline=self._intervals.look_deadline)
         self._disks = NodeDisks(database)
 
@@ -140,16 +140,22 @@ class NodeWatch:
     @property
     def hooks(self) -> GatewayHooks:
         def connected(node_id: UUID, hello: Hello) -> None:
-            self._looks.put(node_id, hello.boot_id)
+            self._looks.put(node_id, hello)
             self._enqueue(node_id, hello)
             self._connected(node_id)
 
         def disconnected(node_id: UUID) -> None:
             self._looks.put(node_id, self._looks.get(node_id))
 
+        def refused(node_id: UUID, reason: str) -> None:
+            tell(node_id, Node.refused, reason)
+
         def unauthorised_report(node_id: UUID, what: str) -> None:
+            tell(node_id, Node.unauthorised_report, what)
+
+        def tell(node_id: UUID, message: Callable[[Node, str], Awaitable[None]], text: str) -> None:
             try:
-                self._system.ref(Node, str(node_id)).tell(Node.unauthorised_report, what)
+                self._system.ref(Node, str(node_id)).tell(message, text)
             except DeliveryError as error:
                 log.warning("node.not_told", node_id=str(node_id), error=str(error))
 
@@ -157,6 +163,7 @@ class NodeWatch:
             connected=connected,
             disconnected=disconnected,
             domain_changed=self._reports.changed,
+            refused=refused,
             unauthorised_report=unauthorised_report,
         )
 
@@ -246,15 +253,15 @@ class NodeWatch:
 
     async def _look_for_ever(self) -> None:
         while True:
-            async with self._looks.next() as (node_id, boot_id):
-                if not await self._look_at(node_id, boot_id):
-                    self._looks.put(node_id, self._looks.get(node_id) or boot_id)
+            async with self._looks.next() as (node_id, hello):
+                if not await self._look_at(node_id, hello):
+                    self._looks.put(node_id, self._looks.get(node_id) or hello)
 
-    async def _look_at(self, node_id: UUID, boot_id: str | None = None) -> bool:
+    async def _look_at(self, node_id: UUID, hello: Hello | None = None) -> bool:
         """False when somebody held the node's record too long. What else failed, the next look of all makes up for."""
         with trio.move_on_after(self._intervals.look_deadline) as late:
             try:
-                await self._system.ref(Node, str(node_id)).ask(Node.look, boot_id)
+                await self._system.ref(Node, str(node_id)).ask(Node.look, hello)
             except DomainError as error:
                 log.warning("node.not_looked_at", node_id=str(node_id), error=str(error))
         if late.cancelled_caught:
