@@ -21,6 +21,7 @@ import httpx
 import trio
 from cryptography import x509
 
+from svc.cli.backup.commands import backup, backups
 from svc.cli.controller_options import CONTEXT, controller_options
 from svc.cli.failures import Exit, Failure
 from svc.controller.config import ControllerConfig
@@ -63,6 +64,10 @@ async def check(config: ControllerConfig, environ: Mapping[str, str]) -> None:
             failed = failed or each.verdict is Verdict.FAILED
     if failed:
         raise Failure(Exit.NOT_READY, "The controller cannot serve like this.")
+
+
+for command in (backup, backups):
+    controller.add_command(command)
 
 
 async def findings(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncGenerator[Finding, None]:

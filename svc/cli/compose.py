@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 import trio
 
+from svc.cli.backup import told as backups_told
 from svc.cli.machine_consoles import MachineConsoles
 from svc.cli.retention import keep_retention
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
@@ -217,6 +218,8 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         report = watch.hooks.unauthorised_report
         await nursery.start(TrafficWatch(database, gateway, unauthorised_report=report, alert=loop_alerts.notice).run)
         nursery.start_soon(keep_retention, database, events, config.data_dir, loop_alerts.notice)
+        backups = partial(backups_told.look, database)
+        nursery.start_soon(keep_repeating, "backups", backups_told.LOOK_SECONDS, backups, loop_alerts.notice)
         nursery.start_soon(keep_running, "list counts", partial(counts.run, database, COUNTED), loop_alerts.notice)
         nursery.start_soon(keep_repeating, "forgetting", FORGET_SECONDS, partial(_forget, database), loop_alerts.notice)
         try:

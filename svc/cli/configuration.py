@@ -2,7 +2,8 @@
 
 A key is the name of an option without its dashes, and its value what the option takes; one that may be repeated
 takes an array. The table `database` holds what is secret and therefore no option: `url` and `owner-url`, as
-SVC_DATABASE_URL and SVC_DATABASE_OWNER_URL have them. An option wins over the environment, the environment over the
+SVC_DATABASE_URL and SVC_DATABASE_OWNER_URL have them; the table `backup` holds the options of `svc controller backup`
+alone. An option wins over the environment, the environment over the
 file, the file over the default. A key that is not known is an error, since it is most likely a known one misspelt.
 """
 
@@ -22,7 +23,9 @@ from svc.cli.failures import Exit, Failure
 from svc_actors.store import OWNER_VARIABLE, URL_VARIABLE
 
 _DATABASE: Final = {"url": URL_VARIABLE, "owner-url": OWNER_VARIABLE}
+_BACKUP: Final = {"to": "to", "passphrase-file": "passphrase_file", "keep": "keep", "every": "every"}
 _META: Final = "svc.cli.configuration"
+_READ: Final = "svc.cli.configuration.file"
 
 
 def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> None:
@@ -39,20 +42,39 @@ def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> N
         raise Failure(Exit.INVALID, f"There is no configuration file {path}.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Failure(Exit.INVALID, f"The configuration file {path} cannot be read: {error}") from error
-    database = settings.pop("database", {})
-    if not isinstance(database, dict):
-        raise Failure(Exit.INVALID, f"{path}: `database` is a table: [database]")
+    database, backup = settings.pop("database", {}), settings.pop("backup", {})
+    for name, table in (("database", database), ("backup", backup)):
+        if not isinstance(table, dict):
+            raise Failure(Exit.INVALID, f"{path}: `{name}` is a table: [{name}]")
     if database and readable_by_all:
         raise Failure(
             Exit.INVALID,
             f"{path} says how to reach the database, and everybody on this machine may read it.",
             f"Make it readable by the service alone: chmod 640 {path}; chgrp svc {path}",
         )
-    options = {option.opts[-1].lstrip("-"): option for option in context.command.params if option is not parameter}
-    _refuse_unknown(path, "", settings, options)
+    # A command's own options, such as those of a backup, are no settings of the service.
+    known = {
+        each.opts[-1].lstrip("-"): each.name
+        for each in context.command.params
+        if isinstance(each, click.Option)
+        and each is not parameter
+        and not each.is_flag
+        and each.name not in _BACKUP.values()
+    }
+    _refuse_unknown(path, "", settings, known)
     _refuse_unknown(path, "database.", database, _DATABASE)
-    context.default_map = {str(options[key].name): value for key, value in settings.items()}
+    _refuse_unknown(path, "backup.", backup, _BACKUP)
+    context.default_map = {str(known[key]): value for key, value in settings.items()} | {
+        _BACKUP[key]: value for key, value in backup.items()
+    }
+    context.meta[_READ] = path
     context.meta[_META] = {_DATABASE[key]: str(value) for key, value in database.items()}
+
+
+def file_read() -> Path | None:
+    """The configuration file that this command's options were taken from, if there was one."""
+    found: Path | None = click.get_current_context().meta.get(_READ)
+    return found
 
 
 def environment(context: click.Context) -> Mapping[str, str]:

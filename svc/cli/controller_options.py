@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate
 
 import asyncclick as click
 
@@ -52,14 +53,16 @@ CONTEXT = {"auto_envvar_prefix": "SVC_CONTROLLER"}
 
 
 def controller_options(
-    command: Callable[[ControllerConfig, Mapping[str, str]], Awaitable[None]],
+    command: Callable[Concatenate[ControllerConfig, Mapping[str, str], ...], Awaitable[None]],
 ) -> Callable[..., Awaitable[None]]:
-    """Have `command` called with the configuration, and with the environment that names the database."""
+    """Have `command` called with the configuration, with the environment that names the database, and with what its own
+    options gave."""
 
     @click.pass_context
     @wraps(command)
     async def run(context: click.Context, /, **given: Any) -> None:
-        await command(_config(**given), environment(context))
+        own = {name: given.pop(name) for name in given.keys() - _NAMES}
+        await command(_config(**given), environment(context), **own)
 
     for option in reversed(_OPTIONS):
         run = option(run)
@@ -92,3 +95,7 @@ def _config(
         certificate=(certificate, certificate_key) if certificate and certificate_key else None,
         further_origins=tuple(origin.rstrip("/") for origin in origins),
     )
+
+
+_NAMES = frozenset(inspect.signature(_config).parameters)
+"""What the options above are called; a command's further ones are its own."""

@@ -5,6 +5,7 @@ from asyncpg import ExclusionViolationError, ForeignKeyViolationError, UniqueVio
 from svc_actors.store.audit import Caller, Outcome, Target, Via, service_itself
 from svc_actors.store.database import Database, DatabaseStatistics
 from svc_actors.store.driver import Record
+from svc_actors.store.dump import DumpError, dump, is_empty, load
 from svc_actors.store.embedded import (
     OWNER_VARIABLE,
     URL_VARIABLE,
@@ -12,6 +13,7 @@ from svc_actors.store.embedded import (
     DatabaseUrls,
     database_urls,
     embedded,
+    reachable_urls,
 )
 from svc_actors.store.events import (
     Event,
@@ -50,6 +52,7 @@ __all__ = [
     "DatabaseStartError",
     "DatabaseStatistics",
     "DatabaseUrls",
+    "DumpError",
     "Event",
     "EventKind",
     "EventLog",
@@ -79,14 +82,18 @@ __all__ = [
     "background_nursery",
     "database_urls",
     "disk_full",
+    "dump",
     "embedded",
     "enter_lane",
     "exclusive",
     "grant_service",
+    "is_empty",
     "keep_repeating",
     "keep_running",
     "known_migrations",
+    "load",
     "migrate",
     "prepare_schema",
+    "reachable_urls",
     "service_itself",
 ]

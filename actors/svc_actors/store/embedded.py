@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pwd
 import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -28,7 +29,7 @@ import trio
 from svc_actors.store.database import Database
 from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.reach import Account
-from svc_actors.store.server_folder import Folder, give_folder
+from svc_actors.store.server_folder import DatabaseInUseError, Folder, give_folder
 
 URL_VARIABLE, OWNER_VARIABLE = "SVC_DATABASE_URL", "SVC_DATABASE_OWNER_URL"
 
@@ -95,6 +96,28 @@ async def database_urls(data_dir: Path, environ: Mapping[str, str]) -> AsyncIter
 
 
 @asynccontextmanager
+async def reachable_urls(data_dir: Path, environ: Mapping[str, str]) -> AsyncIterator[DatabaseUrls]:
+    """As `database_urls`, for who works beside the service: where that runs with a server of its own, its server is
+    used, else one is started for the length of the block.
+
+    Raises `DatabaseStartError` where there is none, and for an account that its server would not let in.
+    """
+    path = data_dir / "postgresql"
+    if not environ.get(URL_VARIABLE):
+        if not path.exists():
+            raise DatabaseStartError(f"There is no database in {data_dir}, and none is named by {URL_VARIABLE}.")
+        owner = path.stat().st_uid
+        if owner != os.geteuid():
+            raise DatabaseStartError(f"{path} is {pwd.getpwuid(owner).pw_name}'s: run this as that account.")
+    async with AsyncExitStack() as stack:
+        try:
+            urls = await stack.enter_async_context(database_urls(data_dir, environ))
+        except DatabaseInUseError:
+            urls = _urls(await trio.to_thread.run_sync(Folder.prepare, path, PROGRAMS))
+        yield urls
+
+
+@asynccontextmanager
 async def embedded(data_dir: Path, *, settings: Mapping[str, str] | None = None) -> AsyncIterator[str]:
     """Run PostgreSQL in `data_dir` for as long as the block lasts, and give its owner's URL (a unix socket).
 
@@ -114,7 +137,11 @@ async def _serving(data_dir: Path, settings: Mapping[str, str]) -> AsyncIterator
         async with background_nursery() as nursery:
             await nursery.start(server.supervise)
             await _ensure_roles_and_database(folder)
-            yield DatabaseUrls(owner=folder.url(OWNER_ROLE, _DATABASE), service=folder.url(SERVICE_ROLE, _DATABASE))
+            yield _urls(folder)
+
+
+def _urls(folder: Folder) -> DatabaseUrls:
+    return DatabaseUrls(owner=folder.url(OWNER_ROLE, _DATABASE), service=folder.url(SERVICE_ROLE, _DATABASE))
 
 
 class _Server:

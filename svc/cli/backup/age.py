@@ -1,0 +1,139 @@
+"""Files encrypted by a passphrase, in the format age-encryption.org/v1: `age --decrypt` opens them as well.
+
+A header holds the file's key, sealed under the passphrase by scrypt; the content follows in chunks of 64 KiB, each
+sealed with ChaCha20-Poly1305 under a nonce that counts them and marks the last. So an archive is read as it comes, and
+one that was altered, reordered or cut short anywhere is noticed before its last byte is believed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import os
+from typing import BinaryIO, Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+_VERSION: Final = b"age-encryption.org/v1\n"
+_SCRYPT_LABEL: Final = b"age-encryption.org/v1/scrypt"
+_CHUNK, _TAG = 64 * 1024, 16
+WORK_FACTOR: Final = 18
+"""The logarithm of scrypt's cost, as age has it: 256 MiB and about a second, for each guess."""
+_MOST_WORK: Final = 22
+_LONGEST_LINE: Final = 1024
+
+
+class CannotDecrypt(Exception):  # noqa: N818 - named for what it says
+    """What was read is not what was once encrypted with this passphrase; the message says how."""
+
+
+class Encrypting:
+    """A file to write to: what is written arrives in `file` encrypted. `finish` must end it; without that it is cut
+    short, and nobody will take it for whole."""
+
+    def __init__(self, file: BinaryIO, passphrase: str, *, work_factor: int = WORK_FACTOR) -> None:
+        file_key = os.urandom(16)
+        salt, nonce = os.urandom(16), os.urandom(16)
+        sealed = ChaCha20Poly1305(_stretched(passphrase, salt, work_factor)).encrypt(bytes(12), file_key, None)
+        header = _VERSION + b"-> scrypt " + _text(salt) + f" {work_factor}\n".encode() + _text(sealed) + b"\n---"
+        file.write(header + b" " + _text(_mac(file_key, header)) + b"\n" + nonce)
+        self._file = file
+        self._cipher = _Chunks(file_key, nonce)
+        self._waiting = bytearray()
+
+    def write(self, data: bytes) -> int:
+        self._waiting += data
+        # The last chunk is marked, so one is held back until there is more.
+        while len(self._waiting) > _CHUNK:
+            self._file.write(self._cipher.seal(bytes(self._waiting[:_CHUNK]), last=False))
+            del self._waiting[:_CHUNK]
+        return len(data)
+
+    def finish(self) -> None:
+        self._file.write(self._cipher.seal(bytes(self._waiting), last=True))
+
+
+class Decrypting:
+    """A file to read from. Raises `CannotDecrypt` here for a wrong passphrase or another kind of file, and in `read`
+    for one that was altered or cut short."""
+
+    def __init__(self, file: BinaryIO, passphrase: str) -> None:
+        file_key, nonce = _open_header(file, passphrase)
+        self._file = file
+        self._cipher = _Chunks(file_key, nonce)
+        self._ahead = file.read(_CHUNK + _TAG)
+        self._ready = bytearray()
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes, fewer only at the end."""
+        while len(self._ready) < size and self._ahead:
+            chunk, self._ahead = self._ahead, self._file.read(_CHUNK + _TAG)
+            self._ready += self._cipher.open(chunk, last=not self._ahead)
+        data = bytes(self._ready[:size])
+        del self._ready[:size]
+        return data
+
+
+class _Chunks:
+    """The cipher of one file's chunks, in their order: eleven bytes of the nonce count, the twelfth marks the last."""
+
+    def __init__(self, file_key: bytes, nonce: bytes) -> None:
+        self._cipher = ChaCha20Poly1305(HKDF(hashes.SHA256(), 32, salt=nonce, info=b"payload").derive(file_key))
+        self._number = 0
+
+    def seal(self, chunk: bytes, *, last: bool) -> bytes:
+        return self._cipher.encrypt(self._nonce(last=last), chunk, None)
+
+    def open(self, chunk: bytes, *, last: bool) -> bytes:
+        try:
+            return self._cipher.decrypt(self._nonce(last=last), chunk, None)
+        except InvalidTag:
+            raise CannotDecrypt("The archive was altered, or cut short.") from None
+
+    def _nonce(self, *, last: bool) -> bytes:
+        nonce = self._number.to_bytes(11, "big") + (b"\1" if last else b"\0")
+        self._number += 1
+        return nonce
+
+
+def _open_header(file: BinaryIO, passphrase: str) -> tuple[bytes, bytes]:
+    """The file's key, and the nonce of its content."""
+    lines = [file.readline(_LONGEST_LINE) for _ in range(4)]
+    stanza, ending = lines[1].split(), lines[3].split()
+    if lines[0] != _VERSION or len(stanza) != 4 or stanza[:2] != [b"->", b"scrypt"] or ending[:1] != [b"---"]:
+        raise CannotDecrypt("This is no archive that was encrypted with a passphrase.")
+    try:
+        salt, sealed, mac = _bytes(stanza[2]), _bytes(lines[2].strip()), _bytes(b"".join(ending[1:]))
+        work_factor = int(stanza[3])
+    except (ValueError, binascii.Error) as error:
+        raise CannotDecrypt("The header of the archive is damaged.") from error
+    if not 0 < work_factor <= _MOST_WORK:
+        raise CannotDecrypt(f"The archive asks for a work factor of {work_factor}; {_MOST_WORK} is the most.")
+    try:
+        file_key = ChaCha20Poly1305(_stretched(passphrase, salt, work_factor)).decrypt(bytes(12), sealed, None)
+    except (InvalidTag, ValueError):
+        raise CannotDecrypt("The passphrase is not the one of this archive, or its header is damaged.") from None
+    if not hmac.compare_digest(mac, _mac(file_key, b"".join(lines[:3]) + b"---")):
+        raise CannotDecrypt("The header of the archive was altered.")
+    return file_key, file.read(16)
+
+
+def _stretched(passphrase: str, salt: bytes, work_factor: int) -> bytes:
+    return Scrypt(_SCRYPT_LABEL + salt, 32, n=1 << work_factor, r=8, p=1).derive(passphrase.encode())
+
+
+def _mac(file_key: bytes, header: bytes) -> bytes:
+    return hmac.digest(HKDF(hashes.SHA256(), 32, salt=None, info=b"header").derive(file_key), header, "sha256")
+
+
+def _text(data: bytes) -> bytes:
+    return base64.b64encode(data).rstrip(b"=")
+
+
+def _bytes(text: bytes) -> bytes:
+    return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)

@@ -1,0 +1,136 @@
+"""`svc controller backup`, `backups` and `restore` (docs/backup.md)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import asyncclick as click
+
+from svc.cli.backup import told
+from svc.cli.backup.archive import CannotDecrypt, NotAnArchive
+from svc.cli.backup.places import PlaceError, place_of
+from svc.cli.backup.take import Taken, take, verify
+from svc.cli.configuration import file_read
+from svc.cli.controller_options import CONTEXT, controller_options
+from svc.cli.failures import Exit, Failure
+from svc.cli.output import say, size
+from svc.controller.config import ControllerConfig
+from svc_actors.errors import ServiceError
+from svc_actors.store import Database, DatabaseStartError, DumpError, reachable_urls
+
+_PASSPHRASE: Final = "SVC_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
+_SHORTEST: Final = 12
+
+_TO = click.option("--to", envvar="SVC_BACKUP_TO", help="A folder, or sftp://USER@HOST/FOLDER.")
+_PASSPHRASE_FILE = click.option(
+    "--passphrase-file",
+    envvar="SVC_BACKUP_PASSPHRASE_FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"A file with the passphrase in its first line. Without it {_PASSPHRASE} holds the passphrase.",
+)
+
+
+@click.command(context_settings=CONTEXT)
+@_TO
+@_PASSPHRASE_FILE
+@click.option("--keep", envvar="SVC_BACKUP_KEEP", type=click.IntRange(min=0), default=14, show_default=True,
+              help="How many archives stay there; 0 keeps all.")  # fmt: skip
+@click.option("--every", envvar="SVC_BACKUP_EVERY", type=click.FloatRange(min=0, min_open=True), default=24.0,
+              show_default=True, help="Hours between backups: past twice that operators have an alert.")  # fmt: skip
+@controller_options
+async def backup(
+    config: ControllerConfig,
+    environ: Mapping[str, str],
+    *,
+    to: str | None,
+    passphrase_file: Path | None,
+    keep: int,
+    every: float,
+) -> None:
+    """Write an encrypted backup of the controller: database, keys, settings.
+
+    Run it on the controller's host as the account that the service runs as. The service goes on meanwhile."""
+    passphrase = _passphrase(passphrase_file)
+    where = _named(to)
+    try:
+        ended: Taken | Exception = await take(config, environ, file_read(), place_of(where), passphrase, keep=keep)
+    except (PlaceError, DumpError, DatabaseStartError, ServiceError, OSError) as error:
+        ended = error
+    try:
+        async with (
+            reachable_urls(config.data_dir, environ) as urls,
+            Database.open(urls.service, size=1, application_name="svc backup") as database,
+        ):
+            await told.record(database, where, every, ended)
+    except (ServiceError, DatabaseStartError, OSError) as error:
+        say(f"svc: the end of this backup could not be recorded: {error}")
+    if isinstance(ended, Exception):
+        raise Failure(Exit.FAILED, f"The backup failed, and there is no archive of it: {ended}") from ended
+    click.echo(f"{ended.name}  {size(ended.size)}")
+    for name in ended.removed:
+        click.echo(f"{name}  removed: {keep} are kept")
+
+
+@click.command(context_settings=CONTEXT)
+@_TO
+@_PASSPHRASE_FILE
+@click.option("--verify", "verified", is_flag=True, help="Decrypt each archive, and compare every hash.")
+@controller_options
+async def backups(
+    config: ControllerConfig,
+    environ: Mapping[str, str],
+    *,
+    to: str | None,
+    passphrase_file: Path | None,
+    verified: bool,
+) -> None:
+    """List the backups of the controller, the oldest first."""
+    passphrase = _passphrase(passphrase_file) if verified else ""
+    bad = 0
+    try:
+        place = place_of(_named(to))
+        for name in await place.names():
+            words = ""
+            if verified:
+                try:
+                    manifest = await verify(place, name, passphrase)
+                    words = f"  ok  {manifest.host}, release {manifest.release}, {manifest.taken_at:%F %T} UTC"
+                except (CannotDecrypt, NotAnArchive) as error:
+                    words, bad = f"  bad  {error}", bad + 1
+            click.echo(f"{name}{words}")
+    except (PlaceError, OSError) as error:
+        raise Failure(Exit.FAILED, str(error)) from error
+    if bad:
+        raise Failure(Exit.FAILED, f"{bad} of the archives cannot be restored.")
+
+
+def _named(to: str | None) -> str:
+    if not to:
+        raise Failure(
+            Exit.INVALID, "Where are the backups?", "Give --to, or `to` in the table [backup] of the settings."
+        )
+    return to
+
+
+def _passphrase(path: Path | None) -> str:
+    """From a file or the environment, and never an argument: those are seen by every account of the machine."""
+    if path is None:
+        text = os.environ.get(_PASSPHRASE, "")
+    else:
+        try:
+            if path.stat().st_mode & stat.S_IROTH:
+                raise Failure(Exit.INVALID, f"Everybody on this machine may read {path}: chmod o-r {path}")
+            text = path.read_text().partition("\n")[0]
+        except (OSError, UnicodeDecodeError) as error:
+            raise Failure(Exit.INVALID, f"The passphrase file {path} cannot be read: {error}") from error
+    if len(text) < _SHORTEST:
+        raise Failure(
+            Exit.INVALID,
+            f"There is no passphrase of at least {_SHORTEST} characters.",
+            f"Put one into a file and name it with --passphrase-file, or set {_PASSPHRASE}.",
+        )
+    return text

@@ -1,0 +1,140 @@
+"""Where archives are kept: a folder, or a folder of another host by SFTP.
+
+An archive is written under a name that ends in `.partial`, brought to the disk, and only then given its own: whoever
+finds an archive by its name finds all of it, whenever the power went. What `.partial` an interrupted backup left is
+removed by the next.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Final, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import trio
+
+PREFIX, SUFFIX, PARTIAL = "svc-controller-", ".age", ".partial"
+_SFTP_TIMEOUT: Final = 3600.0
+
+
+class PlaceError(Exception):
+    """The place cannot be read or written; the message says why."""
+
+
+class Folder:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def spool(self) -> Path | None:
+        return self._path
+
+    async def names(self) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self._path) if is_archive(name))
+        except OSError as error:
+            raise PlaceError(f"{self._path} cannot be read: {error.strerror}") from error
+
+    @asynccontextmanager
+    async def fetched(self, name: str) -> AsyncIterator[Path]:
+        yield self._path / name
+
+    async def store(self, name: str, finished: Path) -> None:
+        def keep() -> None:
+            finished.rename(self._path / name)
+            folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+        await trio.to_thread.run_sync(keep)
+
+    async def remove(self, name: str) -> None:
+        (self._path / name).unlink()
+
+    async def clear(self) -> None:
+        for left in self._path.glob(f"{PREFIX}*{SUFFIX}{PARTIAL}"):
+            left.unlink()
+
+
+class Sftp:
+    """By the system's `sftp`, with its keys, known hosts and configuration (~/.ssh). It never asks for anything."""
+
+    def __init__(self, user: str | None, host: str, port: int | None, folder: PurePosixPath) -> None:
+        self._address = f"{user}@{host}" if user else host
+        self._options = ["-P", str(port)] if port else []
+        self._folder = folder
+
+    @property
+    def spool(self) -> Path | None:
+        return None
+
+    async def names(self) -> list[str]:
+        listed = await self._run(f"ls -1 {_quoted(self._folder)}")
+        return sorted(filter(is_archive, (PurePosixPath(line.strip()).name for line in listed.splitlines())))
+
+    @asynccontextmanager
+    async def fetched(self, name: str) -> AsyncIterator[Path]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, name)
+            await self._run(f"get {_quoted(self._folder / name)} {_quoted(path)}")
+            yield path
+
+    async def store(self, name: str, finished: Path) -> None:
+        # -f: on the other host's disk before it is renamed.
+        partial = _quoted(self._folder / f"{name}{PARTIAL}")
+        await self._run(f"put -f {_quoted(finished)} {partial}", f"rename {partial} {_quoted(self._folder / name)}")
+
+    async def remove(self, name: str) -> None:
+        await self._run(f"rm {_quoted(self._folder / name)}")
+
+    async def clear(self) -> None:
+        # A leading dash: that there is none is no failure.
+        await self._run(f"-rm {_quoted(self._folder)}/{PREFIX}*{SUFFIX}{PARTIAL}")
+
+    async def _run(self, *commands: str) -> str:
+        with trio.move_on_after(_SFTP_TIMEOUT):
+            done = await trio.run_process(
+                ["sftp", "-q", "-b", "-", *self._options, self._address],
+                stdin="\n".join(commands).encode() + b"\n",
+                capture_stdout=True,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+            said = done.stdout.decode(errors="replace")
+            if done.returncode != 0:
+                raise PlaceError(f"sftp to {self._address} failed: {said.strip()[-500:]}")
+            return "\n".join(line for line in said.splitlines() if not line.startswith("sftp> "))
+        raise PlaceError(f"sftp to {self._address} was not done within {_SFTP_TIMEOUT:.0f} s.")
+
+
+Place: TypeAlias = Folder | Sftp
+"""`names` gives whole archives, the oldest first; `fetched` a path where one can be read; `store` keeps a finished one,
+which was written in `spool` (None: anywhere on this machine); `clear` removes what interrupted backups left."""
+
+
+def place_of(where: str) -> Place:
+    """The place that an operator named: a folder, or `sftp://USER@HOST[:PORT]/FOLDER`."""
+    if not where.startswith("sftp://"):
+        if "://" in where:
+            raise PlaceError(f"{where} is neither a folder nor sftp://USER@HOST/FOLDER.")
+        return Folder(Path(where))
+    parts = urlsplit(where)
+    if parts.netloc.startswith("-") or not parts.hostname or not parts.path.strip("/") or parts.password:
+        raise PlaceError(f"{parts.hostname or where}: write sftp://USER@HOST/FOLDER; it is signed in to with a key.")
+    return Sftp(parts.username, parts.hostname, parts.port, PurePosixPath(unquote(parts.path)))
+
+
+def is_archive(name: str) -> bool:
+    return name.startswith(PREFIX) and name.endswith(SUFFIX)
+
+
+def _quoted(path: PurePath) -> str:
+    """As sftp reads it in a batch: its own escapes, and no pattern."""
+    return '"' + "".join(f"\\{each}" if each in '\\"*?[' else each for each in str(path)) + '"'

@@ -1,0 +1,66 @@
+"""What became of backups, in the database: the alert that the last one failed, or that there has been none for long.
+
+Whoever takes a backup records its end; the service looks from time to time, since nobody records that a timer was
+switched off.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from svc.cli.backup.take import Taken
+from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.store import Database, Transaction
+
+ALERT: Final = "controller-backup"
+LOOK_SECONDS: Final = 300.0
+_KEPT_DAYS: Final = 400
+_SHOWN: Final = 500
+
+
+async def record(database: Database, place: str, every_hours: float, ended: Taken | Exception) -> None:
+    """Record how a backup ended, and say so where it matters."""
+    taken = ended if isinstance(ended, Taken) else None
+
+    async def work(tx: Transaction) -> None:
+        await tx.execute(
+            """INSERT INTO controller_backups (every_hours, place, archive, size_bytes, error)
+               VALUES ($1, $2, $3, $4, $5)""",
+            every_hours,
+            place,
+            taken.name if taken else None,
+            taken.size if taken else None,
+            None if taken else (str(ended) or type(ended).__name__)[:_SHOWN],
+        )
+        await tx.execute(
+            "DELETE FROM controller_backups WHERE ended_at < now() - make_interval(days => $1)", _KEPT_DAYS
+        )
+        await _judge(tx)
+
+    await database.transact(work)
+
+
+async def look(database: Database) -> None:
+    """Open or close the alert. Where no backup was ever tried there is none: that is the operator's choice."""
+    await database.transact(partial(_judge))
+
+
+async def _judge(tx: Transaction) -> None:
+    last = await tx.fetchrow("SELECT * FROM controller_backups ORDER BY id DESC LIMIT 1")
+    if last is None:
+        return
+    whole = await tx.fetchrow(
+        """SELECT ended_at, ended_at < now() - make_interval(secs => $1::float8 * 7200) AS old
+           FROM controller_backups WHERE error IS NULL ORDER BY id DESC LIMIT 1""",
+        last["every_hours"],
+    )
+    since = f"the last whole one is of {whole['ended_at']:%Y-%m-%d %H:%M} UTC" if whole else "there is no whole one"
+    if last["error"] is not None:
+        message = f"The last backup of the controller to {last['place']} failed, and {since}: {last['error']}"
+    elif whole is not None and whole["old"]:
+        message = f"There shall be a backup of the controller every {last['every_hours']:g} h, and {since}."
+    else:
+        await close_alert(tx, ALERT)
+        return
+    await raise_alert(tx, ALERT, message, severity=Severity.CRITICAL)
