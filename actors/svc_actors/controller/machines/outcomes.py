@@ -10,15 +10,15 @@ from typing import Final
 
 from svc_actors.alerts import close_alert
 from svc_actors.controller.machines import power
-from svc_actors.controller.machines.records import MachineRow, write_definition, write_observed, write_status
+from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome
 from svc_actors.controller.machines.states import MachineStatus, Observation, move, observe
 from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
-from svc_actors.controller.networking.changes import call_watch, network_alert, network_applied, network_changed
+from svc_actors.controller.networking.changes import call_watch, network_alert, network_changed
 from svc_actors.controller.networking.security_groups import leave_groups
 from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.controller.tasks.runner import Ending, Task
 from svc_actors.store import Transaction, UniqueViolationError
-from svc_nodeagent.protocol import DeleteResult, DomainResult, DomainState
+from svc_nodeagent.protocol import DeleteResult, DomainResult
 
 RELEASED: Final = "released"
 """The parameter of a deletion that names the addresses whose release began with it: the machine keeps these after all
@@ -36,9 +36,10 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
     heard = ending.result.state if isinstance(ending.result, DomainResult) else None
     seen = heard or vm.observed_state
     failure = "The last task failed"
+    built = False
     match task.op:
         case "vm.create" if ending.succeeded:
-            await _write_built(tx, vm, heard)
+            built = True
         case "vm.create":
             await _give_up_creation(tx, vm)
             seen, failure = None, "Creation failed"
@@ -54,23 +55,17 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
         case "vm.set_password":
             await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
         case _ if heard is not None:
-            await write_observed(tx, vm.id, heard)
             await power.note_pause(tx, vm, heard, None)
-    if ending.succeeded and GENERATION in task.parameters:
-        await network_applied(tx, vm.id, task.parameters[GENERATION])
-    else:
+    generation: int | None = task.parameters.get(GENERATION) if ending.succeeded else None
+    if generation is None:
         await call_watch(tx)
     observation = (observe(seen) if seen is not None else None) or _assumed_observation(vm.status)
     failed = not ending.succeeded and observation in (Observation.UNBUILT, Observation.LOST)
     reason = await power.task_ended(tx, vm, task, ending, observation, seen)
-    await follow(tx, vm, observation, reason or (f"{failure}: {ending.message}" if failed else None))
-
-
-async def follow(tx: Transaction, vm: MachineRow, observation: Observation, reason: str | None) -> None:
-    """Follow the table by the host's observation, and write it where it changes anything."""
-    status, reason = moved_by(vm.status, vm.status_reason, observation, reason)
-    if (status, reason) != (vm.status, vm.status_reason):
-        await write_status(tx, vm.id, status, reason)
+    status, reason = moved_by(
+        vm.status, vm.status_reason, observation, reason or (f"{failure}: {ending.message}" if failed else None)
+    )
+    await write_outcome(tx, vm, status, reason, heard=heard, built=built, generation=generation)
 
 
 def moved_by(
@@ -83,17 +78,6 @@ def moved_by(
     if after is MachineStatus.FAILED and reason is None:
         reason = LOST
     return after, reason
-
-
-async def _write_built(tx: Transaction, vm: MachineRow, heard: DomainState | None) -> None:
-    """The host has made it: the seed of its first boot is needed no more."""
-    await tx.execute(
-        """UPDATE vms SET built_at = now(), sealed_seed = NULL, observed_state = coalesce($2, observed_state),
-                          observed_at = CASE WHEN $2 IS NULL THEN observed_at ELSE now() END
-           WHERE id = $1""",
-        vm.id,
-        heard.value if heard else None,
-    )
 
 
 async def _give_up_creation(tx: Transaction, vm: MachineRow) -> None:
@@ -112,7 +96,8 @@ async def _remove(tx: Transaction, vm: MachineRow, result: DeleteResult) -> None
         await close_alert(tx, alert)
     await leave_groups(tx, vm.id)
     await call_watch(tx)
-    await follow(tx, vm, Observation.DELETED, None)
+    status, reason = moved_by(vm.status, vm.status_reason, Observation.DELETED, None)
+    await write_outcome(tx, vm, status, reason, heard=None, built=False, generation=None)
 
 
 async def _put_back(tx: Transaction, vm: MachineRow, *, name: str, vcpus: int, memory_mib: int) -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, RestartPolicy
+from svc_actors.controller.networking.changes import HAS_APPLIED, MOST_BELIEVED, applied_columns, follow_applied
 from svc_actors.errors import not_found
 from svc_actors.store import NewEvent, Record, Target, Transaction, events
 from svc_nodeagent.protocol import DomainState, StateCause
@@ -26,7 +27,8 @@ FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id"""
 @dataclass(frozen=True)
 class MachineRow:
     """`node_state` and `node_name` are None for a machine without a node. `built_at`: when the host said that it made
-    the machine. `net_wanted`: the generation that its host shall have of its network."""
+    the machine. `net_wanted`: the generation that its host shall have of its network; `net_error`: why it could not be
+    brought to it, the last time."""
 
     id: UUID
     name: str
@@ -44,6 +46,7 @@ class MachineRow:
     built_at: datetime | None
     plan_id: UUID | None
     net_wanted: int
+    net_error: str | None
     desired: DesiredPower
     restart_policy: RestartPolicy
     restart_failures: int
@@ -84,6 +87,7 @@ def as_machine(row: Record) -> MachineRow:
         built_at=row["built_at"],
         plan_id=row["plan_id"],
         net_wanted=row["net_wanted"],
+        net_error=row["net_error"],
         desired=DesiredPower(row["desired_power"]),
         restart_policy=RestartPolicy(row["restart_policy"]),
         restart_failures=row["restart_failures"],
@@ -91,27 +95,57 @@ def as_machine(row: Record) -> MachineRow:
     )
 
 
+_STATUS: Final = """status = $2, status_reason = $3,
+    running_since = CASE WHEN $2 <> 'running' THEN NULL WHEN status <> 'running' THEN now() ELSE running_since END,
+    deleted_at = CASE WHEN $2 = 'deleted' THEN now() ELSE deleted_at END"""
+
+
 async def write_status(tx: Transaction, vm_id: UUID, status: MachineStatus, reason: str | None) -> None:
     vm = await tx.fetchone(
-        """UPDATE vms SET status = $2, status_reason = $3,
-                          running_since = CASE WHEN $2 <> 'running' THEN NULL WHEN status <> 'running' THEN now()
-                                               ELSE running_since END,
-                          deleted_at = CASE WHEN $2 = 'deleted' THEN now() ELSE deleted_at END
-           WHERE id = $1 RETURNING name, project_id, node_id""",
-        vm_id,
-        status.value,
-        reason,
+        f"UPDATE vms SET {_STATUS} WHERE id = $1 RETURNING name, project_id, node_id", vm_id, status.value, reason
     )
     await announce_status(tx, vm_id, vm["name"], vm["project_id"], vm["node_id"], status=status, reason=reason)
 
 
-async def write_observed(tx: Transaction, vm_id: UUID, state: DomainState, cause: StateCause | None = None) -> None:
-    await tx.execute(
-        "UPDATE vms SET observed_state = $2, observed_cause = $3, observed_at = now() WHERE id = $1",
-        vm_id,
-        state.value,
-        cause.value if cause else None,
+async def write_outcome(
+    tx: Transaction,
+    vm: MachineRow,
+    status: MachineStatus,
+    reason: str | None,
+    *,
+    heard: DomainState | None,
+    built: bool,
+    generation: int | None,
+) -> None:
+    """All that the end of a task says of its machine: its status, its state as `heard` from the host, whether the host
+    has `built` it (then the seed of its first boot is needed no more), and the `generation` of its network that the
+    host has at least. In one statement, since each touches columns that the row's indexes are about, and writes to all
+    of them anew."""
+    if vm.status is MachineStatus.DELETED or (generation is not None and generation > MOST_BELIEVED):
+        generation = None
+    moved = (status, reason) != (vm.status, vm.status_reason)
+    if not (moved or built) and heard is None and generation is None:
+        return
+    row = await tx.fetchone(
+        f"""UPDATE vms SET {_STATUS},
+                           observed_state = coalesce($4, observed_state),
+                           observed_cause = CASE WHEN $4 IS NULL THEN observed_cause END,
+                           observed_at = CASE WHEN $4 IS NULL THEN observed_at ELSE now() END,
+                           built_at = CASE WHEN $5 THEN now() ELSE built_at END,
+                           sealed_seed = CASE WHEN $5 THEN NULL ELSE sealed_seed END,
+                           {applied_columns("$6::bigint")}
+            WHERE id = $1 RETURNING name, {HAS_APPLIED}""",
+        vm.id,
+        status.value,
+        reason,
+        heard.value if heard else None,
+        built,
+        generation,
     )
+    if generation is not None:
+        await follow_applied(tx, vm.id, row, failed=vm.net_error is not None)
+    if moved:
+        await announce_status(tx, vm.id, row["name"], vm.project_id, vm.node_id, status=status, reason=reason)
 
 
 async def write_definition(tx: Transaction, vm_id: UUID, *, name: str, vcpus: int, memory_mib: int) -> None:

@@ -23,7 +23,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alert
-from svc_actors.store import Transaction
+from svc_actors.store import Record, Transaction
 
 CHANNEL: Final = "svc_network"
 """The PostgreSQL channel on which the network watch hears of a commit."""
@@ -56,30 +56,49 @@ async def network_changed(tx: Transaction, vm_ids: Iterable[UUID]) -> None:
         await call_watch(tx)
 
 
+def applied_columns(generation: str) -> str:
+    """What `network_applied` assigns, for a statement that writes more of the row: `generation` is the SQL of a bigint,
+    which changes nothing where it is NULL. The row is locked, and the statement gives `HAS_APPLIED` to
+    `follow_applied`."""
+    return f"net_applied = greatest(vms.net_applied, {generation}), {_beside_applied(generation)}"
+
+
+def _beside_applied(generation: str) -> str:
+    return f"""net_wanted = CASE WHEN {generation} > vms.net_wanted THEN {generation} + 1 ELSE vms.net_wanted END,
+               net_error = CASE WHEN {generation} >= vms.net_wanted THEN NULL ELSE vms.net_error END,
+               net_failed_at = CASE WHEN {generation} >= vms.net_wanted THEN NULL ELSE vms.net_failed_at END"""
+
+
+HAS_APPLIED: Final = "vms.net_applied < vms.net_wanted AS behind, vms.net_error IS NULL AS agrees"
+
+
 async def network_applied(tx: Transaction, vm_id: UUID, generation: int) -> bool:
     """The machine's host has said that it has this generation. Gives whether that is news, which the caller announces;
     it is none of a machine that is gone, nor is a generation beyond `MOST_BELIEVED`."""
     if generation > MOST_BELIEVED:
         return False
     row = await tx.fetchrow(
-        """UPDATE vms SET net_applied = greatest(vms.net_applied, $2),
-                          net_wanted = CASE WHEN $2 > vms.net_wanted THEN $2 + 1 ELSE vms.net_wanted END,
-                          net_error = CASE WHEN $2 >= vms.net_wanted THEN NULL ELSE vms.net_error END,
-                          net_failed_at = CASE WHEN $2 >= vms.net_wanted THEN NULL ELSE vms.net_failed_at END
+        f"""UPDATE vms SET net_applied = greatest(vms.net_applied, $2), {_beside_applied("$2")}
            FROM (SELECT id, net_applied, net_error FROM vms WHERE id = $1 FOR NO KEY UPDATE) before
            WHERE vms.id = before.id AND vms.deleted_at IS NULL
-           RETURNING vms.net_applied > before.net_applied AS advanced, vms.net_applied < vms.net_wanted AS behind,
-                     before.net_error IS NOT NULL AND vms.net_error IS NULL AS recovered""",
+           RETURNING vms.net_applied > before.net_applied AS advanced, {HAS_APPLIED},
+                     before.net_error IS NOT NULL AS failed""",
         vm_id,
         generation,
     )
     if row is None:
         return False
-    if row["recovered"]:
+    await follow_applied(tx, vm_id, row, failed=row["failed"])
+    return bool(row["advanced"] or (row["failed"] and row["agrees"]))
+
+
+async def follow_applied(tx: Transaction, vm_id: UUID, row: Record, *, failed: bool) -> None:
+    """What follows from a row whose `applied_columns` were written: an error recorded before (`failed`) is over, or the
+    host is behind still."""
+    if failed and row["agrees"]:
         await close_alert(tx, network_alert(vm_id))
     if row["behind"]:
         await call_watch(tx)
-    return bool(row["advanced"] or row["recovered"])
 
 
 async def network_failed(tx: Transaction, vm_id: UUID, generation: int, message: str) -> NetworkFailure | None:
