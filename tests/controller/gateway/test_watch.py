@@ -249,6 +249,39 @@ async def test_what_many_nodes_say_at_once_does_not_queue_for_connections(databa
         nursery.cancel_scope.cancel()
 
 
+async def test_what_many_nodes_say_at_once_is_recorded_together(database: Database) -> None:
+    async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
+        made = [await nodes.new(machines=1) for _ in range(30)]
+        await nursery.start(nodes.watch.run)
+
+        for node_id in made:
+            [vm_id] = nodes.hosts[node_id].machines
+            nodes.watch.hooks.domain_changed(node_id, change(vm_id, DomainState.CRASHED))
+        with trio.fail_after(10):
+            while await database.fetchval("SELECT count(*) FROM vms WHERE observed_state = 'crashed'") < 30:
+                await trio.sleep(0.01)
+
+        assert await database.fetchval("SELECT count(DISTINCT xmin::text) FROM vms") <= 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_of_nodes_that_speak_at_once_the_one_that_speaks_of_another_is_audited(database: Database) -> None:
+    async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
+        honest, other = await nodes.new(machines=1), await nodes.new()
+        [vm_id] = nodes.hosts[honest].machines
+        await nursery.start(nodes.watch.run)
+
+        nodes.watch.hooks.domain_changed(honest, change(vm_id, DomainState.RUNNING))
+        nodes.watch.hooks.domain_changed(other, change(vm_id, DomainState.CRASHED))
+        with trio.fail_after(10):
+            while not await database.fetchval("SELECT count(*) FROM audit WHERE outcome = 'denied'"):
+                await trio.sleep(0.01)
+
+        await nodes.until_observed(honest, DomainState.RUNNING)
+        assert await database.fetchval("SELECT target_id FROM audit WHERE outcome = 'denied'") == str(other)
+        nursery.cancel_scope.cancel()
+
+
 async def test_of_two_changes_of_a_machine_the_last_one_counts(database: Database) -> None:
     async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
         node_id = await nodes.new(machines=1)

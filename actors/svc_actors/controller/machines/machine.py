@@ -263,8 +263,8 @@ class Machine(Actor):
         """
 
         async def work(tx: Transaction) -> bool:
-            seen = {self.vm_id: Seen(state, reason, cause)}
-            return bool(await record_observations(tx, node_id, seen, asked_at=asked_at, wait=True))
+            seen = {self.vm_id: Seen(node_id, state, reason, cause)}
+            return bool(await record_observations(tx, seen, asked_at=asked_at, wait=True))
 
         try:
             return await self._database.transact(work)

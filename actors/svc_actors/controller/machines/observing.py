@@ -1,7 +1,8 @@
-"""What a host says of machines outside of a task's outcome, recorded for many of them at once.
+"""What hosts say of machines outside of a task's outcome, recorded for many of them at once.
 
-A host that was started again has something new to say of every machine it has: a few statements record a node's worth
-of them, where a message and a transaction each took most of the time that the database had.
+A host that was started again has something new to say of every machine it has, and of a thousand hosts some say
+something at any time: a few statements record what has come, where a message and a transaction for each machine took
+most of the time that the database had.
 
 Invariants:
 - a row is locked before it is decided on, as the Machine actor locks it: whoever comes first, the other reads what it
@@ -28,15 +29,16 @@ from svc_nodeagent.protocol import DomainState, StateCause
 
 @dataclass(frozen=True)
 class Seen:
-    """A machine as its host has it; `reason` is the host's word on why, `cause` the same for a program."""
+    """A machine as this node has it; `reason` is the host's word on why, `cause` the same for a program."""
 
+    node_id: UUID
     state: DomainState
     reason: str
     cause: StateCause | None = None
 
 
 _LOCKED: Final = f"""
-{MACHINE_ROW} WHERE vms.id = ANY($1::uuid[]) AND vms.node_id = $2 AND vms.deleted_at IS NULL
+{MACHINE_ROW} WHERE vms.id = ANY($1::uuid[]) AND vms.node_id = ANY($2::uuid[]) AND vms.deleted_at IS NULL
 ORDER BY vms.id FOR NO KEY UPDATE OF vms"""
 
 # A statement of its own, after the locks: an order that has just been committed is seen.
@@ -46,27 +48,31 @@ WHERE resource_kind = 'vm' AND resource_id = ANY($1::uuid[]) AND status IN ('que
 
 
 async def record_observations(
-    tx: Transaction, node_id: UUID, seen: Mapping[UUID, Seen], *, asked_at: datetime | None, wait: bool = False
+    tx: Transaction, seen: Mapping[UUID, Seen], *, asked_at: datetime | None, wait: bool = False
 ) -> set[UUID]:
-    """Record what this node says of machines that are placed on it; the ids of those that were looked at.
+    """Record what nodes say of machines that are placed on them; the ids of those that were looked at.
 
     `asked_at` (the database's clock) is given for an inventory, which describes the past. Passed over is what the node
     does not have, what is deleted, and without `wait` what somebody else holds.
     """
-    rows = await tx.fetch(_LOCKED if wait else f"{_LOCKED} SKIP LOCKED", list(seen), node_id)
-    machines = [as_machine(row) for row in rows]
-    now: datetime = await tx.fetchval("SELECT clock_timestamp()")
-    news = [vm for vm in machines if not _heard_since(vm, asked_at, now)]
+    nodes = list({each.node_id for each in seen.values()})
+    rows = await tx.fetch(_LOCKED if wait else f"{_LOCKED} SKIP LOCKED", list(seen), nodes)
+    machines = [vm for vm in map(as_machine, rows) if vm.node_id == seen[vm.id].node_id]
+    if asked_at is None:
+        news = machines
+    else:
+        now: datetime = await tx.fetchval("SELECT clock_timestamp()")
+        news = [vm for vm in machines if not _heard_since(vm, asked_at, now)]
     if news:
         busy = {row["resource_id"] for row in await tx.fetch(_BUSY, [vm.id for vm in news])}
         await _write(tx, news, seen, busy, from_inventory=asked_at is not None)
     return {vm.id for vm in machines}
 
 
-def _heard_since(vm: MachineRow, asked_at: datetime | None, now: datetime) -> bool:
+def _heard_since(vm: MachineRow, asked_at: datetime, now: datetime) -> bool:
     """What was heard since an answer that describes the past was asked for is newer than it, unless the clock has been
     set back in between."""
-    return asked_at is not None and vm.observed_at is not None and asked_at < vm.observed_at <= now
+    return vm.observed_at is not None and asked_at < vm.observed_at <= now
 
 
 async def _write(

@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -39,7 +38,7 @@ from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.errors import conflict
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Outcome, Transaction, UniqueViolationError, audit
-from svc_nodeagent.protocol import DomainState, Hello, InventoryResult, PreflightResult
+from svc_nodeagent.protocol import Hello, InventoryResult, PreflightResult
 
 MOST_UNAUTHORISED_AN_HOUR: Final = 60
 _HOUR: Final = 3600.0
@@ -205,29 +204,6 @@ class Node(Actor):
             return any(each not in known for each in seen["differences"])
 
         return await self._database.transact(work)
-
-    async def domains_changed(self, changes: Mapping[UUID, DomainState]) -> list[UUID]:
-        """Guests changed state on this host; gives those machines that are this host's to speak of.
-
-        Where a machine is placed is read without its lock, since whoever holds that must not hold up this node; it is
-        looked at again under the lock. A machine that nobody knows (deleted, or never ours) is no unauthorised report.
-        """
-        placed = await self._database.fetch(
-            """WITH noted AS (
-                   UPDATE observed_domains SET state = seen.state, seen_at = now()
-                   FROM unnest($2::uuid[], $3::text[]) AS seen (vm_id, state)
-                   WHERE node_id = $1 AND observed_domains.vm_id = seen.vm_id
-               )
-               SELECT id, node_id FROM vms WHERE id = ANY($2::uuid[]) AND deleted_at IS NULL""",
-            self.node_id,
-            list(changes),
-            [state.value for state in changes.values()],
-        )
-        for row in placed:
-            if row["node_id"] != self.node_id:
-                what = f"reported machine {row['id']} as {changes[row['id']].value}, which is not placed on it"
-                await self.unauthorised_report(what)
-        return [row["id"] for row in placed if row["node_id"] == self.node_id]
 
     async def unauthorised_report(self, what: str) -> None:
         """The node spoke for what is not its own. It was refused; the audit says so, up to so many times an hour."""

@@ -1,8 +1,9 @@
-"""What nodes say of machines, recorded a few nodes at a time: inventories, and changes as they happen.
+"""What nodes say of machines, recorded together: inventories, and changes as they happen.
 
 Invariants:
-- a node's worth of news is a few statements, and only so many nodes are recorded at once: whatever comes at the same
-  time waits here, without a connection of the database, which other background work needs as well;
+- a node's inventory is a few statements, and so are the changes that have come from all nodes in a twentieth of a
+  second; only so much is recorded at once: whatever comes at the same time waits here, without a connection of the
+  database, which other background work needs as well;
 - of changes that come faster than they are recorded, a machine's last one counts;
 - a machine whose record somebody holds is told through its actor, and holds up no other;
 - what could not be recorded is asked for again: the node is inventoried anew.
@@ -20,6 +21,7 @@ import structlog
 import trio
 
 from svc_actors.controller.machines.observing import Seen, record_observations
+from svc_actors.controller.nodes.domain_changes import note_domain_changes
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.reconcile.inventory import Reported, compare, concerned_machines
 from svc_actors.controller.reconcile.node_queue import NodeQueue
@@ -33,6 +35,12 @@ DELIVERIES_AT_ONCE: Final = 16
 """Machines told through their actors, of all nodes together."""
 _MACHINES_AT_ONCE: Final = 500
 """In one transaction: some tens of milliseconds, for which their rows are held."""
+_CHANGES_PERIOD: Final = 0.05
+"""From one recording of changes to the next, in seconds. A single change is recorded at once; where machines are made
+all the time each recording takes what has come meanwhile, since one for every change costs as much as a sixth of the
+creations themselves."""
+_NODES_TOGETHER: Final = 64
+"""Whose changes are recorded together."""
 _MOST_WAITING: Final = 4096
 """Changes of one node. A host says more only if it makes them up; what it has, its next inventory says."""
 log = structlog.get_logger(__name__)
@@ -67,8 +75,7 @@ class MachineReports:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
-            for _ in range(NODES_AT_ONCE):
-                nursery.start_soon(self._record_changes_for_ever, nursery)
+            nursery.start_soon(self._record_changes_for_ever, nursery)
             task_status.started()
 
     def changed(self, node_id: UUID, change: DomainChanged) -> None:
@@ -77,7 +84,7 @@ class MachineReports:
         if len(changes) >= _MOST_WAITING and change.vm_id not in changes:
             self._recheck(node_id)
             return
-        changes[change.vm_id] = Seen(change.state, change.reason, change.cause)
+        changes[change.vm_id] = Seen(node_id, change.state, change.reason, change.cause)
         self._changes.put(node_id, changes)
 
     async def inventoried(self, node_id: UUID, inventory: InventoryResult, asked_at: datetime) -> None:
@@ -95,48 +102,64 @@ class MachineReports:
         }
         async with self._recording:
             compared = compare(node_id, await concerned_machines(self._database, node_id, reported), reported)
-            seen = {each.vm_id: Seen(each.state, each.reason, each.cause) for each in compared.differences}
-            passed_over = await self._record(node_id, seen, asked_at)
+            seen = {each.vm_id: Seen(node_id, each.state, each.reason, each.cause) for each in compared.differences}
+            passed_over = await self._record(seen, asked_at)
         async with trio.open_nursery() as nursery:
             for vm_id in passed_over:
-                nursery.start_soon(self._tell_machine, node_id, vm_id, seen[vm_id], asked_at)
+                nursery.start_soon(self._tell_machine, vm_id, seen[vm_id], asked_at)
         for vm_id in compared.foreign:
             if vm_id not in known:
                 await node.ask(Node.unauthorised_report, f"has a domain of machine {vm_id}, which is not placed on it")
 
-    async def _record(self, node_id: UUID, seen: Mapping[UUID, Seen], asked_at: datetime | None) -> set[UUID]:
+    async def _record(self, seen: Mapping[UUID, Seen], asked_at: datetime | None) -> set[UUID]:
         """Record all; gives those that were passed over."""
         recorded: set[UUID] = set()
         vm_ids = sorted(seen)
         for start in range(0, len(vm_ids), _MACHINES_AT_ONCE):
             some = {vm_id: seen[vm_id] for vm_id in vm_ids[start : start + _MACHINES_AT_ONCE]}
-            recorded |= await self._database.transact(
-                partial(record_observations, node_id=node_id, seen=some, asked_at=asked_at)
-            )
+            recorded |= await self._database.transact(partial(record_observations, seen=some, asked_at=asked_at))
         return set(seen) - recorded
 
     async def _record_changes_for_ever(self, nursery: trio.Nursery) -> None:
         while True:
-            async with self._changes.next() as (node_id, changes):
-                try:
-                    states = {vm_id: each.state for vm_id, each in changes.items()}
-                    own = await self._system.ref(Node, str(node_id)).ask(Node.domains_changed, states)
-                    seen = {vm_id: changes[vm_id] for vm_id in own}
-                    async with self._recording:
-                        passed_over = await self._record(node_id, seen, None)
-                    for vm_id in passed_over:
-                        nursery.start_soon(self._tell_machine, node_id, vm_id, seen[vm_id], None)
-                except DomainError as error:
-                    log.warning("node.changes_not_recorded", node_id=str(node_id), error=str(error))
-                    self._recheck(node_id)
-                except Exception:
-                    # A defect over one node: the others' changes are recorded, and this one is inventoried.
-                    log.exception("node.changes_failed", node_id=str(node_id))
-                    self._recheck(node_id)
+            async with self._changes.next_few(_NODES_TOGETHER) as changes:
+                began = trio.current_time()
+                for vm_id, seen in await self._record_changes(changes):
+                    nursery.start_soon(self._tell_machine, vm_id, seen, None)
+            await trio.sleep_until(began + _CHANGES_PERIOD)
 
-    async def _tell_machine(self, node_id: UUID, vm_id: UUID, seen: Seen, asked_at: datetime | None) -> None:
+    async def _record_changes(self, changes: Mapping[UUID, Mapping[UUID, Seen]]) -> list[tuple[UUID, Seen]]:
+        """Record what these nodes say; gives the machines whose record somebody holds. A node that could not be
+        recorded is inventoried anew."""
+        try:
+            said = [(node_id, vm_id, seen) for node_id, its in changes.items() for vm_id, seen in its.items()]
+            placed = await note_domain_changes(self._database, [(node, vm, seen.state) for node, vm, seen in said])
+            # What nobody knows (deleted, or never ours) is no unauthorised report.
+            own = {vm_id: seen for node_id, vm_id, seen in said if placed.get(vm_id) == node_id}
+            async with self._recording:
+                passed_over = await self._record(own, None)
+            for node_id, vm_id, seen in said:
+                if vm_id in placed and placed[vm_id] != node_id:
+                    what = f"reported machine {vm_id} as {seen.state.value}, which is not placed on it"
+                    await self._system.ref(Node, str(node_id)).ask(Node.unauthorised_report, what)
+        except DomainError as error:
+            log.warning("node.changes_not_recorded", nodes=len(changes), error=str(error))
+        except Exception:
+            # A defect over one node, which is found by recording each by itself: the others' changes are recorded.
+            log.exception("node.changes_failed", nodes=[str(node_id) for node_id in changes])
+            if len(changes) > 1:
+                alone = [await self._record_changes({node_id: its}) for node_id, its in changes.items()]
+                return [each for held in alone for each in held]
+        else:
+            return [(vm_id, own[vm_id]) for vm_id in passed_over]
+        for node_id in changes:
+            self._recheck(node_id)
+        return []
+
+    async def _tell_machine(self, vm_id: UUID, seen: Seen, asked_at: datetime | None) -> None:
         """A machine that takes no messages, or takes its time, holds up no other: what it has not heard now it hears
         later, or of the next inventory."""
+        node_id = seen.node_id
         async with self._delivering:
             with trio.move_on_after(self._deadline) as late:
                 try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -31,11 +32,18 @@ class NodeQueue(Generic[T]):
     @asynccontextmanager
     async def next(self) -> AsyncIterator[tuple[UUID, T]]:
         """The node that has waited longest, its worker's until the end of the block."""
-        while (node_id := next((each for each in self._waiting if each not in self._taken), None)) is None:
+        async with self.next_few(1) as few:
+            [node] = few.items()
+            yield node
+
+    @asynccontextmanager
+    async def next_few(self, most: int) -> AsyncIterator[dict[UUID, T]]:
+        """The nodes that have waited longest, at least one, their worker's until the end of the block."""
+        while not (few := list(islice((each for each in self._waiting if each not in self._taken), most))):
             await self._idle.park()
-        self._taken.add(node_id)
+        self._taken.update(few)
         try:
-            yield node_id, self._waiting.pop(node_id)
+            yield {node_id: self._waiting.pop(node_id) for node_id in few}
         finally:
-            self._taken.discard(node_id)
-            self._idle.unpark()  # It may have been put again meanwhile, when nobody could take it.
+            self._taken.difference_update(few)
+            self._idle.unpark(count=len(few))  # They may have been put again meanwhile, when nobody could take them.

@@ -1,0 +1,32 @@
+"""The guests that hosts have, as a change of one is noted; inventories are the Node actor's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from svc_actors.store import Queryable
+from svc_nodeagent.protocol import DomainState
+
+
+async def note_domain_changes(
+    queryable: Queryable, changes: Sequence[tuple[UUID, UUID, DomainState]]
+) -> dict[UUID, UUID | None]:
+    """Note what nodes say of machines (node, machine, state), in one statement for all; gives the node on which each of
+    the machines is placed that there are.
+
+    Where a machine is placed is read without its lock, since whoever holds that must not hold up the nodes; it is
+    looked at again under the lock.
+    """
+    rows = await queryable.fetch(
+        """WITH noted AS (
+               UPDATE observed_domains SET state = seen.state, seen_at = now()
+               FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS seen (node_id, vm_id, state)
+               WHERE observed_domains.node_id = seen.node_id AND observed_domains.vm_id = seen.vm_id
+           )
+           SELECT id, node_id FROM vms WHERE id = ANY($2::uuid[]) AND deleted_at IS NULL""",
+        [node_id for node_id, _, _ in changes],
+        [vm_id for _, vm_id, _ in changes],
+        [state.value for _, _, state in changes],
+    )
+    return {row["id"]: row["node_id"] for row in rows}
