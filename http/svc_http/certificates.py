@@ -41,6 +41,8 @@ class Certificates:
         self._files.update(named or {})
         self._contexts: dict[str | None, ssl.SSLContext] = {}
         self._read: dict[str | None, tuple[object, ...]] = {}
+        self.ends: dict[str, datetime] = {}
+        """Of the certificates shown, by their files."""
 
     def context(self, bare: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
         """The listener's context. `bare` makes one that has everything but a certificate."""
@@ -71,7 +73,7 @@ class Certificates:
                 if self._signature(files) != self._read[name]:
                     self._contexts[name] = self._load(name)
                     log.info("certificate.replaced", file=str(files.certificate))
-                problems += _expiry(files)
+                problems += self._expiry(files)
             except (OSError, ValueError) as error:
                 problems.append(f"{files.certificate} cannot be used, and the one before it is still shown: {error}")
         return "; ".join(problems) or None
@@ -82,20 +84,21 @@ class Certificates:
         context = self._bare()
         context.load_cert_chain(files.certificate, files.key)
         self._read[name] = signature
+        certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+        self.ends[str(files.certificate)] = certificate.not_valid_after_utc
         return context
 
     def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
         connection.context = self._contexts.get(name, self._contexts[None])
+
+    def _expiry(self, files: TlsFiles) -> list[str]:
+        end = self.ends[str(files.certificate)]
+        if end - datetime.now(UTC) > EXPIRES_SOON:
+            return []
+        return [f"{files.certificate} ends on {end:%Y-%m-%d %H:%M} UTC and was not renewed"]
 
     @staticmethod
     def _signature(files: TlsFiles) -> tuple[object, ...]:
         """What differs when a file was written or replaced, also through a link."""
         found = [path.stat() for path in (files.certificate, files.key)]
         return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
-
-
-def _expiry(files: TlsFiles) -> list[str]:
-    end = x509.load_pem_x509_certificate(files.certificate.read_bytes()).not_valid_after_utc
-    if end - datetime.now(UTC) > EXPIRES_SOON:
-        return []
-    return [f"{files.certificate} ends on {end:%Y-%m-%d %H:%M} UTC and was not renewed"]

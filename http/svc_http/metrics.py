@@ -1,14 +1,31 @@
-"""Figures for Prometheus, in a collector registry of their own."""
+"""Figures for Prometheus, in a collector registry of their own, named by its conventions: base units, counters in
+`_total`. docs/monitoring.md lists them all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+import trio
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+Labelled = Mapping[tuple[str, ...], float]
+"""Numbers by the values of a figure's labels."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What is read at each scrape: one number, or one for each combination of `labels`. None is shown where there are
+    none to be had. It is a counter, since the start of the process, when its name ends in `_total`, else a gauge."""
+
+    name: str
+    help: str
+    read: Callable[[], float | Labelled]
+    labels: tuple[str, ...] = ()
 
 
 class Metrics:
@@ -18,7 +35,7 @@ class Metrics:
             "svc_http_requests", "Requests answered.", ["operation", "status"], registry=self.registry
         )
         self._seconds = Histogram(
-            "svc_http_request_seconds",
+            "svc_http_request_duration_seconds",
             "Time from a request's head to the end of its answer.",
             ["operation"],
             buckets=_BUCKETS,
@@ -26,6 +43,7 @@ class Metrics:
         )
         self.event_streams = Gauge("svc_event_streams", "Event streams open now.", registry=self.registry)
         self._children: dict[tuple[str, int | None], tuple[Counter, Histogram]] = {}
+        self._preparations: list[Callable[[], Awaitable[None]]] = []
 
     def answered(self, operation: str, status: int | None, seconds: float) -> None:
         """`status` is None when the client was gone before the answer began."""
@@ -37,19 +55,38 @@ class Metrics:
         requests.inc()
         duration.observe(seconds)
 
-    def watch(self, gauges: Mapping[str, Callable[[], float]]) -> None:
-        """Have figures read at each scrape: a name ending in its unit, and where to read it."""
-        self.registry.register(_Watched(gauges))
+    def watch(self, figures: Sequence[Figure], prepare: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Have figures read at each scrape, after `prepare`, which says what it could not find out in a figure."""
+        self.registry.register(_Watched(figures))
+        if prepare is not None:
+            self._preparations.append(prepare)
 
-    def exposition(self) -> bytes:
+    async def exposition(self) -> bytes:
         """The text format: these figures, the process's own, and what other parts keep in the default registry."""
+        async with trio.open_nursery() as nursery:
+            for prepare in self._preparations:
+                nursery.start_soon(prepare)
         return generate_latest(self.registry) + generate_latest(REGISTRY)
 
 
 class _Watched(Collector):
-    def __init__(self, gauges: Mapping[str, Callable[[], float]]) -> None:
-        self._gauges = dict(gauges)
+    def __init__(self, figures: Sequence[Figure]) -> None:
+        self._figures = figures
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        for name, read in self._gauges.items():
-            yield GaugeMetricFamily(name, name.replace("_", " "), value=read())
+    def describe(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+        """Nothing is read when it is registered."""
+        return [_family(figure) for figure in self._figures]
+
+    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+        for figure in self._figures:
+            family = _family(figure)
+            found = figure.read()
+            for values, number in found.items() if isinstance(found, Mapping) else [((), found)]:
+                family.add_metric(values, number)
+            yield family
+
+
+def _family(figure: Figure) -> GaugeMetricFamily | CounterMetricFamily:
+    if figure.name.endswith("_total"):
+        return CounterMetricFamily(figure.name, figure.help, labels=figure.labels)
+    return GaugeMetricFamily(figure.name, figure.help, labels=figure.labels)

@@ -47,7 +47,7 @@ async def _answer(
         await _lifespan(receive, send)
     elif scope["type"] == "http":
         if scope["path"] == "/metrics":
-            await _respond(send, 200, CONTENT_TYPE_LATEST, metrics.exposition())
+            await _respond(send, 200, CONTENT_TYPE_LATEST, await metrics.exposition())
         elif scope["path"] == "/healthz":
             found = {name: await _result(check) for name, check in checks.items()}
             well = all(result == "ok" for result in found.values())

@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from svc.cli.backup import told as backups_told
+from svc.cli.figures import LoopLag, watch_controller
 from svc.cli.machine_consoles import MachineConsoles
 from svc.cli.retention import keep_retention
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
@@ -116,12 +117,13 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
             shutdown=stop,
         )
         add_pages(app)
-        _watch(app, services, disk)
         token = await ensure_setup_token(database)
         _leave_setup_token(config.data_dir / "setup-token", token)
         own = TlsFiles(certificate.chain, certificate.key)
         shown = own if config.certificate is None else TlsFiles(*config.certificate)
         certificates = Certificates(shown, {certificate.node_name: own})
+        lag = LoopLag()
+        watch_controller(app, services, certificates, lag, disk)
         checks = {"database": database_check(database)}
         if disk is not None:
             checks["disk"] = disk.check
@@ -129,6 +131,7 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
             await listeners.start(
                 partial(serve_https, app, f"{config.bind_host}:{config.api_port}", certificates, stop)
             )
+            watching.start_soon(lag.run)
             watching.start_soon(
                 keep_running, "certificates", partial(certificates.watch, partial(_tell_of_certificates, database))
             )
@@ -242,29 +245,6 @@ async def _tell_of_certificates(database: Database, problem: str | None) -> None
     """The alert of the certificates that browsers are shown, opened and closed."""
     message = None if problem is None else problem + "."
     await database.transact(partial(set_alert, key="certificate", message=message, severity=Severity.CRITICAL))
-
-
-def _watch(app: App, services: Controller, disk: DiskGuard | None) -> None:
-    """The figures of /metrics that are read when asked for."""
-    database, actors, gateway = services.database, services.actors, services.gateway
-    app.metrics.watch(
-        {
-            "svc_actors_live": lambda: float(actors.statistics().live),
-            "svc_nodes_online": lambda: float(len(gateway.online())),
-            "svc_gateway_refused": lambda: float(gateway.refused),
-            "svc_networks_applied": lambda: float(services.networks.applied),
-            "svc_database_connections_in_use": lambda: float(database.statistics().in_use),
-        }
-    )
-    if disk is not None:
-        app.metrics.watch(
-            {
-                "svc_database_disk_size_bytes": lambda: float(disk.space.size),
-                "svc_database_disk_free_bytes": lambda: float(disk.space.free),
-                "svc_database_disk_reserve_bytes": lambda: float(disk.reserve),
-                "svc_database_disk_full": lambda: float(disk.full),
-            }
-        )
 
 
 def _leave_setup_token(path: Path, token: str | None) -> None:

@@ -25,6 +25,7 @@ from svc.cli.supervisor import tell_supervisor
 from svc.controller.config import ControllerConfig
 from svc_actors.admission import raise_descriptor_limit
 from svc_actors.store import AnotherServiceError, DatabaseInUseError, DatabaseStartError, MigrationError
+from svc_http.metrics import Figure
 
 log = structlog.get_logger("svc.serve")
 
@@ -67,7 +68,15 @@ async def controller(config: ControllerConfig, environ: Mapping[str, str]) -> No
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(garbage.run)
-            running.app.metrics.watch({"svc_garbage_longest_pause_seconds": lambda: garbage.longest_pause})
+            running.app.metrics.watch(
+                [
+                    Figure(
+                        "svc_garbage_longest_pause_seconds",
+                        "The longest search for cyclic garbage since the start.",
+                        lambda: garbage.longest_pause,
+                    )
+                ]
+            )
             if running.setup_token is not None:
                 # Shown to a person only: what is not a terminal is a log file, and the token is no matter for one.
                 token = running.setup_token if sys.stderr.isatty() else f"in {config.data_dir}/setup-token"

@@ -117,7 +117,7 @@ async def test_the_metrics_count_what_hosts_have_applied(house: House) -> None:
     async def applied() -> float:
         async with httpx.AsyncClient() as http:
             figures = (await http.get(f"{house.operations_url}/metrics")).text
-        (counted,) = re.findall(r"^svc_networks_applied (\S+)$", figures, re.MULTILINE)
+        (counted,) = re.findall(r"^svc_networks_applied_total (\S+)$", figures, re.MULTILINE)
         return float(counted)
 
     before = await applied()

@@ -12,7 +12,7 @@ import trio
 
 from svc_actors.errors import unavailable
 from svc_actors.store import Database
-from svc_http.metrics import Metrics
+from svc_http.metrics import Figure, Metrics
 from svc_http.operations import database_check, operations_app
 from svc_http.server import serve_loopback
 from tests.support.example_service import Served
@@ -89,7 +89,12 @@ async def test_stopping_closes_connections_that_are_merely_kept(server: Served) 
 async def test_the_operators_listener_tells_figures_and_health_to_this_machine_alone(database: Database) -> None:
     metrics, stop = Metrics(), trio.Event()
     metrics.answered("toy.show", 200, 0.01)
-    metrics.watch({"svc_toys": lambda: 3.0})
+    metrics.watch(
+        [
+            Figure("svc_toys", "Toys.", lambda: {("ball",): 3.0}, ("kind",)),
+            Figure("svc_toys_made_total", "Toys made.", lambda: 7.0),
+        ]
+    )
     ill = False
 
     async def toys_check() -> None:
@@ -107,7 +112,9 @@ async def test_the_operators_listener_tells_figures_and_health_to_this_machine_a
         async with httpx.AsyncClient(base_url=bind) as http:
             figures = (await http.get("/metrics")).text
             assert 'svc_http_requests_total{operation="toy.show",status="200"} 1.0' in figures
-            assert "svc_toys 3.0" in figures
+            assert 'svc_toys{kind="ball"} 3.0' in figures
+            assert "# TYPE svc_toys_made_total counter" in figures
+            assert "svc_toys_made_total 7.0" in figures
             healthy = await http.get("/healthz")
             assert (healthy.status_code, healthy.json()) == (200, {"database": "ok", "toys": "ok"})
             ill = True

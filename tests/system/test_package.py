@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.systemd_root import SystemdRoot, systemd_root
 
-pytestmark = [pytest.mark.system, pytest.mark.isolated]
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.xdist_group("package")]
 
 ROOT = Path(__file__).parents[2]
 UNIT = "svc-controller.service"
@@ -39,6 +39,7 @@ def test_an_installed_controller_serves_as_a_user_of_its_own(host: SystemdRoot) 
     assert set(owners) == {"svc"}
     assert host.run("stat", "-c", "%U %a", "/var/lib/svc/controller/setup-token").split() == ["svc", "600"]
     assert "https://127.0.0.1:8443" in host.run("journalctl", "--unit", UNIT, "--no-pager")
+    assert "alerts.yml" in host.run("ls", "/usr/share/svc-controller/monitoring")
     assert "ok       service: it runs" in host.run("runuser", "-u", "svc", "--", "svc", "controller", "check")
 
 

@@ -1,0 +1,195 @@
+"""The figures of the controller at /metrics, beside those of its requests: docs/monitoring.md explains each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+
+import trio
+
+from svc.controller.census import CensusTaker
+from svc.controller.services import Controller
+from svc_actors.disk_guard import DiskGuard
+from svc_actors.runtime import KindStatistics
+from svc_actors.store import Database
+from svc_http.app import App
+from svc_http.certificates import Certificates
+from svc_http.metrics import Figure, Labelled, Metrics
+from svc_nodeagent.protocol import PROTOCOL_VERSION
+
+LAG_PERIOD = 0.25
+LAG_SAMPLES = 240
+"""A minute of them: what lasts shorter than a scrape's interval is seen all the same."""
+
+
+class LoopLag:
+    """How much later than asked for the event loop runs what is due."""
+
+    def __init__(self) -> None:
+        self._samples = [0.0] * LAG_SAMPLES
+
+    @property
+    def longest(self) -> float:
+        """Seconds, in the last minute."""
+        return max(self._samples)
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            for number in range(LAG_SAMPLES):
+                due = trio.current_time() + LAG_PERIOD
+                await trio.sleep_until(due)
+                self._samples[number] = trio.current_time() - due
+
+
+def watch_controller(
+    app: App, services: Controller, certificates: Certificates, lag: LoopLag, disk: DiskGuard | None
+) -> None:
+    metrics = app.metrics
+    _watch_process(metrics, services)
+    _watch_database(metrics, services.database)
+    _watch_fleet(metrics, services.database)
+    metrics.watch(
+        [
+            Figure(
+                "svc_event_loop_lag_seconds",
+                "The most that the event loop was late in the last minute.",
+                lambda: lag.longest,
+            ),
+            Figure(
+                "svc_certificate_expiry_timestamp_seconds",
+                "End of a certificate that the API shows, in seconds since 1970.",
+                lambda: {(name,): end.timestamp() for name, end in certificates.ends.items()},
+                ("file",),
+            ),
+        ]
+    )
+    if disk is not None:
+        _watch_disk(metrics, disk)
+
+
+def _watch_process(metrics: Metrics, services: Controller) -> None:
+    actors, gateway, events, tasks = services.actors, services.gateway, services.events, services.tasks
+
+    def by_kind(read: Callable[[KindStatistics], int]) -> Callable[[], Labelled]:
+        return lambda: {(name,): float(read(kind)) for name, kind in actors.statistics().kinds.items()}
+
+    def ended() -> Mapping[tuple[str, ...], float]:
+        return {(status.value,): float(number) for status, number in tasks.ended.items()}
+
+    release = (version("svc"), str(PROTOCOL_VERSION))
+    kind = ("kind",)
+    metrics.watch(
+        [
+            Figure(
+                "svc_build_info", "The release that runs: always 1.", lambda: {release: 1.0}, ("version", "protocol")
+            ),
+            Figure("svc_actors_live", "Actors in memory.", by_kind(lambda each: each.live), kind),
+            Figure("svc_actor_messages_waiting", "Messages in mailboxes.", by_kind(lambda each: each.waiting), kind),
+            Figure(
+                "svc_actors_refusing", "Actors that have crashed too often.", by_kind(lambda each: each.refusing), kind
+            ),
+            Figure("svc_actor_crashes_total", "Crashes of actors.", by_kind(lambda each: each.crashes), kind),
+            Figure("svc_nodes_connected", "Agents connected now.", lambda: float(len(gateway.online()))),
+            Figure(
+                "svc_gateway_refused_total", "Connections of agents that were refused.", lambda: float(gateway.refused)
+            ),
+            Figure(
+                "svc_networks_applied_total", "Networks of machines applied.", lambda: float(services.networks.applied)
+            ),
+            Figure("svc_tasks_ended_total", "Tasks ended, by status.", ended, ("status",)),
+            Figure(
+                "svc_events_delivered_total",
+                "Events given to the readers in this process.",
+                lambda: float(events.statistics().delivered),
+            ),
+        ]
+    )
+
+
+def _watch_database(metrics: Metrics, database: Database) -> None:
+    metrics.watch(
+        [
+            Figure(
+                "svc_database_connections_in_use",
+                "Connections that a request or a background loop holds.",
+                lambda: float(database.statistics().in_use),
+            ),
+            Figure(
+                "svc_database_connections_max",
+                "Connections that there may be, of all lanes.",
+                lambda: float(database.statistics().size),
+            ),
+            Figure(
+                "svc_database_waiting",
+                "Who waits for a connection.",
+                lambda: float(database.statistics().waiting),
+            ),
+            Figure(
+                "svc_database_exhausted_total",
+                "Waits for a connection that were given up: each was answered with unavailable.",
+                lambda: float(database.statistics().exhausted),
+            ),
+            Figure(
+                "svc_database_connections_broken_total",
+                "Connections that were lost.",
+                lambda: float(database.statistics().broken),
+            ),
+            Figure(
+                "svc_database_collisions_total",
+                "Transactions that the server undid for the sake of another, and that were run again.",
+                lambda: float(database.statistics().collided),
+            ),
+        ]
+    )
+
+
+def _watch_fleet(metrics: Metrics, database: Database) -> None:
+    taker = CensusTaker(database)
+    metrics.watch(
+        [
+            Figure("svc_database_up", "Whether the database answered this scrape.", lambda: float(taker.database_up)),
+            Figure("svc_nodes", "Nodes, by the state that is shown.", lambda: taker.census.nodes, ("state",)),
+            Figure(
+                "svc_machines", "Machines, by the status that is shown.", lambda: taker.census.machines, ("status",)
+            ),
+            Figure("svc_tasks_open", "Tasks that have not ended.", lambda: taker.census.tasks, ("operation", "status")),
+            Figure(
+                "svc_task_oldest_seconds",
+                "Age of the oldest task of an operation that has not ended.",
+                lambda: taker.census.task_ages,
+                ("operation",),
+            ),
+            Figure(
+                "svc_alerts_open", "The service's own alerts, open now.", lambda: taker.census.alerts, ("severity",)
+            ),
+            Figure(
+                "svc_pool_addresses",
+                "Addresses (IPv6: sub-prefixes) of an enabled pool.",
+                lambda: taker.census.pool_sizes,
+                ("network", "pool"),
+            ),
+            Figure(
+                "svc_pool_addresses_free",
+                "Those of them that are free.",
+                lambda: taker.census.pool_free,
+                ("network", "pool"),
+            ),
+        ],
+        prepare=taker.take,
+    )
+
+
+def _watch_disk(metrics: Metrics, disk: DiskGuard) -> None:
+    metrics.watch(
+        [
+            Figure("svc_database_disk_size_bytes", "Size of the database's disk.", lambda: float(disk.space.size)),
+            Figure("svc_database_disk_free_bytes", "Free of it.", lambda: float(disk.space.free)),
+            Figure(
+                "svc_database_disk_reserve_bytes", "Held back for the day that it is full.", lambda: float(disk.reserve)
+            ),
+            Figure(
+                "svc_database_disk_full", "Whether changes are refused for want of space.", lambda: float(disk.full)
+            ),
+        ]
+    )
