@@ -21,7 +21,6 @@ import httpx
 import trio
 from cryptography import x509
 
-from svc.cli.backup.commands import backup, backups
 from svc.cli.controller_options import CONTEXT, controller_options
 from svc.cli.failures import Exit, Failure
 from svc.controller.config import ControllerConfig
@@ -46,12 +45,7 @@ class Finding:
     words: str
 
 
-@click.group()
-def controller() -> None:
-    """Look after the controller of this machine."""
-
-
-@controller.command(context_settings=CONTEXT)
+@click.command(context_settings=CONTEXT)
 @controller_options
 async def check(config: ControllerConfig, environ: Mapping[str, str]) -> None:
     """Say what is wrong with the controller of this machine, with the options of `svc serve controller`.
@@ -64,10 +58,6 @@ async def check(config: ControllerConfig, environ: Mapping[str, str]) -> None:
             failed = failed or each.verdict is Verdict.FAILED
     if failed:
         raise Failure(Exit.NOT_READY, "The controller cannot serve like this.")
-
-
-for command in (backup, backups):
-    controller.add_command(command)
 
 
 async def findings(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncGenerator[Finding, None]:

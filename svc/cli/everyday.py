@@ -277,7 +277,7 @@ serve = LateGroup("serve", "Run a service.", _serve)
 
 
 def _controller() -> click.Group:
-    from svc.cli.check import controller
+    from svc.cli.controller_group import controller
 
     return controller
 
