@@ -27,7 +27,7 @@ from svc_nodeagent.connection import Connection, NotConnected, dial_stream
 from svc_nodeagent.dispatch import Dispatcher
 from svc_nodeagent.enrol import new_key, private_pem, signing_request
 from svc_nodeagent.faults import fault_point
-from svc_nodeagent.host import Host, OpenStream
+from svc_nodeagent.host import Host, HostError, OpenStream, Report
 from svc_nodeagent.journal import Journal
 from svc_nodeagent.protocol import (
     MANY,
@@ -36,8 +36,10 @@ from svc_nodeagent.protocol import (
     Cancel,
     ConsoleOpen,
     DownFrame,
+    FailureCode,
     Hello,
     NodePreflight,
+    NodeUpgrade,
     OperationResult,
     Renewal,
     Renewed,
@@ -46,6 +48,7 @@ from svc_nodeagent.protocol import (
     Welcome,
 )
 from svc_nodeagent.relay import relay
+from svc_nodeagent.upgrade import Replaced, Upgrader
 from svc_nodeagent.version import agent_version
 
 _RENEWAL_RETRY = 600.0
@@ -76,9 +79,11 @@ class Agent:
         patience: Patience | None = None,
         seed: int | None = None,
         versions: Versions = SPOKEN,
+        upgrader: Upgrader | None = None,
     ) -> None:
         self.folder = folder
         self._versions = versions
+        self._upgrader = upgrader
         self.enrolment = folder.read_enrolment()
         self.identity = Identity.load(folder.identity, folder.authority)
         # Left by a process that died while a renewal was being proven: the controller may already insist on it.
@@ -159,6 +164,19 @@ class Agent:
     def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult:
         return complete(result, controller_time=operation.controller_time, identity=self.identity)
 
+    async def upgrade(self, operation: NodeUpgrade, report: Report) -> None:
+        if self._upgrader is None:
+            raise HostError(
+                FailureCode.UNSUPPORTED,
+                "This agent was not started by its launcher, so it cannot replace itself. Nothing was changed.",
+                "Install it by the command that `svc node add` prints, or from the package svc-nodeagent.",
+            )
+        try:
+            await self._upgrader.upgrade(operation, self.open_stream, report)
+        except Replaced:
+            self.stop()
+            raise
+
     async def _keep_connected(self) -> None:
         pause, attempt = self._patience.first_pause, 0
         while not self._stop.is_set():
@@ -205,6 +223,7 @@ class Agent:
             protocol=version,
             agent_version=agent_version(),
             boot_id=self.boot_id,
+            release=self._upgrader.release if self._upgrader is not None else None,
             unacknowledged=self._dispatcher.unacknowledged[:MANY],  # the rest is told when it is asked for
         )
 
@@ -217,6 +236,8 @@ class Agent:
         )
         if connection.identity is not self.identity:
             self._adopt(connection)
+        if self._upgrader is not None:
+            self._upgrader.accepted()
         self._live, self.offline_reason = connection, None
         self._online.set()
         self._dispatcher.attach(connection.outbox)

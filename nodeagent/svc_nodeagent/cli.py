@@ -29,9 +29,12 @@ from svc_nodeagent.config import AgentFolder, Identity, NotEnrolled
 from svc_nodeagent.enrol import EnrolmentRefused, enrol, host_uuid
 from svc_nodeagent.host import Host, OpenStream
 from svc_nodeagent.journal import Journal
+from svc_nodeagent.launcher import RELEASE_VARIABLE
 from svc_nodeagent.outbound import Network
 from svc_nodeagent.simulated import SimulatedHost
 from svc_nodeagent.telemetry import configure_logging
+from svc_nodeagent.upgrade import Upgrader
+from svc_nodeagent.version import agent_version
 
 DEFAULT_DATA: Final = Path("/var/lib/svc-node")
 log = structlog.get_logger(__name__)
@@ -104,7 +107,9 @@ async def _run(
 ) -> None:
     if bridge is not None and bridge.startswith(prefix):
         raise _Unusable(f"{bridge} begins with {prefix}, as the names of guests' taps do; rename the bridge")
-    agent = Agent(folder, Journal.open(folder.journal))
+    release = os.environ.get(RELEASE_VARIABLE)
+    upgrader = Upgrader(folder.path, release, folder.authority) if release else None
+    agent = Agent(folder, Journal.open(folder.journal), upgrader=upgrader)
     log.info("agent.started", node_id=str(agent.node_id), data=str(folder.path))
     async with trio.open_nursery() as nursery:
         await nursery.start(_stop_on_signal, agent)
@@ -155,6 +160,7 @@ def _status(folder: AgentFolder) -> None:
     journal = Journal(None)
     journal.read(folder.journal)
     shown = {
+        "version": agent_version(),
         "node_id": str(enrolment.node_id),
         "gateway": f"{enrolment.gateway_host}:{enrolment.gateway_port}",
         "running": _is_held(folder),

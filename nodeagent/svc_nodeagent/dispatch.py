@@ -35,6 +35,7 @@ from svc_nodeagent.protocol import (
     FailureCode,
     NodeOperation,
     NodePreflight,
+    NodeUpgrade,
     OperationId,
     OperationResult,
     Outcome,
@@ -44,6 +45,7 @@ from svc_nodeagent.protocol import (
     Succeeded,
     UpFrame,
 )
+from svc_nodeagent.upgrade import Replaced
 
 UNCLAIMED_AFTER = 60.0
 _MOST_PROGRESS = 1_000
@@ -61,6 +63,8 @@ class Core(Protocol):
     def renew_certificate(self) -> None: ...
 
     def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult: ...
+
+    async def upgrade(self, operation: NodeUpgrade, report: Report) -> None: ...
 
 
 class Outbox:
@@ -198,7 +202,10 @@ class Dispatcher:
                     await self._end(request.id, outcome, durable=False)
                     return
             fault_point("agent.begun")
-            outcome = await self._perform(request, run)
+            try:
+                outcome = await self._perform(request, run)
+            except Replaced:
+                return  # Begun, in the journal: the next process is asked for it again, and answers.
             fault_point("agent.performed")
             await self._end(request.id, outcome, durable=durable)
         finally:
@@ -213,6 +220,8 @@ class Dispatcher:
         try:
             with run.scope, trio.fail_after(max(seconds, 0.0)):
                 return _answer(request.operation, await self._route(request.operation, report))
+        except Replaced:
+            raise
         except HostError as error:
             return Failed(code=error.code, message=error.message, hint=error.hint)
         except trio.TooSlowError:
@@ -238,6 +247,9 @@ class Dispatcher:
                 return Done()
             case CertificateRenew():
                 self._core.renew_certificate()
+                return Done()
+            case NodeUpgrade():
+                await self._core.upgrade(operation, report)
                 return Done()
             case NodePreflight():
                 return self._core.complete_preflight(operation, await self._host.perform(operation, report))

@@ -51,7 +51,8 @@ class Host(Protocol):
     async def perform(self, operation: NodeOperation, report: Report) -> OperationResult:
         """Carry the operation out and answer with the result model its docstring in the protocol names.
 
-        `console.open` and `node.certificate.renew` never arrive here: the core sees to them. Raises `HostError`.
+        `console.open`, `node.certificate.renew` and `node.upgrade` never arrive here: the core sees to them. Raises
+        `HostError`.
         """
         ...
 

@@ -25,6 +25,7 @@ from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.defaults import seed_defaults
+from svc.controller.nodes.package import agent_release
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.setup import ensure_setup_token
@@ -38,6 +39,7 @@ from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.images.files import ImageFiles, ImageSources
 from svc_actors.controller.machines.work import install_machines
 from svc_actors.controller.nodes.node import NODE_IDLE_AFTER, Node, NodeServices
+from svc_actors.controller.nodes.upgrades import Upgrades
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.controller.reconcile.network_probe import NetworkProbe
 from svc_actors.controller.reconcile.network_watch import NetworkWatch
@@ -192,6 +194,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
             alert=loop_alerts.notice,
         )
         files = ImageFiles(config.data_dir)
+        agent = await trio.to_thread.run_sync(agent_release, config.data_dir)
         gateway = Gateway(
             authority,
             lambda: authority.server_certificate(config.data_dir, config.public_host),
@@ -199,7 +202,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
             port=config.gateway_port,
             heartbeat_seconds=config.heartbeat_seconds,
             hooks=watch.hooks,
-            find_file=files.find,
+            find_file=lambda key: agent.find(key) or files.find(key),
         )
         watch.watch(gateway)
         networks = NetworkWatch(database, gateway, alert=loop_alerts.notice)
@@ -209,6 +212,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         node_services = NodeServices(database, gateway, authority)
         actors.register(Node, lambda _: Node(node_services), idle_after=NODE_IDLE_AFTER)
         watch.handle_tasks(tasks)
+        Upgrades(database, authority, agent, gateway.offer_file).handle_tasks(tasks)
         await nursery.start(events.run)
         nursery.start_soon(keep_running, "alerts of actors", alerts.run, loop_alerts.notice)
         nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
@@ -226,7 +230,9 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         nursery.start_soon(keep_running, "list counts", partial(counts.run, database, COUNTED), loop_alerts.notice)
         nursery.start_soon(keep_repeating, "forgetting", FORGET_SECONDS, partial(_forget, database), loop_alerts.notice)
         try:
-            yield Controller(config, database, events, actors, authority, gateway, networks, tasks, sealer, Passwords())
+            yield Controller(
+                config, database, events, actors, authority, gateway, networks, tasks, sealer, Passwords(), agent
+            )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):
                 await tasks.drain(DRAIN_SECONDS)

@@ -13,6 +13,7 @@ from svc.registry.principal import Role
 from svc.registry.realm import Realm
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
+from svc_actors.controller.nodes.upgrades import AgentRelease
 from svc_actors.controller.reconcile.network_watch import NetworkWatch
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.runtime import ActorSystem
@@ -32,6 +33,8 @@ class Controller:
     tasks: TaskRunner
     sealer: Sealer
     passwords: Passwords
+    agent: AgentRelease
+    """What nodes are upgraded to."""
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

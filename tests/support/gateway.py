@@ -39,6 +39,7 @@ from svc_nodeagent.protocol import (
     VmCreate,
 )
 from svc_nodeagent.simulated import Behaviour, SimulatedHost
+from svc_nodeagent.upgrade import Upgrader
 
 BRISK = Patience(first_pause=0.01, longest_pause=0.1, settled_after=5.0, stopping=1.0)
 PATIENCE = 20.0
@@ -156,10 +157,12 @@ class NodeOnDisk:
         self.folder.write(self.folder.enrolment, enrolment.model_dump_json().encode())
 
     @asynccontextmanager
-    async def running(self, patience: Patience = BRISK, versions: Versions = SPOKEN) -> AsyncIterator[Agent]:
+    async def running(
+        self, patience: Patience = BRISK, versions: Versions = SPOKEN, upgrader: Upgrader | None = None
+    ) -> AsyncIterator[Agent]:
         """An agent process; leaving the block kills it, without a goodbye."""
         journal = Journal.open(self.folder.journal)
-        agent = Agent(self.folder, journal, patience=patience, seed=1, versions=versions)
+        agent = Agent(self.folder, journal, patience=patience, seed=1, versions=versions, upgrader=upgrader)
 
         def open_host(_: OpenStream) -> AbstractAsyncContextManager[Host]:
             return _shared(self.host)

@@ -69,6 +69,7 @@ from svc_nodeagent.protocol import (
     NodeOperation,
     NodePreflight,
     NodeTraffic,
+    NodeUpgrade,
     OperationResult,
     PreflightResult,
     StateCause,
@@ -246,7 +247,7 @@ class LibvirtHost:
             case ImageRemove():
                 await self._images.remove(operation.image_id)
                 return Done()
-            case ConsoleOpen() | CertificateRenew():
+            case ConsoleOpen() | CertificateRenew() | NodeUpgrade():
                 raise HostError(FailureCode.UNSUPPORTED, f"{operation.op} is for the agent, not for its hypervisor.")
             case _:
                 return await self._machines.perform(operation, report)

@@ -62,13 +62,14 @@ DownFrame = Annotated[Welcome | Request | Cancel | Acknowledge | Renewed, Field(
 
 
 class Hello(Wire):
-    """First frame of a connection. `protocol` is the version agreed on, `agent_version` the release.
-    `unacknowledged`: operations the journal still holds, running or ended."""
+    """First frame of a connection. `protocol` is the version agreed on. `release` names the files that the agent runs
+    from, if it can replace them by itself. `unacknowledged`: operations the journal still holds, running or ended."""
 
     frame: Literal["hello"] = "hello"
     protocol: int
     agent_version: Name
     boot_id: Name
+    release: Annotated[Name | None, Since(4)] = None
     unacknowledged: Annotated[tuple[Id, ...], Field(max_length=MANY)] = ()
 
 

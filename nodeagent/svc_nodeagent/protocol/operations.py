@@ -12,7 +12,7 @@ from pydantic import Field
 from svc_nodeagent.protocol.facts import QUERY, Facts, Lane
 from svc_nodeagent.protocol.machines import ImageSpec, MachineSpec
 from svc_nodeagent.protocol.networks import NetworkSpec
-from svc_nodeagent.protocol.values import FEW, Address, Name, Secret, Wire
+from svc_nodeagent.protocol.values import FEW, Address, Name, Secret, Size, Wire
 
 __all__ = [
     "FACTS",
@@ -28,6 +28,7 @@ __all__ = [
     "NodeOperation",
     "NodePreflight",
     "NodeTraffic",
+    "NodeUpgrade",
     "VmCreate",
     "VmDelete",
     "VmForceStop",
@@ -238,6 +239,28 @@ MachineOperation = (
 )
 """What changes one machine, or what the host carries for it."""
 
+
+class NodeUpgrade(Wire):
+    """Be of this release: fetch its wheel by `stream_token`, install it, and start it. The release that then runs
+    answers: the new one once the controller has welcomed it, or the old one after `trial_seconds` without. `signature`
+    is of `statement`, by the controller's authority (ECDSA with SHA-256, base64). `order` tells attempts apart."""
+
+    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, task_seconds=1800.0, since=4)
+    op: Literal["node.upgrade"] = "node.upgrade"
+    version: Name
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    size: Size
+    signature: Name
+    stream_token: Secret = Field(repr=False)
+    order: Name
+    trial_seconds: float = Field(gt=0, le=3600)
+
+    @property
+    def statement(self) -> bytes:
+        """What is signed. It begins with its purpose, so that no other signature of the key is good for it."""
+        return f"svc-nodeagent release {self.version} {self.size} {self.digest}".encode()
+
+
 NodeOperation = Annotated[
     MachineOperation
     | VmMetrics
@@ -248,7 +271,8 @@ NodeOperation = Annotated[
     | ImagePull
     | ImageRemove
     | ConsoleOpen
-    | CertificateRenew,
+    | CertificateRenew
+    | NodeUpgrade,
     Field(discriminator="op"),
 ]
 

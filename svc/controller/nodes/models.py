@@ -59,11 +59,25 @@ class Overcommit(Model):
     disk: float
 
 
+class AgentUpgrade(StrEnum):
+    """Whether an agent is of the controller's release: `current`; `available`, so it can be upgraded; `under_way`;
+    `failed`, so it runs on as it was; `by_hand`, where the agent cannot replace itself."""
+
+    CURRENT = "current"
+    AVAILABLE = "available"
+    UNDER_WAY = "under_way"
+    FAILED = "failed"
+    BY_HAND = "by_hand"
+
+
 class NodeAgent(Model):
-    """The release of the agent, and the version of the protocol that it speaks with the controller."""
+    """`protocol` is the version that it speaks with the controller. `release` is what it runs from, null where it
+    cannot replace that by itself."""
 
     version: str
     protocol: int
+    release: str | None
+    upgrade: AgentUpgrade
 
 
 class NodeModel(Model):

@@ -7,6 +7,7 @@ other.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -15,6 +16,7 @@ from pydantic import Field
 
 from svc.controller.nodes import joining as nodes_joining
 from svc.controller.nodes.models import (
+    AgentUpgrade,
     Allocated,
     HealthCheck,
     HealthStatus,
@@ -41,7 +43,7 @@ from svc.registry.scopes import Scope
 from svc_actors.controller.nodes.domains import domains_of
 from svc_actors.controller.nodes.node import Node, NodeChange
 from svc_actors.controller.nodes.records import SELECT, SHOWN_STATE, NodeMode, NodeRecord, NodeState, as_node, get_node
-from svc_actors.controller.tasks.runner import ResourceKind, create_task
+from svc_actors.controller.tasks.runner import ResourceKind, TaskStatus, create_task
 from svc_actors.errors import unavailable
 from svc_actors.store import Queryable, audit
 
@@ -118,6 +120,7 @@ class NodeSamplesRequest(PageRequest):
         "disk free=capacity.disk_free_gib",
         "promised=disk.promised_gib",
         "agent=agent.version",
+        "upgrade=agent.upgrade",
         "seen=seen_at",
     ),
 )
@@ -141,7 +144,8 @@ async def list_nodes(context: Context[Controller], request: NodeList) -> Page[No
     )
     nodes = [as_node(row) for row in rows]
     allocated = await _allocated(database, [node.id for node in nodes])
-    items = [NodeModel(**_shown(context.services, node, allocated)) for node in nodes]
+    upgrades = await _last_upgrades(database, [node.id for node in nodes])
+    items = [NodeModel(**_shown(context.services, node, allocated, upgrades.get(node.id))) for node in nodes]
     return Page[NodeModel].of(items, total, request)
 
 
@@ -312,17 +316,20 @@ async def _task(context: Context[Controller], node_id: UUID, op: str, timeout: f
 async def _detail(services: Controller, node_id: UUID) -> NodeDetail:
     node = await get_node(services.database, node_id)
     allocated = await _allocated(services.database, [node_id])
+    upgrade = (await _last_upgrades(services.database, [node_id])).get(node_id)
     expires_at = await services.database.fetchval(
         "SELECT max(expires_at) FROM node_certificates WHERE node_id = $1 AND revoked_at IS NULL", node_id
     )
     return NodeDetail(
-        **_shown(services, node, allocated),
+        **_shown(services, node, allocated, upgrade),
         facts=NodeFactsModel.model_validate(node.facts) if node.facts else None,
         health=_health(node, expires_at),
     )
 
 
-def _shown(services: Controller, node: NodeRecord, allocated: Mapping[UUID, Allocated]) -> dict[str, Any]:
+def _shown(
+    services: Controller, node: NodeRecord, allocated: Mapping[UUID, Allocated], upgrade: _LastUpgrade | None
+) -> dict[str, Any]:
     heartbeat = services.gateway.heartbeat(node.id)
     if heartbeat is not None:
         capacity: NodeCapacity | None = NodeCapacity(**heartbeat.capacity.model_dump())
@@ -350,13 +357,50 @@ def _shown(services: Controller, node: NodeRecord, allocated: Mapping[UUID, Allo
             promisable_gib=capacity.disk_gib * node.disk_overcommit,
             level=node.disk_level,
         ),
-        "agent": None
-        if node.agent_version is None or node.agent_protocol is None
-        else NodeAgent(version=node.agent_version, protocol=node.agent_protocol),
+        "agent": _agent(services, node, upgrade),
         "connected_at": node.connected_at,
         "seen_at": heartbeat.at if heartbeat is not None else node.seen_at,
         "created_at": node.created_at,
     }
+
+
+@dataclass(frozen=True)
+class _LastUpgrade:
+    """The last task that was to upgrade a node's agent, to `release`."""
+
+    status: TaskStatus
+    release: str
+
+
+async def _last_upgrades(queryable: Queryable, node_ids: list[UUID]) -> dict[UUID, _LastUpgrade]:
+    rows = await queryable.fetch(
+        """
+        SELECT DISTINCT ON (node_id) node_id, status, parameters->>'release' AS release
+          FROM tasks WHERE op = 'node.upgrade' AND node_id = ANY($1::uuid[])
+         ORDER BY node_id, created_at DESC
+        """,
+        node_ids,
+    )
+    return {row["node_id"]: _LastUpgrade(TaskStatus(row["status"]), row["release"]) for row in rows}
+
+
+def _agent(services: Controller, node: NodeRecord, upgrade: _LastUpgrade | None) -> NodeAgent | None:
+    if node.agent_version is None or node.agent_protocol is None:
+        return None
+    offered = services.agent
+    if upgrade is not None and upgrade.status.open:
+        state = AgentUpgrade.UNDER_WAY
+    elif node.agent_release == offered.name or (node.agent_release is None and node.agent_version == offered.version):
+        state = AgentUpgrade.CURRENT
+    elif node.agent_release is None:
+        state = AgentUpgrade.BY_HAND
+    elif upgrade is not None and (upgrade.status, upgrade.release) == (TaskStatus.FAILED, offered.name):
+        state = AgentUpgrade.FAILED
+    else:
+        state = AgentUpgrade.AVAILABLE
+    return NodeAgent(
+        version=node.agent_version, protocol=node.agent_protocol, release=node.agent_release, upgrade=state
+    )
 
 
 def _health(node: NodeRecord, certificate_expires_at: datetime | None) -> NodeHealth:

@@ -17,6 +17,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from svc_actors.controller.nodes.upgrades import AgentRelease
+
 _PACKAGE = "svc_nodeagent"
 _DISTRIBUTION = "svc"
 _ALWAYS_NEEDED = ("trio", "pydantic")
@@ -42,6 +44,24 @@ def agent_package() -> bytes:
         for name, data in files.items():
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
     return out.getvalue()
+
+
+def agent_release(data_dir: Path) -> AgentRelease:
+    """The wheel as a file that nodes can be offered, and what tells it apart."""
+    wheel = agent_package()
+    digest = hashlib.sha256(wheel).hexdigest()
+    folder = data_dir / "agent"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{digest}.whl"
+    if not file.exists():
+        partial = file.with_suffix(".partial")
+        partial.write_bytes(wheel)
+        partial.rename(file)
+        for other in folder.glob("*.whl"):
+            if other != file:
+                other.unlink()
+    version = agent_version()
+    return AgentRelease(f"{version}-{digest[:12]}", version, digest, len(wheel), file)
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:

@@ -113,6 +113,10 @@ class Authority:
         """A secret of 32 bytes for one purpose, the same for as long as the authority lives."""
         return HKDF(hashes.SHA256(), 32, salt=None, info=purpose.encode()).derive(_private_pem(self._key))
 
+    def sign(self, statement: bytes) -> str:
+        """The authority's signature: ECDSA with SHA-256, in base64. `statement` begins with what it is for."""
+        return base64.b64encode(self._key.sign(statement, ec.ECDSA(hashes.SHA256()))).decode()
+
     async def sign_node(self, tx: Transaction, node_id: UUID, csr: str) -> NodeCertificate:
         """A certificate for the key of `csr`, good once `tx` commits. Raises `invalid` for what is no such request, and
         `rate_limited` past ten in an hour."""

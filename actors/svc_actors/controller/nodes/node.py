@@ -95,12 +95,13 @@ class Node(Actor):
             node = await get_node(tx, self.node_id, lock=True)
             if online and hello is not None:
                 await tx.execute(
-                    "UPDATE nodes SET boot_id = $2, agent_version = $3, agent_protocol = $4, state_reason = NULL"
-                    " WHERE id = $1",
+                    "UPDATE nodes SET boot_id = $2, agent_version = $3, agent_protocol = $4, agent_release = $5,"
+                    " state_reason = NULL WHERE id = $1",
                     self.node_id,
                     hello.boot_id,
                     hello.agent_version,
                     hello.protocol,
+                    hello.release,
                 )
                 if node.state_reason is not None:
                     await close_alert(tx, agent_alert(self.node_id))
@@ -288,6 +289,7 @@ class Node(Actor):
             await close_alert(tx, drift_alert(self.node_id))
             await close_alert(tx, disk_alert(self.node_id))
             await close_alert(tx, agent_alert(self.node_id))
+            await close_alert(tx, upgrade_alert(self.node_id))
             await announce(tx, replace(node, connection=NodeState.OFFLINE), "deleted")
             await audit.record(tx, caller, node.target)
         self._services.authority.forget(self.node_id)
@@ -340,6 +342,10 @@ def silent_alert(node_id: UUID) -> str:
 
 def agent_alert(node_id: UUID) -> str:
     return f"node-agent:{node_id}"
+
+
+def upgrade_alert(node_id: UUID) -> str:
+    return f"node-upgrade:{node_id}"
 
 
 def drift_alert(node_id: UUID) -> str:

@@ -56,6 +56,8 @@ class NodeRecord:
     agent_version: str | None
     agent_protocol: int | None
     """As agreed on with the last connection."""
+    agent_release: str | None
+    """What the agent runs from, if it can replace that by itself."""
     state_reason: str | None
     """Why the node cannot be online, where that is known."""
 
@@ -74,7 +76,7 @@ SELECT = """
 SELECT nodes.id, nodes.name, nodes.location_id, nodes.state, nodes.mode, nodes.maintenance, nodes.cpu_overcommit,
        nodes.memory_overcommit, nodes.disk_overcommit, nodes.host_uuid, nodes.facts, nodes.capacity, nodes.preflight,
        nodes.preflight_at, nodes.inventory_at, nodes.connected_at, nodes.seen_at, nodes.created_at, nodes.disk_level,
-       nodes.agent_version, nodes.agent_protocol, nodes.state_reason,
+       nodes.agent_version, nodes.agent_protocol, nodes.agent_release, nodes.state_reason,
        locations.name AS location_name
 FROM nodes JOIN locations ON locations.id = nodes.location_id"""
 """Nodes, but for what a probe found of a thousand networks: that is read where it is shown."""
@@ -105,6 +107,7 @@ def as_node(row: Record) -> NodeRecord:
         disk_level=Level(row["disk_level"]),
         agent_version=row["agent_version"],
         agent_protocol=row["agent_protocol"],
+        agent_release=row["agent_release"],
         state_reason=row["state_reason"],
     )
 

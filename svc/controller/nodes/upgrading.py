@@ -1,0 +1,126 @@
+"""Orders to replace the agents of nodes by the release that the controller brings (docs/upgrades.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID, uuid4
+
+from pydantic import Field
+
+from svc.controller.services import Controller
+from svc.controller.tasks import TaskModel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.controller.nodes.records import NodeRecord, get_node
+from svc_actors.controller.nodes.upgrades import OPERATION, upgrade_parameters
+from svc_actors.controller.tasks.runner import ResourceKind, Task, create_task
+from svc_actors.errors import conflict, unavailable
+from svc_actors.store import Transaction, audit
+
+operations = Operations[Controller]()
+
+
+class NodeUpgradeRequest(Request):
+    id: UUID
+
+
+class NodeUpgradeAll(Request):
+    """Nodes that are online, have another release and can replace it by themselves."""
+
+    at_once: Annotated[int, Field(ge=1, le=100, description="How many are under way at a time.")] = 3
+
+
+class NodeUpgrades(Model):
+    """The release that the nodes are to have, and a task for each."""
+
+    release: str
+    tasks: list[TaskModel]
+
+
+@operations.declare(
+    "node.upgrade",
+    "Replace a node's agent by the controller's release; machines run on",
+    Route.post("/nodes/{id}/upgrade"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
+async def upgrade_node(context: Context[Controller], request: NodeUpgradeRequest) -> TaskModel:
+    services = context.services
+    async with services.database.transaction() as tx:
+        node = await get_node(tx, request.id, lock=True)
+        if node.agent_release == services.agent.name:
+            raise conflict(f"The agent of node {node.name} is of this release already: {services.agent.name}.")
+        if node.agent_release is None:
+            raise conflict(
+                f"The agent of node {node.name} cannot replace itself: it is too old, or no launcher started it.",
+                hint="Run the command of `svc node add` on the node again, or install the package svc-nodeagent there.",
+            )
+        if not services.gateway.is_online(node.id):
+            raise unavailable(f"Node {node.name} is offline.", hint="Try again once it is back.")
+        if await _open_upgrade(tx, node.id):
+            raise conflict(f"The agent of node {node.name} is being upgraded already.")
+        task = await _order(tx, context, node, uuid4(), at_once=1)
+    services.tasks.begin(task)
+    return TaskModel.of(task, context.principal)
+
+
+@operations.declare(
+    "node.upgrade_all",
+    "Replace the agents of all nodes by the controller's release, a few at a time; the first failure stops the rest",
+    Route.post("/nodes/upgrade"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    command=("node", "upgrade-all"),
+)
+async def upgrade_all(context: Context[Controller], request: NodeUpgradeAll) -> NodeUpgrades:
+    services, together = context.services, uuid4()
+    async with services.database.transaction() as tx:
+        outdated = await tx.fetch(
+            """
+            SELECT id FROM nodes
+             WHERE deleted_at IS NULL AND state = 'online' AND agent_release <> $1
+               AND NOT EXISTS (SELECT 1 FROM tasks WHERE op = $2 AND node_id = nodes.id
+                                                     AND status IN ('queued', 'running'))
+             ORDER BY name, id FOR NO KEY UPDATE
+            """,
+            services.agent.name,
+            OPERATION,
+        )
+        tasks = [
+            await _order(tx, context, await get_node(tx, row["id"]), together, at_once=request.at_once)
+            for row in outdated
+        ]
+    for task in tasks:
+        services.tasks.begin(task)
+    return NodeUpgrades(release=services.agent.name, tasks=[TaskModel.of(task, context.principal) for task in tasks])
+
+
+async def _order(
+    tx: Transaction, context: Context[Controller], node: NodeRecord, together: UUID, *, at_once: int
+) -> Task:
+    task = await create_task(
+        tx,
+        context.caller,
+        op=OPERATION,
+        resource_kind=ResourceKind.NODE,
+        resource_id=node.id,
+        resource_name=node.name,
+        node_id=node.id,
+        project_id=None,
+        parameters=upgrade_parameters(context.services.agent, together, at_once),
+        # It waits for its turn as long as the others take; its own work on the node has a deadline.
+        timeout=None,
+    )
+    await audit.record(
+        tx, context.caller, node.target, {"task_id": str(task.id), "release": context.services.agent.name}
+    )
+    return task
+
+
+async def _open_upgrade(tx: Transaction, node_id: UUID) -> bool:
+    found: int | None = await tx.fetchval(
+        "SELECT 1 FROM tasks WHERE op = $1 AND node_id = $2 AND status IN ('queued', 'running')", OPERATION, node_id
+    )
+    return found is not None
