@@ -40,7 +40,7 @@ async def test_a_debian_guest_takes_its_seed_and_a_new_password() -> None:
             await stack.task(client, created)
             address = (await client.call("GET", f"/vms/{vm_id}"))["primary_ip"]
             async with serial_console(client, vm_id) as terminal:
-                await terminal.expect("bookworm login: ", timeout=240)
+                await terminal.expect("bookworm login: ", timeout=600)
                 await terminal.log_in("debian", created["password"], prompt="$ ")
                 assert address in await terminal.run("ip -4 addr show dev eth0")
                 assert (await terminal.run("sudo -n true")).endswith("\n0")

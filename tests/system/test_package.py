@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.support.package import controller_package
 from tests.support.systemd_root import SystemdRoot, systemd_root
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.xdist_group("package")]
 
-ROOT = Path(__file__).parents[2]
 UNIT = "svc-controller.service"
 HEALTHY = ("curl", "-fsS", "http://127.0.0.1:8445/healthz")
 AUTHORITY = "/var/lib/svc/controller/tls/authority.pem"
@@ -20,10 +18,8 @@ AUTHORITY = "/var/lib/svc/controller/tls/authority.pem"
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdRoot]:
-    built = subprocess.run(["tools/package"], cwd=ROOT, check=True, capture_output=True, text=True, timeout=900)
-    package = ROOT / built.stdout.split()[-1]
     with systemd_root(tmp_path_factory.mktemp("host"), "adduser,ca-certificates,curl,procps,python3") as root:
-        (root.folder / "var/cache/svc-controller.deb").write_bytes(package.read_bytes())
+        (root.folder / "var/cache/svc-controller.deb").write_bytes(controller_package().read_bytes())
         root.run("dpkg", "--install", "/var/cache/svc-controller.deb")
         yield root
 

@@ -11,7 +11,7 @@ from tests.tools.test_demo_image import STATIC, root_with
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
-BOOT = 240.0
+BOOT = 600.0
 ANSWER = 60.0
 
 

@@ -18,7 +18,7 @@ from tests.support.image_paths import IMAGES, TOOLS
 pytestmark = pytest.mark.system
 
 PASSWORD = "Kelp-marble-41"
-BOOT, ANSWER = 240.0, 60.0
+BOOT, ANSWER = 600.0, 120.0
 
 
 @pytest.fixture
