@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from svc.cli.backup import told as backups_told
+from svc.cli.backup.restore import UNFINISHED
 from svc.cli.figures import LoopLag, watch_controller
 from svc.cli.machine_consoles import MachineConsoles
 from svc.cli.retention import keep_retention
@@ -54,6 +55,7 @@ from svc_actors.store import (
     LANE,
     URL_VARIABLE,
     Database,
+    DatabaseStartError,
     DatabaseUrls,
     EventLog,
     Lane,
@@ -97,6 +99,8 @@ class RunningController:
 async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncIterator[RunningController]:
     """A controller that serves for the length of the block."""
     config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
+    if (config.data_dir / UNFINISHED).exists():
+        raise DatabaseStartError(f"A restore to {config.data_dir} was interrupted: empty the folder and restore again.")
     async with (
         _disk_guard(config.data_dir, environ) as disk,
         database_urls(config.data_dir, environ) as urls,

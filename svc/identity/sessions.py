@@ -87,6 +87,12 @@ async def end_all(tx: Transaction, user_id: UUID) -> int:
     )
 
 
+async def end_everybodys(tx: Transaction) -> int:
+    """End every session of everybody; returns how many."""
+    await tx.execute("UPDATE impersonations SET ended_at = now() WHERE ended_at IS NULL")
+    return await tx.change("DELETE FROM sessions")
+
+
 async def remove_ended_sessions(database: Database, keep: timedelta) -> int:
     """Remove sessions that ended longer ago than `keep`; returns how many. Until then they say who was signed in."""
     return await remove_rows(database, "sessions", "expires_at < now() - $1::interval", keep)

@@ -20,7 +20,7 @@ from svc.cli.failures import Exit, Failure
 from svc.cli.output import say, size
 from svc.controller.config import ControllerConfig
 from svc_actors.errors import ServiceError
-from svc_actors.store import Database, DatabaseStartError, DumpError, reachable_urls
+from svc_actors.store import Database, DatabaseStartError, DumpError, MigrationError, reachable_urls
 
 _PASSPHRASE: Final = "SVC_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
 _SHORTEST: Final = 12
@@ -106,6 +106,36 @@ async def backups(
         raise Failure(Exit.FAILED, str(error)) from error
     if bad:
         raise Failure(Exit.FAILED, f"{bad} of the archives cannot be restored.")
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("archive", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@_PASSPHRASE_FILE
+@controller_options
+async def restore(
+    config: ControllerConfig, environ: Mapping[str, str], *, archive: Path, passphrase_file: Path | None
+) -> None:
+    """Put a backup of the controller into an empty data folder.
+
+    Run it as the account that the service runs as, before that is started. All of ARCHIVE is verified first."""
+    from svc.cli.backup.restore import CannotRestore
+    from svc.cli.backup.restore import restore as put_back
+
+    try:
+        done = await put_back(config, environ, archive, _passphrase(passphrase_file))
+    except CannotRestore as error:
+        raise Failure(Exit.CONFLICT, str(error)) from error
+    except (CannotDecrypt, NotAnArchive) as error:
+        raise Failure(Exit.INVALID, f"{archive} is not restored: {error}") from error
+    except (DumpError, DatabaseStartError, MigrationError, ServiceError, OSError) as error:
+        raise Failure(Exit.FAILED, f"The restore failed: {error}", f"Empty {config.data_dir} and try again.") from error
+    click.echo(f"Restored the controller of {done.manifest.host}, as of {done.manifest.taken_at:%F %T} UTC.")
+    click.echo(f"Orders that were under way then, and are ended: {done.orders}")
+    click.echo(f"Sessions ended; people sign in again, with their passwords of then: {done.sessions}")
+    click.echo("API tokens work as they did then. Revoke again those that were revoked since.")
+    if done.settings is not None:
+        click.echo(f"The settings of then: {done.settings}")
+    click.echo("Start the service, and decide about what `svc node orphans` shows once the nodes are back.")
 
 
 def _named(to: str | None) -> str:

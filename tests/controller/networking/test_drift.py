@@ -176,14 +176,16 @@ async def test_drift_on_an_observed_node_is_only_shown(database: Database) -> No
         assert vm["net_applied"] == vm["net_wanted"]
 
 
-async def test_a_network_that_no_record_has_is_released_on_a_managed_node(database: Database) -> None:
+async def test_what_a_deleted_machine_has_left_is_released_on_a_managed_node(database: Database) -> None:
     async with open_stage(database) as stage:
         await stage.machine()
-        stray = uuid4()
+        stray = await stage.machine("gone")
+        await database.execute("DELETE FROM allocations WHERE vm_id = $1", stray)
+        await database.execute("UPDATE vms SET status = 'deleted', deleted_at = now() WHERE id = $1", stray)
         stage.host.networks.drift(stray, carried=["10.77.0.50"])
         await stage.probe.probe(stage.world.node_id)
         problem = "No machine of this id is recorded here; it carries 10.77.0.50."
-        assert await seen(stage) == (False, [(None, problem)])
+        assert await seen(stage) == (False, [("gone", problem)])
         assert stage.hosts.carried(stray) == set()
         [release] = stage.hosts.asked_for("vm.net.release")
         assert isinstance(release, VmNetRelease)
@@ -191,6 +193,23 @@ async def test_a_network_that_no_record_has_is_released_on_a_managed_node(databa
         await stage.probe.probe(stage.world.node_id)
         assert await seen(stage) == (True, []), "what its host still knows of the machine carries nothing"
         assert await stage.alerts("network-drift:") == []
+
+
+async def test_what_a_machine_without_a_record_carries_is_left_to_it_and_given_to_nobody(database: Database) -> None:
+    async with open_stage(database) as stage:
+        await stage.machine()
+        unknown = uuid4()
+        stage.host.networks.drift(unknown, carried=["10.77.0.3"])
+
+        await stage.probe.probe(stage.world.node_id)
+
+        next_one = await stage.machine("next")
+        assert stage.hosts.carried(unknown) == {"10.77.0.3"}
+        assert stage.hosts.carried(next_one) == {"10.77.0.4"}, "10.77.0.3 was next"
+        stage.host.networks.drift(unknown, carried=[])
+        await stage.probe.probe(stage.world.node_id)
+        blocked = await database.fetch("SELECT ip FROM allocations WHERE state = 'blocked'")
+        assert blocked == [], "its host carries it no more"
 
 
 async def test_a_machine_that_is_recorded_on_another_node_is_not_released_from_this_one(database: Database) -> None:

@@ -181,7 +181,9 @@ class Machine(Actor):
         """Give the machine a further address, as text; its host is told by the network watch."""
 
         async def work(tx: Transaction) -> str:
-            return await attach(tx, caller, await lock_machine(tx, self.vm_id), wanted)
+            vm = await lock_machine(tx, self.vm_id)
+            _require_confirmed(vm)
+            return await attach(tx, caller, vm, wanted)
 
         return await self._database.transact(work)
 
@@ -189,7 +191,9 @@ class Machine(Actor):
         """Take an address from the machine: it is released once its host has let go of it."""
 
         async def work(tx: Transaction) -> None:
-            await detach(tx, caller, await lock_machine(tx, self.vm_id), ip)
+            vm = await lock_machine(tx, self.vm_id)
+            _require_confirmed(vm)
+            await detach(tx, caller, vm, ip)
 
         await self._database.transact(work)
 
@@ -355,10 +359,21 @@ def _require_built(vm: MachineRow) -> None:
 
 def _require_known(vm: MachineRow) -> None:
     """Raises unavailable for a machine that is shown as `unknown`: whatever is ordered, the answer is the same."""
+    _require_confirmed(vm)
     if vm.node_id is not None and vm.node_state != "online" and vm.status in UNKNOWN_WHILE_AWAY:
         raise unavailable(
             "The machine's node is not online, so what the machine is now is not known; nothing was changed.",
             hint="Try again once the machine is not shown as unknown any more. Only a deletion is taken meanwhile.",
+        )
+
+
+def _require_confirmed(vm: MachineRow) -> None:
+    """Raises unavailable for a machine of a restored controller that its host has not shown as it is recorded."""
+    if vm.unconfirmed:
+        raise unavailable(
+            "The service was restored from a backup, and the machine's host has not shown it as it is recorded; "
+            "nothing was changed.",
+            hint="Try again later. An administrator decides about what a host does not show.",
         )
 
 

@@ -113,6 +113,10 @@ async def _moved(
     if observation is None or (vm.status is MachineStatus.FAILED and vm.built_at is None):
         return vm.status, vm.status_reason
     reason = _reason(seen)
+    if vm.unconfirmed and observation is Observation.STOPPED and seen.cause in (StateCause.GUEST, StateCause.FORCED):
+        # Since the backup somebody has ordered it off, or its guest has: no reason to start it.
+        await power.want(tx, vm, DesiredPower.STOPPED)
+        return moved_by(vm.status, vm.status_reason, observation, reason)
     if vm.status is MachineStatus.RUNNING and observation in (Observation.STOPPED, Observation.LOST):
         reason = await power.went_off(tx, vm, seen.state, seen.cause, reason)
     elif observation is Observation.RUNNING and vm.desired is DesiredPower.STOPPED and from_inventory:

@@ -10,7 +10,7 @@ from typing import Final
 
 from svc_actors.alerts import close_alert
 from svc_actors.controller.machines import power
-from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome
+from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_status
 from svc_actors.controller.machines.states import MachineStatus, Observation, move, observe
 from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
 from svc_actors.controller.networking.changes import call_watch, network_alert, network_changed
@@ -66,6 +66,15 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
         vm.status, vm.status_reason, observation, reason or (f"{failure}: {ending.message}" if failed else None)
     )
     await write_outcome(tx, vm, status, reason, heard=heard, built=built, generation=generation)
+
+
+async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
+    """A task ended of which nobody knows what it has done: its machine is taken for what it was before, until its host
+    says what it is. Nothing is let go of, since the host may have all of it."""
+    if task.op in ("vm.create", "vm.set_password"):
+        await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
+    status, reason = moved_by(vm.status, vm.status_reason, _assumed_observation(vm.status), ending.message)
+    await write_status(tx, vm.id, status, reason)
 
 
 def moved_by(

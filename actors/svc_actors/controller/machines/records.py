@@ -50,6 +50,8 @@ class MachineRow:
     desired: DesiredPower
     restart_policy: RestartPolicy
     restart_failures: int
+    unconfirmed: bool
+    """The controller was restored from a backup, and the machine's host has not shown it as recorded yet."""
     recovered: bool
     """It has run for so long that earlier failures do not count."""
 
@@ -91,6 +93,7 @@ def as_machine(row: Record) -> MachineRow:
         desired=DesiredPower(row["desired_power"]),
         restart_policy=RestartPolicy(row["restart_policy"]),
         restart_failures=row["restart_failures"],
+        unconfirmed=row["unconfirmed"],
         recovered=row["recovered"],
     )
 

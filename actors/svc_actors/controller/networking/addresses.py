@@ -26,6 +26,7 @@ from ipaddress import ip_interface
 from typing import Final
 from uuid import UUID
 
+from svc_actors.controller.networking.carried import HEARD, require_heard, set_aside
 from svc_actors.controller.networking.pool_arithmetic import IPAddress, IPNetwork, address_text, guest_address
 from svc_actors.controller.networking.pool_records import Pool, lock_pool, lock_pools_of, wiring
 from svc_actors.controller.networking.reservations import host_address_alert, refresh_host_reservations
@@ -88,12 +89,12 @@ Cost: `allocations` is read by its primary key (pool, slot) and only as far as t
 run of held slots at the hint is long, not what it holds. The caller has locked the pool's row, so nothing moves
 between the search and the insertion. The hint wraps around at the end of the range."""
 
-_TAKE_HINTED: Final = """
+_TAKE_HINTED: Final = f"""
     WITH pool AS (
         SELECT id, cidr, prefix_len, next_slot FROM pools
         WHERE id = $1 AND enabled AND next_slot BETWEEN first_slot AND last_slot
           AND (cardinality(node_ids) = 0 OR $5 = ANY(node_ids))
-          AND location_id = (SELECT location_id FROM nodes WHERE id = $5)
+          AND location_id = (SELECT location_id FROM nodes WHERE id = $5) AND {HEARD}
         FOR NO KEY UPDATE
     ), taken AS (
         INSERT INTO allocations (pool_id, slot, ip, state, vm_id, nic_id, is_primary)
@@ -153,6 +154,7 @@ async def allocate(
     not_found.
     """
     pool = await lock_pool(tx, pool_id)
+    await require_heard(tx, pool)
     if not pool.enabled:
         raise conflict(f"The pool {pool.name} gives out no addresses: it is not enabled.")
     if node_id is not None:
@@ -379,7 +381,14 @@ async def _require_mix(tx: Transaction, pool: Pool, nic_id: UUID) -> None:
 
 
 async def _kept_by_hosts(tx: Transaction, freed: Iterable[Record]) -> None:
-    """An address that a host has itself is not free when its machine lets it go: it is set aside there and then."""
+    """An address that a host has itself, or carries for a machine whose record does not have it, is not free when its
+    machine lets it go: it is set aside there and then."""
+    freed = list(freed)
+    if carried := await tx.fetch(
+        "SELECT ip FROM carried_addresses WHERE ip = ANY($1::inet[])",
+        [ip_interface(row["text"]).network for row in freed],
+    ):
+        await set_aside(tx, [row["ip"] for row in carried])
     by_key = {host_address_alert(row["pool_id"], row["text"]): row["pool_id"] for row in freed}
     if not by_key:
         return

@@ -78,6 +78,11 @@ async def create_bootstrap(
     return bootstrap, token
 
 
+async def expire_bootstraps(tx: Transaction) -> None:
+    """Nobody joins any more with a token that waits for its node."""
+    await tx.execute("UPDATE node_bootstraps SET expires_at = now() WHERE used_at IS NULL AND expires_at > now()")
+
+
 async def pending_bootstraps(queryable: Queryable) -> list[Bootstrap]:
     rows = await queryable.fetch(
         "SELECT * FROM node_bootstraps WHERE used_at IS NULL AND expires_at > now() ORDER BY created_at, id"

@@ -22,6 +22,7 @@ import trio
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.images.files import note_cached
+from svc_actors.controller.networking.carried import forget_carried
 from svc_actors.controller.networking.drift import Found
 from svc_actors.controller.networking.reservations import refresh_host_reservations
 from svc_actors.controller.nodes.disks import disk_alert
@@ -281,6 +282,7 @@ class Node(Actor):
                 )
             await self._services.authority.revoke(tx, self.node_id)
             await tx.execute("DELETE FROM observed_domains WHERE node_id = $1", self.node_id)
+            await forget_carried(tx, self.node_id)
             await tx.execute("DELETE FROM node_images WHERE node_id = $1", self.node_id)
             await tx.execute("UPDATE nodes SET state = 'offline', deleted_at = now() WHERE id = $1", self.node_id)
             await refresh_host_reservations(tx, location_id=node.location_id)

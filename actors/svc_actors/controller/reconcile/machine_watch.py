@@ -51,7 +51,8 @@ class MachineWatch:
                 await raise_alert(
                     tx,
                     keys[-1],
-                    f"Node {row['node']} has the domain {row['name']} of a machine that is not recorded there.",
+                    f"Node {row['node']} has the domain {row['name']} of a machine that is not recorded there. "
+                    "See `svc node orphans`.",
                     resource_kind="node",
                     resource_id=row["node_id"],
                 )

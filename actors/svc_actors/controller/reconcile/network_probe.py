@@ -1,15 +1,17 @@
 """Asking a node what it has of machines' networks, and setting right what is not as recorded.
 
 It is asked after every inventory. What differs is kept on the node and raised as an alert, until a probe finds
-agreement. A managed node is mended: a machine that differs is applied anew under a further generation, and what no
-record has is released. An observed node is only shown.
+agreement. A managed node is mended: a machine that differs is applied anew under a further generation, and what a
+deleted machine has left is released. An observed node is only shown.
 
-Invariant: mending touches networks of ours only, and of a machine that another node has the record of, nothing.
+Invariant: mending touches networks of ours only; of a machine that another node has the record of, that no record knows
+or that is not confirmed since a restore (`orphans`), nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 from uuid import UUID, uuid4
 
@@ -22,6 +24,7 @@ from svc_actors.controller.networking.drift import Found, Recorded, compare
 from svc_actors.controller.networking.pool_arithmetic import address_text
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.nodes.records import NodeMode, get_node
+from svc_actors.controller.reconcile.orphans import compare_with_records
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
 from svc_nodeagent.protocol import (
@@ -73,6 +76,7 @@ class NetworkProbe:
         if not isinstance(result, ProbeResult):
             return
         found = compare(before, await self._recorded(node_id), result)
+        await self._database.transact(partial(compare_with_records, node_id=node_id, networks=result.machines))
         news = await self._system.ref(Node, str(node_id)).ask(Node.network_probed, found)
         if not found.differences or (await get_node(self._database, node_id)).mode is not NodeMode.MANAGED:
             return
@@ -85,7 +89,7 @@ class NetworkProbe:
         async with self._database.transaction() as tx:
             rows = await tx.fetch(
                 "SELECT id FROM vms WHERE id = ANY($1::uuid[]) AND node_id = $2 AND deleted_at IS NULL"
-                " ORDER BY id FOR NO KEY UPDATE",
+                " AND NOT unconfirmed ORDER BY id FOR NO KEY UPDATE",
                 differing,
                 node_id,
             )
@@ -97,16 +101,17 @@ class NetworkProbe:
         await self._release(node_id, found.strays)
 
     async def _release(self, node_id: UUID, strays: Sequence[ObservedNetwork]) -> None:
-        """Have the node let go of what no record has. What waits to be released is freed by the network watch alone."""
-        elsewhere = {
+        """Have the node let go of what deleted machines have left. What waits to be released is freed by the network
+        watch alone."""
+        deleted = {
             row["id"]
             for row in await self._database.fetch(
-                "SELECT id FROM vms WHERE id = ANY($1::uuid[]) AND deleted_at IS NULL",
+                "SELECT id FROM vms WHERE id = ANY($1::uuid[]) AND deleted_at IS NOT NULL",
                 [stray.vm_id for stray in strays],
             )
         }
         for stray in strays:
-            if stray.vm_id in elsewhere:
+            if stray.vm_id not in deleted:
                 continue
             operation_id = OperationId(f"stray:{stray.vm_id}:{uuid4()}")
             addresses = tuple(address_text(held_network(address)) for address in stray.addresses)

@@ -1,0 +1,151 @@
+"""Holding a host against the records after a restore: what only the host has, and what only the records have.
+
+Theory of operation. A backup is older than the hosts. So a restored controller begins with every machine unconfirmed,
+and every node unheard. A node that connects is inventoried and asked for its networks as ever; what it says is compared
+here. A machine that its host has, with just the recorded addresses, is confirmed, and from then on it is one like any
+other. What remains is an operator's to decide:
+
+    unknown    the host has a machine of which there is no record: made since, or its record was removed
+    missing    there is a record, and the host has no such machine: deleted since, or lost
+    differing  the host has the machine, and carries other addresses for it
+
+Invariants: of an unconfirmed machine nothing is started, defined, applied or released by itself; of an unknown one
+nothing is ever, on a restored controller or not; its addresses are given to nobody (`networking.carried`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.controller.machines.spec import held_network
+from svc_actors.controller.networking.carried import note_carried
+from svc_actors.controller.networking.pool_arithmetic import IPNetwork
+from svc_actors.store import Record, Transaction
+from svc_nodeagent.protocol import ObservedNetwork
+
+
+class OrphanKind(StrEnum):
+    UNKNOWN = "unknown"
+    MISSING = "missing"
+    DIFFERING = "differing"
+
+
+_UNKNOWN: Final = """
+SELECT found.node_id, found.vm_id, 'unknown' AS kind, max(found.name) AS name, max(found.state) AS state,
+       max(found.vcpus) AS vcpus, max(found.memory_mib) AS memory_mib, NULL::uuid AS project_id
+FROM (
+    SELECT node_id, vm_id, name, state, vcpus, memory_mib FROM observed_domains WHERE vm_id IS NOT NULL
+    UNION ALL SELECT node_id, vm_id, NULL, NULL, NULL, NULL FROM carried_addresses
+) found WHERE NOT EXISTS (SELECT FROM vms WHERE vms.id = found.vm_id) GROUP BY found.node_id, found.vm_id"""
+
+# A record is missing on its host only once that has been heard.
+_UNCONFIRMED: Final = """
+SELECT vms.node_id, vms.id AS vm_id, CASE WHEN seen.uuid IS NULL THEN 'missing' ELSE 'differing' END AS kind, vms.name,
+       seen.state, vms.vcpus, vms.memory_mib, vms.project_id
+FROM vms JOIN nodes ON nodes.id = vms.node_id AND NOT nodes.unheard
+LEFT JOIN observed_domains seen ON seen.node_id = vms.node_id AND seen.vm_id = vms.id
+WHERE vms.unconfirmed AND vms.deleted_at IS NULL AND vms.status <> 'deleting'"""
+
+ORPHANS: Final = f"{_UNKNOWN} UNION ALL {_UNCONFIRMED}"
+"""What is an operator's to decide, a row a machine."""
+
+_RECORDED: Final = """
+SELECT vms.id, vms.deleted_at IS NULL AND vms.node_id = $1 AS here, vms.unconfirmed, vms.traffic_isolated,
+       vms.built_at IS NOT NULL AS built,
+       EXISTS (SELECT FROM observed_domains seen WHERE seen.node_id = $1 AND seen.vm_id = vms.id) AS domain,
+       array(SELECT ip FROM allocations WHERE vm_id = vms.id AND state = 'allocated') AS held,
+       array(SELECT ip FROM allocations WHERE vm_id = vms.id AND state = 'releasing') AS releasing
+FROM vms WHERE vms.id = ANY($2::uuid[]) OR vms.node_id = $1 AND vms.unconfirmed AND vms.deleted_at IS NULL"""
+
+
+RESTORED_ALERT: Final = "controller-restored"
+_MOST_NAMED: Final = 5
+
+
+def orphans_alert(node_id: UUID) -> str:
+    return f"orphans:{node_id}"
+
+
+async def compare_with_records(tx: Transaction, *, node_id: UUID, networks: Sequence[ObservedNetwork]) -> None:
+    """Compare what this node's host was just seen to have, after its inventory was recorded: confirm what agrees, note
+    what is carried without a record, and say so."""
+    # Before the rows of machines and pools: locks are taken in the order node, machine, pool.
+    await tx.execute("UPDATE nodes SET unheard = false WHERE id = $1 AND unheard", node_id)
+    observed = {network.vm_id: network for network in networks}
+    recorded = {row["id"]: row for row in await tx.fetch(_RECORDED, node_id, list(observed))}
+    carried: dict[UUID, Sequence[str]] = {
+        vm_id: network.addresses for vm_id, network in observed.items() if vm_id not in recorded and network.addresses
+    }
+    confirmed = []
+    for vm_id, row in recorded.items():
+        if not (row["here"] and row["unconfirmed"]):
+            continue
+        network = observed.get(vm_id)
+        extra = _unrecorded(row, network)
+        if extra:
+            carried[vm_id] = extra
+        elif _agrees(row, network):
+            confirmed.append(vm_id)
+    if confirmed:
+        await confirm(tx, confirmed)
+    await note_carried(tx, node_id, carried)
+    await tell_of_orphans(tx, node_id)
+
+
+async def confirm(tx: Transaction, vm_ids: Sequence[UUID]) -> None:
+    """Hosts have these as recorded, or somebody says that the records are right: they are machines like any others."""
+    await tx.execute(
+        """WITH confirmed AS MATERIALIZED (
+               SELECT id FROM vms WHERE id = ANY($1::uuid[]) AND unconfirmed ORDER BY id FOR NO KEY UPDATE
+           )
+           UPDATE vms SET unconfirmed = false FROM confirmed WHERE vms.id = confirmed.id""",
+        vm_ids,
+    )
+
+
+async def tell_of_orphans(tx: Transaction, node_id: UUID) -> None:
+    """Open or close the alert of what a restore has left to decide on this node. What no record knows has alerts
+    of its own, from the machine watch. When nothing is left anywhere, the restore is over."""
+    rows = await tx.fetch(f"SELECT name, kind FROM ({_UNCONFIRMED}) found WHERE node_id = $1 ORDER BY name", node_id)
+    if rows:
+        node = await tx.fetchval("SELECT name FROM nodes WHERE id = $1", node_id)
+        named = ", ".join(f"{row['name']} ({row['kind']})" for row in rows[:_MOST_NAMED])
+        more = f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
+        await raise_alert(
+            tx,
+            orphans_alert(node_id),
+            f"Since the restore machines of node {node} are not as recorded: {named}{more}. See `svc node orphans`.",
+            severity=Severity.CRITICAL,
+            resource_kind="node",
+            resource_id=node_id,
+        )
+        return
+    await close_alert(tx, orphans_alert(node_id))
+    if not await tx.fetchval(
+        """SELECT EXISTS (SELECT FROM nodes WHERE unheard AND deleted_at IS NULL)
+               OR EXISTS (SELECT FROM vms WHERE unconfirmed AND deleted_at IS NULL)"""
+    ):
+        await close_alert(tx, RESTORED_ALERT)
+
+
+def _unrecorded(row: Record, network: ObservedNetwork | None) -> list[str]:
+    known = _networks(row["held"]) | _networks(row["releasing"])
+    return [] if network is None else [each for each in network.addresses if held_network(each) not in known]
+
+
+def _agrees(row: Record, network: ObservedNetwork | None) -> bool:
+    """Whether the host has all of what is recorded. What was never built is nowhere, and agrees by that."""
+    if not row["built"]:
+        return not row["domain"] and network is None
+    if not row["domain"] or network is None:
+        return False
+    carried = _networks(network.addresses)
+    return row["traffic_isolated"] or network.isolated or _networks(row["held"]) <= carried
+
+
+def _networks(addresses: Sequence[object]) -> set[IPNetwork]:
+    return {held_network(each) for each in addresses}

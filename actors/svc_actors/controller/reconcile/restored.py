@@ -1,0 +1,50 @@
+"""The first transaction of a controller that was restored from a backup: before anybody is served.
+
+What the backup has is older than the world. So nothing of it is acted upon by itself: every machine and node waits to
+be confirmed (`orphans`), orders that were under way are ended and not carried out a second time, and whoever was signed
+in signs in again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from svc_actors.alerts import Severity, raise_alert
+from svc_actors.controller.machines.outcomes import interrupted
+from svc_actors.controller.machines.records import lock_machine
+from svc_actors.controller.nodes.enrolment import expire_bootstraps
+from svc_actors.controller.reconcile.orphans import RESTORED_ALERT
+from svc_actors.controller.tasks.runner import Ending, ResourceKind, TaskStatus, end_task, open_tasks
+from svc_actors.errors import ErrorCode
+from svc_actors.store import Transaction
+
+
+async def begin_restored(tx: Transaction, *, taken_at: datetime, release: str) -> int:
+    """Gives how many orders were ended."""
+    await tx.execute("INSERT INTO restorations (taken_at, release) VALUES ($1, $2)", taken_at, release)
+    when = f"{taken_at:%Y-%m-%d %H:%M} UTC"
+    ended = 0
+    for task in await open_tasks(tx):
+        if task.op == "vm.delete":
+            continue
+        ending = Ending(
+            TaskStatus.FAILED,
+            f"Interrupted: the controller was restored from a backup of {when}. Whether this was done before, the "
+            "machine itself shows.",
+            error_code=ErrorCode.UNAVAILABLE,
+        )
+        await end_task(tx, task.id, ending)
+        ended += 1
+        if task.resource_kind is ResourceKind.VM:
+            await interrupted(tx, await lock_machine(tx, task.resource_id, gone=True), task, ending)
+    await tx.execute("UPDATE vms SET unconfirmed = true WHERE deleted_at IS NULL")
+    await tx.execute("UPDATE nodes SET unheard = true WHERE state <> 'pending' AND deleted_at IS NULL")
+    await expire_bootstraps(tx)
+    await raise_alert(
+        tx,
+        RESTORED_ALERT,
+        f"The controller was restored from a backup of {when}. Machines are left alone, and nodes' pools give out no "
+        "address, until their hosts were compared with the records.",
+        severity=Severity.CRITICAL,
+    )
+    return ended

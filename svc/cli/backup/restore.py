@@ -1,0 +1,157 @@
+"""Putting a backup of the controller into place on an empty machine.
+
+Invariants: nothing is written before all of the archive has been read and found whole; a data folder or a database that
+somebody uses is refused; what was interrupted half-way is not taken for a controller (`UNFINISHED`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc.cli.backup.archive import CONFIGURATION, ArchiveReader, Manifest, NotAnArchive
+from svc.controller.config import ControllerConfig
+from svc.identity.sessions import end_everybodys
+from svc_actors.controller.reconcile.restored import begin_restored
+from svc_actors.store import (
+    URL_VARIABLE,
+    Database,
+    Transaction,
+    database_urls,
+    is_empty,
+    known_migrations,
+    load,
+    prepare_schema,
+)
+
+UNFINISHED: Final = "restore-unfinished"
+"""A file in the data folder for as long as a restore is under way."""
+SETTINGS: Final = "controller.toml.restored"
+
+
+class CannotRestore(Exception):  # noqa: N818 - named for what it says
+    """The backup was not restored; the message says why, and what was left as it was."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """`orders`: those that were under way in the backup, and are ended; `sessions`: people to sign in again."""
+
+    manifest: Manifest
+    orders: int
+    sessions: int
+    settings: Path | None
+
+
+async def restore(config: ControllerConfig, environ: Mapping[str, str], archive: Path, passphrase: str) -> Restored:
+    """Raises `CannotRestore`, `CannotDecrypt`, `NotAnArchive`, `DumpError`, `OSError` and what the database raises."""
+    folder = config.data_dir
+    await trio.to_thread.run_sync(_require_empty, folder)
+    manifest = await trio.to_thread.run_sync(_verify, archive, passphrase)
+    _require_known(manifest)
+    if environ.get(URL_VARIABLE):
+        await _require_empty_database(environ[URL_VARIABLE])
+    marker = folder / UNFINISHED
+    await trio.to_thread.run_sync(_mark, marker)
+    with archive.open("rb") as file:
+        reader = await trio.to_thread.run_sync(ArchiveReader, file, passphrase)
+        members = _Members(reader)
+        async with database_urls(folder, environ) as urls:
+            await load(urls.owner, members.of_database())
+            await prepare_schema(urls)
+            async with Database.open(urls.service, size=1, application_name="svc restore") as database:
+                orders, sessions = await database.transact(partial(_begin, manifest=manifest))
+        await trio.to_thread.run_sync(members.write_files, folder)
+    await trio.to_thread.run_sync(_unmark, marker)
+    settings = folder / SETTINGS
+    return Restored(manifest, orders, sessions, settings if manifest.configuration is not None else None)
+
+
+async def _begin(tx: Transaction, *, manifest: Manifest) -> tuple[int, int]:
+    orders = await begin_restored(tx, taken_at=manifest.taken_at, release=manifest.release)
+    return orders, await end_everybodys(tx)
+
+
+class _Members:
+    """An archive's members, the pieces of the dump first and the files after them."""
+
+    def __init__(self, reader: ArchiveReader) -> None:
+        self._members = reader.read()
+        self._ahead: tuple[str | None, int, Iterator[bytes]] | None = None
+
+    def of_database(self) -> Iterator[bytes]:
+        for member in self._members:
+            if member[0] is not None:
+                self._ahead = member
+                return
+            yield from member[2]
+
+    def write_files(self, folder: Path) -> None:
+        while self._ahead is not None:
+            name, mode, pieces = self._ahead
+            assert name is not None
+            path = folder / (SETTINGS if name == CONFIGURATION else name)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            _sync(path.parent)
+            self._ahead = next(self._members, None)
+
+
+def _require_empty(folder: Path) -> None:
+    if (folder / UNFINISHED).exists():
+        raise CannotRestore(
+            f"A restore to {folder} was interrupted. Empty the folder, and the database if it is yours."
+        )
+    if folder.exists() and any(folder.iterdir()):
+        raise CannotRestore(f"{folder} is not empty: there is, or was, a controller. Nothing was changed.")
+
+
+async def _require_empty_database(url: str) -> None:
+    async with Database.open(url, size=1, application_name="svc restore") as database:
+        if not await is_empty(database):
+            raise CannotRestore(f"The database that {URL_VARIABLE} names has tables. Nothing was changed.")
+
+
+def _verify(archive: Path, passphrase: str) -> Manifest:
+    with archive.open("rb") as file:
+        return ArchiveReader(file, passphrase).verify()
+
+
+def _require_known(manifest: Manifest) -> None:
+    known: dict[str, int] = {}
+    for migration in known_migrations():
+        known[migration.component.value] = migration.number
+    newer = [name for name, number in manifest.migrations.items() if number > known.get(name, 0)]
+    if newer:
+        raise NotAnArchive(
+            f"It was made by release {manifest.release}, which is newer than this one: restore with that."
+        )
+
+
+def _mark(marker: Path) -> None:
+    marker.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
+    marker.touch(mode=0o600)
+    _sync(marker.parent)
+
+
+def _unmark(marker: Path) -> None:
+    marker.unlink()
+    _sync(marker.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
