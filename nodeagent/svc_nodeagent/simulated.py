@@ -36,6 +36,8 @@ from svc_nodeagent.protocol import (
     ImageResult,
     ImageSpec,
     InventoryResult,
+    KeptMachine,
+    MachineResult,
     MachineSpec,
     MetricPoint,
     MetricsResult,
@@ -51,9 +53,11 @@ from svc_nodeagent.protocol import (
     PreflightCheck,
     PreflightResult,
     ReleaseResult,
+    SeedSpec,
     StateCause,
     VmCreate,
     VmDelete,
+    VmDescribe,
     VmForceStop,
     VmMetrics,
     VmNetApply,
@@ -95,6 +99,9 @@ class SimulatedMachine(Wire):
     defined: bool = True
     """False for one whose domain somebody has removed; its files are still there."""
     started_at: datetime | None = None
+    spec: MachineSpec | None = None
+    """What it was made by, without its password; None for one that was there from the beginning."""
+    image_digest: str = ""
 
 
 class _State(Wire):
@@ -275,6 +282,8 @@ class SimulatedHost:
                 if self._machine(operation.vm_id).state is not DomainState.RUNNING:
                     raise HostError(FailureCode.CONFLICT, "The machine is not running.")
                 return Done()
+            case VmDescribe():
+                return self._describe(operation.vm_id)
             case VmMetrics():
                 return self._metrics(operation)
             case VmNetApply():
@@ -323,6 +332,8 @@ class SimulatedHost:
                 vcpus=spec.vcpus,
                 memory_mib=spec.memory_mib,
                 state=DomainState.STOPPED,
+                spec=spec.model_copy(update={"seed": _without_password(spec.seed)}),
+                image_digest=operation.image.digest,
             )
         self.networks.apply(spec.vm_id, spec.network)
         state = DomainState.RUNNING if operation.start else self.machines[spec.vm_id].state
@@ -337,6 +348,22 @@ class SimulatedHost:
         addresses = self.networks.remove(operation.vm_id)
         self._save()
         return DeleteResult(vm_id=operation.vm_id, removed_addresses=addresses, retained_disks=retained)
+
+    def _describe(self, vm_id: UUID) -> MachineResult:
+        machine = self._recorded(vm_id)
+        if machine.spec is None:
+            raise HostError(FailureCode.NOT_FOUND, f"This host has no record of machine {vm_id}.")
+        kept = KeptMachine(
+            vm_id=vm_id,
+            name=machine.name,
+            vcpus=machine.vcpus,
+            memory_mib=machine.memory_mib,
+            disks=machine.spec.disks,
+            network=self.networks.networks[vm_id].spec,
+            seed=machine.spec.seed,
+            image_digest=machine.image_digest,
+        )
+        return MachineResult(machine=kept)
 
     def _metrics(self, operation: VmMetrics) -> MetricsResult:
         machine = self._machine(operation.vm_id)
@@ -435,3 +462,7 @@ class SimulatedHost:
         new.write_text(state.model_dump_json())
         fault_point("simulated.saving")
         new.rename(self.state_file)
+
+
+def _without_password(seed: SeedSpec) -> SeedSpec:
+    return seed.model_copy(update={"account": seed.account.model_copy(update={"password_hash": None})})

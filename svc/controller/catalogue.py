@@ -8,7 +8,7 @@ from svc.controller import holdings, images, overview, projects, setup, tasks
 from svc.controller.machines import consoles, creation, machines, plans, ssh_keys
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
-from svc.controller.nodes import joining, locations, network, nodes, upgrading
+from svc.controller.nodes import joining, locations, network, nodes, orphans, upgrading
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.traffic import plan_traffic, traffic
@@ -32,6 +32,7 @@ AREAS = (
     joining,
     upgrading,
     network,
+    orphans,
     machines,
     creation,
     machine_orders,

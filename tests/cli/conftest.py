@@ -159,13 +159,13 @@ async def open_house(database_url: str, folder: Path) -> AsyncIterator[House]:
         heartbeat_seconds=0.5,
     )
     with structlog.testing.capture_logs():  # the controller's log is no part of what a command prints
-        async with _opened(config, database_url, folder) as house:
+        async with opened_house(config, {"SVC_DATABASE_URL": database_url}, folder) as house:
             yield house
 
 
 @asynccontextmanager
-async def _opened(config: ControllerConfig, database_url: str, folder: Path) -> AsyncIterator[House]:
-    async with open_controller(config, {"SVC_DATABASE_URL": database_url}) as running, trio.open_nursery() as nursery:
+async def opened_house(config: ControllerConfig, environ: dict[str, str], folder: Path) -> AsyncIterator[House]:
+    async with open_controller(config, environ) as running, trio.open_nursery() as nursery:
         authority = (config.data_dir / "tls" / "authority.pem").read_text()
         profile = Profile(url=config.public_url, trusted=authority)
         guard = {"X-Service-Request": "1", "Origin": config.public_url}

@@ -62,6 +62,7 @@ from svc_nodeagent.protocol import (
     ImageRemove,
     ImageResult,
     InventoryResult,
+    MachineResult,
     MetricsResult,
     NodeFacts,
     NodeInventory,
@@ -74,6 +75,7 @@ from svc_nodeagent.protocol import (
     PreflightResult,
     StateCause,
     VmDelete,
+    VmDescribe,
     VmMetrics,
 )
 
@@ -232,6 +234,8 @@ class LibvirtHost:
                 result = await self._machines.perform(operation, report)
                 await in_thread(self._measurements.forget, operation.vm_id)
                 return result
+            case VmDescribe():
+                return MachineResult(machine=await self._machines.describe(operation.vm_id))
             case VmMetrics():
                 return await self._metrics(operation)
             case NodeNetProbe():

@@ -49,6 +49,7 @@ from svc_nodeagent.protocol import (
     DomainState,
     Done,
     FailureCode,
+    KeptMachine,
     MachineOperation,
     NetworkResult,
     NetworkSpec,
@@ -176,6 +177,11 @@ class Machines:
             except BaseException:
                 await self._undo(spec.vm_id)
                 raise
+
+    async def describe(self, vm_id: UUID) -> KeptMachine:
+        record = await self._record(vm_id)
+        digest = record.base.partition("-")[2].rpartition(".")[0]
+        return KeptMachine(image_digest=digest, **record.model_dump(exclude={"base"}))
 
     async def start(self, vm_id: UUID, network: NetworkSpec) -> DomainResult:
         """The definition is written anew from the record, so that changes made while the machine ran take effect."""

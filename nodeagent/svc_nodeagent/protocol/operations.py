@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Literal, get_args
@@ -31,6 +32,7 @@ __all__ = [
     "NodeUpgrade",
     "VmCreate",
     "VmDelete",
+    "VmDescribe",
     "VmForceStop",
     "VmMetrics",
     "VmNetApply",
@@ -133,6 +135,15 @@ class VmSetPassword(Wire):
     vm_id: UUID
     account: Name
     password_hash: Secret = Field(repr=False)
+
+
+class VmDescribe(Wire):
+    """What the agent has recorded of a machine, for a controller that has lost its own record. Result:
+    `MachineResult`."""
+
+    facts: ClassVar[Facts] = replace(QUERY, since=4)
+    op: Literal["vm.describe"] = "vm.describe"
+    vm_id: UUID
 
 
 class VmMetrics(Wire):
@@ -263,6 +274,7 @@ class NodeUpgrade(Wire):
 
 NodeOperation = Annotated[
     MachineOperation
+    | VmDescribe
     | VmMetrics
     | NodeNetProbe
     | NodeTraffic

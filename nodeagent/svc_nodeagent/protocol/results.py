@@ -9,8 +9,8 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc_nodeagent.protocol.machines import ImageFormat
-from svc_nodeagent.protocol.networks import GuestTold, ObservedNetwork, ObservedTap, TrafficReading
+from svc_nodeagent.protocol.machines import DiskSpec, ImageFormat, SeedSpec
+from svc_nodeagent.protocol.networks import GuestTold, NetworkSpec, ObservedNetwork, ObservedTap, TrafficReading
 from svc_nodeagent.protocol.values import (
     FEW,
     MANY,
@@ -51,6 +51,24 @@ class DeleteResult(Wire):
     vm_id: UUID
     removed_addresses: Annotated[tuple[Address, ...], Field(max_length=FEW)]
     retained_disks: Annotated[tuple[Name, ...], Field(max_length=FEW)]
+
+
+class KeptMachine(Wire):
+    """A machine as its agent has recorded it, without secrets. `image_digest`: of the image it was made from."""
+
+    vm_id: UUID
+    name: Name
+    vcpus: int
+    memory_mib: int
+    disks: Annotated[tuple[DiskSpec, ...], Field(min_length=1, max_length=16)]
+    network: NetworkSpec
+    seed: SeedSpec
+    image_digest: Name
+
+
+class MachineResult(Wire):
+    kind: Literal["machine"] = "machine"
+    machine: KeptMachine
 
 
 class MetricPoint(Wire):
@@ -190,6 +208,7 @@ OperationResult = Annotated[
     | DomainResult
     | ReleaseResult
     | DeleteResult
+    | MachineResult
     | MetricsResult
     | NetworkResult
     | ProbeResult

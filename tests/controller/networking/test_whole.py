@@ -78,9 +78,11 @@ async def test_a_stray_network_is_found_when_its_node_connects(database: Databas
         async with node.running():
             shown = await network(site, node.node_id)
             assert stray in {each.vm_id for each in shown.differences}
+            blocked = "SELECT count(*) FROM allocations WHERE host(ip) = '10.77.0.50' AND state = 'blocked'"
             with trio.fail_after(PATIENCE):
-                while node.host.networks.networks[stray].carried:
+                while not await site.count(blocked):
                     await trio.sleep(0.02)
+        assert node.host.networks.networks[stray].carried == ("10.77.0.50",), "no record says that it may go"
 
 
 async def test_a_hosts_own_address_is_given_to_no_machine_while_its_node_is_there(

@@ -11,13 +11,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_interface
 from uuid import UUID
 
+from svc_actors.controller.networking.pool_arithmetic import IPNetwork
 from svc_actors.controller.networking.pool_records import Pool
-from svc_actors.errors import unavailable
+from svc_actors.errors import conflict, unavailable
 from svc_actors.store import Transaction
+from svc_nodeagent.protocol import NicSpec
 
 HEARD = """NOT EXISTS (SELECT FROM nodes unheard WHERE unheard.unheard AND unheard.deleted_at IS NULL
     AND unheard.location_id = pools.location_id
@@ -67,9 +69,15 @@ async def note_carried(tx: Transaction, node_id: UUID, carried: Mapping[UUID, It
         await set_aside(tx, [row["ip"] for row in (*gone, *new)])
 
 
-async def forget_carried(tx: Transaction, node_id: UUID) -> None:
-    """The node goes, and nobody will hear of its host any more."""
-    await note_carried(tx, node_id, {})
+async def forget_carried(tx: Transaction, node_id: UUID, vm_id: UUID | None = None) -> None:
+    """The node goes, and nobody will hear of its host any more; or its host has let go of this one machine."""
+    gone = await tx.fetch(
+        "DELETE FROM carried_addresses WHERE node_id = $1 AND ($2::uuid IS NULL OR vm_id = $2) RETURNING ip",
+        node_id,
+        vm_id,
+    )
+    if gone:
+        await set_aside(tx, [row["ip"] for row in gone])
 
 
 async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
@@ -101,3 +109,82 @@ async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
                 slot,
                 pool.network_at(slot),
             )
+
+
+async def adopt_network(tx: Transaction, vm_id: UUID, nics: Sequence[NicSpec]) -> None:
+    """Let the records have these NICs and addresses of a machine, as its host carries them, and no other of it.
+
+    Raises conflict for an address that somebody else holds or that no pool has, and for a NIC that is another's.
+    """
+    networks = [address.network for nic in nics for address in nic.addresses]
+    rows = await tx.fetch(
+        """SELECT * FROM pools WHERE EXISTS (SELECT FROM unnest($1::inet[]) AS named WHERE named <<= pools.cidr)
+               OR id IN (SELECT pool_id FROM allocations WHERE vm_id = $2)
+           ORDER BY family, created_at, id FOR NO KEY UPDATE""",
+        networks,
+        vm_id,
+    )
+    pools = [Pool.of(row) for row in rows]
+    given_up = await tx.fetch(
+        "DELETE FROM allocations WHERE vm_id = $1 AND ip <> ALL($2::inet[]) RETURNING ip", vm_id, networks
+    )
+    await tx.execute("UPDATE allocations SET is_primary = false WHERE vm_id = $1", vm_id)
+    await tx.execute("DELETE FROM carried_addresses WHERE vm_id = $1", vm_id)
+    for position, nic in enumerate(nics):
+        places = [_place(pools, address.network) for address in nic.addresses]
+        await _adopt_nic(tx, vm_id, position, nic, places[0][0].network_id if places else None)
+        for address, (pool, slot) in zip(nic.addresses, places, strict=True):
+            await _claim(tx, vm_id, nic.nic_id, pool, slot, primary=address.primary)
+    await set_aside(tx, [row["ip"] for row in given_up])
+
+
+def _place(pools: Sequence[Pool], network: IPNetwork) -> tuple[Pool, int]:
+    for pool in pools:
+        slot = pool.slot_of(network.network_address) if network.version == pool.cidr.version else None
+        if slot is not None:
+            return pool, slot
+    raise conflict(f"No pool has the address {network}.", hint="Make the pool again that it was of.")
+
+
+async def _adopt_nic(tx: Transaction, vm_id: UUID, position: int, nic: NicSpec, network_id: UUID | None) -> None:
+    await tx.execute(
+        """INSERT INTO nics (id, vm_id, network_id, position, mac)
+           SELECT $1, $2, coalesce($3, (SELECT id FROM networks WHERE "default")), $4, $5 ON CONFLICT DO NOTHING""",
+        nic.nic_id,
+        vm_id,
+        network_id,
+        position,
+        nic.mac,
+    )
+    if not await tx.fetchval("SELECT EXISTS (SELECT FROM nics WHERE id = $1 AND vm_id = $2)", nic.nic_id, vm_id):
+        raise conflict(f"The MAC address {nic.mac} is another machine's by the records.")
+
+
+async def _claim(tx: Transaction, vm_id: UUID, nic_id: UUID, pool: Pool, slot: int, *, primary: bool) -> None:
+    """The address becomes the machine's: from what was set aside for it, from itself, or from nobody."""
+    claimed = await tx.fetchval(
+        """INSERT INTO allocations AS held (pool_id, slot, ip, state, vm_id, nic_id, is_primary)
+           VALUES ($1, $2, $3, 'allocated', $4, $5, $6)
+           ON CONFLICT (pool_id, slot) DO UPDATE SET state = 'allocated', vm_id = $4, nic_id = $5, is_primary = $6,
+               carried = false, note = NULL, release_id = NULL, changed_at = now()
+           WHERE held.carried OR held.vm_id = $4 RETURNING true""",
+        pool.id,
+        slot,
+        pool.network_at(slot),
+        vm_id,
+        nic_id,
+        primary,
+    )
+    if claimed:
+        return
+    holder = await tx.fetchrow(
+        """SELECT held.state, vms.name FROM allocations held LEFT JOIN vms ON vms.id = held.vm_id
+           WHERE held.pool_id = $1 AND held.slot = $2""",
+        pool.id,
+        slot,
+    )
+    whose = f"machine {holder['name']}'s" if holder and holder["name"] else holder["state"] if holder else "taken"
+    raise conflict(
+        f"{pool.text_at(slot)} is {whose} by the records.",
+        hint="Decide about that one first: what its host does not have is deleted, or discarded.",
+    )

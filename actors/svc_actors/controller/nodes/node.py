@@ -207,6 +207,16 @@ class Node(Actor):
 
         return await self._database.transact(work)
 
+    async def machine_removed(self, vm_id: UUID) -> None:
+        """Its host has let go of a machine that no record knew: nothing of it is left there."""
+
+        async def work(tx: Transaction) -> None:
+            await get_node(tx, self.node_id, lock=True)
+            await tx.execute("DELETE FROM observed_domains WHERE node_id = $1 AND vm_id = $2", self.node_id, vm_id)
+            await forget_carried(tx, self.node_id, vm_id)
+
+        await self._database.transact(work)
+
     async def unauthorised_report(self, what: str) -> None:
         """The node spoke for what is not its own. It was refused; the audit says so, up to so many times an hour."""
         now = trio.current_time()

@@ -107,6 +107,11 @@ async def confirm(tx: Transaction, vm_ids: Sequence[UUID]) -> None:
     )
 
 
+async def hear_no_more(tx: Transaction, node_id: UUID) -> bool:
+    """Somebody says that this node will not come back: nobody waits for its word. Gives whether anybody did."""
+    return bool(await tx.change("UPDATE nodes SET unheard = false WHERE id = $1 AND unheard", node_id))
+
+
 async def tell_of_orphans(tx: Transaction, node_id: UUID) -> None:
     """Open or close the alert of what a restore has left to decide on this node. What no record knows has alerts
     of its own, from the machine watch. When nothing is left anywhere, the restore is over."""

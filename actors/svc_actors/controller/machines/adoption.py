@@ -1,0 +1,209 @@
+"""Making records of what hosts have: an operator's decision about a machine that the records do not have as its host
+has it, after the controller was restored from a backup.
+
+Adopting believes the host: the record is made, or changed, from the agent's own. Discarding believes the records: what
+no record knows goes from its host, and what differs is brought to its record. Either way the machine is one like any
+other afterwards.
+
+Invariants:
+- an address is adopted only if nobody holds it by the records; whoever does is decided about first;
+- a machine that its host filters is adopted only together with the security groups that shall hold from then on, since
+  its host keeps to the record at the next change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID, uuid4
+
+from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.controller.machines.metrics import NodeQueries
+from svc_actors.controller.machines.records import announce_machine, lock_machine
+from svc_actors.controller.machines.spec import ROOT
+from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, observe
+from svc_actors.controller.networking.carried import adopt_network
+from svc_actors.controller.networking.changes import network_applied
+from svc_actors.controller.networking.security_groups import join_groups, usable_groups
+from svc_actors.controller.placement.scheduler import lock_capacity
+from svc_actors.errors import conflict, not_found, unavailable
+from svc_actors.store import Caller, ForeignKeyViolationError, Target, Transaction, UniqueViolationError, audit
+from svc_nodeagent.protocol import (
+    DomainState,
+    FailureCode,
+    MachineResult,
+    NodeOperation,
+    OperationId,
+    OperationResult,
+    VmDelete,
+    VmDescribe,
+)
+from svc_nodeagent.protocol import KeptMachine as KeptMachine
+
+_TIMEOUT, _DELETE_TIMEOUT = 15.0, 60.0
+
+
+class NodeOrders(NodeQueries, Protocol):
+    """What adopting and discarding need of the gateway."""
+
+    async def perform(
+        self, node_id: UUID, operation_id: OperationId, operation: NodeOperation, *, timeout: float
+    ) -> OperationResult: ...
+
+    async def acknowledge(self, node_id: UUID, operation_id: OperationId) -> None: ...
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What the host cannot say. `name` and `image_id`: None takes what the host has."""
+
+    project_id: UUID
+    name: str | None = None
+    image_id: UUID | None = None
+    group_ids: Sequence[UUID] = ()
+
+
+async def kept_machine(gateway: NodeQueries, node_id: UUID, vm_id: UUID) -> KeptMachine:
+    """The agent's own record of a machine. Raises unavailable when the node is away or its agent too old, not_found
+    when it has none."""
+    try:
+        result = await gateway.query(node_id, VmDescribe(vm_id=vm_id), timeout=_TIMEOUT)
+    except OperationFailed as failure:
+        if failure.code is FailureCode.NOT_FOUND:
+            raise not_found("The node's agent has no record of this machine.") from failure
+        raise unavailable(f"The node could not tell: {failure.message}", hint=failure.hint) from failure
+    if not isinstance(result, MachineResult):
+        raise TypeError(f"vm.describe was answered with {result.kind}")
+    return result.machine
+
+
+def observed_state(state: str | None) -> DomainState:
+    """The state of an inventory; of a machine that has no domain, stopped."""
+    return DomainState(state) if state else DomainState.STOPPED
+
+
+async def delete_from_host(gateway: NodeOrders, node_id: UUID, vm_id: UUID, *, destroy_disks: bool) -> None:
+    """Have a host delete a machine that no record knows. Raises unavailable when it could not."""
+    operation_id = OperationId(f"orphan:{vm_id}:{uuid4()}")
+    operation = VmDelete(vm_id=vm_id, destroy_disks=destroy_disks)
+    try:
+        await gateway.perform(node_id, operation_id, operation, timeout=_DELETE_TIMEOUT)
+    except OperationFailed as failure:
+        raise unavailable(f"The host could not delete it: {failure.message}", hint=failure.hint) from failure
+    finally:
+        await gateway.acknowledge(node_id, operation_id)
+
+
+async def adopt_unknown(
+    tx: Transaction, caller: Caller, node_id: UUID, kept: KeptMachine, state: DomainState, adoption: Adoption
+) -> None:
+    """Make the record of a machine that has none. Raises conflict (a name or an address that is taken, a firewall
+    without groups) and not_found (project, image, group)."""
+    if kept.network.firewall is not None and not adoption.group_ids:
+        raise conflict(
+            "The machine's host filters its traffic, and no security group is named: it would be open after the next "
+            "change.",
+            hint="Name its groups in group_ids; which they were is in the audit and with its owner.",
+        )
+    groups = await usable_groups(tx, adoption.project_id, adoption.group_ids) if adoption.group_ids else []
+    await lock_capacity(tx, node_id)
+    name = adoption.name or kept.name
+    try:
+        async with tx.savepoint():
+            await _insert(tx, caller, node_id, kept, state, adoption, name)
+    except UniqueViolationError:
+        raise conflict(f"The project has a machine named {name} already.", hint="Give another name.") from None
+    except ForeignKeyViolationError:
+        raise not_found("There is no such project.") from None
+    await adopt_network(tx, kept.vm_id, kept.network.nics)
+    await network_applied(tx, kept.vm_id, kept.network.generation)
+    if groups:
+        await join_groups(tx, kept.vm_id, groups)
+    await audit.record(
+        tx, caller, Target("vm", kept.vm_id, name, adoption.project_id), {"node_id": str(node_id), "adopted": "unknown"}
+    )
+    await announce_machine(tx, kept.vm_id)
+
+
+async def adopt_differing(tx: Transaction, caller: Caller, kept: KeptMachine, state: DomainState) -> None:
+    """Let a machine's record have what its host has of it."""
+    vm = await lock_machine(tx, kept.vm_id)
+    if not vm.unconfirmed:
+        raise conflict("The machine's host has it as it is recorded.")
+    status = _status(state)
+    await tx.execute(
+        """UPDATE vms SET unconfirmed = false, built_at = coalesce(built_at, now()), status = $2, status_reason = NULL,
+                          observed_state = $3, observed_at = now(), vcpus = $4, memory_mib = $5,
+                          running_since = CASE WHEN $2 = 'running' THEN now() END
+           WHERE id = $1""",
+        vm.id,
+        status.value,
+        state.value,
+        kept.vcpus,
+        kept.memory_mib,
+    )
+    await adopt_network(tx, vm.id, kept.network.nics)
+    await network_applied(tx, vm.id, kept.network.generation)
+    await audit.record(tx, caller, vm.target, {"adopted": "differing"})
+    await announce_machine(tx, vm.id)
+
+
+async def trust_record(tx: Transaction, caller: Caller, vm_id: UUID) -> None:
+    """Let a machine's host have what its record says: what is missing is defined again from its disks, and what differs
+    is applied."""
+    vm = await lock_machine(tx, vm_id)
+    if not vm.unconfirmed:
+        raise conflict("The machine's host has it as it is recorded.")
+    await tx.execute("UPDATE vms SET unconfirmed = false WHERE id = $1", vm.id)
+    await audit.record(tx, caller, vm.target, {"record": "trusted"})
+    await announce_machine(tx, vm.id)
+
+
+async def _insert(
+    tx: Transaction,
+    caller: Caller,
+    node_id: UUID,
+    kept: KeptMachine,
+    state: DomainState,
+    adoption: Adoption,
+    name: str,
+) -> None:
+    image_id = adoption.image_id or await tx.fetchval(
+        "SELECT id FROM images WHERE digest = $1 ORDER BY created_at LIMIT 1", kept.image_digest
+    )
+    if image_id is None:
+        raise not_found(
+            "There is no image with the checksum of the one that the machine was made from.",
+            hint="Name the image in image_id.",
+        )
+    account, status = kept.seed.account, _status(state)
+    root = "root_password" if kept.seed.ssh_password_login else "root_key"
+    rates = [nic.rate_mbps for nic in kept.network.nics if nic.rate_mbps is not None]
+    await tx.execute(
+        """INSERT INTO vms (id, name, hostname, project_id, node_id, image_id, vcpus, memory_mib, disk_gib, status,
+                            access_mode, ssh_keys, rate_mbps, created_by, desired_power, built_at, observed_state,
+                            observed_at, running_since)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, now(), $16, now(),
+                   CASE WHEN $10 = 'running' THEN now() END)""",
+        kept.vm_id,
+        name,
+        kept.seed.hostname,
+        adoption.project_id,
+        node_id,
+        image_id,
+        kept.vcpus,
+        kept.memory_mib,
+        kept.disks[0].size_gib,
+        status.value,
+        root if account.name == ROOT else "user_sudo",
+        list(account.ssh_keys),
+        min(rates, default=None),
+        caller.actor_id,
+        (DesiredPower.RUNNING if status is MachineStatus.RUNNING else DesiredPower.STOPPED).value,
+        state.value,
+    )
+
+
+def _status(state: DomainState) -> MachineStatus:
+    return MachineStatus.RUNNING if observe(state) is Observation.RUNNING else MachineStatus.STOPPED
