@@ -1,6 +1,6 @@
 """Starts the agent's current release, again when it ends, and goes back when a new one is not accepted.
 
-    launcher.py DATA [options of `svc-nodeagent run`]
+    svc-node-launcher DATA [options of `svc-nodeagent run`]
 
 A release on trial (releases.py) has so many seconds to be accepted by the controller, which it tells by removing
 `trial.json`. If it ends before, or the time is over, the release before is started again. A host keeps its launcher
@@ -93,5 +93,9 @@ def _say(line: str) -> None:
     sys.stderr.write(f"svc-node: {line}\n")
 
 
-if __name__ == "__main__":
+def main() -> None:
     Launcher(Path(sys.argv[1]), sys.argv[2:]).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -170,7 +170,7 @@ class Stack:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 40):
                 await agent.stop()
 
-    async def _enrol_node(self, name: str) -> Program:
+    async def enrol(self, name: str) -> None:
         """Join this host as a node, as the bootstrap's command does, without installing anything."""
         async with self.client() as client:
             bootstrap = await client.call("POST", "/nodes/bootstrap", body={"name": name})
@@ -183,6 +183,10 @@ class Stack:
         await trio.run_process(
             [str(BIN / "svc-nodeagent"), "enrol", "--data", str(data)], env=dict(os.environ) | environment
         )
+
+    async def _enrol_node(self, name: str) -> Program:
+        await self.enrol(name)
+        data = self.folder / name
         command = [str(BIN / "svc-nodeagent"), "run", "--data", str(data), "--prefix", self.prefix]
         agent = Program(name, command, self.folder / f"{name}.log")
         agent.start()

@@ -31,7 +31,9 @@ for device in null zero full random urandom tty; do
     : >dev/$device
     mount --bind /dev/$device dev/$device
 done
-mkdir dev/pts dev/shm old
+mkdir dev/pts dev/shm dev/net old
+: >dev/net/tun
+mount --bind /dev/net/tun dev/net/tun
 mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
 ln -s pts/ptmx dev/ptmx
 mount -t tmpfs tmpfs dev/shm

@@ -10,8 +10,8 @@
 set -eu
 
 data=/var/lib/svc-node
-venv=/opt/svc-node
-agent=$venv/bin/svc-nodeagent
+base=/usr/local/lib/svc-node
+agent=$data/releases/current/bin/svc-nodeagent
 log=/var/log/svc-node.log
 
 say() { printf '%s\n' "$*" >&2; }
@@ -70,25 +70,25 @@ apt_install() {
     }
 }
 
+# The wheel brings the launcher, what installs a release (svc_nodeagent/releases.py), and the locks whose hashes are those
+# of all that is installed as root.
 install_agent() {
     say "get-node: installing the agent"
     ask --cacert "$work/authority.pem" --max-time 120 -o "$work/agent.whl" "https://$name:$port/api/v1/nodes/agent.whl"
-    [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-    # pip reads name and version from the file's name.
-    version=$("$venv/bin/python" -c 'import sys, zipfile
-names = [name for name in zipfile.ZipFile(sys.argv[1]).namelist() if name.endswith(".dist-info/METADATA")]
-print(names[0].split("/")[0].removesuffix(".dist-info").partition("-")[2])' "$work/agent.whl")
-    mv "$work/agent.whl" "$work/svc_nodeagent-$version-py3-none-any.whl"
-    # What is installed as root has the hashes of the locks that the wheel brings; what libvirt-python is built with too,
-    # which pip would otherwise fetch in whatever version there is.
-    "$venv/bin/python" -m zipfile -e "$work/svc_nodeagent-$version-py3-none-any.whl" "$work/agent"
-    pip_install --require-hashes --no-deps -r "$work/agent/svc_nodeagent/build.lock"
-    pip_install --require-hashes --no-deps --no-build-isolation -r "$work/agent/svc_nodeagent/requirements.lock"
-    # The same version with other contents is a repair, which pip would not see without being forced.
-    pip_install --no-index --no-deps --force-reinstall "$work/svc_nodeagent-$version-py3-none-any.whl"
+    /usr/bin/python3 -I -m zipfile -e "$work/agent.whl" "$work/agent"
+    rm -rf "$base.new"
+    mkdir -p "$base.new/svc_nodeagent" "$data"
+    chmod 711 "$data"
+    for file in __init__ releases launcher; do
+        cp "$work/agent/svc_nodeagent/$file.py" "$base.new/svc_nodeagent/"
+    done
+    install -m 755 "$work/agent/svc_nodeagent/svc-node-launcher" "$base.new/"
+    rm -rf "$base"
+    mv "$base.new" "$base"
+    # The same release is there once; another one takes its place at the restart below.
+    PYTHONPATH=$base /usr/bin/python3 -s -m svc_nodeagent.releases "$data" "$work/agent.whl"
+    ln -sfn "$agent" /usr/local/bin/svc-nodeagent
 }
-
-pip_install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 
 join() {
     if [ -f "$data/enrolment.json" ]; then
@@ -105,21 +105,8 @@ join() {
 
 start() {
     if [ -d /run/systemd/system ]; then
-        cat >/etc/systemd/system/svc-node.service <<UNIT
-[Unit]
-Description=Compute node agent
-After=network-online.target libvirtd.service
-Wants=network-online.target libvirtd.service
-
-[Service]
-ExecStart=$agent run --data $data
-Restart=always
-RestartSec=2
-KillMode=process
-
-[Install]
-WantedBy=multi-user.target
-UNIT
+        sed "s|^ExecStart=.*|ExecStart=$base/svc-node-launcher $data|" \
+            "$data/releases/current/svc_nodeagent/svc-node.service" >/etc/systemd/system/svc-node.service
         systemctl daemon-reload
         systemctl enable --quiet svc-node.service
         systemctl restart svc-node.service
@@ -127,14 +114,14 @@ UNIT
         pidof libvirtd >/dev/null || libvirtd -d
         pidof virtlogd >/dev/null || virtlogd -d
         pid=$(cat "$data/agent.pid" 2>/dev/null || true)
-        if [ -n "$pid" ] && grep -q svc-nodeagent "/proc/$pid/cmdline" 2>/dev/null; then
+        if [ -n "$pid" ] && grep -q -e svc-nodeagent -e svc-node-launcher "/proc/$pid/cmdline" 2>/dev/null; then
             kill "$pid"
-            for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
+            for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25; do
                 [ -d "/proc/$pid" ] || break
                 sleep 1
             done
         fi
-        setsid "$agent" run --data "$data" >>"$log" 2>&1 </dev/null &
+        setsid "$base/svc-node-launcher" "$data" >>"$log" 2>&1 </dev/null &
         echo $! >"$data/agent.pid"
     fi
     say "get-node: the agent runs; the controller shows the node as online in a moment"

@@ -8,6 +8,7 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
+import pytest
 import trio
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -15,6 +16,7 @@ from packaging.utils import canonicalize_name
 from svc.controller.nodes import joining as nodes_joining
 from svc.controller.nodes import package as nodes_package
 from svc.registry.operation import Empty
+from svc_nodeagent import releases
 from tests.support.node_api import NodeApiHarness
 
 
@@ -72,15 +74,25 @@ def test_a_host_installs_what_the_controller_was_tested_with_and_by_its_hashes()
     assert {name: agent[name][0] for name in needed} == {name: ours[name][0] for name in needed}
 
 
-async def test_the_script_has_nothing_installed_that_no_hash_names(site: NodeApiHarness) -> None:
+async def test_the_script_leaves_installing_to_the_code_that_upgrades_do_it_with(site: NodeApiHarness) -> None:
     script = await site.call(nodes_joining.node_script, Empty())
 
-    installs = re.findall(r"^\s*pip_install (.*)$", script, flags=re.MULTILINE)
+    assert "pip" not in script
+    assert "-m svc_nodeagent.releases" in script
 
-    assert script.count("pip install") == 1, "there is one way to install"
-    assert len(installs) == 3
-    assert all("--require-hashes" in each or "--no-index" in each for each in installs)
-    assert all("--no-deps" in each for each in installs)
+
+def test_nothing_is_installed_that_no_hash_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(releases, "_run", ran.append)
+    wheel = tmp_path / "agent.whl"
+    wheel.write_bytes(nodes_package.agent_package())
+
+    releases.Releases(tmp_path).install(wheel)
+
+    installs = [command for command in ran if "install" in command]
+    assert [Path(command[-1]).name for command in installs] == ["build.lock", "requirements.lock"]
+    assert all({"--require-hashes", "--no-deps"} <= set(command) for command in installs)
+    assert "--no-build-isolation" in installs[1]
 
 
 async def test_the_script_takes_no_authority_but_the_one_of_the_fingerprint(
