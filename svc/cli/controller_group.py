@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncclick as click
 
-from svc.cli.backup.commands import backup, backups, restore
+from svc.cli.backup.commands import backup, backups, restore, rewound
 from svc.cli.check import check
 from svc.cli.support_bundle import support_bundle
 
@@ -14,5 +14,5 @@ def controller() -> None:
     """Look after the controller of this machine."""
 
 
-for command in (check, backup, backups, restore, support_bundle):
+for command in (check, backup, backups, restore, rewound, support_bundle):
     controller.add_command(command)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +22,16 @@ from svc.cli.failures import Exit, Failure
 from svc.cli.output import say, size
 from svc.controller.config import ControllerConfig
 from svc_actors.errors import ServiceError
-from svc_actors.store import Database, DatabaseStartError, DumpError, MigrationError, reachable_urls
+from svc_actors.store import (
+    AnotherServiceError,
+    Database,
+    DatabaseStartError,
+    DumpError,
+    MigrationError,
+    exclusive,
+    prepare_schema,
+    reachable_urls,
+)
 
 _PASSPHRASE: Final = "SVC_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
 _SHORTEST: Final = 12
@@ -136,6 +147,29 @@ async def restore(
     if done.settings is not None:
         click.echo(f"The settings of then: {done.settings}")
     click.echo("Start the service, and decide about what `svc node orphans` shows once the nodes are back.")
+
+
+@click.command(context_settings=CONTEXT)
+@click.option("--as-of", type=click.DateTime(["%Y-%m-%dT%H:%M:%S"]), required=True, help="The time, in UTC.")
+@controller_options
+async def rewound(config: ControllerConfig, environ: Mapping[str, str], *, as_of: datetime) -> None:
+    """Say that the database was put back to an earlier time, by means of its own, while the service was stopped.
+
+    As after a restore, hosts are then compared with the records before anything is done."""
+    from svc.cli.backup.restore import begin
+
+    try:
+        async with (
+            reachable_urls(config.data_dir, environ) as urls,
+            Database.open(urls.service, size=2, application_name="svc rewound") as database,
+            exclusive(database, "controller"),
+        ):
+            await prepare_schema(urls)
+            orders, sessions = await begin(database, as_of.replace(tzinfo=UTC), version("svc"))
+    except (DatabaseStartError, MigrationError, ServiceError, AnotherServiceError, OSError) as error:
+        raise Failure(Exit.FAILED, f"Nothing was changed: {error}") from error
+    click.echo(f"Orders that were under way then, and are ended: {orders}")
+    click.echo(f"Sessions ended: {sessions}")
 
 
 def _named(to: str | None) -> str:

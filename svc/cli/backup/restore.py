@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -66,16 +66,20 @@ async def restore(config: ControllerConfig, environ: Mapping[str, str], archive:
             await load(urls.owner, members.of_database())
             await prepare_schema(urls)
             async with Database.open(urls.service, size=1, application_name="svc restore") as database:
-                orders, sessions = await database.transact(partial(_begin, manifest=manifest))
+                orders, sessions = await begin(database, manifest.taken_at, manifest.release)
         await trio.to_thread.run_sync(members.write_files, folder)
     await trio.to_thread.run_sync(_unmark, marker)
     settings = folder / SETTINGS
     return Restored(manifest, orders, sessions, settings if manifest.configuration is not None else None)
 
 
-async def _begin(tx: Transaction, *, manifest: Manifest) -> tuple[int, int]:
-    orders = await begin_restored(tx, taken_at=manifest.taken_at, release=manifest.release)
-    return orders, await end_everybodys(tx)
+async def begin(database: Database, taken_at: datetime, release: str) -> tuple[int, int]:
+    """Prepare records of the past for the present, before anybody is served: how many orders and sessions ended."""
+
+    async def work(tx: Transaction) -> tuple[int, int]:
+        return await begin_restored(tx, taken_at=taken_at, release=release), await end_everybodys(tx)
+
+    return await database.transact(work)
 
 
 class _Members:

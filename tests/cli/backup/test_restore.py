@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +15,15 @@ import pytest
 import structlog
 import trio
 
+from svc.cli.backup.restore import UNFINISHED
+from svc.cli.client import Client
 from svc.cli.compose import open_controller
+from svc.cli.failures import Exit
 from svc.controller.config import ControllerConfig
+from svc_actors.store import Database, DatabaseStartError, reachable_urls
 from svc_nodeagent.simulated import SimulatedHost
 from svc_nodeagent.simulated_fleet import Fleet
-from tests.cli.conftest import House, opened_house
+from tests.cli.conftest import House, Terminal, opened_house
 from tests.support.stack import free_port
 
 PASSPHRASE = "four words of an operator"
@@ -76,6 +80,40 @@ class World:
     async def records(self) -> dict[str, Any]:
         return {vm["id"]: vm for vm in (await self.json("vm", "list", "--page-size", "100"))["items"]}
 
+    async def create(self, names: Sequence[str]) -> None:
+        """Machines that run, all ordered at once."""
+        async with Client.open(self.house.profile) as client:
+            [project] = (await client.call("GET", "/projects"))["items"]
+            for name in names:
+                body = {"name": name, "image": "tiny", "project_id": project["id"], "password": True}
+                await client.call("POST", "/vms", body=body | {"vcpus": 1, "memory_mib": 128, "disk_gib": 1})
+
+        async def running() -> bool:
+            found = (await self.records()).values()
+            return set(names) <= {vm["name"] for vm in found if vm["status"] == "running"}
+
+        await self.until(running)
+
+    async def carries(self, addresses: int) -> bool:
+        await trio.lowlevel.checkpoint()
+        return len(self.carried()) == addresses
+
+    async def compared(self, orphans: int) -> bool:
+        """Every host was heard, and so many machines await a decision."""
+        return await online(self) and len(await self.json("node", "orphans")) == orphans
+
+    async def agrees(self) -> bool:
+        """No machine is on its way anywhere any more."""
+        return {vm["status"] for vm in (await self.records()).values()} <= {"running", "stopped"}
+
+    async def allocated(self, config: ControllerConfig) -> list[tuple[str, str]]:
+        """As `carried`, by the records."""
+        async with reachable_urls(config.data_dir, {}) as urls, Database.open(urls.service, size=1) as database:
+            rows = await database.fetch(
+                "SELECT address_text(ip) AS text, vm_id FROM allocations WHERE vm_id IS NOT NULL"
+            )
+        return sorted((row["text"], str(row["vm_id"])) for row in rows)
+
     async def until(self, holds: Callable[[], Any], seconds: float = 30) -> None:
         with trio.fail_after(seconds):
             while not await holds():
@@ -105,29 +143,24 @@ async def online(world: World) -> bool:
     return len((await world.json("node", "list", "--state", "online"))["items"]) == NODES
 
 
-async def settled(world: World) -> bool:
-    """Every host was compared with the records: a record is shown as missing only then, and addresses are given out."""
-    alerts = (await world.json("alert", "list"))["items"]
-    compared = [each for each in alerts if each["key"].startswith("orphans:")]
-    return await online(world) and bool(compared) and len(await world.json("node", "orphans")) == 8
-
-
 async def test_what_hosts_did_since_the_backup_is_neither_doubled_nor_lost(folder: Path) -> None:
+    """Twenty machines: fifteen in the backup, of which three are deleted since, one has another address and one is shut
+    down; and five that were made since."""
     config, kept = config_of(folder / "controller"), folder / "kept"
     kept.mkdir()
+    old, new = [f"old-{number:02}" for number in range(15)], [f"new-{number}" for number in range(5)]
     async with trio.open_nursery() as nursery:
         with structlog.testing.capture_logs():
             async with opened_world(config, folder, nursery) as world:
                 house = world.house
-                for number in range(15):
-                    await house.machine(f"old-{number:02}", "--password", "--wait")
+                await world.create(old)
                 await house.ok("controller", "backup", "--to", str(kept))
-                before = await world.records()
-                for number in range(5):
-                    await house.machine(f"new-{number}", "--password", "--wait")
-                for number in range(3):
-                    await house.ok("vm", "delete", f"old-{number:02}", "--destroy-disks", "--yes", "--wait")
-                await house.ok("vm", "shutdown", "old-14", "--wait")
+                await world.create(new)
+                for name in old[:3]:
+                    await house.ok("vm", "delete", name, "--destroy-disks", "--yes", "--wait")
+                await house.ok("vm", "attach-ip", old[13])
+                await house.ok("vm", "shutdown", old[14], "--wait")
+                await world.until(lambda: world.carries(18))
                 truth, carried = world.machines(), world.carried()
 
             [archive] = kept.iterdir()
@@ -135,15 +168,59 @@ async def test_what_hosts_did_since_the_backup_is_neither_doubled_nor_lost(folde
             house.environment["SVC_CONTROLLER_DATA"] = str(restored.data_dir)
             done = await house.ok("controller", "restore", str(archive))
             async with open_controller(restored, {}):
-                await world.until(lambda: settled(world))
+                await world.until(lambda: world.compared(9))
                 orphans = await world.json("node", "orphans")
-                assert world.machines() == truth, "nothing was made or removed by itself"
-                assert world.carried() == carried
+                untouched = world.machines() == truth, world.carried() == carried
+                await world.create(["fresh"])
+                for name in old[:3]:
+                    await house.ok("node", "discard", name, "--yes")
+                for name in new:
+                    await house.ok("node", "adopt", name, "--project", "default")
+                await house.ok("node", "adopt", old[13])
+                await world.until(lambda: world.compared(0))
+                await world.until(world.agrees)
+                records, addresses = await world.records(), await world.allocated(restored)
+                hosts, carried_now = world.machines(), world.carried()
         nursery.cancel_scope.cancel()
 
     assert "Sessions ended" in done.out
-    assert len(before) == 15
-    kinds = {(each["name"], each["kind"]) for each in orphans}
-    assert kinds == {(f"new-{number}", "unknown") for number in range(5)} | {
-        (f"old-{number:02}", "missing") for number in range(3)
+    assert {(each["name"], each["kind"]) for each in orphans} == {
+        *((name, "unknown") for name in new),
+        *((name, "missing") for name in old[:3]),
+        (old[13], "differing"),
     }
+    assert untouched == (True, True), "nothing was made, removed or changed by itself"
+    assert sorted(vm["name"] for vm in records.values()) == sorted([*old[3:], *new, "fresh"])
+    assert records.keys() == hosts.keys(), "none is doubled, and none lost"
+    assert addresses == carried_now
+    assert len({address for address, _ in carried_now}) == len(carried_now) == 19
+    assert truth.items() <= hosts.items()
+    [stopped] = [vm for vm in records.values() if vm["status"] == "stopped"]
+    assert stopped["name"] == old[14]
+
+
+async def test_a_folder_that_is_in_use_and_an_archive_that_is_damaged_are_refused(folder: Path) -> None:
+    terminal = Terminal(folder, {"SVC_BACKUP_PASSPHRASE": PASSPHRASE, "SVC_CONTROLLER_DATA": str(folder / "data")})
+    archive = folder / "svc-controller-20261122T000000Z.age"
+    archive.write_bytes(b"age-encryption.org/v1\n")
+
+    damaged = await terminal.svc("controller", "restore", str(archive))
+    (folder / "data").mkdir()
+    (folder / "data" / "secret.key").touch()
+    in_use = await terminal.svc("controller", "restore", str(archive))
+
+    assert damaged.code == Exit.INVALID
+    assert "is not restored" in damaged.err
+    assert in_use.code == Exit.CONFLICT
+    assert "is not empty" in in_use.err
+    assert [path.name for path in (folder / "data").iterdir()] == ["secret.key"]
+
+
+async def test_a_restore_that_was_interrupted_is_not_taken_for_a_controller(folder: Path) -> None:
+    config = config_of(folder / "data")
+    config.data_dir.mkdir()
+    (config.data_dir / UNFINISHED).touch()
+
+    with pytest.raises(DatabaseStartError, match="was interrupted"):
+        async with open_controller(config, {}):
+            pytest.fail("half a controller must not serve")

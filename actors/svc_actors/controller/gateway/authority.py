@@ -14,11 +14,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from cryptography import x509
@@ -28,6 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from svc_actors.controller.gateway.unrecorded import Shown, recognise
 from svc_actors.errors import rate_limited, wrong_field
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction
@@ -157,8 +160,16 @@ class Authority:
         self._drop_holders(node_id, keep=current)
         return signed
 
-    async def identify(self, serial: Serial) -> UUID | None:
-        """The node that holds this certificate of ours, or None when it is revoked or unknown."""
+    def read(self, peer: Mapping[str, Any]) -> Shown | None:
+        """A certificate that a handshake has verified; None for one that is no node's."""
+        try:
+            return Shown.of(peer, backdated=_BACKDATED)
+        except ValueError:
+            return None
+
+    async def identify(self, serial: Serial, shown: Shown | None = None) -> UUID | None:
+        """The node that holds this certificate of ours, or None when it is revoked or unknown. With `shown`, one that
+        was signed after the backup that the records come from is recorded now (`unrecorded`)."""
         if serial in self._refused:
             return None
         known = self._holders.get(serial)
@@ -176,6 +187,8 @@ class Authority:
             """,
             serial,
         )
+        if row is None and shown is not None and await self._database.transact(partial(recognise, shown=shown)):
+            return await self.identify(serial)
         if row is None:
             while len(self._refused) >= _MOST_REFUSED:
                 del self._refused[next(iter(self._refused))]

@@ -265,10 +265,11 @@ class Gateway:
             return None
         if handshake.cancelled_caught:
             return None
-        shown = tls.getpeercert()
-        serial = f"{int(shown['serialNumber'], 16):x}" if shown else ""
-        node_id = await self._authority.identify(serial)
-        return None if node_id is None else (node_id, serial)
+        shown = self._authority.read(tls.getpeercert() or {})
+        if shown is None:
+            return None
+        node_id = await self._authority.identify(shown.serial, shown)
+        return None if node_id is None else (node_id, shown.serial)
 
     async def _refuse(self, tls: trio.SSLStream[trio.SocketStream]) -> None:
         """Hold it a moment before letting go: it can only come back as often as it is let go."""
