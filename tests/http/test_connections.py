@@ -114,6 +114,20 @@ async def said(server: Served, request: bytes) -> bytes:
     return answer
 
 
+async def test_an_answer_of_known_length_goes_out_whole(server: Served) -> None:
+    tcp = await trio.open_tcp_stream("127.0.0.1", server.port)
+    stream = trio.SSLStream(tcp, server.trust, server_hostname="localhost", https_compatible=True)
+
+    with trio.fail_after(5):
+        await stream.send_all(b"GET /api/v1/nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        record = bytes(await stream.receive_some())
+    await trio.aclose_forcefully(stream)
+
+    head, _, body = record.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 404 ")
+    assert b"content-length: %d" % len(body) in head.lower()
+
+
 @pytest.mark.parametrize(
     "request_",
     [
