@@ -102,6 +102,40 @@ async def test_a_task_nobody_has_begun_is_cancelled_at_once(database: Database) 
         nursery.cancel_scope.cancel()
 
 
+async def test_the_first_line_of_a_tasks_log_starts_it_and_who_says_nothing_is_started_soon(database: Database) -> None:
+    said, go_on = trio.Event(), trio.Event()
+
+    async def say_something(run: TaskRun) -> None:
+        await run.log("There it goes.")
+        said.set()
+        await go_on.wait()
+
+    async def say_nothing(_: TaskRun) -> None:
+        await go_on.wait()
+
+    async def state(task: Task) -> tuple[str, bool]:
+        row = await database.fetchone("SELECT status, started_at FROM tasks WHERE id = $1", task.id)
+        return row["status"], row["started_at"] is not None
+
+    async with trio.open_nursery() as nursery:
+        runner = TaskRunner(database, FakeGateway(), sweep_interval=600)
+        runner.handles("test.talks", say_something)
+        runner.handles("test.works", say_nothing)
+        await nursery.start(runner.run)
+        talks, works = await new_task(database, "test.talks"), await new_task(database, "test.works")
+        runner.begin(talks)
+        await said.wait()
+        after_its_line = await state(talks)
+        runner.begin(works)
+        with trio.fail_after(10):
+            while await state(works) != ("running", True):
+                await trio.sleep(0.01)
+        go_on.set()
+        nursery.cancel_scope.cancel()
+
+    assert after_its_line == ("running", True)
+
+
 async def test_a_task_that_an_outage_left_open_is_taken_up_at_once_and_not_at_the_next_sweep(
     database: Database,
 ) -> None:
@@ -185,6 +219,9 @@ async def test_a_drain_stores_the_end_of_what_has_one_and_leaves_the_rest_open(d
             service.tasks.begin(task)
         await service.until_asked("node.inventory")
         await has_outcome.wait()
+        with trio.fail_after(10):
+            while not await database.fetchval("SELECT started_at FROM tasks WHERE id = $1", waits.id):
+                await trio.sleep(0.01)
 
         nursery.start_soon(service.tasks.drain, 30)
         await trio.testing.wait_all_tasks_blocked()

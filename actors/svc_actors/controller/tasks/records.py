@@ -200,13 +200,22 @@ async def start_task(tx: Transaction, task_id: UUID) -> Task | None:
 
 
 async def log_task(
-    tx: Transaction, task_id: UUID, message: str, *, percent: int | None = None, level: Level = Level.INFO
+    tx: Transaction,
+    task_id: UUID,
+    message: str,
+    *,
+    percent: int | None = None,
+    level: Level = Level.INFO,
+    starts: bool = False,
 ) -> TaskEvent | None:
-    """Add a line to an open task's log. None when the task has ended: nothing is written after the end."""
+    """Add a line to an open task's log; one that `starts` it marks it as running as well. None when the task has ended:
+    nothing is written after the end."""
     row = await tx.fetchrow(
         """WITH task AS (
                UPDATE tasks SET last_position = last_position + 1, message = $2,
-                                progress = greatest(progress, coalesce($3, progress))
+                                progress = greatest(progress, coalesce($3, progress)),
+                                status = CASE WHEN $5 THEN 'running' ELSE status END,
+                                started_at = CASE WHEN $5 THEN coalesce(started_at, now()) ELSE started_at END
                WHERE id = $1 AND status IN ('queued', 'running') RETURNING *
            ), line AS (
                INSERT INTO task_events (task_id, position, level, progress, message)
@@ -217,11 +226,14 @@ async def log_task(
         message,
         percent,
         level.value,
+        starts,
     )
     if row is None:
         return None
-    line = TaskEvent(row["last_position"], row["line_at"], level, percent, message)
-    await _announce_line(tx, as_task(row), line)
+    task, line = as_task(row), TaskEvent(row["last_position"], row["line_at"], level, percent, message)
+    if starts:
+        await announce(tx, task)
+    await _announce_line(tx, task, line)
     return line
 
 

@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
-from svc_actors.controller.tasks.records import Level, Task, log_task
+from svc_actors.controller.tasks.records import Level, Task, TaskStatus, log_task, start_task
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import FACTS, FailureCode, NodeOperation, OperationId, OperationResult, Progress
@@ -79,19 +79,34 @@ class TaskRun:
         self._performed: dict[OperationId, UUID] = {}
         self._in_operation: OperationId | None = None
         self._last_line: tuple[int | None, str] | None = None
+        self._started = task.status is TaskStatus.RUNNING
         if task.cancel_requested:
             self._cancelled.set()
 
     async def log(self, message: str, *, percent: int | None = None, level: Level = Level.INFO) -> None:
-        """Add a line to the task's log. The same line twice in a row is written once."""
+        """Add a line to the task's log. The same line twice in a row is written once. The first starts the task, if it
+        has not been written down as started yet."""
         if self._last_line == (percent, message):
             return
         self._last_line = (percent, message)
+        starts = not self._started
 
         async def work(tx: Transaction) -> None:
-            await log_task(tx, self.task.id, message, percent=percent, level=level)
+            await log_task(tx, self.task.id, message, percent=percent, level=level, starts=starts)
 
         await self._database.transact(work)
+        self._started = True
+
+    async def start(self) -> Task | None:
+        """Write the task down as started. None when it has ended meanwhile."""
+        task = await self._database.transact(lambda tx: start_task(tx, self.task.id))
+        self._started = True
+        return task
+
+    @property
+    def started(self) -> bool:
+        """Whether the task is written down as started."""
+        return self._started
 
     async def perform(
         self,

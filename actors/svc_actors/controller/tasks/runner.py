@@ -82,6 +82,9 @@ RESUMED_SECONDS: Final = 30.0
 
 _FIRST_PAUSE: Final = 0.2
 _FIRST_TAKE_UP: Final = 1.0
+_STARTS_WITHIN: Final = 0.25
+"""Seconds after which the work of a new task is written down as started, unless its log has said so or it has ended: a
+transaction that most tasks do without."""
 _STARTING_AT_ONCE: Final = 16
 """Tasks that may be written down as started at the same time. After a restart thousands resume, and each waits for its
 node most of its time: that is not limited, but the database is left to others in between."""
@@ -143,7 +146,7 @@ class TaskRunner:
             self._nursery, self._context = nursery, copy_context()
             try:
                 for task in await open_tasks(self.database):
-                    self.begin(task)
+                    self._resume(task)
                 task_status.started()
                 nursery.start_soon(keep_running, "tasks left open", self._take_up_again, self._alert)
                 await keep_repeating("task sweep", self._sweep_interval, self._sweep, self._alert)
@@ -151,8 +154,15 @@ class TaskRunner:
                 self._nursery = None
 
     def begin(self, task: Task) -> None:
-        """Start the work of a task whose transaction is committed. Beginning twice is beginning once; before `run` has
+        """Start the work of a task that has just been committed. Beginning twice is beginning once; before `run` has
         started and once `drain` has begun it is nothing, since `run` finds the task in the database."""
+        self._begin(task, new=True)
+
+    def _resume(self, task: Task) -> None:
+        """The same of one that was found open: it may have ended since it was read."""
+        self._begin(task, new=False)
+
+    def _begin(self, task: Task, *, new: bool) -> None:
         if self._nursery is None or self._draining or task.id in self._hosted:
             return
         self._hosted[task.id] = run = TaskRun(
@@ -164,7 +174,19 @@ class TaskRunner:
         )
         self.begun += 1
         # Begun from an actor's handler, the work is not that handler's: it asks the actor itself in the end.
-        self._context.run(partial(self._nursery.start_soon, self._host, run, name=f"task {task.op} {task.id}"))
+        host = partial(self._host, run, new=new)
+        self._context.run(partial(self._nursery.start_soon, host, name=f"task {task.op} {task.id}"))
+        if new:
+            self._context.run(partial(self._nursery.start_soon, self._start_in_time, run))
+
+    async def _start_in_time(self, run: TaskRun) -> None:
+        await trio.sleep(_STARTS_WITHIN)
+        if self._hosted.get(run.task.id) is run and not run.started:
+            try:
+                await run.start()
+            except DomainError as error:
+                # The work goes on: its next line, or its end, says so as well.
+                log.warning("task.start_not_stored", task_id=str(run.task.id), op=run.task.op, error=str(error))
 
     async def drain(self, deadline: float) -> None:
         """Shut down, for at most `deadline` seconds: store the ends of tasks that have one, begin nothing more.
@@ -211,7 +233,7 @@ class TaskRunner:
         if run is not None:
             run.request_cancel()
         else:
-            self.begin(task)
+            self._resume(task)
         return task
 
     def abandon(self, task_id: UUID) -> None:
@@ -246,7 +268,7 @@ class TaskRunner:
 
     async def _sweep(self) -> None:
         for task in await open_tasks(self.database, older_than=self._sweep_interval / 2):
-            self.begin(task)
+            self._resume(task)
 
     async def _take_up_again(self) -> None:
         """Take up what was left open after a second: what was away is mostly back, and whoever ordered waits. As long
@@ -257,17 +279,17 @@ class TaskRunner:
             self._left_open = trio.Event()
             await trio.sleep(pause)
             for task in await open_tasks(self.database):
-                self.begin(task)
+                self._resume(task)
             now = trio.current_time()
             lasting = now - last < 2 * self._sweep_interval
             pause = min(2 * pause, self._sweep_interval) if lasting else _FIRST_TAKE_UP
             last = now
 
-    async def _host(self, run: TaskRun) -> None:
+    async def _host(self, run: TaskRun, *, new: bool) -> None:
         ending: Ending | None = None
         try:
             with trio.CancelScope() as self._working[run.task.id]:
-                ending = await self._work(run)
+                ending = await self._work(run, new=new)
             if ending is not None:
                 await self._store(run.task, ending)
                 self.ended[ending.status] += 1
@@ -286,18 +308,20 @@ class TaskRunner:
             if not self._hosted:
                 self._emptied.set()
 
-    async def _work(self, run: TaskRun) -> Ending | None:
-        """Run the work to its ending. None: the task had ended, or was abandoned."""
+    async def _work(self, run: TaskRun, *, new: bool) -> Ending | None:
+        """Run the work to its ending. None: the task had ended, or was abandoned. What is resumed is written down as
+        started first, which says whether it has ended."""
         handler = self._handlers.get(run.task.op)
         if handler is None:
             return _failed(ErrorCode.INTERNAL, f"This version of the service does not know how to do {run.task.op}.")
         if run.cancel_requested and run.task.status is TaskStatus.QUEUED:
             return Ending(TaskStatus.CANCELLED, "Cancelled before it was begun.")
-        async with self._starting:
-            started = await self.database.transact(lambda tx: start_task(tx, run.task.id))
-        if started is None:
-            return None
-        run.task = started
+        if not new:
+            async with self._starting:
+                started = await run.start()
+            if started is None:
+                return None
+            run.task = started
         ending: Ending | None = None
         with trio.move_on_after(run.remaining) as overdue, run.scope:
             ending = await self._attempt(handler, run)
