@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_interface
 from itertools import groupby
+from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork, guest_address
@@ -57,10 +58,27 @@ def account_name(access_mode: str, login_user: str) -> str:
     return login_user if access_mode == "user_sudo" else ROOT
 
 
+_SPEC: Final = """
+SELECT vms.*, images.login_user,
+       EXISTS (SELECT FROM security_group_machines WHERE vm_id = vms.id) AS in_groups,
+       nics.id AS nic_id, nics.mac, networks.mtu, allocations.ip, allocations.is_primary, pools.gateway,
+       pools.gateway_mode, pools.guest_prefix_len, pools.topology, pools.vlan, pools.nameservers
+FROM vms
+JOIN images ON images.id = vms.image_id
+LEFT JOIN (
+    nics
+    JOIN networks ON networks.id = nics.network_id
+    JOIN allocations ON allocations.nic_id = nics.id AND allocations.state = 'allocated'
+    JOIN pools ON pools.id = allocations.pool_id
+) ON nics.vm_id = vms.id
+WHERE vms.id = $1
+ORDER BY nics.position, allocations.is_primary DESC, allocations.ip"""
+"""A machine's row once for each address of each NIC; once, without these, where it has none."""
+
+
 async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> MachineSpec:
-    vm = await queryable.fetchone(
-        "SELECT vms.*, images.login_user FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1", vm_id
-    )
+    rows = await _rows(queryable, vm_id)
+    vm = rows[0]
     seed = Seed.unsealed(sealer, vm["sealed_seed"])
     account = account_name(vm["access_mode"], vm["login_user"])
     return MachineSpec(
@@ -69,7 +87,7 @@ async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> Mac
         vcpus=vm["vcpus"],
         memory_mib=vm["memory_mib"],
         disks=(DiskSpec(index=0, size_gib=vm["disk_gib"]),),
-        network=await network_spec(queryable, vm_id),
+        network=await _network(queryable, vm_id, rows),
         seed=SeedSpec(
             instance_id=str(vm_id),
             hostname=vm["hostname"],
@@ -90,28 +108,21 @@ async def network_spec(queryable: Queryable, vm_id: UUID) -> NetworkSpec:
     The generation is not read after anything that it stands for, so what is read beside it may be newer, never older: a
     host that says it has a generation has all of it. Raises not_found.
     """
-    found = await queryable.fetch(
-        """SELECT vms.net_wanted, vms.rate_mbps, vms.throttle_mbps, vms.traffic_isolated,
-                  EXISTS (SELECT FROM security_group_machines WHERE vm_id = vms.id) AS in_groups,
-                  nics.id AS nic_id, nics.mac, networks.mtu, allocations.ip, allocations.is_primary, pools.gateway,
-                  pools.gateway_mode, pools.guest_prefix_len, pools.topology, pools.vlan, pools.nameservers
-           FROM vms
-           LEFT JOIN (
-               nics
-               JOIN networks ON networks.id = nics.network_id
-               JOIN allocations ON allocations.nic_id = nics.id AND allocations.state = 'allocated'
-               JOIN pools ON pools.id = allocations.pool_id
-           ) ON nics.vm_id = vms.id
-           WHERE vms.id = $1
-           ORDER BY nics.position, allocations.is_primary DESC, allocations.ip""",
-        vm_id,
-    )
-    if not found:
+    return await _network(queryable, vm_id, await _rows(queryable, vm_id))
+
+
+async def _rows(queryable: Queryable, vm_id: UUID) -> list[Record]:
+    rows = await queryable.fetch(_SPEC, vm_id)
+    if not rows:
         raise not_found("There is no such machine.")
-    vm, rows = found[0], [row for row in found if row["nic_id"] is not None]
+    return rows
+
+
+async def _network(queryable: Queryable, vm_id: UUID, rows: Sequence[Record]) -> NetworkSpec:
+    vm, held = rows[0], [row for row in rows if row["nic_id"] is not None]
     rate = effective_rate(vm["rate_mbps"], vm["throttle_mbps"])
     return NetworkSpec(
-        nics=tuple(_nic(list(of_nic), rate) for _, of_nic in groupby(rows, key=lambda row: row["nic_id"])),
+        nics=tuple(_nic(list(of_nic), rate) for _, of_nic in groupby(held, key=lambda row: row["nic_id"])),
         firewall=await firewall_of(queryable, vm_id) if vm["in_groups"] else None,
         isolated=vm["traffic_isolated"],
         generation=vm["net_wanted"],
