@@ -282,6 +282,36 @@ async def test_of_nodes_that_speak_at_once_the_one_that_speaks_of_another_is_aud
         nursery.cancel_scope.cancel()
 
 
+async def test_no_change_overtakes_one_that_is_on_its_way_to_the_machine(database: Database) -> None:
+    async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
+        node_id = await nodes.new(machines=1)
+        [vm_id] = nodes.hosts[node_id].machines
+        told: list[DomainState] = []
+        second, go_on = trio.Event(), trio.Event()
+
+        async def deliver(_: UUID, __: UUID, seen: Seen, ___: datetime | None) -> None:
+            told.append(seen.state)
+            if len(told) == 2:
+                second.set()
+            await go_on.wait()
+
+        nodes.watch = NodeWatch(nodes.actors, database, deliver, intervals=Intervals(grace=3600.0))
+        nodes.watch.watch(cast(Gateway, nodes))
+        await nursery.start(nodes.watch.run)
+
+        async with nodes.holding(vm_id):
+            nodes.watch.hooks.domain_changed(node_id, change(vm_id, DomainState.RUNNING))
+            with trio.fail_after(10):
+                while not told:
+                    await trio.sleep(0.01)
+        nodes.watch.hooks.domain_changed(node_id, change(vm_id, DomainState.CRASHED))
+        with trio.fail_after(4):
+            await second.wait()
+
+        assert told == [DomainState.RUNNING, DomainState.CRASHED]
+        nursery.cancel_scope.cancel()
+
+
 async def test_of_two_changes_of_a_machine_the_last_one_counts(database: Database) -> None:
     async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
         node_id = await nodes.new(machines=1)

@@ -5,12 +5,14 @@ Invariants:
   second; only so much is recorded at once: whatever comes at the same time waits here, without a connection of the
   database, which other background work needs as well;
 - of changes that come faster than they are recorded, a machine's last one counts;
-- a machine whose record somebody holds is told through its actor, and holds up no other;
+- a machine whose record somebody holds is told through its actor, and holds up no other; what is said of it until then
+  goes the same way, so that nothing overtakes what was said before;
 - what could not be recorded is asked for again: the node is inventoried anew.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
@@ -70,6 +72,7 @@ class MachineReports:
         self._recheck = recheck
         self._deadline = deadline
         self._changes = NodeQueue[dict[UUID, Seen]]()
+        self._being_told = Counter[UUID]()
         self._recording = trio.CapacityLimiter(NODES_AT_ONCE)
         self._delivering = trio.CapacityLimiter(DELIVERIES_AT_ONCE)
 
@@ -125,19 +128,21 @@ class MachineReports:
             async with self._changes.next_few(_NODES_TOGETHER) as changes:
                 began = trio.current_time()
                 for vm_id, seen in await self._record_changes(changes):
-                    nursery.start_soon(self._tell_machine, vm_id, seen, None)
+                    self._being_told[vm_id] += 1
+                    nursery.start_soon(self._tell_in_turn, vm_id, seen)
             await trio.sleep_until(began + _CHANGES_PERIOD)
 
     async def _record_changes(self, changes: Mapping[UUID, Mapping[UUID, Seen]]) -> list[tuple[UUID, Seen]]:
-        """Record what these nodes say; gives the machines whose record somebody holds. A node that could not be
-        recorded is inventoried anew."""
+        """Record what these nodes say; gives the machines that are to be told: somebody holds their record, or they are
+        being told of an earlier change. A node that could not be recorded is inventoried anew."""
         try:
             said = [(node_id, vm_id, seen) for node_id, its in changes.items() for vm_id, seen in its.items()]
             placed = await note_domain_changes(self._database, [(node, vm, seen.state) for node, vm, seen in said])
             # What nobody knows (deleted, or never ours) is no unauthorised report.
             own = {vm_id: seen for node_id, vm_id, seen in said if placed.get(vm_id) == node_id}
             async with self._recording:
-                passed_over = await self._record(own, None)
+                at_once = {vm_id: seen for vm_id, seen in own.items() if vm_id not in self._being_told}
+                to_tell = (own.keys() - at_once.keys()) | await self._record(at_once, None)
             for node_id, vm_id, seen in said:
                 if vm_id in placed and placed[vm_id] != node_id:
                     what = f"reported machine {vm_id} as {seen.state.value}, which is not placed on it"
@@ -151,10 +156,18 @@ class MachineReports:
                 alone = [await self._record_changes({node_id: its}) for node_id, its in changes.items()]
                 return [each for held in alone for each in held]
         else:
-            return [(vm_id, own[vm_id]) for vm_id in passed_over]
+            return [(vm_id, own[vm_id]) for vm_id in to_tell]
         for node_id in changes:
             self._recheck(node_id)
         return []
+
+    async def _tell_in_turn(self, vm_id: UUID, seen: Seen) -> None:
+        try:
+            await self._tell_machine(vm_id, seen, None)
+        finally:
+            self._being_told[vm_id] -= 1
+            if not self._being_told[vm_id]:
+                del self._being_told[vm_id]
 
     async def _tell_machine(self, vm_id: UUID, seen: Seen, asked_at: datetime | None) -> None:
         """A machine that takes no messages, or takes its time, holds up no other: what it has not heard now it hears
