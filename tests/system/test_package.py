@@ -78,6 +78,30 @@ def test_its_settings_are_read_from_the_file_and_a_mistake_in_it_is_in_the_journ
     host.until(*HEALTHY)
 
 
+def test_it_is_backed_up_by_its_timers_service_and_restored_into_an_empty_folder(host: SystemdRoot) -> None:
+    settings, passphrase = host.folder / "etc/svc/controller.toml", host.folder / "etc/svc/backup-passphrase"
+    before, authority = settings.read_text(), host.run("cat", AUTHORITY)
+    passphrase.write_text("four words of an operator\n")
+    host.run("sh", "-c", "cd /etc/svc && chown root:svc backup-passphrase && chmod 640 backup-passphrase")
+    host.run("install", "-d", "-o", "svc", "-g", "svc", "-m", "700", "/srv/backup")
+    settings.write_text(before + '[backup]\nto = "/srv/backup"\npassphrase-file = "/etc/svc/backup-passphrase"\n')
+
+    host.run("systemctl", "enable", "--now", "svc-controller-backup.timer")
+    host.run("systemctl", "start", "svc-controller-backup.service")
+    verified = host.run("runuser", "-u", "svc", "--", "svc", "controller", "backups", "--verify")
+    host.run("systemctl", "stop", UNIT)
+    host.run("sh", "-c", "rm -r /var/lib/svc/controller/*")
+    given = "--passphrase-file /etc/svc/backup-passphrase"
+    host.run("sh", "-c", f"runuser -u svc -- svc controller restore /srv/backup/*.age {given}")
+    host.run("systemctl", "start", UNIT)
+    host.until(*HEALTHY)
+
+    assert "  ok  127.0.0.1" in verified
+    assert host.run("cat", AUTHORITY) == authority
+    assert "[backup]" in host.run("cat", "/var/lib/svc/controller/controller.toml.restored")
+    settings.write_text(before)
+
+
 def test_a_removed_controller_leaves_no_process_and_keeps_its_data(host: SystemdRoot) -> None:
     host.run("dpkg", "--purge", "svc-controller")
 
