@@ -15,6 +15,7 @@ from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.images.images import order_refresh
 from svc_actors.controller.machines.creation import create_machine
 from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.controller.tasks import runner as tasks
 from svc_actors.controller.tasks.runner import Ending, Task, TaskRun, TaskRunner, TaskStatus, end_task
@@ -73,9 +74,10 @@ async def test_no_machine_is_placed_on_a_node_that_is_deleted_meanwhile(database
             refused.append(error.code)
 
     async with trio.open_nursery() as nursery:
-        # As a node's deletion does: the node is locked, no machine is found on it, the record is marked.
+        # As a node's deletion does: node and capacity are locked, no machine is found on it, the record is marked.
         async with database.transaction() as tx:
             await tx.execute("SELECT FROM nodes WHERE id = $1 FOR UPDATE", world.node_id)
+            await lock_capacity(tx, world.node_id)
             nursery.start_soon(create)
             with trio.fail_after(10):
                 while not await database.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
