@@ -212,6 +212,22 @@ async def test_what_a_machine_without_a_record_carries_is_left_to_it_and_given_t
         assert blocked == [], "its host carries it no more"
 
 
+async def test_a_host_sets_nothing_aside_in_a_pool_that_does_not_serve_it(database: Database) -> None:
+    async with open_stage(database) as stage:
+        await stage.machine()
+        other = await database.fetchval(
+            """INSERT INTO nodes (name, location_id, host_uuid)
+               SELECT 'other', location_id, gen_random_uuid() FROM nodes LIMIT 1 RETURNING id"""
+        )
+        await database.execute("UPDATE pools SET node_ids = ARRAY[$1::uuid]", other)
+        stage.host.networks.drift(uuid4(), carried=["10.77.0.3"])
+
+        await stage.probe.probe(stage.world.node_id)
+
+        blocked = await database.fetch("SELECT ip FROM allocations WHERE state = 'blocked'")
+        assert blocked == []
+
+
 async def test_a_machine_that_is_recorded_on_another_node_is_not_released_from_this_one(database: Database) -> None:
     async with open_stage(database) as stage:
         vm_id = await stage.machine()

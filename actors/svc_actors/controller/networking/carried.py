@@ -6,6 +6,7 @@ knows nothing of. What a pool has of them is blocked for as long as a host carri
 Invariants:
 - an address that is carried is free at no time: it is blocked in the transaction that hears of it, and again in the one
   that takes it from its recorded holder;
+- a node's word sets nothing aside but in pools that serve it: no host can use up the addresses of others;
 - until every node that a pool serves has said what its host carries, the pool gives out nothing.
 """
 
@@ -103,11 +104,15 @@ async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
                    SELECT $1, $2, $3::inet, 'blocked', 'Node ' || nodes.name || ' carries it for machine '
                           || held.vm_id || ', whose record does not have it.', true
                    FROM carried_addresses held JOIN nodes ON nodes.id = held.node_id
-                   WHERE held.ip && $3::inet ORDER BY nodes.name LIMIT 1
+                   WHERE held.ip && $3::inet AND nodes.location_id = $4
+                         AND (cardinality($5::uuid[]) = 0 OR nodes.id = ANY($5))
+                   ORDER BY nodes.name LIMIT 1
                    ON CONFLICT (pool_id, slot) DO NOTHING""",
                 pool.id,
                 slot,
                 pool.network_at(slot),
+                pool.location_id,
+                list(pool.node_ids),
             )
 
 
