@@ -21,6 +21,7 @@ from svc_nodeagent.protocol import (
     FailureCode,
     ImageRemove,
     InventoryResult,
+    MachineResult,
     MachineSpec,
     MetricsResult,
     NodeInventory,
@@ -32,6 +33,7 @@ from svc_nodeagent.protocol import (
     ReleaseResult,
     VmCreate,
     VmDelete,
+    VmDescribe,
     VmForceStop,
     VmMetrics,
     VmNetRelease,
@@ -101,6 +103,13 @@ async def test_a_guest_from_creation_to_nothing_left(
     probe = await host.perform(NodeNetProbe(), silent)
     assert isinstance(probe, ProbeResult)
     assert [(tap.vm_id, tap.routes, tap.up, tap.filtered) for tap in probe.taps] == [(vm_id, (ADDRESS,), True, True)]
+
+    # What a controller that has lost its record is told
+    kept = await host.perform(VmDescribe(vm_id=vm_id), silent)
+    assert isinstance(kept, MachineResult)
+    assert kept.machine.image_digest == image(demo_image).digest
+    assert (kept.machine.name, kept.machine.disks, kept.machine.network) == (spec.name, spec.disks, spec.network)
+    assert kept.machine.seed.account.password_hash is None
 
     # Measured all the while
     measured = await measurements(host, spec)
