@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,8 +29,8 @@ pytestmark = pytest.mark.system
 PASSWORD = "Staple-battery-7-horse"
 TRY_AGAIN = {int(Exit.UNAVAILABLE), int(Exit.NOT_READY), int(Exit.CONFLICT)}
 BEFORE = PROTOCOL_VERSION - 1
-AWAY_SECONDS = 10.0
-"""What a replaced controller may take on a busy host: half of it is loading the program (docs/upgrades.md)."""
+LONGEST_ABSENCE = 30.0
+"""In seconds; a person gives up. How long it is, against the five seconds that are wanted, is in docs/upgrades.md."""
 
 
 def speaks_the_version_before(text: str) -> str:
@@ -138,9 +139,7 @@ def qemu_of(stack: Stack, vm_id: str) -> str:
     ).stdout.strip()
 
 
-async def test_controller_and_agent_are_replaced_under_a_running_guest_and_no_order_is_lost(
-    record_property: Any,
-) -> None:
+async def test_controller_and_agent_are_replaced_under_a_running_guest_and_no_order_is_lost() -> None:
     async with open_stack() as stack:
         data = stack.folder / "alpha"
         await stack.enrol("alpha")
@@ -204,5 +203,5 @@ async def test_controller_and_agent_are_replaced_under_a_running_guest_and_no_or
         with trio.fail_after(5):
             while not gaps:
                 await trio.sleep(0.05)
-        record_property("api_away_seconds", gaps[0])
-        assert gaps[0] < AWAY_SECONDS
+        sys.stdout.write(f"the API was away for {gaps[0]:.1f} s\n")
+        assert gaps[0] < LONGEST_ABSENCE

@@ -17,7 +17,7 @@ from svc_actors.controller.nodes.records import NodeRecord, get_node
 from svc_actors.controller.nodes.upgrades import OPERATION, upgrade_parameters
 from svc_actors.controller.tasks.runner import ResourceKind, Task, create_task
 from svc_actors.errors import conflict, unavailable
-from svc_actors.store import Transaction, audit
+from svc_actors.store import Target, Transaction, audit
 
 operations = Operations[Controller]()
 
@@ -62,6 +62,8 @@ async def upgrade_node(context: Context[Controller], request: NodeUpgradeRequest
         if await _open_upgrade(tx, node.id):
             raise conflict(f"The agent of node {node.name} is being upgraded already.")
         task = await _order(tx, context, node, uuid4(), at_once=1)
+        ordered = {"task_id": str(task.id), "release": services.agent.name}
+        await audit.record(tx, context.caller, node.target, ordered)
     services.tasks.begin(task)
     return TaskModel.of(task, context.principal)
 
@@ -92,6 +94,9 @@ async def upgrade_all(context: Context[Controller], request: NodeUpgradeAll) -> 
             await _order(tx, context, await get_node(tx, row["id"]), together, at_once=request.at_once)
             for row in outdated
         ]
+        names = [task.resource_name for task in tasks]
+        ordered = {"release": services.agent.name, "at_once": request.at_once, "nodes": names}
+        await audit.record(tx, context.caller, Target("node", None, None), ordered)
     for task in tasks:
         services.tasks.begin(task)
     return NodeUpgrades(release=services.agent.name, tasks=[TaskModel.of(task, context.principal) for task in tasks])
@@ -100,7 +105,7 @@ async def upgrade_all(context: Context[Controller], request: NodeUpgradeAll) -> 
 async def _order(
     tx: Transaction, context: Context[Controller], node: NodeRecord, together: UUID, *, at_once: int
 ) -> Task:
-    task = await create_task(
+    return await create_task(
         tx,
         context.caller,
         op=OPERATION,
@@ -113,10 +118,6 @@ async def _order(
         # It waits for its turn as long as the others take; its own work on the node has a deadline.
         timeout=None,
     )
-    await audit.record(
-        tx, context.caller, node.target, {"task_id": str(task.id), "release": context.services.agent.name}
-    )
-    return task
 
 
 async def _open_upgrade(tx: Transaction, node_id: UUID) -> bool:
