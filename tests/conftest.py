@@ -49,14 +49,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="faults at full length: hours instead of minutes")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """System tests share this host's libvirt, /dev/kvm and rules, so they run one at a time; only those that are said
-    to be isolated run beside them."""
-    for item in items:
-        if item.get_closest_marker("system") and not item.get_closest_marker("isolated"):
-            item.add_marker(pytest.mark.xdist_group("host"))
-
-
 @dataclass(frozen=True)
 class Cluster:
     """The PostgreSQL of this test process, and the databases that earlier tests are done with."""

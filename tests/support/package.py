@@ -1,4 +1,4 @@
-"""The Debian package of the controller as tools/package builds it."""
+"""The Debian packages as tools/package builds them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @cache
-def controller_package() -> Path:
-    """Built once a test process: tests that install it are of one group (`xdist_group`), since it is built in place."""
+def packages() -> dict[str, Path]:
+    """By their names. Built once a test process, in place: the tests that install them run in one."""
     built = subprocess.run(["tools/package"], cwd=ROOT, check=False, capture_output=True, text=True, timeout=900)
     assert built.returncode == 0, built.stderr
-    return ROOT / built.stdout.split()[-1]
+    built_files = [ROOT / word for word in built.stdout.split() if word.endswith(".deb")]
+    return {path.name.partition("_")[0]: path for path in built_files}

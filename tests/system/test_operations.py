@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.package import controller_package
+from tests.support.package import packages
 from tests.support.systemd_root import SystemdRoot, systemd_root
 
-pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.xdist_group("package")]
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 ROOT = Path(__file__).parents[2]
 NAME = "controller.example"
@@ -24,7 +24,7 @@ def commands() -> list[str]:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[SystemdRoot]:
-    package = controller_package()
+    package = packages()["svc-controller"]
     with systemd_root(tmp_path, "adduser,ca-certificates,curl,procps,python3") as root:
         home = root.folder / "root"
         (home / package.name).write_bytes(package.read_bytes())

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.package import controller_package
+from tests.support.package import packages
 from tests.support.systemd_root import SystemdRoot, systemd_root
 
-pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.xdist_group("package")]
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 UNIT = "svc-controller.service"
 HEALTHY = ("curl", "-fsS", "http://127.0.0.1:8445/healthz")
@@ -19,7 +19,7 @@ AUTHORITY = "/var/lib/svc/controller/tls/authority.pem"
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdRoot]:
     with systemd_root(tmp_path_factory.mktemp("host"), "adduser,ca-certificates,curl,procps,python3") as root:
-        (root.folder / "var/cache/svc-controller.deb").write_bytes(controller_package().read_bytes())
+        (root.folder / "var/cache/svc-controller.deb").write_bytes(packages()["svc-controller"].read_bytes())
         root.run("dpkg", "--install", "/var/cache/svc-controller.deb")
         yield root
 
