@@ -13,7 +13,8 @@ from tests.support.load import disturbed_crowd, ended
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 GROWTH_MIB = 96
-DROPPED_WITHIN = 60.0
+DROPPED_WITHIN = 180.0
+"""A busy machine takes longer to fill their connections; a reader that is never dropped is what this finds."""
 
 
 async def test_those_who_never_read_are_dropped_and_everybody_else_misses_nothing() -> None:

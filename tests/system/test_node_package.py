@@ -68,7 +68,8 @@ def test_a_package_makes_a_node_that_runs_machines_with_few_rights(host: Systemd
 
     shown = until_online(host, "alpha")
     assert re.search(r"^agent.upgrade +current$", shown, re.MULTILINE)
-    host.run("as-root", "vm", "create", "one", "--image", "demo", "--vcpus", "1", "--memory-mib", "256", "--wait")
+    sizes = ("--vcpus", "1", "--memory-mib", "256", "--disk-gib", "1")
+    host.run("as-root", "vm", "create", "one", "--image", "demo", *sizes, "--password", "--wait")
     assert "running" in host.run("virsh", "list")
     host.run("systemd-analyze", "security", "--no-pager", "--threshold=45", UNIT)
 
