@@ -235,7 +235,7 @@ def _bare() -> App:
     from quart_trio import QuartTrio
 
     app = QuartTrio("bare")
-    app.streams = SimpleNamespace(stop=lambda: None)  # type: ignore[attr-defined]
+    app.streams = SimpleNamespace(run=trio.sleep_forever, stop=lambda: None)  # type: ignore[attr-defined]
 
     @app.route("/")
     async def answer() -> dict[str, object]:
