@@ -60,6 +60,7 @@ maps = st.dictionaries(keys, documents, min_size=1, max_size=5)
 
 @settings(max_examples=150, deadline=None)
 @given(maps)
+@example({"a": "0000 " * 40 + "0", "b": ["0\n\n0 " + "0000 " * 40 + "0"]})
 @example({"a": "\\", "b": ["\\", "c\\d", {"\\e": "f\\"}]})
 @example({"a": {"b": [{"c": "- x: 'y'"}, ["#", "a # b"]]}, "list": "root:$6$x$y\ndebian:R\n"})
 def test_what_pyyaml_and_json_write_is_read_as_it_was(document: dict[str, Document]) -> None:

@@ -241,16 +241,26 @@ function separator(closing,    char) {
 	else if (char != closing) fail("a comma or " closing " is missing")
 }
 
-# A plain scalar inside brackets; as a key it ends at a colon.
-function word(is_key,    start, char, got) {
-	start = position
-	while ((char = substr(buffer, position, 1)) != "" && char !~ /[],[{}\n]/) {
+# A plain scalar inside brackets, folded where it runs over lines; as a key it is one line and ends at a colon.
+function word(is_key,    char, got, behind, breaks) {
+	got = ""
+	while ((char = substr(buffer, position, 1)) != "" && char !~ /[],[{}]/) {
 		if (char == ":" && (is_key || substr(buffer, position + 1, 1) ~ /[ \n]/)) break
 		if (char == "#" && substr(buffer, position - 1, 1) == " ") break
+		if (char == "\n") {
+			breaks = 0
+			for (behind = position; (char = substr(buffer, behind, 1)) ~ /^[ \t\n]$/; behind++) if (char == "\n") breaks++
+			if (is_key || char == "#") break
+			sub(/[ \t]+$/, "", got)
+			if (breaks == 1) got = got " "
+			while (--breaks > 0) got = got "\n"
+			position = behind
+			continue
+		}
+		got = got char
 		position++
 	}
-	got = substr(buffer, start, position - start)
-	sub(/[ \t]+$/, "", got)
+	sub(/[ \t\n]+$/, "", got)
 	if (got == "") fail("a value is missing")
 	return got
 }
