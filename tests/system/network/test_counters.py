@@ -1,6 +1,7 @@
 """What the agent counts of a guest's traffic, against the bytes that were copied at the guest's end of the wire.
 
-Never above; and less than a hundredth below as long as nothing is restarted.
+Never above; and less than a hundredth below as long as nothing is restarted. The wire is read before the agent begins
+to count and after it has counted: a frame that passes in between is on the wire's side.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ async def test_counters_are_never_above_and_hardly_below_what_passed(
     guest, _ = GUESTS[topology]
     ledger = tmp_path / "traffic.json"
     async with matrix.lab.agents.agent(matrix.lab.start(ledger=ledger)) as agent:
-        await agent.traffic()
         before = matrix.lab.copied(guest)
+        await agent.traffic()
         await traffic_both_ways(matrix, guest, family)
         await agent.traffic()
     async with matrix.lab.agents.agent(matrix.lab.start(ledger=ledger)) as agent:
@@ -63,8 +64,8 @@ async def test_counters_of_a_limited_and_guarded_guest_are_as_true(matrix: Matri
     guest, _ = GUESTS[Topology.ROUTED]
     await matrix.apply(guest, firewall=firewall(rule(Direction.INGRESS, "udp")), rate_mbps=20)
     async with matrix.lab.agents.agent(matrix.lab.start(ledger=tmp_path / "traffic.json")) as agent:
-        await agent.traffic()
         before = matrix.lab.copied(guest)
+        await agent.traffic()
         async with flood(matrix, guest, OUTSIDE, 4, 30), flood(matrix, OUTSIDE, guest, 4, 30):
             await measured_mbps(matrix, guest, seconds=SECONDS, warm_up_bytes=MEGABIT // 8)
             await matrix.apply(guest, firewall=firewall(rule(Direction.INGRESS, "udp")), rate_mbps=10)
@@ -80,8 +81,8 @@ async def test_counters_of_a_limited_and_guarded_guest_are_as_true(matrix: Matri
 async def test_counters_that_began_anew_are_never_above_what_passed(matrix: Matrix, tmp_path: Path) -> None:
     guest, _ = GUESTS[Topology.ROUTED]
     async with matrix.lab.agents.agent(matrix.lab.start(ledger=tmp_path / "traffic.json")) as agent:
-        await agent.traffic()
         before = matrix.lab.copied(guest)
+        await agent.traffic()
         await traffic_both_ways(matrix, guest, 4)
         await agent.traffic()
         await traffic_both_ways(matrix, guest, 4)

@@ -21,7 +21,8 @@ from pydantic import BaseModel
 from tests.system.network.namespaces import open_tap
 
 _LARGEST_FRAME = 65536
-_FRAMES_A_TURN = 64
+# More than a tap's queue holds (1,000): a turn takes all that waits at an end.
+_FRAMES_A_TURN = 1024
 
 
 class Order(BaseModel):
