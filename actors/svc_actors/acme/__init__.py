@@ -1,0 +1,43 @@
+"""A client of certificate authorities that speak ACME (RFC 8555). It keeps no state and knows nothing else of ours.
+
+    client = AcmeClient(http, "https://acme-v02.api.letsencrypt.org/directory", account_key)
+    await client.register("ops@provider.example", terms_agreed=True)
+    order = await client.new_order(["controller.example"])
+    for url in order.authorizations:
+        authorization = await client.authorization(url)
+        challenge = authorization.challenge(ChallengeType.HTTP_01)
+        ...                                      # answer /.well-known/acme-challenge/TOKEN with client.proof(token)
+        await client.respond(challenge)
+    ...                                          # ask `client.order(order.url)` until it is ready
+    await client.finalise(order, signing_request(key, names))
+    ...                                          # until it is valid
+    chain = await client.certificate(order)
+
+Every step may be repeated, and what was not finished is found again by the order's URL. Errors are `AcmeError`s.
+"""
+
+from svc_actors.acme.client import AcmeClient, ExternalAccount
+from svc_actors.acme.errors import AcmeError, AuthorityAway, RateLimited, Refused
+from svc_actors.acme.http01 import CHALLENGE_PATH, Http01
+from svc_actors.acme.keys import load_key, new_key, pem_of, signing_request
+from svc_actors.acme.messages import Authorization, Challenge, ChallengeType, Order, Status
+
+__all__ = [
+    "CHALLENGE_PATH",
+    "AcmeClient",
+    "AcmeError",
+    "AuthorityAway",
+    "Authorization",
+    "Challenge",
+    "ChallengeType",
+    "ExternalAccount",
+    "Http01",
+    "Order",
+    "RateLimited",
+    "Refused",
+    "Status",
+    "load_key",
+    "new_key",
+    "pem_of",
+    "signing_request",
+]

@@ -1,0 +1,61 @@
+"""What keeps an authority from giving a certificate, in its own words where it had some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_PREFIX: Final = "urn:ietf:params:acme:error:"
+
+
+class AcmeError(Exception):
+    """`retry_after`: the seconds that the authority asks to wait (RFC 8555, 6.6), if it said so."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class AuthorityAway(AcmeError):  # noqa: N818 - named for what it says
+    """It was not reached, or answered as no authority does. Asking again later is all there is to do."""
+
+
+class RateLimited(AcmeError):  # noqa: N818
+    """So many orders, accounts or failed validations within some time, and no more for now."""
+
+
+class Refused(AcmeError):  # noqa: N818
+    """It answered with a problem (RFC 7807). `kind` is the last part of the problem's type: `dns`, `connection`,
+    `unauthorized`, `accountDoesNotExist` ...; empty for one that is none of ACME's."""
+
+    def __init__(self, message: str, *, kind: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.kind = kind
+
+
+def kind_of(problem: Mapping[str, Any]) -> str:
+    given = str(problem.get("type", ""))
+    return given.removeprefix(_PREFIX) if given.startswith(_PREFIX) else ""
+
+
+def words_of(problem: Mapping[str, Any]) -> str:
+    """What a problem document says, its subproblems (RFC 8555, 6.7.1) included."""
+    return " ".join(dict.fromkeys(_words(problem))) or "The authority gave no reason."
+
+
+def _words(problem: Mapping[str, Any]) -> Iterator[str]:
+    said = str(problem.get("detail") or problem.get("title") or kind_of(problem))
+    if said:
+        yield said
+    for part in problem.get("subproblems") or ():
+        if isinstance(part, Mapping):
+            identifier = part.get("identifier")
+            name = f"{identifier.get('value')}: " if isinstance(identifier, Mapping) else ""
+            yield f"{name}{part.get('detail') or kind_of(part)}"
+
+
+def refused(problem: Mapping[str, Any], *, retry_after: float | None = None) -> AcmeError:
+    """The error of a problem document."""
+    if kind_of(problem) == "rateLimited":
+        return RateLimited(words_of(problem), retry_after=retry_after)
+    return Refused(words_of(problem), kind=kind_of(problem), retry_after=retry_after)

@@ -1,0 +1,89 @@
+"""What authorities answer (RFC 8555, section 7.1), as far as this client reads it. Further members are let be."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from svc_actors.acme.errors import words_of
+
+
+class Status(StrEnum):
+    """Of orders, authorizations and challenges; each has some of them."""
+
+    PENDING = "pending"
+    READY = "ready"
+    PROCESSING = "processing"
+    VALID = "valid"
+    INVALID = "invalid"
+    DEACTIVATED = "deactivated"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+class ChallengeType(StrEnum):
+    HTTP_01 = "http-01"
+    DNS_01 = "dns-01"
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+
+class Meta(_Answer):
+    terms: str | None = Field(None, alias="termsOfService")
+    external_account_required: bool = Field(False, alias="externalAccountRequired")
+
+
+class Directory(_Answer):
+    """Where the authority does what."""
+
+    new_nonce: str = Field(alias="newNonce")
+    new_account: str = Field(alias="newAccount")
+    new_order: str = Field(alias="newOrder")
+    meta: Meta = Meta()
+
+
+class Challenge(_Answer):
+    type: str
+    url: str
+    status: Status = Status.PENDING
+    token: str = ""
+    error: dict[str, Any] | None = None
+
+
+class Identifier(_Answer):
+    type: str
+    value: str
+
+
+class Authorization(_Answer):
+    """The proof that the account may have certificates for one name."""
+
+    identifier: Identifier
+    status: Status
+    challenges: tuple[Challenge, ...] = ()
+
+    def challenge(self, of_type: ChallengeType) -> Challenge | None:
+        return next((each for each in self.challenges if each.type == of_type), None)
+
+    @property
+    def problem(self) -> str | None:
+        """Why it failed, in the authority's words."""
+        failed = next((each.error for each in self.challenges if each.error), None)
+        return f"{self.identifier.value}: {words_of(failed)}" if failed else None
+
+
+class Order(_Answer):
+    """`url` is where it is found again; `retry_after` the seconds after which the authority wants to be asked again, if
+    it said so."""
+
+    url: str
+    status: Status
+    authorizations: tuple[str, ...]
+    finalize: str
+    certificate: str | None = None
+    error: dict[str, Any] | None = None
+    retry_after: float | None = None
