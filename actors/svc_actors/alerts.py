@@ -5,6 +5,7 @@ Invariant: of one key at most one alert is open; raising it again changes nothin
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -75,10 +76,25 @@ async def set_alert(tx: Transaction, key: str, message: str | None, *, severity:
         await raise_alert(tx, key, message, severity=severity)
 
 
-async def close_alerts(tx: Transaction, prefix: str) -> None:
-    """Close every open alert whose key begins with `prefix`."""
+async def close_alerts(tx: Transaction, prefix: str, *, keep: Collection[str] = ()) -> None:
+    """Close every open alert whose key begins with `prefix`, except those of the keys `keep`."""
     rows = await tx.fetch(
-        "UPDATE alerts SET closed_at = now() WHERE starts_with(key, $1) AND closed_at IS NULL RETURNING *", prefix
+        """UPDATE alerts SET closed_at = now()
+           WHERE starts_with(key, $1) AND key <> ALL($2::text[]) AND closed_at IS NULL RETURNING *""",
+        prefix,
+        list(keep),
+    )
+    for row in rows:
+        await announce_alert(tx, row)
+
+
+async def close_alerts_about(tx: Transaction, kind: str, resource_id: UUID) -> None:
+    """Close every open alert about a resource: it goes, and nobody can mend anything of it."""
+    rows = await tx.fetch(
+        """UPDATE alerts SET closed_at = now() WHERE resource_kind = $1 AND resource_id = $2 AND closed_at IS NULL
+           RETURNING *""",
+        kind,
+        str(resource_id),
     )
     for row in rows:
         await announce_alert(tx, row)

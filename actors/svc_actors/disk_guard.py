@@ -21,7 +21,7 @@ from typing import Final
 import structlog
 import trio
 
-from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.alerts import Severity, set_alert
 from svc_actors.disk_space import MIB, Level, Space, read_thresholds
 from svc_actors.store import Database, Transaction, disk_full
 
@@ -96,14 +96,14 @@ class DiskGuard:
 
     async def _tell(self, tx: Transaction, *, full: bool, level: Level) -> None:
         disk = f"The disk of the service's database ({self._folder}) is {self.space}"
+        message: str | None = None
+        severity = Severity.CRITICAL
         if full:
             message = f"{disk}: changes are refused until there is space again. Reading goes on, and machines run on."
-            await raise_alert(tx, ALERT, message, severity=Severity.CRITICAL)
         elif level is not Level.OK:
             message = f"{disk}. Changes are refused once less than {CLOSED_BELOW // MIB} MiB are free."
-            await raise_alert(tx, ALERT, message, severity=level.severity)
-        else:
-            await close_alert(tx, ALERT)
+            severity = level.severity
+        await set_alert(tx, ALERT, message, severity=severity)
 
     async def _look(self) -> None:
         before = self.full

@@ -6,11 +6,10 @@ switched off.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
 from svc.cli.backup.take import Taken
-from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.alerts import Severity, set_alert
 from svc_actors.store import Database, Transaction
 
 ALERT: Final = "controller-backup"
@@ -43,7 +42,7 @@ async def record(database: Database, place: str, every_hours: float, ended: Take
 
 async def look(database: Database) -> None:
     """Open or close the alert. Where no backup was ever tried there is none: that is the operator's choice."""
-    await database.transact(partial(_judge))
+    await database.transact(_judge)
 
 
 async def _judge(tx: Transaction) -> None:
@@ -56,11 +55,9 @@ async def _judge(tx: Transaction) -> None:
         last["every_hours"],
     )
     since = f"the last whole one is of {whole['ended_at']:%Y-%m-%d %H:%M} UTC" if whole else "there is no whole one"
+    message: str | None = None
     if last["error"] is not None:
         message = f"The last backup of the controller to {last['place']} failed, and {since}: {last['error']}"
     elif whole is not None and whole["old"]:
         message = f"There shall be a backup of the controller every {last['every_hours']:g} h, and {since}."
-    else:
-        await close_alert(tx, ALERT)
-        return
-    await raise_alert(tx, ALERT, message, severity=Severity.CRITICAL)
+    await set_alert(tx, ALERT, message, severity=Severity.CRITICAL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -13,8 +14,11 @@ from svc.controller.nodes import nodes
 from svc.controller.nodes.models import HealthStatus
 from svc.controller.tasks import TaskModel
 from svc.registry.operation import Empty
+from svc_actors.alerts import raise_alert
+from svc_actors.controller.nodes.node import offline_alert
 from svc_actors.controller.nodes.records import NodeMode, NodeState
 from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch, machine_deliverer
+from svc_actors.controller.reconcile.orphans import orphans_alert
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent.enrol import EnrolmentRefused, new_key, signing_request
@@ -164,6 +168,21 @@ async def test_a_deleted_node_is_gone_from_every_list_and_may_not_come_back(site
     # The host may join anew, under the same name, as another node.
     again = await site.join(await site.bootstrap(), host=host)
     assert again.node_id != node.node_id
+
+
+async def test_a_deleted_node_takes_every_alert_about_it_along(site: NodeApiHarness) -> None:
+    node = await site.join(await site.bootstrap())
+    other = await site.join(await site.bootstrap("other"))
+    for about in (node, other):
+        for key in (orphans_alert(about.node_id), offline_alert(about.node_id)):
+            await site.services.database.transact(
+                partial(raise_alert, key=key, message=key, resource_kind="node", resource_id=about.node_id)
+            )
+
+    await site.call(nodes.delete_node, nodes.NodeRequest(id=node.node_id))
+
+    rows = await site.services.database.fetch("SELECT key FROM alerts WHERE closed_at IS NULL")
+    assert {row["key"] for row in rows} == {orphans_alert(other.node_id), offline_alert(other.node_id)}
 
 
 async def test_a_node_with_machines_is_not_deleted(site: NodeApiHarness) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from svc_actors.alerts import close_alert
+from svc_actors.alerts import close_alerts_about
 from svc_actors.controller.machines import power
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_status
 from svc_actors.controller.machines.states import MachineStatus, Observation, move, observe
 from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
-from svc_actors.controller.networking.changes import call_watch, network_alert, network_changed
+from svc_actors.controller.networking.changes import call_watch, network_changed
 from svc_actors.controller.networking.security_groups import leave_groups
 from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.controller.tasks.runner import Ending, Task
@@ -101,8 +101,7 @@ async def _remove(tx: Transaction, vm: MachineRow, result: DeleteResult) -> None
     await lock_capacity(tx, vm.node_id)
     await begin_release(tx, vm.id)
     await free_removed(tx, vm.id, result.removed_addresses)
-    for alert in (network_alert(vm.id), power.power_alert(vm.id), power.paused_alert(vm.id)):
-        await close_alert(tx, alert)
+    await close_alerts_about(tx, "vm", vm.id)
     await leave_groups(tx, vm.id)
     await call_watch(tx)
     status, reason = moved_by(vm.status, vm.status_reason, Observation.DELETED, None)

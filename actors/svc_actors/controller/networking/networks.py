@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from svc_actors.alerts import close_alert
+from svc_actors.alerts import close_alerts_about
 from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.networking.pool_definitions import GatewayMode, NewPool, define
 from svc_actors.controller.networking.pool_needs import require_carriers
-from svc_actors.controller.networking.pool_records import Pool, pool_low_alert
-from svc_actors.controller.networking.reservations import host_address_alert, settle_arithmetic
+from svc_actors.controller.networking.pool_records import Pool
+from svc_actors.controller.networking.reservations import settle_arithmetic
 from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.store import (
     ExclusionViolationError,
@@ -166,11 +166,5 @@ async def drop_pool(tx: Transaction, pool_id: UUID) -> Record:
     """Take away a pool of which nothing is held, with its arithmetic and its alerts."""
     await tx.execute("DELETE FROM reservations WHERE pool_id = $1", pool_id)
     row = await tx.fetchone("DELETE FROM pools WHERE id = $1 RETURNING *", pool_id)
-    keys = await tx.fetch(
-        "SELECT key FROM alerts WHERE closed_at IS NULL AND (key = $1 OR starts_with(key, $2))",
-        pool_low_alert(pool_id),
-        host_address_alert(pool_id, ""),
-    )
-    for each in keys:
-        await close_alert(tx, each["key"])
+    await close_alerts_about(tx, "pool", pool_id)
     return row

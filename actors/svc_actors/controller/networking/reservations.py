@@ -19,7 +19,7 @@ from ipaddress import ip_interface
 from typing import Final
 from uuid import UUID
 
-from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.alerts import Severity, close_alerts, raise_alert
 from svc_actors.controller.networking.pool_arithmetic import IPAddress, Slots
 from svc_actors.controller.networking.pool_records import Pool, lock_pool
 from svc_actors.errors import conflict, not_found, wrong_field
@@ -199,9 +199,8 @@ async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
     }
     for key, message in (collisions | complaints).items():
         await raise_alert(tx, key, message, severity=Severity.CRITICAL, resource_kind="pool", resource_id=pool.id)
-    for key in await _open_alerts(tx, pool.id):
-        if key not in collisions and key not in complaints:
-            await close_alert(tx, key)
+    await close_alerts(tx, host_address_alert(pool.id, ""), keep=collisions)
+    await close_alerts(tx, _claims_alert(pool.id, ""), keep=complaints)
 
 
 def _claims_alert(pool_id: UUID, node_id: UUID | str) -> str:
@@ -211,15 +210,6 @@ def _claims_alert(pool_id: UUID, node_id: UUID | str) -> str:
 def host_address_alert(pool_id: UUID, address: str) -> str:
     """The key of the alert that a host's own address is in a machine's hands."""
     return f"pool-host-address:{pool_id}:{address}"
-
-
-async def _open_alerts(queryable: Queryable, pool_id: UUID) -> list[str]:
-    rows = await queryable.fetch(
-        "SELECT key FROM alerts WHERE closed_at IS NULL AND (starts_with(key, $1) OR starts_with(key, $2))",
-        host_address_alert(pool_id, ""),
-        _claims_alert(pool_id, ""),
-    )
-    return [row["key"] for row in rows]
 
 
 async def _existing(queryable: Queryable, pool_id: UUID) -> dict[int, tuple[UUID, _Taken]]:

@@ -19,13 +19,12 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.alerts import close_alert, close_alerts_about, raise_alert
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.images.files import note_cached
 from svc_actors.controller.networking.carried import forget_carried
 from svc_actors.controller.networking.drift import Found
 from svc_actors.controller.networking.reservations import refresh_host_reservations
-from svc_actors.controller.nodes.disks import disk_alert
 from svc_actors.controller.nodes.live_figures import record_seen
 from svc_actors.controller.nodes.records import (
     NodeMode,
@@ -296,12 +295,7 @@ class Node(Actor):
             await tx.execute("DELETE FROM node_images WHERE node_id = $1", self.node_id)
             await tx.execute("UPDATE nodes SET state = 'offline', deleted_at = now() WHERE id = $1", self.node_id)
             await refresh_host_reservations(tx, location_id=node.location_id)
-            await close_alert(tx, offline_alert(self.node_id))
-            await close_alert(tx, silent_alert(self.node_id))
-            await close_alert(tx, drift_alert(self.node_id))
-            await close_alert(tx, disk_alert(self.node_id))
-            await close_alert(tx, agent_alert(self.node_id))
-            await close_alert(tx, upgrade_alert(self.node_id))
+            await close_alerts_about(tx, "node", self.node_id)
             await announce(tx, replace(node, connection=NodeState.OFFLINE), "deleted")
             await audit.record(tx, caller, node.target)
         self._services.authority.forget(self.node_id)

@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.alerts import close_alerts, raise_alert
 from svc_actors.controller.networking.pool_watch import watch_pools
 from svc_actors.store import Database, LoopAlert, Transaction, keep_repeating
 
@@ -56,12 +56,6 @@ class MachineWatch:
                     resource_kind="node",
                     resource_id=row["node_id"],
                 )
-            gone = await tx.fetch(
-                "SELECT key FROM alerts WHERE closed_at IS NULL AND starts_with(key, $1) AND key <> ALL($2::text[])",
-                _ORPHAN,
-                keys,
-            )
-            for row in gone:
-                await close_alert(tx, row["key"])
+            await close_alerts(tx, _ORPHAN, keep=keys)
 
         await self._database.transact(work)
