@@ -13,6 +13,8 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from svc_actors.durable import sync_folder
+
 _NONCE_BYTES = 12
 _KEY_BYTES = 32
 
@@ -61,8 +63,4 @@ def _make_key(path: Path) -> None:
         return  # Somebody was quicker; theirs is the key.
     finally:
         new.unlink()
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

@@ -29,6 +29,8 @@ import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from svc_nodeagent.durable import sync_folder, write_whole
+
 _PACKAGE = "svc_nodeagent"
 _NAME = re.compile(r"[A-Za-z0-9.+]{1,64}-[0-9a-f]{12}")
 _INSTALL_SECONDS = 600.0
@@ -94,12 +96,12 @@ class Releases:
         link.unlink(missing_ok=True)
         link.symlink_to(release)
         link.rename(self._current)
-        _sync(self.path)
+        sync_folder(self.path)
 
     def begin_trial(self, trial: Trial) -> None:
         """From here on `trial.release` is the one that is started; the launcher goes back if it is not accepted."""
         self._returned.unlink(missing_ok=True)
-        _write(self._trial, json.dumps(asdict(trial)))
+        write_whole(self._trial, json.dumps(asdict(trial)).encode(), mode=0o644)
         self.switch(trial.release)
 
     def trial(self) -> Trial | None:
@@ -119,11 +121,12 @@ class Releases:
         if trial is None or trial.release != release:
             return False
         self._trial.unlink()
-        _sync(self.path)
+        sync_folder(self.path)
         return True
 
     def go_back(self, trial: Trial, reason: str) -> None:
-        _write(self._returned, json.dumps(asdict(Returned(trial.release, trial.order, reason))))
+        returned = Returned(trial.release, trial.order, reason)
+        write_whole(self._returned, json.dumps(asdict(returned)).encode(), mode=0o644)
         self.switch(trial.before)
         self._trial.unlink(missing_ok=True)
 
@@ -153,7 +156,7 @@ class Releases:
         program.chmod(0o755)
         os.sync()
         partial.rename(folder)
-        _sync(self.path)
+        sync_folder(self.path)
         return name
 
     def prune(self, *kept: str) -> None:
@@ -202,24 +205,6 @@ def _emptied(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o755)
     return folder
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

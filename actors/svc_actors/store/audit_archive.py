@@ -19,6 +19,7 @@ from typing import Final
 
 import trio
 
+from svc_actors.durable import put_in_place
 from svc_actors.store.database import Database
 from svc_actors.store.removal import rest_since
 from svc_actors.store.transactions import Transaction
@@ -91,7 +92,7 @@ async def _export(database: Database, folder: Path, keep: timedelta, most: int) 
         await trio.Path(unfinished).unlink()
         return None
     name = f"audit-{first:012d}-{last:012d}.jsonl.gz"
-    await trio.to_thread.run_sync(_put_in_place, unfinished, folder / name)
+    await trio.to_thread.run_sync(put_in_place, unfinished, folder / name)
 
     async def record(tx: Transaction) -> None:
         await tx.execute(
@@ -129,12 +130,3 @@ class _Writer:
         digest = hashlib.file_digest(self._raw, "sha256").hexdigest()
         self._raw.close()
         return digest
-
-
-def _put_in_place(unfinished: Path, path: Path) -> None:
-    unfinished.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -18,6 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 import trio
 
+from svc_actors.durable import put_in_place
+
 PREFIX, SUFFIX, PARTIAL = "svc-controller-", ".age", ".partial"
 _SFTP_TIMEOUT: Final = 3600.0
 
@@ -45,15 +47,7 @@ class Folder:
         yield self._path / name
 
     async def store(self, name: str, finished: Path) -> None:
-        def keep() -> None:
-            finished.rename(self._path / name)
-            folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-
-        await trio.to_thread.run_sync(keep)
+        await trio.to_thread.run_sync(put_in_place, finished, self._path / name)
 
     async def remove(self, name: str) -> None:
         (self._path / name).unlink()

@@ -19,6 +19,7 @@ from svc.cli.backup.archive import CONFIGURATION, ArchiveReader, Manifest, NotAn
 from svc.controller.config import ControllerConfig
 from svc.identity.sessions import end_everybodys
 from svc_actors.controller.reconcile.restored import begin_restored
+from svc_actors.durable import sync_folder
 from svc_actors.store import (
     URL_VARIABLE,
     Database,
@@ -107,7 +108,7 @@ class _Members:
                     file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
-            _sync(path.parent)
+            sync_folder(path.parent)
             self._ahead = next(self._members, None)
 
 
@@ -145,17 +146,9 @@ def _require_known(manifest: Manifest) -> None:
 def _mark(marker: Path) -> None:
     marker.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
     marker.touch(mode=0o600)
-    _sync(marker.parent)
+    sync_folder(marker.parent)
 
 
 def _unmark(marker: Path) -> None:
     marker.unlink()
-    _sync(marker.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(marker.parent)

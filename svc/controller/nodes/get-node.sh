@@ -79,7 +79,7 @@ install_agent() {
     rm -rf "$base.new"
     mkdir -p "$base.new/svc_nodeagent" "$data"
     chmod 711 "$data"
-    for file in __init__ releases launcher; do
+    for file in __init__ durable releases launcher; do
         cp "$work/agent/svc_nodeagent/$file.py" "$base.new/svc_nodeagent/"
     done
     install -m 755 "$work/agent/svc_nodeagent/svc-node-launcher" "$base.new/"

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from svc_actors.controller.gateway.unrecorded import Shown, recognise
+from svc_actors.durable import write_whole
 from svc_actors.errors import rate_limited, wrong_field
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction
@@ -230,10 +231,10 @@ class Authority:
         key = _kept_key(key_file)
         kept = _kept_certificate(chain)
         if not authority.exists() or authority.read_text() != self.certificate_pem:
-            _write(authority, self.certificate_pem.encode(), 0o644)
+            write_whole(authority, self.certificate_pem.encode(), mode=0o644)
         if kept is None or not self._still_good(kept, key, public_host):
             kept = self._server(key, public_host)
-            _write(chain, (_pem(kept) + self.certificate_pem).encode(), 0o644)
+            write_whole(chain, (_pem(kept) + self.certificate_pem).encode(), mode=0o644)
         pin = base64.b64encode(hashlib.sha256(_public_der(key.public_key())).digest()).decode()
         return ServerCertificate(chain, key_file, authority, pin, CONTROLLER_NAME, kept.not_valid_after_utc)
 
@@ -351,7 +352,7 @@ def _kept_key(file: Path) -> ec.EllipticCurvePrivateKey:
     if isinstance(kept, ec.EllipticCurvePrivateKey):
         return kept
     key = ec.generate_private_key(ec.SECP256R1())
-    _write(file, _private_pem(key), 0o600)
+    write_whole(file, _private_pem(key), mode=0o600)
     return key
 
 
@@ -360,17 +361,6 @@ def _kept_certificate(file: Path) -> x509.Certificate | None:
         return x509.load_pem_x509_certificate(file.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-
-
-def _write(file: Path, data: bytes, mode: int) -> None:
-    new = file.with_name(file.name + ".new")
-    new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(data)
-        opened.flush()
-        os.fsync(opened.fileno())
-    new.rename(file)
 
 
 def _pem(certificate: x509.Certificate) -> str:
