@@ -91,17 +91,13 @@ def _watch_process(metrics: Metrics, services: Controller) -> None:
             ),
             Figure("svc_actor_crashes_total", "Crashes of actors.", by_kind(lambda each: each.crashes), kind),
             Figure("svc_nodes_connected", "Agents connected now.", lambda: float(len(gateway.online()))),
-            Figure(
-                "svc_gateway_refused_total", "Connections of agents that were refused.", lambda: float(gateway.refused)
-            ),
-            Figure(
-                "svc_networks_applied_total", "Networks of machines applied.", lambda: float(services.networks.applied)
-            ),
+            Figure("svc_gateway_refused_total", "Connections of agents that were refused.", lambda: gateway.refused),
+            Figure("svc_networks_applied_total", "Networks of machines applied.", lambda: services.networks.applied),
             Figure("svc_tasks_ended_total", "Tasks ended, by status.", ended, ("status",)),
             Figure(
                 "svc_events_delivered_total",
                 "Events given to the readers in this process.",
-                lambda: float(events.statistics().delivered),
+                lambda: events.statistics().delivered,
             ),
         ]
     )
@@ -113,32 +109,32 @@ def _watch_database(metrics: Metrics, database: Database) -> None:
             Figure(
                 "svc_database_connections_in_use",
                 "Connections that a request or a background loop holds.",
-                lambda: float(database.statistics().in_use),
+                lambda: database.statistics().in_use,
             ),
             Figure(
                 "svc_database_connections_max",
                 "Connections that there may be, of all lanes.",
-                lambda: float(database.statistics().size),
+                lambda: database.statistics().size,
             ),
             Figure(
                 "svc_database_waiting",
                 "Who waits for a connection.",
-                lambda: float(database.statistics().waiting),
+                lambda: database.statistics().waiting,
             ),
             Figure(
                 "svc_database_exhausted_total",
                 "Waits for a connection that were given up: each was answered with unavailable.",
-                lambda: float(database.statistics().exhausted),
+                lambda: database.statistics().exhausted,
             ),
             Figure(
                 "svc_database_connections_broken_total",
                 "Connections that were lost.",
-                lambda: float(database.statistics().broken),
+                lambda: database.statistics().broken,
             ),
             Figure(
                 "svc_database_collisions_total",
                 "Transactions that the server undid for the sake of another, and that were run again.",
-                lambda: float(database.statistics().collided),
+                lambda: database.statistics().collided,
             ),
         ]
     )
@@ -148,7 +144,7 @@ def _watch_fleet(metrics: Metrics, database: Database) -> None:
     taker = CensusTaker(database)
     metrics.watch(
         [
-            Figure("svc_database_up", "Whether the database answered this scrape.", lambda: float(taker.database_up)),
+            Figure("svc_database_up", "Whether the database answered this scrape.", lambda: taker.database_up),
             Figure("svc_nodes", "Nodes, by the state that is shown.", lambda: taker.census.nodes, ("state",)),
             Figure(
                 "svc_machines", "Machines, by the status that is shown.", lambda: taker.census.machines, ("status",)
@@ -183,13 +179,9 @@ def _watch_fleet(metrics: Metrics, database: Database) -> None:
 def _watch_disk(metrics: Metrics, disk: DiskGuard) -> None:
     metrics.watch(
         [
-            Figure("svc_database_disk_size_bytes", "Size of the database's disk.", lambda: float(disk.space.size)),
-            Figure("svc_database_disk_free_bytes", "Free of it.", lambda: float(disk.space.free)),
-            Figure(
-                "svc_database_disk_reserve_bytes", "Held back for the day that it is full.", lambda: float(disk.reserve)
-            ),
-            Figure(
-                "svc_database_disk_full", "Whether changes are refused for want of space.", lambda: float(disk.full)
-            ),
+            Figure("svc_database_disk_size_bytes", "Size of the database's disk.", lambda: disk.space.size),
+            Figure("svc_database_disk_free_bytes", "Free of it.", lambda: disk.space.free),
+            Figure("svc_database_disk_reserve_bytes", "Held back for the day that it is full.", lambda: disk.reserve),
+            Figure("svc_database_disk_full", "Whether changes are refused for want of space.", lambda: disk.full),
         ]
     )

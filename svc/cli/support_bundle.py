@@ -38,6 +38,8 @@ from svc_nodeagent.protocol import PROTOCOL_VERSION
 
 UNITS: Final = ("svc-controller", "svc-controller-backup")
 LINES: Final = 5000
+_MEMORY_LINES: Final = 6
+"""Of /proc/meminfo: what there is, what is free, and what the kernel holds for files."""
 _TIMEOUT: Final = 20.0
 
 _QUERIES: Final = {
@@ -113,15 +115,11 @@ def _about(config: ControllerConfig) -> dict[str, Any]:
         "system": platform.platform(),
         "processors": os.cpu_count(),
         "load": os.getloadavg(),
-        "memory": {name: text.strip() for name, _, text in (line.partition(":") for line in _read("/proc/meminfo"))},
+        "memory": Path("/proc/meminfo").read_text().splitlines()[:_MEMORY_LINES],
         "disk": {"size": disk.total, "free": disk.free},
         "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "configuration": {field.name: str(getattr(config, field.name)) for field in fields(config)},
     }
-
-
-def _read(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()[:6]
 
 
 async def _asked(url: str) -> bytes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import IO, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -30,7 +31,7 @@ async def dump(url: str, take: Callable[[bytes], None]) -> None:
     `take` runs in a thread: it may compute and write."""
     with tempfile.TemporaryFile() as errors:
         process = await _open("pg_dump", ["--format=custom"], url, errors, stdout=subprocess.PIPE)
-        async with _Ended(process):
+        async with _killed_after(process):
             assert process.stdout is not None
             gathered = bytearray()
             while piece := await process.stdout.receive_some(_PIECE):
@@ -48,7 +49,7 @@ async def load(url: str, pieces: Iterator[bytes]) -> None:
     arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges"]
     with tempfile.TemporaryFile() as errors:
         process = await _open("pg_restore", arguments, url, errors, stdin=subprocess.PIPE)
-        async with _Ended(process):
+        async with _killed_after(process):
             assert process.stdin is not None
             try:
                 while (piece := await trio.to_thread.run_sync(next, pieces, None)) is not None:
@@ -65,20 +66,16 @@ async def is_empty(database: Database) -> bool:
     return not await database.fetchval("SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = 'public')")
 
 
-class _Ended:
-    """Kills a program that has not ended by the end of the block."""
-
-    def __init__(self, process: trio.Process) -> None:
-        self._process = process
-
-    async def __aenter__(self) -> None:
-        return
-
-    async def __aexit__(self, *_: object) -> None:
+@asynccontextmanager
+async def _killed_after(process: trio.Process) -> AsyncIterator[None]:
+    """A program that has not ended by the end of the block is killed."""
+    try:
+        yield
+    finally:
         with trio.CancelScope(shield=True):
-            if self._process.poll() is None:
-                self._process.kill()
-            await self._process.wait()
+            if process.poll() is None:
+                process.kill()
+            await process.wait()
 
 
 async def _open(
