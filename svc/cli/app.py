@@ -21,6 +21,7 @@ _HELP = {
     "event": "What changes, as it changes.",
     "image": "Images that machines are made from.",
     "location": "Where nodes are.",
+    "mail": "Mail that the service sends: look, try, try again.",
     "network": "Networks of machines, and their address pools.",
     "node": "Compute nodes: join, look after, remove.",
     "person": "The people who have an account, and what they own.",

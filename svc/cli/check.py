@@ -26,6 +26,7 @@ from svc.cli.failures import Exit, Failure
 from svc.controller.config import ControllerConfig
 from svc_actors.disk_space import Level, Space, Thresholds
 from svc_actors.errors import ServiceError
+from svc_actors.mail import Relay, RelayError
 from svc_actors.store import OWNER_VARIABLE, URL_VARIABLE, Database
 from svc_http.certificates import EXPIRES_SOON
 
@@ -68,6 +69,7 @@ async def findings(config: ControllerConfig, environ: Mapping[str, str]) -> Asyn
     yield _certificate(config)
     yield await _database(environ)
     yield _owner(environ)
+    yield await _mail(config)
     if serving.verdict is not Verdict.OK:
         for about, host, port in (
             ("API port", config.bind_host, config.api_port),
@@ -160,6 +162,16 @@ def _owner(environ: Mapping[str, str]) -> Finding:
         words = f"{OWNER_VARIABLE} is not set: the service's role can change the audit trail (docs/database.md)"
         return Finding("roles", Verdict.WARNING, words)
     return Finding("roles", Verdict.OK, "the service's role owns no table")
+
+
+async def _mail(config: ControllerConfig) -> Finding:
+    if config.mail is None:
+        return Finding("mail", Verdict.OK, "none is sent: there is no [mail] in the settings")
+    try:
+        async with Relay.open(config.mail, trio.CapacityLimiter(1)):
+            return Finding("mail", Verdict.OK, str(config.mail))
+    except RelayError as error:
+        return Finding("mail", Verdict.WARNING, str(error))
 
 
 def _place(url: str) -> str:

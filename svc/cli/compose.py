@@ -49,6 +49,7 @@ from svc_actors.controller.reconcile.power_watch import PowerWatch
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.disk_guard import DiskGuard
+from svc_actors.mail import Delivery, Outbox
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import (
@@ -186,6 +187,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
     authority = await Authority.open(database, sealer)
     await seed_defaults(database)
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
+    outbox = Outbox(sealer, config.mail, config.public_url)
     events = EventLog(database, alert=loop_alerts.notice)
     async with ActorSystem.open(on_alert=alerts.notice, carried=(LANE,)) as actors, trio.open_nursery() as nursery:
         watch = NodeWatch(
@@ -229,13 +231,27 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         report = watch.hooks.unauthorised_report
         await nursery.start(TrafficWatch(database, gateway, unauthorised_report=report, alert=loop_alerts.notice).run)
         nursery.start_soon(keep_retention, database, events, config.data_dir, loop_alerts.notice)
+        if config.mail is not None:
+            delivery = Delivery(database, outbox, config.mail)
+            nursery.start_soon(keep_running, "mail delivery", delivery.run, loop_alerts.notice)
         backups = partial(backups_told.look, database)
         nursery.start_soon(keep_repeating, "backups", backups_told.LOOK_SECONDS, backups, loop_alerts.notice)
         nursery.start_soon(keep_running, "list counts", partial(counts.run, database, COUNTED), loop_alerts.notice)
         nursery.start_soon(keep_repeating, "forgetting", FORGET_SECONDS, partial(_forget, database), loop_alerts.notice)
         try:
             yield Controller(
-                config, database, events, actors, authority, gateway, networks, tasks, sealer, Passwords(), agent
+                config,
+                database,
+                events,
+                actors,
+                authority,
+                gateway,
+                networks,
+                tasks,
+                sealer,
+                Passwords(),
+                outbox,
+                agent,
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):

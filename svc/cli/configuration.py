@@ -2,9 +2,9 @@
 
 A key is the name of an option without its dashes, and its value what the option takes; one that may be repeated
 takes an array. The table `database` holds what is secret and therefore no option: `url` and `owner-url`, as
-SVC_DATABASE_URL and SVC_DATABASE_OWNER_URL have them; the table `backup` holds the options of `svc controller backup`
-alone. An option wins over the environment, the environment over the
-file, the file over the default. A key that is not known is an error, since it is most likely a known one misspelt.
+SVC_DATABASE_URL and SVC_DATABASE_OWNER_URL have them; the table `mail` what SVC_MAIL_HOST and its like have; the table
+`backup` holds the options of `svc controller backup` alone. An option wins over the environment, the environment over
+the file, the file over the default. A key that is not known is an error, since it is most likely a known one misspelt.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import asyncclick as click
 from asyncclick.core import ParameterSource
 
 from svc.cli.failures import Exit, Failure
+from svc_actors.mail import MAIL_VARIABLES
 from svc_actors.store import OWNER_VARIABLE, URL_VARIABLE
 
 _DATABASE: Final = {"url": URL_VARIABLE, "owner-url": OWNER_VARIABLE}
@@ -42,8 +43,8 @@ def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> N
         raise Failure(Exit.INVALID, f"There is no configuration file {path}.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Failure(Exit.INVALID, f"The configuration file {path} cannot be read: {error}") from error
-    database, backup = settings.pop("database", {}), settings.pop("backup", {})
-    for name, table in (("database", database), ("backup", backup)):
+    database, mail, backup = (settings.pop(name, {}) for name in ("database", "mail", "backup"))
+    for name, table in (("database", database), ("mail", mail), ("backup", backup)):
         if not isinstance(table, dict):
             raise Failure(Exit.INVALID, f"{path}: `{name}` is a table: [{name}]")
     if database and readable_by_all:
@@ -63,12 +64,15 @@ def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> N
     }
     _refuse_unknown(path, "", settings, known)
     _refuse_unknown(path, "database.", database, _DATABASE)
+    _refuse_unknown(path, "mail.", mail, MAIL_VARIABLES)
     _refuse_unknown(path, "backup.", backup, _BACKUP)
     context.default_map = {str(known[key]): value for key, value in settings.items()} | {
         _BACKUP[key]: value for key, value in backup.items()
     }
     context.meta[_READ] = path
-    context.meta[_META] = {_DATABASE[key]: str(value) for key, value in database.items()}
+    context.meta[_META] = {_DATABASE[key]: str(value) for key, value in database.items()} | {
+        MAIL_VARIABLES[key]: str(value) for key, value in mail.items()
+    }
 
 
 def file_read() -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate
@@ -13,6 +14,7 @@ import asyncclick as click
 from svc.cli.configuration import environment, fill_in
 from svc.cli.failures import Exit, Failure
 from svc.controller.config import ControllerConfig
+from svc_actors.mail import mail_settings
 
 _FOLDER = click.Path(path_type=Path, resolve_path=True, file_okay=False)
 # Not resolved: what renews certificates may replace the link.
@@ -62,7 +64,12 @@ def controller_options(
     @wraps(command)
     async def run(context: click.Context, /, **given: Any) -> None:
         own = {name: given.pop(name) for name in given.keys() - _NAMES}
-        await command(_config(**given), environment(context), **own)
+        environ = environment(context)
+        try:
+            config = replace(_config(**given), mail=mail_settings(environ))
+        except ValueError as error:
+            raise Failure(Exit.INVALID, f"{error}.") from None
+        await command(config, environ, **own)
 
     for option in reversed(_OPTIONS):
         run = option(run)

@@ -17,6 +17,7 @@ from svc_actors.controller.retention import (
     remove_old_tasks,
     remove_old_traffic,
 )
+from svc_actors.mail.queue import remove_ended_mails
 from svc_actors.store import Database, EventLog, LoopAlert, Retention, keep_repeating
 from svc_actors.store.audit_archive import archive_audit
 
@@ -40,6 +41,7 @@ async def remove_what_is_old(database: Database, events: EventLog, data_dir: Pat
         "tasks": await remove_old_tasks(database, timedelta(days=settings.keep_task_days)),
         "samples": await remove_old_samples(database, timedelta(days=settings.keep_sample_days)),
         "sessions": await remove_ended_sessions(database, timedelta(days=settings.keep_session_days)),
+        "mails": await remove_ended_mails(database, timedelta(days=settings.keep_mail_days)),
         "traffic": await remove_old_traffic(database, settings.keep_traffic_months),
         "machines": await remove_deleted_machines(database, timedelta(days=settings.keep_deleted_days)),
         "audit": await archive_audit(database, data_dir / "audit", timedelta(days=settings.keep_audit_days)),

@@ -12,7 +12,7 @@ from svc.controller.nodes import joining, locations, network, nodes, orphans, up
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.traffic import plan_traffic, traffic
-from svc.identity import activity, alerts, events, people, settings, sign_in, support, tokens, users
+from svc.identity import activity, alerts, events, mail, people, settings, sign_in, support, tokens, users
 from svc.registry.registry import Registry
 
 AREAS = (
@@ -49,6 +49,7 @@ AREAS = (
     pool_addresses,
     security_groups,
     alerts,
+    mail,
     overview,
 )
 

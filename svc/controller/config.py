@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from svc_actors.mail import MailSettings
+
 HTTPS_PORT = 443
 """Left out of an origin (RFC 6454, section 6.2)."""
 
@@ -27,6 +29,8 @@ class ControllerConfig:
     the controller's authority."""
     further_origins: tuple[str, ...] = ()
     """Where browsers see the pages besides, behind a proxy: https://panel.example"""
+    mail: MailSettings | None = None
+    """Where mail is handed over; without it the service sends none."""
 
     @property
     def public_url(self) -> str:
@@ -39,7 +43,8 @@ class ControllerConfig:
     @property
     def origins(self) -> tuple[str, ...]:
         """The origins of the service's own pages: by its public name, by those of this machine that its certificate
-        has, and by those that it was told."""
+        has, by those that it was told, and by the one that links in mail lead to."""
         hosts = (self.url_host, "localhost", "127.0.0.1", "[::1]")
         default = [f"https://{host}" for host in hosts] if self.api_port == HTTPS_PORT else []
-        return (*(f"https://{host}:{self.api_port}" for host in hosts), *default, *self.further_origins)
+        linked = [self.mail.base_url] if self.mail is not None and self.mail.base_url else []
+        return (*(f"https://{host}:{self.api_port}" for host in hosts), *default, *self.further_origins, *linked)

@@ -16,6 +16,7 @@ from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.nodes.upgrades import AgentRelease
 from svc_actors.controller.reconcile.network_watch import NetworkWatch
 from svc_actors.controller.tasks.runner import TaskRunner
+from svc_actors.mail import Outbox
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog, Transaction
@@ -33,6 +34,7 @@ class Controller:
     tasks: TaskRunner
     sealer: Sealer
     passwords: Passwords
+    outbox: Outbox
     agent: AgentRelease
     """What nodes are upgraded to."""
     realm: Realm = REALM

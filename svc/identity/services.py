@@ -9,6 +9,7 @@ from svc.identity.passwords import Passwords
 from svc.registry.operation import Services
 from svc.registry.principal import Role
 from svc.registry.realm import Realm
+from svc_actors.mail import Outbox
 from svc_actors.store import EventLog, Transaction
 
 
@@ -21,6 +22,9 @@ class IdentityServices(Services, Protocol):
 
     @property
     def passwords(self) -> Passwords: ...
+
+    @property
+    def outbox(self) -> Outbox: ...
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
         """Give somebody new what they need to begin with, in the transaction that adds them."""

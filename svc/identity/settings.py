@@ -33,6 +33,7 @@ class Settings(Model):
     keep_audit_days: int = 400
     keep_sample_days: int = 400
     keep_session_days: int = 30
+    keep_mail_days: int = 30
     keep_deleted_days: int = 90
     keep_traffic_months: int = 25
     disk_warning_percent: int = Thresholds.warning_percent
@@ -50,6 +51,7 @@ class SettingsUpdate(Request):
     keep_audit_days: Annotated[int, Field(ge=30, le=36_500)] | None = None
     keep_sample_days: Days | None = None
     keep_session_days: Days | None = None
+    keep_mail_days: Days | None = None
     keep_deleted_days: Days | None = None
     keep_traffic_months: Annotated[int, Field(ge=1, le=1_200)] | None = None
     disk_warning_percent: Percent | None = None

@@ -25,6 +25,7 @@ from svc.cli.client import Client
 from svc.cli.compose import open_controller
 from svc.cli.profiles import Profile, ProfileFile
 from svc.controller.config import ControllerConfig
+from svc_actors.mail import MailSettings
 from svc_nodeagent.simulated import Behaviour
 from svc_nodeagent.simulated_fleet import Fleet
 from tests.support.stack import free_port
@@ -148,7 +149,7 @@ async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
 
 
 @asynccontextmanager
-async def open_house(database_url: str, folder: Path) -> AsyncIterator[House]:
+async def open_house(database_url: str, folder: Path, mail: MailSettings | None = None) -> AsyncIterator[House]:
     config = ControllerConfig(
         data_dir=folder / "controller",
         public_host="127.0.0.1",
@@ -157,6 +158,7 @@ async def open_house(database_url: str, folder: Path) -> AsyncIterator[House]:
         gateway_port=free_port(),
         operations_port=free_port(),
         heartbeat_seconds=0.5,
+        mail=mail,
     )
     with structlog.testing.capture_logs():  # the controller's log is no part of what a command prints
         async with opened_house(config, {"SVC_DATABASE_URL": database_url}, folder) as house:

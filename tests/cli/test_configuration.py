@@ -12,6 +12,7 @@ from svc.cli import serve
 from svc.cli.compose import RunningController
 from svc.cli.failures import Exit, Failure
 from svc.controller.config import ControllerConfig
+from svc_actors.mail import MAIL_VARIABLES
 from tests.cli.conftest import Terminal
 
 
@@ -85,6 +86,9 @@ async def test_options_win_over_the_environment_and_the_environment_over_the_fil
         ("public-host =", 0o640, "cannot be read"),
         ('api-port = "many"', 0o640, "many"),
         ('[database]\nurl = "postgresql://u:secret@h/d"', 0o644, "everybody on this machine may read it"),
+        ('[mail]\nhots = "x"', 0o640, "there is no setting mail.hots"),
+        ('[mail]\nhost = "smtp.example"\nsender = "nobody"', 0o640, "sender of mail"),
+        ('[mail]\nhost = "smtp.example"\nsender = "a@b.example"\nsecurity = "none"', 0o640, "in the clear"),
         ('certificate = "/etc/hosts"', 0o640, "A certificate needs its key"),
     ],
 )
@@ -104,6 +108,29 @@ async def test_a_mistake_in_the_file_is_told_and_nothing_starts(
     assert started == []
 
 
+async def test_mail_is_set_in_a_table_of_its_own(
+    terminal: Terminal, tmp_path: Path, started: list[tuple[ControllerConfig, Mapping[str, str]]]
+) -> None:
+    file = write(
+        tmp_path,
+        """
+        [mail]
+        host = "smtp.example"
+        port = 2525
+        sender = "Example Hosting <svc@example.org>"
+        base-url = "https://panel.example"
+        """,
+    )
+
+    await terminal.svc("serve", "controller", "--config", file, SVC_MAIL_HOST="other.example")
+
+    [(config, _)] = started
+    assert config.mail is not None
+    assert (config.mail.host, config.mail.port) == ("other.example", 2525)
+    assert str(config.mail.sender) == "Example Hosting <svc@example.org>"
+    assert "https://panel.example" in config.origins, "the pages that links lead to may call the API"
+
+
 async def test_a_file_that_was_named_must_be_there(terminal: Terminal, tmp_path: Path) -> None:
     ended = await terminal.svc("serve", "controller", "--config", str(tmp_path / "absent.toml"))
 
@@ -115,4 +142,4 @@ def test_every_option_is_in_the_document() -> None:
     document = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
     options = {option.opts[-1].lstrip("-") for option in serve.controller.params} - {"config"}
 
-    assert {name for name in options if f"`{name}`" not in document} == set()
+    assert {name for name in options | set(MAIL_VARIABLES) if f"`{name}`" not in document} == set()

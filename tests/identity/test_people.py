@@ -288,6 +288,7 @@ async def test_settings_are_the_administrators(world: IdentityHarness) -> None:
         "keep_audit_days": 400,
         "keep_sample_days": 400,
         "keep_session_days": 30,
+        "keep_mail_days": 30,
         "keep_deleted_days": 90,
         "keep_traffic_months": 25,
         "disk_warning_percent": 85,

@@ -19,10 +19,12 @@ from svc.controller.machines import ssh_keys
 from svc.controller.newcomers import give_project
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
-from svc.identity import activity, events, people, settings, sign_in, support, tokens, users
+from svc.identity import activity, alerts, events, people, settings, sign_in, support, tokens, users
+from svc.identity import mail as mail_operations
 from svc.identity.authenticate import Authentication
 from svc.identity.passwords import Passwords
 from svc.registry.registry import Registry
+from svc_actors.mail import MailSettings, Outbox
 from svc_actors.sealing import Sealer
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, EventLog
@@ -30,7 +32,22 @@ from svc_http.app import App, create_app
 
 ORIGIN = "https://controller.test"
 PASSWORD = "Correct-Horse-42"
-AREAS = (activity, events, holdings, people, projects, settings, setup, sign_in, ssh_keys, support, tokens, users)
+AREAS = (
+    activity,
+    alerts,
+    events,
+    holdings,
+    mail_operations,
+    people,
+    projects,
+    settings,
+    setup,
+    sign_in,
+    ssh_keys,
+    support,
+    tokens,
+    users,
+)
 
 
 class CheapPasswords(Passwords):
@@ -145,7 +162,11 @@ def people_registry() -> Registry[Controller]:
 
 @asynccontextmanager
 async def open_identity(
-    database: Database, *, passwords: Passwords | None = None, services: Controller | None = None
+    database: Database,
+    *,
+    passwords: Passwords | None = None,
+    services: Controller | None = None,
+    mail: MailSettings | None = None,
 ) -> AsyncIterator[IdentityHarness]:
     """The people side; with `services`, the whole controller over them."""
     async with trio.open_nursery() as nursery:
@@ -160,6 +181,7 @@ async def open_identity(
                     events=log,
                     sealer=Sealer(bytes(32)),
                     passwords=passwords or CheapPasswords(),
+                    outbox=Outbox(Sealer(bytes(32)), mail, ORIGIN),
                     realm=REALM,
                     person_added=give_project,
                 ),

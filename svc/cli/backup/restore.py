@@ -20,6 +20,7 @@ from svc.controller.config import ControllerConfig
 from svc.identity.sessions import end_everybodys
 from svc_actors.controller.reconcile.restored import begin_restored
 from svc_actors.durable import sync_folder
+from svc_actors.mail.queue import end_all as end_mails
 from svc_actors.store import (
     URL_VARIABLE,
     Database,
@@ -78,6 +79,8 @@ async def begin(database: Database, taken_at: datetime, release: str) -> tuple[i
     """Prepare records of the past for the present, before anybody is served: how many orders and sessions ended."""
 
     async def work(tx: Transaction) -> tuple[int, int]:
+        # What waited then was sent since, or is about what has changed since.
+        await end_mails(tx, "the service was restored from a backup")
         return await begin_restored(tx, taken_at=taken_at, release=release), await end_everybodys(tx)
 
     return await database.transact(work)

@@ -1,0 +1,145 @@
+"""The loop that delivers the queue of mail, one at a time over one session.
+
+Invariants:
+- a mail that the relay took is not sent again while this process lives, also when the database could not take that
+  down: outcomes are kept until they are stored, and nothing is sent before;
+- while the relay cannot be used it is asked with a growing pause, whatever waits, and no mail's own attempts are
+  counted;
+- mail that could not be delivered for `ALERT_AFTER` seconds is an alert, which closes with the next mail that is sent.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.alerts import Severity, set_alert
+from svc_actors.mail import queue
+from svc_actors.mail.queue import CHANNEL, NOW, Outbox
+from svc_actors.mail.relay import Deferred, Outcome, Rejected, Relay, RelayError, Sent
+from svc_actors.mail.settings import MailSettings
+from svc_actors.sealing import CannotUnseal
+from svc_actors.store import Database
+
+ALERT: Final = "mail"
+ALERT_AFTER: Final = 900.0
+LONGEST_LOOK: Final = 60.0
+"""The longest pause between two looks: what is announced may be lost with the process that wrote it."""
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
+_BATCH: Final = 50
+"""Mails a session; a relay bounds them as well."""
+
+log = structlog.get_logger(__name__)
+
+
+class Delivery:
+    def __init__(self, database: Database, outbox: Outbox, settings: MailSettings) -> None:
+        self._database = database
+        self._outbox = outbox
+        self._settings = settings
+        self._threads = trio.CapacityLimiter(4)
+        self._outcomes: dict[UUID, Outcome] = {}
+        self._woken = trio.Event()
+        self._failures = 0
+        self._not_before = 0.0
+        self._failing_since: float | None = None
+        self._failure: RelayError | Deferred | None = None
+        self._sent = False
+
+    async def run(self) -> None:
+        """Deliver until cancelled. Raises what the database raises; called again it goes on where it was."""
+        with self._database.announcements.listener(CHANNEL, self._wake):
+            while True:
+                self._woken = trio.Event()
+                pause = await self._round()
+                with trio.move_on_after(pause):
+                    await self._woken.wait()
+
+    def _wake(self, payload: str) -> None:
+        if payload == NOW:
+            self._not_before = 0.0
+        self._woken.set()
+
+    async def _round(self) -> float:
+        """Deliver what is due; returns the seconds to the next look."""
+        await self._store_outcomes()
+        await queue.give_up(self._database)
+        while trio.current_time() >= self._not_before and (due := await queue.due(self._database, _BATCH)):
+            await self._deliver(due)
+        await self._tell()
+        seconds = await queue.seconds_to_next(self._database)
+        if seconds is None:
+            return LONGEST_LOOK
+        # Never at once: a database whose clock differs from the relay's pause would have this loop spin.
+        return min(max(seconds, self._not_before - trio.current_time(), 0.05), LONGEST_LOOK)
+
+    async def _deliver(self, due: list[UUID]) -> None:
+        try:
+            async with Relay.open(self._settings, self._threads) as relay:
+                for mail_id in due:
+                    await self._attempt(relay, mail_id)
+            self._failures = 0
+        except RelayError as error:
+            self._failed(error)
+            pause = min(FIRST_PAUSE * 2 ** min(self._failures, 20), LONGEST_PAUSE)
+            self._failures += 1
+            self._not_before = trio.current_time() + pause * random.uniform(0.8, 1.0)  # noqa: S311
+            log.warning("mail.relay_failed", error=str(error), pause=round(self._not_before - trio.current_time(), 1))
+            await queue.note_relay_problem(self._database, str(error))
+
+    async def _attempt(self, relay: Relay, mail_id: UUID) -> None:
+        mail = await queue.claim(self._database, mail_id)
+        if mail is None:
+            return
+        try:
+            content = self._outbox.content(mail)
+        except CannotUnseal as error:
+            self._outcomes[mail_id] = Rejected(str(error))
+        else:
+            try:
+                self._outcomes[mail_id] = await relay.send(mail.recipient, content)
+            except RelayError as error:
+                self._outcomes[mail_id] = Deferred(str(error))
+                await self._store_outcomes()
+                raise
+        await self._store_outcomes()
+
+    async def _store_outcomes(self) -> None:
+        while self._outcomes:
+            mail_id, outcome = next(iter(self._outcomes.items()))
+            match outcome:
+                case Sent():
+                    await queue.sent(self._database, mail_id)
+                    self._failing_since, self._failure, self._sent = None, None, True
+                    log.info("mail.sent", mail_id=str(mail_id))
+                case Deferred():
+                    await queue.deferred(self._database, mail_id, outcome.reason)
+                    self._failed(outcome)
+                    log.warning("mail.deferred", mail_id=str(mail_id), error=outcome.reason)
+                case Rejected():
+                    await queue.rejected(self._database, mail_id, outcome.reason)
+                    log.warning("mail.rejected", mail_id=str(mail_id), error=outcome.reason)
+            del self._outcomes[mail_id]
+
+    def _failed(self, failure: RelayError | Deferred) -> None:
+        self._failure = failure
+        if self._failing_since is None:
+            self._failing_since = trio.current_time()
+
+    async def _tell(self) -> None:
+        """The alert. That no mail waits any more does not close it: it may have been given up."""
+        if self._failing_since is None:
+            if self._sent:
+                await self._database.transact(partial(set_alert, key=ALERT, message=None))
+                self._sent = False
+        elif trio.current_time() - self._failing_since >= ALERT_AFTER:
+            reason = self._failure.reason if isinstance(self._failure, Deferred) else str(self._failure)
+            # The relay concerns everything; a server behind it, perhaps one recipient.
+            severity = Severity.CRITICAL if isinstance(self._failure, RelayError) else Severity.WARNING
+            message = f"Mail cannot be delivered: {reason}"
+            await self._database.transact(partial(set_alert, key=ALERT, message=message, severity=severity))

@@ -1,0 +1,245 @@
+"""The queue of mail: the only writer of `mails`.
+
+Invariants:
+- a mail is written in the transaction of what it tells of: neither is there without the other;
+- an attempt is counted, and the next one set, before it is made: a process that dies in the middle of one tries again,
+  with the same Message-ID, and one that cannot write sends nothing;
+- its content is sealed, and gone as soon as it was sent; a link that has run out is not kept either;
+- the queue is bounded: who would write one more is answered `unavailable`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+from uuid import UUID, uuid4
+
+from svc_actors.errors import conflict, not_found, not_ready, unavailable
+from svc_actors.mail.messages import addressee, compose, one_line
+from svc_actors.mail.settings import MailSettings
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database, Queryable, Transaction
+from svc_actors.store.removal import remove_rows
+
+CHANNEL: Final = "mail"
+NOW: Final = "now"
+"""What is announced where somebody waits for the outcome: a relay that was away is tried at once."""
+MOST_QUEUED: Final = 10_000
+"""What a relay takes in an hour; about, since those who write at the same time do not see each other."""
+FIRST_PAUSE, LONGEST_PAUSE = 30, 1800
+"""Seconds between the attempts of one mail. Half an hour is what RFC 5321 (4.5.4.1) has for a recipient's server."""
+TRIED_AGAIN_FOR: Final = timedelta(days=1)
+
+
+class MailKind(StrEnum):
+    TEST = "test"
+    INVITATION = "invitation"
+    PASSWORD_RESET = "password_reset"  # noqa: S105 - the name of a kind
+    SIGN_IN = "sign_in"
+    ALERTS = "alerts"
+
+
+class MailState(StrEnum):
+    QUEUED = "queued"
+    SENT = "sent"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewMail:
+    """`lasts` is how long delivery is tried; a `perishable` one is of no use afterwards, as a link that runs out."""
+
+    kind: MailKind
+    recipient: str
+    subject: str
+    text: str
+    lasts: timedelta
+    perishable: bool = False
+    user_id: UUID | None = None
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A mail for one attempt."""
+
+    id: UUID
+    recipient: str
+    sealed: bytes
+
+
+class Outbox:
+    """What writes mail. Without settings the service sends none."""
+
+    def __init__(self, sealer: Sealer, settings: MailSettings | None, own_url: str) -> None:
+        self._sealer = sealer
+        self._settings = settings
+        self.base_url = settings.base_url if settings is not None and settings.base_url else own_url
+
+    @property
+    def configured(self) -> bool:
+        return self._settings is not None
+
+    async def admit(self, queryable: Queryable) -> None:
+        """Raise `not_ready` where no mail is sent, and `unavailable` where too much of it waits."""
+        self._required()
+        waiting = await queryable.fetchval(
+            "SELECT count(*) FROM (SELECT FROM mails WHERE state = 'queued' LIMIT $1) AS waiting", MOST_QUEUED
+        )
+        if waiting >= MOST_QUEUED:
+            raise unavailable(
+                f"{MOST_QUEUED} mails wait to be delivered; no more are taken.",
+                hint="An administrator sees with `svc mail list` why.",
+                details={"retry_after": 60},
+            )
+
+    async def write(self, tx: Transaction, mail: NewMail) -> UUID:
+        """Queue a mail if and when `tx` commits. Raises what `admit` does, and `invalid` for a recipient that is no
+        address."""
+        settings = self._required()
+        await self.admit(tx)
+        mail_id = uuid4()
+        message_id = f"<{mail_id.hex}@{settings.sender.domain}>"
+        content = compose(settings.sender, addressee(mail.recipient), mail.subject, mail.text, message_id)
+        await tx.execute(
+            """
+            INSERT INTO mails (id, message_id, kind, user_id, recipient, subject, content, perishable, deadline_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9::interval)
+            """,
+            mail_id,
+            message_id,
+            mail.kind.value,
+            mail.user_id,
+            mail.recipient,
+            one_line(mail.subject),
+            self._sealer.seal(content, _purpose(mail_id)),
+            mail.perishable,
+            mail.lasts,
+        )
+        tx.announce(CHANNEL, NOW if mail.kind is MailKind.TEST else "")
+        return mail_id
+
+    def content(self, mail: Claimed) -> bytes:
+        return self._sealer.unseal(mail.sealed, _purpose(mail.id))
+
+    def _required(self) -> MailSettings:
+        if self._settings is None:
+            raise not_ready(
+                "This service sends no mail.", hint="The table [mail] of its settings says where to (docs/mail.md)."
+            )
+        return self._settings
+
+
+def _purpose(mail_id: UUID) -> str:
+    return f"mail:{mail_id}"
+
+
+async def due(database: Database, most: int) -> list[UUID]:
+    """The ids of mails whose time has come, the longest due first."""
+    rows = await database.fetch(
+        "SELECT id FROM mails WHERE state = 'queued' AND attempt_at <= now() ORDER BY attempt_at LIMIT $1", most
+    )
+    return [row["id"] for row in rows]
+
+
+async def seconds_to_next(database: Database) -> float | None:
+    """Until the next mail is due or gives up; None when none waits."""
+    seconds: float | None = await database.fetchval(
+        "SELECT extract(epoch FROM min(least(attempt_at, deadline_at)) - now())::float8 FROM mails"
+        " WHERE state = 'queued'"
+    )
+    return seconds
+
+
+async def claim(database: Database, mail_id: UUID) -> Claimed | None:
+    """Count an attempt and set the next; None when the mail is not to be tried now."""
+    row = await database.fetchrow(
+        """
+        UPDATE mails
+        SET attempts = attempts + 1,
+            attempt_at = now() + make_interval(secs => least($2 * power(2, least(attempts, 20)), $3))
+        WHERE id = $1 AND state = 'queued' AND attempt_at <= now() RETURNING recipient, content
+        """,
+        mail_id,
+        float(FIRST_PAUSE),
+        float(LONGEST_PAUSE),
+    )
+    return None if row is None else Claimed(mail_id, row["recipient"], row["content"])
+
+
+async def sent(database: Database, mail_id: UUID) -> None:
+    await database.execute(
+        "UPDATE mails SET state = 'sent', content = NULL, error = NULL, ended_at = now() WHERE id = $1", mail_id
+    )
+
+
+async def deferred(database: Database, mail_id: UUID, reason: str) -> None:
+    await database.execute("UPDATE mails SET error = $2 WHERE id = $1 AND state = 'queued'", mail_id, reason)
+
+
+async def rejected(database: Database, mail_id: UUID, reason: str) -> None:
+    await database.execute(
+        "UPDATE mails SET state = 'failed', error = $2, ended_at = now() WHERE id = $1 AND state = 'queued'",
+        mail_id,
+        reason,
+    )
+
+
+async def note_relay_problem(database: Database, reason: str) -> None:
+    """Say at every mail that waits why it does."""
+    await database.execute(
+        "UPDATE mails SET error = $1 WHERE state = 'queued' AND attempt_at <= now() AND error IS DISTINCT FROM $1",
+        reason,
+    )
+
+
+async def give_up(database: Database) -> None:
+    """End what has passed its deadline, and forget links that have run out."""
+    await database.execute(
+        """
+        UPDATE mails
+        SET state = 'failed', ended_at = now(), content = CASE WHEN perishable THEN NULL ELSE content END,
+            error = 'not delivered in time' || coalesce(': ' || error, '')
+        WHERE state = 'queued' AND deadline_at <= now()
+        """
+    )
+    await database.execute(
+        "UPDATE mails SET content = NULL"
+        " WHERE state = 'failed' AND perishable AND content IS NOT NULL AND deadline_at <= now()"
+    )
+
+
+async def retry(tx: Transaction, mail_id: UUID) -> None:
+    """Try a mail again now: one that failed, or one that waits. Raises `not_found`, and `conflict` for one that was
+    sent or is of no use any more."""
+    row = await tx.fetchrow("SELECT state, content IS NULL AS gone FROM mails WHERE id = $1 FOR UPDATE", mail_id)
+    if row is None:
+        raise not_found("There is no such mail.")
+    if row["state"] == MailState.SENT:
+        raise conflict("This mail was sent.")
+    if row["gone"]:
+        raise conflict("The link in this mail has run out, and the mail is gone with it.", hint="Have a new one sent.")
+    await tx.execute(
+        """
+        UPDATE mails
+        SET state = 'queued', ended_at = NULL, error = NULL, attempt_at = now(),
+            deadline_at = CASE WHEN perishable THEN deadline_at ELSE greatest(deadline_at, now() + $2::interval) END
+        WHERE id = $1
+        """,
+        mail_id,
+        TRIED_AGAIN_FOR,
+    )
+    tx.announce(CHANNEL, NOW)
+
+
+async def end_all(tx: Transaction, reason: str) -> int:
+    """End every mail that waits, without delivery; returns how many."""
+    return await tx.change(
+        "UPDATE mails SET state = 'failed', content = NULL, error = $1, ended_at = now() WHERE state = 'queued'", reason
+    )
+
+
+async def remove_ended_mails(database: Database, keep: timedelta) -> int:
+    """Remove what was sent or failed longer ago than `keep`; returns how many."""
+    return await remove_rows(database, "mails", "ended_at < now() - $1::interval", keep)

@@ -1,0 +1,173 @@
+"""One session with the SMTP relay: the standard library's smtplib, in a thread.
+
+Invariants:
+- the relay's answers about a mail are told apart from what is wrong with the session: a 5xx to the recipient or to the
+  text is final for that mail, a 4xx is not, and everything else (no connection, a certificate that does not verify, a
+  password or a sender that is not taken) says nothing about the mail;
+- every call ends: each answer within `ANSWER_SECONDS`, a mail within `MAIL_SECONDS`. A thread that is given up has its
+  socket shut down under it, so that it sends nothing later.
+"""
+
+from __future__ import annotations
+
+import smtplib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import trio
+
+from svc_actors.mail.messages import one_line
+from svc_actors.mail.settings import MailSettings, Security
+
+ANSWER_SECONDS: Final = 20.0
+CONNECT_SECONDS: Final = 60.0
+MAIL_SECONDS: Final = 90.0
+_QUIT_SECONDS: Final = 3.0
+_LONGEST_REASON: Final = 300
+
+T = TypeVar("T")
+
+
+class RelayError(Exception):
+    """The session with the relay failed: a reason for people to read."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The relay has it, and answers for it."""
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """4xx: not now."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """5xx: never."""
+
+    reason: str
+
+
+Outcome = Sent | Deferred | Rejected
+
+
+class Relay:
+    """Opened by `Relay.open`. One task uses it."""
+
+    def __init__(self, settings: MailSettings, threads: trio.CapacityLimiter) -> None:
+        self._settings = settings
+        self._threads = threads
+        self._smtp: smtplib.SMTP | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: MailSettings, threads: trio.CapacityLimiter) -> AsyncIterator[Relay]:
+        """A session, connected and signed in. Raises `RelayError`."""
+        relay = cls(settings, threads)
+        relay._smtp = await relay._in_thread(lambda: _connected(settings), CONNECT_SECONDS)
+        try:
+            yield relay
+        finally:
+            await relay._close()
+
+    async def send(self, recipient: str, content: bytes) -> Outcome:
+        """Hand over one mail. Raises `RelayError` when the session fails: the relay may have the mail or not."""
+        smtp = self._smtp
+        assert smtp is not None
+        return await self._in_thread(
+            lambda: _sent(smtp, self._settings.sender.addr_spec, recipient, content), MAIL_SECONDS
+        )
+
+    async def _in_thread(self, work: Callable[[], T], seconds: float) -> T:
+        try:
+            with trio.move_on_after(seconds):
+                return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
+        except trio.Cancelled:
+            self._shut_down()
+            raise
+        except (OSError, ValueError) as error:  # SMTPException is an OSError.
+            raise RelayError(f"{self._settings.host}:{self._settings.port}: {_words(error)}") from error
+        self._shut_down()
+        raise RelayError(f"{self._settings.host}:{self._settings.port}: no answer within {seconds:g} seconds")
+
+    async def _close(self) -> None:
+        """Say goodbye where that takes no time; the relay is not owed more."""
+        smtp = self._smtp
+        assert smtp is not None
+        with trio.move_on_after(_QUIT_SECONDS, shield=True), suppress(OSError):
+            await trio.to_thread.run_sync(smtp.quit, abandon_on_cancel=True, limiter=self._threads)
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        smtp = self._smtp
+        sock = getattr(smtp, "sock", None)
+        if sock is not None:
+            with suppress(OSError):
+                # The plain socket's own: that of an SSLSocket would go on in the clear for whoever still writes.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _connected(settings: MailSettings) -> smtplib.SMTP:
+    context = ssl.create_default_context(cafile=settings.ca_file)
+    own_name = settings.sender.domain
+    if settings.security is Security.TLS:
+        smtp: smtplib.SMTP = smtplib.SMTP_SSL(
+            settings.host, settings.port, own_name, timeout=ANSWER_SECONDS, context=context
+        )
+    else:
+        smtp = smtplib.SMTP(settings.host, settings.port, own_name, timeout=ANSWER_SECONDS)
+    try:
+        if settings.security is Security.STARTTLS:
+            smtp.starttls(context=context)
+        if settings.username is not None and settings.password_file is not None:
+            smtp.login(settings.username, settings.password_file.read_text().rstrip("\r\n"))
+        else:
+            smtp.ehlo_or_helo_if_needed()
+    except BaseException:
+        smtp.close()
+        raise
+    return smtp
+
+
+def _sent(smtp: smtplib.SMTP, sender: str, recipient: str, content: bytes) -> Outcome:
+    try:
+        smtp.sendmail(sender, [recipient], content)
+    except smtplib.SMTPRecipientsRefused as refused:
+        [(code, text)] = refused.recipients.values()
+        return _judged(code, text)
+    except smtplib.SMTPDataError as refused:
+        return _judged(refused.smtp_code, refused.smtp_error)
+    return Sent()
+
+
+def _judged(code: int, text: bytes | str) -> Outcome:
+    reason = _reply(code, text)
+    return Rejected(reason) if 500 <= code < 600 else Deferred(reason)
+
+
+def _words(error: Exception) -> str:
+    match error:
+        case smtplib.SMTPSenderRefused():
+            return f"it does not take the sender {error.sender}: {_reply(error.smtp_code, error.smtp_error)}"
+        case smtplib.SMTPResponseException():
+            return _reply(error.smtp_code, error.smtp_error)
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not accepted: {error.verify_message}"
+        case UnicodeError():
+            return "user name and password have to be ASCII"
+        case OSError() if error.filename is not None:
+            return f"{error.filename}: {error.strerror}"
+        case _:
+            return one_line(str(error) or type(error).__name__, _LONGEST_REASON)
+
+
+def _reply(code: int, text: bytes | str) -> str:
+    words = text.decode(errors="replace") if isinstance(text, bytes) else text
+    return one_line(f"{code} {words}", _LONGEST_REASON)
