@@ -128,7 +128,7 @@ class Client:
             what = f"{self.profile.url} answered {response.status_code}, and not in the way of this service"
             raise Failure(Exit.INTERNAL, what, "is that the address of the controller?") from None
         hint = error.get("hint")
-        if code is ErrorCode.UNAUTHENTICATED and not hint:
+        if code is ErrorCode.UNAUTHENTICATED and (not hint or self.profile.token is None):
             hint = f"sign in with `svc login {self.profile.url}`"
         raise Failure(EXIT_BY_CODE[code], str(error["message"]), hint, fields=_fields(error.get("details")))
 

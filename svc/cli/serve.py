@@ -81,6 +81,7 @@ async def controller(config: ControllerConfig, environ: Mapping[str, str]) -> No
                 # Shown to a person only: what is not a terminal is a log file, and the token is no matter for one.
                 token = running.setup_token if sys.stderr.isatty() else f"in {config.data_dir}/setup-token"
                 say(f"First run: set the service up at {config.public_url}/ with the one-time token\n  {token}")
+                say("or from a shell: svc setup run --help", style="dim")
             say(f"SHA-256 of the certificate authority: {running.fingerprint}", style="dim")
             tell_supervisor(os.environ, "READY=1")
             log.info("service.started", url=config.public_url, gateway_port=config.gateway_port)

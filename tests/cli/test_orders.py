@@ -126,6 +126,11 @@ async def test_refusals_have_their_own_codes_and_speak_of_flags(house: House, te
     nobody = await terminal.svc("vm", "list")
     assert nobody.code == Exit.INVALID
     assert "svc login" in nobody.err
+    authority = terminal.home / "authority.pem"
+    authority.write_text(str(house.profile.trusted))
+    anonymous = await terminal.svc("--url", house.url, "--ca", str(authority), "vm", "list")
+    assert anonymous.code == Exit.UNAUTHENTICATED
+    assert f"svc login {house.url}" in anonymous.err
 
 
 async def test_an_expired_token_says_how_to_sign_in_again(house: House, database: Database) -> None:
