@@ -28,7 +28,7 @@ from svc.controller.config import ControllerConfig
 from svc_actors.mail import MailSettings
 from svc_nodeagent.simulated import Behaviour
 from svc_nodeagent.simulated_fleet import Fleet
-from tests.support.stack import free_port
+from tests.support.configuration import local_config
 
 EMAIL, PASSWORD = "ada@example.test", "Correct-Horse-42"
 IMAGE = b"a disk" * 1000
@@ -150,16 +150,7 @@ async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
 
 @asynccontextmanager
 async def open_house(database_url: str, folder: Path, mail: MailSettings | None = None) -> AsyncIterator[House]:
-    config = ControllerConfig(
-        data_dir=folder / "controller",
-        public_host="127.0.0.1",
-        bind_host="127.0.0.1",
-        api_port=free_port(),
-        gateway_port=free_port(),
-        operations_port=free_port(),
-        heartbeat_seconds=0.5,
-        mail=mail,
-    )
+    config = local_config(folder / "controller", mail=mail)
     with structlog.testing.capture_logs():  # the controller's log is no part of what a command prints
         async with opened_house(config, {"SVC_DATABASE_URL": database_url}, folder) as house:
             yield house

@@ -11,24 +11,15 @@ import httpx
 import trio
 
 from svc.cli.compose import open_controller
-from svc.controller.config import ControllerConfig
 from svc_nodeagent.config import AgentFolder
 from svc_nodeagent.enrol import enrol
 from tests.support.certificates import self_signed
-from tests.support.stack import free_port
+from tests.support.configuration import local_config
 
 
 async def test_browsers_see_it_and_nodes_join_by_the_controllers_own(database_url: str, tmp_path: Path) -> None:
     files = self_signed(tmp_path)
-    config = ControllerConfig(
-        data_dir=tmp_path / "controller",
-        public_host="localhost",
-        bind_host="127.0.0.1",
-        api_port=free_port(),
-        gateway_port=free_port(),
-        operations_port=free_port(),
-        certificate=(files.certificate, files.key),
-    )
+    config = local_config(tmp_path / "controller", public_host="localhost", certificate=(files.certificate, files.key))
     async with open_controller(config, {"SVC_DATABASE_URL": database_url}) as running:
         guard = {"X-Service-Request": "1", "Origin": config.public_url}
         browsers = ssl.create_default_context(cafile=str(files.certificate))

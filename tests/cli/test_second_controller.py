@@ -8,35 +8,22 @@ import pytest
 
 from svc.cli.compose import open_controller
 from svc.cli.failures import first_cause
-from svc.controller.config import ControllerConfig
 from svc_actors.store import AnotherServiceError, Database
-from tests.support.stack import free_port
-
-
-def config(folder: Path) -> ControllerConfig:
-    return ControllerConfig(
-        data_dir=folder,
-        public_host="127.0.0.1",
-        bind_host="127.0.0.1",
-        api_port=free_port(),
-        gateway_port=free_port(),
-        operations_port=free_port(),
-        heartbeat_seconds=0.5,
-    )
+from tests.support.configuration import local_config
 
 
 async def test_the_second_is_refused_before_it_migrates_and_the_first_goes_on(
     database_url: str, database: Database, tmp_path: Path
 ) -> None:
     environ = {"SVC_DATABASE_URL": database_url}
-    async with open_controller(config(tmp_path / "first"), environ) as first:
+    async with open_controller(local_config(tmp_path / "first"), environ) as first:
         applied = await database.fetchval("SELECT count(*) FROM schema_migration")
         async with Database.open(database_url.replace("//svc@", "//svc_owner@")) as owner:
             # As if the second were of a later release: its first step would be to apply what is missing here.
             await owner.execute(
                 "DELETE FROM schema_migration WHERE number = (SELECT max(number) FROM schema_migration)"
             )
-            second = config(tmp_path / "second")
+            second = local_config(tmp_path / "second")
 
             with pytest.raises((AnotherServiceError, ExceptionGroup)) as caught:
                 async with open_controller(second, environ):

@@ -15,7 +15,7 @@ from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.tasks.runner import Ending, ResourceKind, Task, TaskRun, create_task, end_task
 from svc_actors.errors import ServiceError
 from svc_actors.store import Database
-from tests.support.machine_service import ADMINISTRATOR
+from tests.support.callers import ADMINISTRATOR
 
 
 async def test_the_end_of_a_task_is_stored_by_its_actor_during_a_shutdown(database: Database, tmp_path: Path) -> None:

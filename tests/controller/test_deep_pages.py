@@ -11,8 +11,8 @@ from svc.controller.catalogue import controller_registry
 from svc.registry.operation import Context
 from svc.registry.principal import Principal, Role
 from svc_actors.store import Database
+from tests.support.callers import ADMINISTRATOR
 from tests.support.large import Size, fill
-from tests.support.node_api import CALLER
 
 SIZE = Size(machines=2_500, nodes=60, projects=20, tasks=1, audited=2)
 """Machines and tasks of several days, audit entries of two blocks, and nodes of which some are away."""
@@ -89,5 +89,5 @@ async def administrator(database: Database) -> Principal:
 
 async def run(operation: Any, principal: Principal, database: Database, **asked: object) -> Any:
     services = SimpleNamespace(database=database)
-    context: Context[Any] = Context(principal=principal, caller=CALLER, services=services)
+    context: Context[Any] = Context(principal=principal, caller=ADMINISTRATOR, services=services)
     return await operation.handler(context, operation.request(**asked))

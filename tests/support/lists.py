@@ -18,16 +18,10 @@ from svc.registry.operation import Context, Operation
 from svc.registry.paging import PageRequest
 from svc.registry.principal import Principal, Role
 from svc_actors.errors import ServiceError
-from svc_actors.store import Caller, Database, Via
+from svc_actors.store import Database
+from tests.support.callers import ADMINISTRATOR
 
 _WHOLE = ("overview.show", "network.list")
-CALLER = Caller(
-    actor="root@example.org",
-    role="administrator",
-    via=Via.SESSION,
-    request_id="x",
-    operation="x",
-)
 
 
 def lists() -> Iterator[Operation[Any, Any, Any]]:
@@ -42,7 +36,7 @@ async def run(operation: Operation[Any, Any, Any], principal: Principal, databas
     gateway = SimpleNamespace(heartbeat=lambda node_id: None)
     config = ControllerConfig(data_dir=Path("/"), public_host="localhost")
     services = SimpleNamespace(database=database, realm=REALM, gateway=gateway, config=config)
-    await operation.handler(Context(principal=principal, caller=CALLER, services=services), request)
+    await operation.handler(Context(principal=principal, caller=ADMINISTRATOR, services=services), request)
 
 
 async def variants(

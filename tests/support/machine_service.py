@@ -21,7 +21,7 @@ from svc_actors.controller.tasks.runner import Task, TaskRunner, get_task
 from svc_actors.runtime import ActorSystem
 from svc_actors.runtime.actor import Ref
 from svc_actors.sealing import Sealer
-from svc_actors.store import Caller, Database, Record, Via
+from svc_actors.store import Database, Record
 from svc_nodeagent.protocol import (
     CachedImage,
     DeleteResult,
@@ -44,16 +44,9 @@ from svc_nodeagent.protocol import (
     VmShutdown,
     VmStart,
 )
+from tests.support.callers import ADMINISTRATOR
 
 DIGEST = "a" * 64
-ADMINISTRATOR = Caller(
-    actor="admin@example.com",
-    role="administrator",
-    via=Via.TOKEN,
-    request_id="test",
-    operation="test",
-)
-
 OnProgress = Callable[[Progress], Awaitable[None]]
 Answer = Callable[["FakeGateway", UUID, OperationId, NodeOperation], Awaitable[OperationResult]]
 

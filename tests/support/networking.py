@@ -24,9 +24,9 @@ from svc_actors.store import Database, Record
 from svc_nodeagent.host import HostError
 from svc_nodeagent.protocol import FailureCode, NodeOperation, OperationId, OperationResult
 from svc_nodeagent.simulated import SimulatedHost
+from tests.support.callers import ADMINISTRATOR
 from tests.support.machine_api import Api, person
 from tests.support.machine_service import (
-    ADMINISTRATOR,
     SEALER,
     FakeGateway,
     Fleet,

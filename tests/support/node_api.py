@@ -23,22 +23,15 @@ from svc.registry.principal import Principal, Role
 from svc.registry.scopes import Scope
 from svc_actors.controller.nodes.records import NodeMode, NodeState
 from svc_actors.errors import ServiceError
-from svc_actors.store import Caller, Database, Via
+from svc_actors.store import Database
 from svc_nodeagent.config import AgentFolder
 from svc_nodeagent.enrol import enrol_over
+from tests.support.callers import ADMINISTRATOR
 from tests.support.gateway import NodeOnDisk
 
 R = TypeVar("R")
 A = TypeVar("A")
-ADMINISTRATOR = Principal(uuid4(), "admin@example.com", Role.ADMINISTRATOR, frozenset(Scope))
-CALLER = Caller(
-    actor="admin@example.com",
-    role="administrator",
-    via=Via.SYSTEM,
-    address="127.0.0.1",
-    request_id="r",
-    operation="test",
-)
+PRINCIPAL = Principal(uuid4(), "admin@example.com", Role.ADMINISTRATOR, frozenset(Scope))
 
 
 @dataclass
@@ -49,7 +42,7 @@ class NodeApiHarness:
 
     @property
     def context(self) -> Context[Controller]:
-        return Context(principal=ADMINISTRATOR, caller=CALLER, services=self.services)
+        return Context(principal=PRINCIPAL, caller=ADMINISTRATOR, services=self.services)
 
     async def call(self, handler: Callable[[Context[Controller], A], Awaitable[R]], request: A) -> R:
         return await handler(self.context, request)

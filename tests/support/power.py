@@ -26,7 +26,8 @@ from svc_actors.controller.tasks.runner import Task, TaskStatus
 from svc_actors.store import Database, Record
 from svc_nodeagent.protocol import DomainState, Hello, StateCause
 from svc_nodeagent.simulated import SimulatedHost
-from tests.support.machine_service import ADMINISTRATOR, SEALER, Fleet, Service, make_fleet, open_service
+from tests.support.callers import ADMINISTRATOR
+from tests.support.machine_service import SEALER, Fleet, Service, make_fleet, open_service
 from tests.support.networking import Hosts
 
 PATIENCE = 15.0

@@ -12,17 +12,11 @@ from svc_actors.controller.traffic.enforcement import enforce
 from svc_actors.controller.traffic.policies import PolicySet, set_policy
 from svc_actors.controller.traffic.policy import GIB, Policy
 from svc_actors.controller.traffic.readings import store_readings
-from svc_actors.store import Caller, Database, Record, Via
+from svc_actors.store import Database, Record
 from svc_nodeagent.protocol import NodeOperation, NodeTraffic, OperationResult, TrafficReading, TrafficResult
+from tests.support.callers import ADMINISTRATOR
 
 NOVEMBER = datetime(2026, 11, 21, 12, tzinfo=UTC)
-ADMINISTRATOR = Caller(
-    actor="admin@example.com",
-    role="administrator",
-    via=Via.TOKEN,
-    request_id="test",
-    operation="plan.traffic",
-)
 
 
 def reading(

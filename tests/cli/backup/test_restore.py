@@ -24,22 +24,10 @@ from svc_actors.store import Database, DatabaseStartError, reachable_urls
 from svc_nodeagent.simulated import SimulatedHost
 from svc_nodeagent.simulated_fleet import Fleet
 from tests.cli.conftest import House, Terminal, opened_house
-from tests.support.stack import free_port
+from tests.support.configuration import local_config
 
 PASSPHRASE = "four words of an operator"
 NODES = 3
-
-
-def config_of(folder: Path) -> ControllerConfig:
-    return ControllerConfig(
-        data_dir=folder,
-        public_host="127.0.0.1",
-        bind_host="127.0.0.1",
-        api_port=free_port(),
-        gateway_port=free_port(),
-        operations_port=free_port(),
-        heartbeat_seconds=0.5,
-    )
 
 
 @pytest.fixture
@@ -146,7 +134,7 @@ async def online(world: World) -> bool:
 async def test_what_hosts_did_since_the_backup_is_neither_doubled_nor_lost(folder: Path) -> None:
     """Twenty machines: fifteen in the backup, of which three are deleted since, one has another address and one is shut
     down; and five that were made since."""
-    config, kept = config_of(folder / "controller"), folder / "kept"
+    config, kept = local_config(folder / "controller"), folder / "kept"
     kept.mkdir()
     old, new = [f"old-{number:02}" for number in range(15)], [f"new-{number}" for number in range(5)]
     async with trio.open_nursery() as nursery:
@@ -217,7 +205,7 @@ async def test_a_folder_that_is_in_use_and_an_archive_that_is_damaged_are_refuse
 
 
 async def test_a_restore_that_was_interrupted_is_not_taken_for_a_controller(folder: Path) -> None:
-    config = config_of(folder / "data")
+    config = local_config(folder / "data")
     config.data_dir.mkdir()
     (config.data_dir / UNFINISHED).touch()
 

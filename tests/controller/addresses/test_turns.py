@@ -29,7 +29,8 @@ from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from tests.controller.addresses.test_hosts import alerts, say
 from tests.support.addresses import Nic, held, make_nics, make_pool, take
-from tests.support.machine_service import ADMINISTRATOR, SEALER, make_fleet, make_node
+from tests.support.callers import ADMINISTRATOR
+from tests.support.machine_service import SEALER, make_fleet, make_node
 
 Call = Callable[[], Awaitable[object]]
 

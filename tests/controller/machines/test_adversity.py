@@ -23,7 +23,8 @@ from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationId, OperationResult
 from tests.controller.machines.test_machine_life import order, refuse, running_machine
-from tests.support.machine_service import ADMINISTRATOR, SEALER, FakeGateway, make_fleet, open_service
+from tests.support.callers import ADMINISTRATOR
+from tests.support.machine_service import SEALER, FakeGateway, make_fleet, open_service
 from tests.support.machines import stage
 
 

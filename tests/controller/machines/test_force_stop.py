@@ -13,7 +13,8 @@ from svc_actors.controller.tasks.runner import TaskStatus
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, NodeOperation, OperationId, OperationResult
 from tests.controller.machines.test_machine_life import order, running_machine
-from tests.support.machine_service import ADMINISTRATOR, FakeGateway, open_service
+from tests.support.callers import ADMINISTRATOR
+from tests.support.machine_service import FakeGateway, open_service
 
 
 @pytest.mark.parametrize("name", ["start", "shutdown", "reboot", "reset"])

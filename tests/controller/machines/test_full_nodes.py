@@ -13,7 +13,8 @@ from svc_actors.controller.nodes.disks import NodeDisks
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent.protocol import Capacity
-from tests.support.machine_service import ADMINISTRATOR, SEALER, make_fleet, make_node
+from tests.support.callers import ADMINISTRATOR
+from tests.support.machine_service import SEALER, make_fleet, make_node
 
 
 def free(gib: float) -> Capacity:

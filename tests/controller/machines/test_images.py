@@ -25,14 +25,9 @@ from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent import outbound
 from svc_nodeagent.protocol import ControllerSource, ImagePull
+from tests.support.callers import ADMINISTRATOR
 from tests.support.machine_api import Api, person
-from tests.support.machine_service import (
-    ADMINISTRATOR,
-    DIGEST,
-    FakeGateway,
-    make_fleet,
-    open_service,
-)
+from tests.support.machine_service import DIGEST, FakeGateway, make_fleet, open_service
 
 HEX256, HEX512 = "ab" * 32, "cd" * 64
 

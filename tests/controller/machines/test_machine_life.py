@@ -21,7 +21,8 @@ from svc_actors.runtime.actor import Ref
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DeleteResult, DomainState, FailureCode, OperationResult, VmCreate
-from tests.support.machine_service import ADMINISTRATOR, FakeGateway, Fleet, Service, make_fleet, open_service
+from tests.support.callers import ADMINISTRATOR
+from tests.support.machine_service import FakeGateway, Fleet, Service, make_fleet, open_service
 
 
 def order(name: str) -> Callable[[Ref[Machine]], Awaitable[Task]]:

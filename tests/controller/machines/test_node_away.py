@@ -19,7 +19,8 @@ from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime.actor import Ref
 from svc_actors.store import Database
 from svc_nodeagent.protocol import FailureCode, OperationResult
-from tests.support.machine_service import ADMINISTRATOR, FakeGateway, Fleet, Service, make_fleet, open_service
+from tests.support.callers import ADMINISTRATOR
+from tests.support.machine_service import FakeGateway, Fleet, Service, make_fleet, open_service
 
 
 @dataclass

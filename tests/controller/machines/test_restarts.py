@@ -13,7 +13,8 @@ from svc_actors.controller.tasks.runner import Ending, Task, TaskRunner, TaskSta
 from svc_actors.store import Database
 from svc_nodeagent.protocol import NodeOperation, OperationId, OperationResult
 from tests.controller.machines.test_machine_life import order
-from tests.support.machine_service import ADMINISTRATOR, SEALER, FakeGateway, make_fleet, open_service
+from tests.support.callers import ADMINISTRATOR
+from tests.support.machine_service import SEALER, FakeGateway, make_fleet, open_service
 
 
 @pytest.mark.parametrize("point", ["before the work", "image.pull", "vm.create", "after the outcome"])

@@ -12,7 +12,8 @@ from svc_actors.controller.machines.creation import create_machine
 from svc_actors.controller.placement.scheduler import Need, place
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
-from tests.support.machine_service import ADMINISTRATOR, SEALER, make_fleet, make_node
+from tests.support.callers import ADMINISTRATOR
+from tests.support.machine_service import SEALER, make_fleet, make_node
 
 
 async def test_parallel_creations_never_promise_more_memory_than_there_is(database: Database) -> None:

@@ -27,7 +27,8 @@ from svc_actors.errors import ErrorCode, ServiceError, conflict, unavailable
 from svc_actors.store import Database
 from svc_nodeagent.protocol import FACTS, FailureCode, NodeInventory, NodeOperation, OperationId, OperationResult
 from tests.controller.machines.test_machine_life import order, running_machine
-from tests.support.machine_service import ADMINISTRATOR, FakeGateway, make_fleet, open_service
+from tests.support.callers import ADMINISTRATOR
+from tests.support.machine_service import FakeGateway, make_fleet, open_service
 
 
 async def new_task(database: Database, op: str = "test.op", *, timeout: float = 60.0, node: UUID | None = None) -> Task:

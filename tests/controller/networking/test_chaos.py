@@ -21,7 +21,8 @@ from svc_actors.errors import ServiceError
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database
 from svc_nodeagent.protocol import FailureCode, NetworkSpec, NodeOperation
-from tests.support.machine_service import ADMINISTRATOR, Fleet
+from tests.support.callers import ADMINISTRATOR
+from tests.support.machine_service import Fleet
 from tests.support.networking import Hosts, NetworkHarness, open_stage
 
 LIVES = 4

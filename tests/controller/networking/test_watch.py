@@ -19,7 +19,7 @@ from svc_actors.controller.tasks.runner import TaskStatus
 from svc_actors.store import Database, Queryable
 from svc_nodeagent.host import Report
 from svc_nodeagent.protocol import FailureCode, NetworkResult, NodeOperation, OperationResult, VmNetApply, VmNetRelease
-from tests.support.machine_service import ADMINISTRATOR
+from tests.support.callers import ADMINISTRATOR
 from tests.support.network_records import Records
 from tests.support.networking import BRISK, Held, Hosts, NetworkHarness, another_node, failing, open_stage, unheard
 

@@ -13,7 +13,7 @@ from svc_actors.controller.machines.power import COOL_DOWN, MOST_FAILURES, is_re
 from svc_actors.controller.machines.states import Order, RestartPolicy
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, FailureCode, StateCause
-from tests.support.machine_service import ADMINISTRATOR
+from tests.support.callers import ADMINISTRATOR
 from tests.support.networking import Held, failing
 from tests.support.power import PowerHarness, open_power
 

@@ -7,7 +7,7 @@ from svc_actors.controller.machines.power import paused_alert
 from svc_actors.controller.machines.states import Order
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, StateCause
-from tests.support.machine_service import ADMINISTRATOR
+from tests.support.callers import ADMINISTRATOR
 from tests.support.power import PowerHarness, open_power
 
 

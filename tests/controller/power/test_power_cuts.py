@@ -10,7 +10,7 @@ from svc_actors.controller.machines.states import Order, RestartPolicy
 from svc_actors.controller.reconcile.power_watch import PowerWatch
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, VmStart
-from tests.support.machine_service import ADMINISTRATOR
+from tests.support.callers import ADMINISTRATOR
 from tests.support.networking import Held
 from tests.support.power import open_power
 

@@ -11,7 +11,7 @@ from svc_actors.controller.tasks.runner import TaskStatus
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, FailureCode
-from tests.support.machine_service import ADMINISTRATOR
+from tests.support.callers import ADMINISTRATOR
 from tests.support.networking import failing
 from tests.support.power import open_power
 

@@ -16,7 +16,7 @@ from svc_actors.controller.reconcile.restored import begin_restored
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import DomainState
-from tests.support.machine_service import ADMINISTRATOR
+from tests.support.callers import ADMINISTRATOR
 from tests.support.networking import Held, NetworkHarness, open_stage
 
 

@@ -13,7 +13,8 @@ from svc_actors.controller.traffic.enforcement import enforce_plan
 from svc_actors.controller.traffic.policies import set_policy
 from svc_actors.controller.traffic.policy import UNLIMITED, Policy, TrafficAction
 from svc_actors.store import Database
-from tests.support.traffic import ADMINISTRATOR, TrafficHarness, make_stage
+from tests.support.callers import ADMINISTRATOR
+from tests.support.traffic import TrafficHarness, make_stage
 
 REPORT, THROTTLE, SUSPEND = TrafficAction
 DECEMBER = datetime(2026, 12, 1, 0, 1, tzinfo=UTC)
