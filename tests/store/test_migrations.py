@@ -13,6 +13,7 @@ import trio
 
 from svc_actors.store import Component, Database, Migration, MigrationError, known_migrations, migrate
 from tests.conftest import Cluster
+from tests.support.schema import schema_of
 
 SINGLE_LIST = Path(__file__).parent / "single_list"
 """The migrations as they were when all components shared one list of numbers."""
@@ -142,7 +143,7 @@ async def test_a_database_of_the_single_list_becomes_what_a_new_one_is_and_keeps
 
     await migrate(single_list)
 
-    assert await _schema(single_list) == await _schema(database)
+    assert await schema_of(single_list) == await schema_of(database)
     assert await single_list.fetchval("SELECT name FROM projects WHERE id = $1", kept) == "kept"
     assert await migrate(single_list) == []
 
@@ -154,29 +155,3 @@ async def test_an_unfinished_or_edited_single_list_is_refused_and_left_as_it_is(
         await migrate(single_list)
 
     assert await single_list.fetchval("SELECT count(*) FROM schema_migration") == 10
-
-
-async def _schema(database: Database) -> list[tuple[object, ...]]:
-    """Columns, constraints, indexes, triggers and functions, as the server writes them."""
-    return [
-        tuple(row.values())
-        for row in await database.fetch(
-            """
-            SELECT 'column', table_name::text, column_name::text,
-                   concat_ws(' ', data_type, is_nullable, column_default, collation_name)
-            FROM information_schema.columns WHERE table_schema = 'public'
-            UNION ALL
-            SELECT 'constraint', conrelid::regclass::text, conname::text, pg_get_constraintdef(oid)
-            FROM pg_constraint WHERE connamespace = 'public'::regnamespace
-            UNION ALL
-            SELECT 'index', tablename::text, indexname::text, indexdef FROM pg_indexes WHERE schemaname = 'public'
-            UNION ALL
-            SELECT 'trigger', tgrelid::regclass::text, tgname::text, pg_get_triggerdef(oid) || tgenabled::text
-            FROM pg_trigger WHERE NOT tgisinternal
-            UNION ALL
-            SELECT 'function', '', proname::text, pg_get_functiondef(oid)
-            FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prokind = 'f'
-            ORDER BY 1, 2, 3, 4
-            """
-        )
-    ]
