@@ -61,10 +61,13 @@ OpenHost = Callable[[OpenStream], AbstractAsyncContextManager[Host]]
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds. A pause is drawn evenly from the half to the whole of the current back-off, which doubles up to
-    `longest_pause` and starts again after a connection that held for `settled_after`."""
+    """Seconds. A pause is drawn evenly from the half to the whole of the current back-off, which grows by `growth` up to
+    `longest_pause` and starts again after a connection that held for `settled_after`. With half as much again each
+    time, the last pause is a third of the outage: whoever waits for a controller that was replaced waits little more
+    than for the controller."""
 
     first_pause: float = 0.5
+    growth: float = 1.5
     longest_pause: float = 15.0
     settled_after: float = 20.0
     stopping: float = 10.0
@@ -191,7 +194,7 @@ class Agent:
             if trio.current_time() - started >= self._patience.settled_after:
                 pause = self._patience.first_pause
             await trio.sleep(pause * self._random.uniform(0.5, 1.0))
-            pause = min(pause * 2, self._patience.longest_pause)
+            pause = min(pause * self._patience.growth, self._patience.longest_pause)
 
     async def _serve(self, connection: Connection) -> None:
         try:

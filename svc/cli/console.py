@@ -2,6 +2,9 @@
 
 The local terminal is raw while connected, so every key goes to the guest but one: Ctrl-] leaves. However it ends, the
 terminal is as it was before.
+
+A connection that is lost without the person's doing (the controller is replaced, the node's agent upgraded, the guest
+restarted) is opened again with a new ticket. What is typed meanwhile goes nowhere: nobody sees what it would do.
 """
 
 from __future__ import annotations
@@ -12,23 +15,29 @@ import sys
 import termios
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
+from typing import Final
 
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
+from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
 from svc.cli.naming import resolve
 from svc.cli.output import say
 from svc.cli.session import Session
-from svc.cli.websocket import open_console
+from svc.cli.websocket import open_console, open_patiently
 
 ESCAPE = b"\x1d"
 _CHUNK = 4096
+_AGAIN_WITHIN: Final = 60.0
+"""Seconds for which a lost console is tried again."""
+_LOST: Final = frozenset({1001, 1006, 4409, 4503})
+"""Close codes after which the machine may have a console again (docs/consoles.md)."""
 
 
 async def console(session: Session, name: str) -> None:
-    """Until the guest's side closes, the person types the escape key, or the terminal goes away."""
+    """Until the machine is off, the person types the escape key, or the terminal goes away."""
     keyboard, screen = sys.stdin.fileno(), sys.stdout.fileno()
     if not os.isatty(keyboard):
         raise Failure(Exit.INVALID, "the console needs a terminal on standard input")
@@ -36,55 +45,95 @@ async def console(session: Session, name: str) -> None:
         vm_id = await resolve(client, session.listing("/vms"), name)
         async with open_console(client, vm_id, "serial") as socket:
             say(f"connected to {name}; Ctrl-] leaves, Enter wakes a silent login prompt", style="dim")
+            # Duplicates: closing a stream closes its descriptor, and the terminal stays ours.
             with _raw_terminal(keyboard), _as_they_were(keyboard, screen):
-                left = await _join(socket, keyboard, screen)
-        reason = socket.closed.reason if socket.closed and not left else None
+                async with (
+                    trio.lowlevel.FdStream(os.dup(keyboard)) as keys,
+                    trio.lowlevel.FdStream(os.dup(screen)) as shown,
+                ):
+                    reason = await _Person(client, vm_id, keys, shown).stay(socket)
     say(f"\nconsole closed{f': {reason}' if reason else ''}", style="dim")
 
 
-async def _join(socket: WebSocketConnection, keyboard: int, screen: int) -> bool:
-    """True when it was this side that left."""
-    left = False
-    # Duplicates: closing a stream closes its descriptor, and the terminal stays ours.
-    async with (
-        trio.lowlevel.FdStream(os.dup(keyboard)) as keys,
-        trio.lowlevel.FdStream(os.dup(screen)) as shown,
-        trio.open_nursery() as nursery,
-    ):
+class _Person:
+    """Somebody at a terminal, and the console that the keys go to just now."""
 
-        async def guest_to_terminal() -> None:
-            try:
-                while True:
-                    message = await socket.get_message()
-                    await shown.send_all(message if isinstance(message, bytes) else message.encode())
-            except (ConnectionClosed, trio.BrokenResourceError):
-                nursery.cancel_scope.cancel()
+    def __init__(self, client: Client, vm_id: str, keys: trio.lowlevel.FdStream, shown: trio.lowlevel.FdStream) -> None:
+        self._client = client
+        self._vm_id = vm_id
+        self._keys = keys
+        self._shown = shown
+        self._socket: WebSocketConnection | None = None
 
-        async def terminal_to_guest() -> None:
-            nonlocal left
+    async def stay(self, socket: WebSocketConnection) -> str | None:
+        """Until the person leaves, or the console ends for good: then, why. Raises `Failure` when a lost one could not
+        be opened again."""
+        reason: str | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_told_to_stop, nursery.cancel_scope)
+            nursery.start_soon(self._until_escape, nursery.cancel_scope)
             try:
-                while typed := await keys.receive_some(_CHUNK):
-                    before, escape, _ = typed.partition(ESCAPE)
-                    if before:
-                        await socket.send_message(before)
-                    if escape:
-                        break
-                left = True
-            except (ConnectionClosed, trio.BrokenResourceError):
-                left = False  # the other task knows why
+                reason = await self._follow(socket)
+            except trio.BrokenResourceError:
+                reason = "the terminal is gone"
             nursery.cancel_scope.cancel()
+        return reason
 
-        async def told_to_stop() -> None:
-            nonlocal left
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
-                async for _ in signals:
-                    left = True
-                    nursery.cancel_scope.cancel()
+    async def _follow(self, socket: WebSocketConnection) -> str | None:
+        lost, reason = await self._show(socket)
+        while lost:
+            await self._tell(f"{reason or 'The connection was lost.'} Connecting again; Ctrl-] leaves.")
+            async with AsyncExitStack() as stack:
+                try:
+                    socket = await open_patiently(stack, self._client, self._vm_id, "serial", within=_AGAIN_WITHIN)
+                except Failure as failure:
+                    if failure.exit_code == Exit.CONFLICT:
+                        return reason  # The machine is off.
+                    raise
+                await self._tell("Connected again.")
+                lost, reason = await self._show(socket)
+        return reason
 
-        nursery.start_soon(told_to_stop)
-        nursery.start_soon(guest_to_terminal)
-        nursery.start_soon(terminal_to_guest)
-    return left
+    async def _show(self, socket: WebSocketConnection) -> tuple[bool, str | None]:
+        """What the guest writes, until the end; gives whether the console may be had again, and what was said then."""
+        self._socket = socket
+        try:
+            while True:
+                message = await socket.get_message()
+                await self._shown.send_all(message if isinstance(message, bytes) else message.encode())
+        except ConnectionClosed:
+            said = socket.closed
+            return said is None or said.code in _LOST, said.reason if said else None
+        finally:
+            self._socket = None
+
+    async def _tell(self, text: str) -> None:
+        # The terminal is raw: a line begins where it is told to.
+        await self._shown.send_all(f"\r\n{text}\r\n".encode())
+
+    async def _until_escape(self, person: trio.CancelScope) -> None:
+        """Also until the terminal is gone."""
+        with suppress(trio.BrokenResourceError):
+            while typed := await self._keys.receive_some(_CHUNK):
+                before, escape, _ = typed.partition(ESCAPE)
+                if before:
+                    await self._type(before)
+                if escape:
+                    break
+        person.cancel()
+
+    async def _type(self, keys: bytes) -> None:
+        if self._socket is None:
+            return
+        try:
+            await self._socket.send_message(keys)
+        except ConnectionClosed:
+            self._socket = None
+
+    async def _until_told_to_stop(self, person: trio.CancelScope) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
+            async for _ in signals:
+                person.cancel()
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """`svc vm vnc NAME`: a machine's screen for any VNC viewer, on a port of this computer's loopback.
 
-Each viewer that connects gets a ticket and a websocket of its own; nothing listens beyond loopback. The port is open to
-whoever uses this computer, so a viewer is let in only if the kernel says that it runs as this user.
+Each viewer that connects gets a ticket and a websocket of its own; nothing listens beyond loopback. RFB begins anew
+with each connection, so a viewer whose console is lost (the controller is replaced) is closed; one that connects then
+is held for as long as the controller or the node is away. The port is open to whoever uses this computer, so a viewer
+is let in only if the kernel says that it runs as this user.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,9 +26,11 @@ from svc.cli.failures import Exit, Failure
 from svc.cli.naming import resolve
 from svc.cli.output import say
 from svc.cli.session import Session
-from svc.cli.websocket import open_console
+from svc.cli.websocket import open_patiently
 
 _CHUNK = 65536
+_PATIENCE: Final = 30.0
+"""Seconds for which a viewer that has connected waits for the controller or the node."""
 _CONNECTIONS: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _IPV6_DIGITS: Final = 32
 
@@ -48,7 +53,9 @@ async def _viewer(client: Client, vm_id: str, viewer: trio.SocketStream) -> None
     async with viewer:
         try:
             require_own(viewer)
-            async with open_console(client, vm_id, "vnc") as socket, trio.open_nursery() as nursery:
+            async with AsyncExitStack() as stack:
+                socket = await open_patiently(stack, client, vm_id, "vnc", within=_PATIENCE)
+                nursery = await stack.enter_async_context(trio.open_nursery())
                 nursery.start_soon(_to_viewer, socket, viewer, nursery.cancel_scope)
                 nursery.start_soon(_to_guest, viewer, socket, nursery.cancel_scope)
         except Failure as failure:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import chain, repeat
+from typing import Final
 from urllib.parse import urlsplit
 
+import trio
 from trio_websocket import (
     ConnectionRejected,
     ConnectionTimeout,
@@ -21,6 +24,8 @@ from svc.cli.profiles import tls_context
 
 _LARGEST_MESSAGE = 1 << 24
 _DEADLINE = 15.0
+_PAUSES: Final = (0.5, 1.0, 2.0)
+"""Seconds between attempts, the last one again and again: a controller that is replaced is away for about five."""
 
 
 @asynccontextmanager
@@ -43,3 +48,19 @@ async def open_console(client: Client, vm_id: str, kind: str) -> AsyncIterator[W
         return  # the far side did not say good-bye; ours is closed all the same
     except (HandshakeError, ConnectionTimeout, OSError) as error:
         raise Failure(Exit.UNAVAILABLE, f"the console cannot be opened: {error or type(error).__name__}") from error
+
+
+async def open_patiently(
+    stack: AsyncExitStack, client: Client, vm_id: str, kind: str, *, within: float
+) -> WebSocketConnection:
+    """As `open_console`, for the length of `stack`, and asked again for `within` seconds while the controller or the
+    node is unavailable: each time with a new ticket, since the one before may be spent. Raises the last `Failure`."""
+    deadline = trio.current_time() + within
+    for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
+        try:
+            return await stack.enter_async_context(open_console(client, vm_id, kind))
+        except Failure as failure:
+            if failure.exit_code != Exit.UNAVAILABLE or trio.current_time() + pause > deadline:
+                raise
+        await trio.sleep(pause)
+    raise AssertionError("the last attempt returns or raises")

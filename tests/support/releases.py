@@ -61,7 +61,11 @@ def launched(data: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """The agent in `data` as its launcher runs it, a process of its own."""
     command = [sys.executable, "-m", "svc_nodeagent.launcher", str(data), *options]
     log = (data / "log").open("a")
-    with log, subprocess.Popen(command, cwd=ROOT / "nodeagent", stderr=log, text=True) as launcher:
+    # In a group of its own, which a test may kill whole.
+    with (
+        log,
+        subprocess.Popen(command, cwd=ROOT / "nodeagent", stderr=log, text=True, start_new_session=True) as launcher,
+    ):
         try:
             yield launcher
         finally:

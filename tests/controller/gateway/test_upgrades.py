@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
@@ -150,6 +151,56 @@ async def test_a_second_order_tries_again_what_was_given_up(rig: GatewayHarness)
         await perform(rig, node, upgrade_to(rig, node, new, order="2"))
 
         assert rig.heard.hellos[-1].release == new.name
+
+
+def cutting_power_once(marker: Path, before: str) -> Callable[[str], str]:
+    """A change that kills launcher and agents, where this line stands, the first time that it is come to."""
+
+    def change(text: str) -> str:
+        [line] = [each for each in text.splitlines() if each.strip() == before]
+        indent = line[: len(line) - len(line.lstrip())]
+        cut = f"{indent}__import__('pathlib').Path({str(marker)!r}).exists() or ("
+        cut += f"__import__('pathlib').Path({str(marker)!r}).touch(), __import__('os').killpg(0, 9))"
+        return text.replace(f"{line}\n", f"{cut}\n{line}\n")
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("whose", "file", "before"),
+    [
+        ("old", "releases.py", "self.switch(trial.release)"),
+        ("new", "cli.py", 'log.info("agent.started", node_id=str(agent.node_id), data=str(folder.path))'),
+        ("new", "upgrade.py", 'log.info("upgrade.accepted", release=self.release)'),
+    ],
+    ids=["trial written", "new one starting", "accepted"],
+)
+async def test_an_upgrade_goes_on_after_a_power_cut_at_any_of_its_steps(
+    rig: GatewayHarness, whose: str, file: str, before: str
+) -> None:
+    node, marker = await rig.new_node(), rig.folder / "power-was-cut"
+    changes = {file: cutting_power_once(marker, before)}
+    old = kept_release(rig.folder / "files", "1.0", wheel_of("1.0", changes if whose == "old" else None))
+    new = kept_release(rig.folder / "files", "2.0", wheel_of("2.0", changes if whose == "new" else None))
+    releases = installed(node.folder.path, old)
+    creation = create()
+
+    async with trio.open_nursery() as nursery:
+        with launched(node.folder.path, "--simulated") as launcher:
+            await until_of_release(rig, old)
+            await rig.gateway.perform(node.node_id, OperationId("create"), creation, timeout=10)
+            nursery.start_soon(perform, rig, node, upgrade_to(rig, node, new))
+            with trio.fail_after(START_SECONDS):
+                killed = await trio.to_thread.run_sync(launcher.wait, abandon_on_cancel=True)
+        with launched(node.folder.path, "--simulated"):  # as systemd does when the host is back
+            await until_of_release(rig, new)
+            stop = VmForceStop(vm_id=creation.machine.vm_id)
+            result = await rig.gateway.perform(node.node_id, OperationId("stop"), stop, timeout=10)
+
+    assert killed == -signal.SIGKILL
+    assert marker.exists()
+    assert getattr(result, "state", None) is DomainState.STOPPED
+    assert (releases.current(), releases.trial(), releases.returned()) == (new.name, None, None)
 
 
 def test_a_crash_at_any_step_of_a_switch_leaves_a_release_to_start(tmp_path: Path) -> None:
