@@ -61,8 +61,8 @@ OpenHost = Callable[[OpenStream], AbstractAsyncContextManager[Host]]
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds. A pause is drawn evenly from the half to the whole of the current back-off, which grows by `growth` up to
-    `longest_pause` and starts again after a connection that held for `settled_after`. With half as much again each
+    """Seconds. A pause is drawn evenly from the half to the whole of the current back-off, which grows by `growth` up
+    to `longest_pause` and starts again after a connection that held for `settled_after`. With half as much again each
     time, the last pause is a third of the outage: whoever waits for a controller that was replaced waits little more
     than for the controller."""
 
