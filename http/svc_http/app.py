@@ -29,12 +29,14 @@ from svc.registry.principal import Access, Principal
 from svc.registry.registry import Entry, Registry
 from svc_actors.errors import invalid
 from svc_actors.store import Caller, Lane, Via, enter_lane
+from svc_actors.tracing import ORIGIN, Origin, Tracer
 from svc_http.credentials import Authenticator, Credentials
 from svc_http.errors import as_service_error, failure, no_such_path, wrong_method
 from svc_http.exchange import JSON_TYPE, MAX_BODY, MAX_PUBLIC_BODY, ClientGoneError, Exchange, Header, Reply
 from svc_http.metrics import Metrics
 from svc_http.routing import Routes
 from svc_http.streaming import Streams
+from svc_http.traces import request_span
 
 API_PREFIX = "/api/v1"
 _MAX_QUERY_FIELDS = 100
@@ -70,6 +72,7 @@ class App(QuartTrio):
             return
         began = time.perf_counter()
         exchange = Exchange(scope, receive, send)
+        ORIGIN.set(Origin(exchange.request_id))
         try:
             if scope["path"].startswith(API_PREFIX + "/"):
                 await self._api.answer(exchange)
@@ -99,17 +102,25 @@ def create_app(
     authenticator: Authenticator,
     origins: Collection[str],
     metrics: Metrics | None = None,
+    tracer: Tracer | None = None,
 ) -> App:
     """The application that serves `registry`, to browsers that show its pages from one of `origins` (each a scheme, a
     host and, but for 443, a port)."""
     credentials = Credentials(authenticator, cookie=registry.realm.session_cookie, origins=origins)
-    return App(Api(registry, services, credentials), metrics or Metrics())
+    return App(Api(registry, services, credentials, tracer), metrics or Metrics())
 
 
 class Api(Generic[ServicesT]):
     """The operations of a registry, over HTTP."""
 
-    def __init__(self, registry: Registry[ServicesT], services: ServicesT, credentials: Credentials) -> None:
+    def __init__(
+        self,
+        registry: Registry[ServicesT],
+        services: ServicesT,
+        credentials: Credentials,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self._tracer = tracer
         self.streams = Streams()
         self._registry = registry
         self._services = services
@@ -132,10 +143,18 @@ class Api(Generic[ServicesT]):
         exchange.operation = entry.operation.name
         if entry.operation.mutates:
             enter_lane(Lane.ORDERS)
+        # The span of a stream of events would end with its reader, in hours.
+        if self._tracer is None or entry.operation.presentation is Presentation.EVENT_STREAM:
+            await self._answer_with(entry, exchange, found.values)
+        else:
+            with request_span(self._tracer, exchange, entry.operation, API_PREFIX):
+                await self._answer_with(entry, exchange, found.values)
+
+    async def _answer_with(self, entry: Entry[ServicesT], exchange: Exchange, values: tuple[str, ...]) -> None:
         effects = Effects()
         reply: Reply | AsyncGenerator[bytes, None]
         try:
-            result = await self._perform(entry, exchange, found.values, effects)
+            result = await self._perform(entry, exchange, values, effects)
             if entry.operation.presentation is Presentation.EVENT_STREAM:
                 reply = await self.streams.open(result)
             else:
@@ -143,7 +162,7 @@ class Api(Generic[ServicesT]):
         except ClientGoneError:
             raise
         except Exception as error:  # noqa: BLE001 - the edge: a defect is logged whole and answered as `internal`
-            reply = failure(as_service_error(error, exchange.request_id), self.failures)
+            reply = failure(as_service_error(error), self.failures)
         if isinstance(reply, tuple):
             status, body, headers = reply
             await exchange.respond(status, body, [*headers, *self._cookies(effects)])

@@ -12,19 +12,21 @@ from pydantic_core import to_json
 
 from svc.registry.failures import Failures
 from svc_actors.errors import ErrorCode, ServiceError, invalid, not_found
+from svc_actors.tracing import request_id
 from svc_http.exchange import JSON_TYPE, Header, Reply
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 
 
 def failure(error: ServiceError, failures: Failures) -> Reply:
-    """Status, body and headers."""
+    """Status, body and headers. Whatever failed, the request's id is among the details."""
     headers: list[Header] = [(b"content-type", JSON_TYPE)]
     if error.details and "retry_after" in error.details:
         headers.append((b"retry-after", str(error.details["retry_after"]).encode()))
     if error.code is ErrorCode.UNAUTHENTICATED:
         headers.append((b"www-authenticate", b"Bearer"))
-    return failures.status(error), to_json({"error": failures.members(error)}, fallback=str), headers
+    members = failures.members(error, request_id())
+    return failures.status(error), to_json({"error": members}, fallback=str), headers
 
 
 def no_such_path(failures: Failures) -> Reply:
@@ -37,9 +39,9 @@ def wrong_method(allowed: str, failures: Failures) -> Reply:
     return 405, body, [*headers, (b"allow", allowed.encode())]
 
 
-def as_service_error(error: Exception, request_id: str) -> ServiceError:
+def as_service_error(error: Exception) -> ServiceError:
     """The error for the caller: what a handler raised, also from inside one or several nurseries. A defect is logged
-    whole, and the caller is told its request id."""
+    whole."""
     if isinstance(error, ServiceError):
         return error
     if isinstance(error, ExceptionGroup):
@@ -49,10 +51,9 @@ def as_service_error(error: Exception, request_id: str) -> ServiceError:
             first = first.exceptions[0]
         if isinstance(first, ServiceError):
             return first
-    log.error("request.crashed", request_id=request_id, exc_info=error)
+    log.error("request.crashed", exc_info=error)
     return ServiceError(
         ErrorCode.INTERNAL,
         "Something went wrong inside the service; it has been logged.",
         hint="Tell the operator the request id.",
-        details={"request_id": request_id},
     )

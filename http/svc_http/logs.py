@@ -19,6 +19,8 @@ from typing import Any, TextIO, cast
 import structlog
 from pydantic_core import to_json
 
+from svc_actors.tracing import ORIGIN
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.logs")
 
 REDACTED = "[redacted]"
@@ -80,11 +82,22 @@ class _Lossy:
 
 
 def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
-    """The line of an event: redacted, without what is None. One step and not a chain, since every request takes it."""
+    """The line of an event: redacted, without what is None, and with the request that it is of. One step and not a
+    chain, since every request takes it."""
     if event.get("exc_info"):
         event = structlog.processors.format_exc_info(logger, method, event)
     line = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": method, **_redacted(event)}
+    if (origin := ORIGIN.get()) is not None:
+        if origin.request_id is not None:
+            line.setdefault("request_id", origin.request_id)
+        if origin.span is not None:
+            line.setdefault("trace_id", origin.span.trace_id)
     return to_json(line, fallback=str).decode()
+
+
+def without_secrets(text: str) -> str:
+    """Without what looks like a token, a ticket or a link that signs in."""
+    return _SECRET_TEXTS.sub(_kept, text) if "svc" in text or "/" in text else text
 
 
 def _redacted(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +108,7 @@ def _redacted(event: Mapping[str, Any]) -> dict[str, Any]:
         if _is_secret(key):
             kept[key] = REDACTED
         elif isinstance(value, str):
-            kept[key] = _SECRET_TEXTS.sub(_kept, value) if "svc" in value or "/" in value else value
+            kept[key] = without_secrets(value)
         elif isinstance(value, dict):
             kept[key] = _redacted(value)
         else:

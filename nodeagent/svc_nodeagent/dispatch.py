@@ -14,14 +14,17 @@ What changes nothing is not written to the disk (`Facts.recorded`): after a rest
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
 import trio
+from structlog.contextvars import bind_contextvars
 
+from svc_nodeagent.calls import note_calls
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import Host, HostError, Report
 from svc_nodeagent.journal import Journal
@@ -33,6 +36,7 @@ from svc_nodeagent.protocol import (
     Done,
     Failed,
     FailureCode,
+    HostCall,
     NodeOperation,
     NodePreflight,
     NodeUpgrade,
@@ -49,9 +53,10 @@ from svc_nodeagent.upgrade import Replaced
 
 UNCLAIMED_AFTER = 60.0
 _MOST_PROGRESS = 1_000
-_MOST_ANSWER_BYTES = MAX_FRAME_BYTES - 4096
-"""A result that fits no frame would end every connection on which it is told."""
+_MOST_ANSWER_BYTES = MAX_FRAME_BYTES - 64 * 1024
+"""The rest is for the calls. A result that fits no frame would end every connection on which it is told."""
 _JOURNAL_RETRY = 5.0
+_TRACE_ID = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 log = structlog.get_logger(__name__)
 
 
@@ -105,6 +110,8 @@ class Dispatcher:
         self._core = core
         self._runs: dict[OperationId, _Run] = {}
         self._outbox: Outbox | None = None
+        self._calls: dict[OperationId, list[HostCall]] = {}
+        """Of operations of a trace that are not acknowledged. They are not journalled: a restart loses them alone."""
         self._changes: dict[str, DomainChanged] = {}
         self._nursery: trio.Nursery | None = None
         self._idle = trio.Event()
@@ -124,7 +131,7 @@ class Dispatcher:
         """Tell this connection from now on, beginning with everything that is not acknowledged."""
         self._outbox = outbox
         for operation_id, outcome in self._journal.outcomes.items():
-            outbox.put(Result(id=operation_id, outcome=outcome))
+            outbox.put(self._result(operation_id, outcome))
         for change in self._changes.values():
             outbox.put(change)
         self._changes.clear()
@@ -138,7 +145,7 @@ class Dispatcher:
             return
         outcome = self._journal.outcomes.get(request.id)
         if outcome is not None:
-            self._tell(Result(id=request.id, outcome=outcome))
+            self._tell(self._result(request.id, outcome))
             return
         self._start(request.id, request)
 
@@ -150,8 +157,10 @@ class Dispatcher:
         elif operation_id not in self._journal.outcomes and not self._stopping:
             self._start(operation_id, None)
 
-    def acknowledge(self, operation_ids: Iterable[OperationId]) -> None:
+    def acknowledge(self, operation_ids: Sequence[OperationId]) -> None:
         self._journal.acknowledge(operation_ids)
+        for operation_id in operation_ids:
+            self._calls.pop(operation_id, None)
 
     def domain_changed(self, change: DomainChanged) -> None:
         if self._outbox is not None:
@@ -184,6 +193,10 @@ class Dispatcher:
 
     async def _execute(self, request: Request, run: _Run) -> None:
         durable = request.operation.facts.recorded
+        bind_contextvars(**_log_fields(request))
+        if request.traceparent is not None:
+            self._calls[request.id] = note_calls()
+        began = trio.current_time()
         try:
             if request.id in self._journal.begun:
                 if not request.operation.facts.repeatable:
@@ -208,6 +221,9 @@ class Dispatcher:
                 return  # Begun, in the journal: the next process is asked for it again, and answers.
             fault_point("agent.performed")
             await self._end(request.id, outcome, durable=durable)
+            if durable:
+                seconds = round(trio.current_time() - began, 3)
+                log.info("operation.ended", op=request.operation.op, outcome=_in_a_word(outcome), seconds=seconds)
         finally:
             self._over(request.id)
 
@@ -280,11 +296,28 @@ class Dispatcher:
                 log.error("journal.not_written", error=str(error), operation_id=operation_id)
                 await trio.sleep(_JOURNAL_RETRY)
         fault_point("agent.journalled")
-        self._tell(Result(id=operation_id, outcome=outcome))
+        self._tell(self._result(operation_id, outcome))
+
+    def _result(self, operation_id: OperationId, outcome: Outcome) -> Result:
+        return Result(id=operation_id, outcome=outcome, calls=tuple(self._calls.get(operation_id, ())))
 
     def _tell(self, frame: UpFrame) -> None:
         if self._outbox is not None:
             self._outbox.put(frame)
+
+
+def _log_fields(request: Request) -> dict[str, str]:
+    """What every line of the log says that is written for this request."""
+    fields = {"operation_id": str(request.id)}
+    if request.request_id is not None:
+        fields["request_id"] = request.request_id
+    if request.traceparent is not None and (trace_id := _TRACE_ID.match(request.traceparent)) is not None:
+        fields["trace_id"] = trace_id[1]
+    return fields
+
+
+def _in_a_word(outcome: Outcome) -> str:
+    return outcome.code.value if isinstance(outcome, Failed) else outcome.outcome
 
 
 def _answer(operation: NodeOperation, result: OperationResult) -> Outcome:

@@ -17,6 +17,7 @@ from uuid import UUID
 import trio
 from pydantic import Field
 
+from svc_nodeagent.calls import host_call
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.protocol import (
@@ -238,7 +239,8 @@ class SimulatedHost:
         if self._random.random() < self.behaviour.failure_rate:
             raise HostError(FailureCode.HOST, f"A simulated failure of {operation.op}.", "Try again.")
         fault_point("simulated.before")
-        result = await self._carry_out(operation)
+        with host_call(f"simulated {operation.op}"):
+            result = await self._carry_out(operation)
         self.performed.append(operation)
         fault_point("simulated.after")
         return result

@@ -130,7 +130,13 @@ class Client:
         hint = error.get("hint")
         if code is ErrorCode.UNAUTHENTICATED and (not hint or self.profile.token is None):
             hint = f"sign in with `svc login {self.profile.url}`"
-        raise Failure(EXIT_BY_CODE[code], str(error["message"]), hint, fields=_fields(error.get("details")))
+        raise Failure(
+            EXIT_BY_CODE[code],
+            str(error["message"]),
+            hint,
+            fields=_fields(error.get("details")),
+            request_id=response.headers.get("x-request-id"),
+        )
 
     def _unreachable(self, error: httpx.TransportError, *, sent: bool = False) -> Failure:
         if certificate_refused(error):

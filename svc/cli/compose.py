@@ -23,6 +23,7 @@ from svc.cli.figures import LoopLag, watch_controller
 from svc.cli.machine_consoles import MachineConsoles
 from svc.cli.retention import keep_retention
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
+from svc.cli.traces import open_tracing
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.defaults import seed_defaults
@@ -68,6 +69,7 @@ from svc_actors.store import (
     keep_running,
     prepare_schema,
 )
+from svc_actors.tracing import ORIGIN, Tracer
 from svc_console.routes import add_console_routes
 from svc_http.app import App, create_app
 from svc_http.certificates import Certificates, TlsFiles
@@ -109,11 +111,16 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
         exclusive(database, "controller"),
         _schema(urls),
         _guarded(database, disk),
-        open_services(config, database) as services,
+        open_tracing(config, environ) as tracing,
+        open_services(config, database, tracing.tracer if tracing is not None else None) as services,
     ):
         certificate = services.authority.server_certificate(config.data_dir, config.public_host)
         app = create_app(
-            controller_registry(), services, authenticator=Authentication(database, REALM), origins=config.origins
+            controller_registry(),
+            services,
+            authenticator=Authentication(database, REALM),
+            origins=config.origins,
+            tracer=tracing.tracer if tracing is not None else None,
         )
         stop = trio.Event()
         add_console_routes(
@@ -131,6 +138,8 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
         certificates = Certificates(shown, {certificate.node_name: own})
         lag = LoopLag()
         watch_controller(app, services, certificates, lag, disk)
+        if tracing is not None:
+            tracing.watch(app.metrics)
         checks = {"database": database_check(database)}
         if disk is not None:
             checks["disk"] = disk.check
@@ -181,7 +190,9 @@ async def _schema(urls: DatabaseUrls) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def open_services(config: ControllerConfig, database: Database) -> AsyncIterator[Controller]:
+async def open_services(
+    config: ControllerConfig, database: Database, tracer: Tracer | None = None
+) -> AsyncIterator[Controller]:
     """What operations use, running: actors, gateway, tasks, events. No listener but the gateway's."""
     sealer = Sealer.from_file(config.data_dir / "secret.key")
     authority = await Authority.open(database, sealer)
@@ -189,7 +200,10 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
     outbox = Outbox(sealer, config.mail, config.public_url)
     events = EventLog(database, alert=loop_alerts.notice)
-    async with ActorSystem.open(on_alert=alerts.notice, carried=(LANE,)) as actors, trio.open_nursery() as nursery:
+    async with (
+        ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
+        trio.open_nursery() as nursery,
+    ):
         watch = NodeWatch(
             actors,
             database,
@@ -213,7 +227,7 @@ async def open_services(config: ControllerConfig, database: Database) -> AsyncIt
         watch.watch(gateway)
         networks = NetworkWatch(database, gateway, alert=loop_alerts.notice)
         probe = NetworkProbe(database, gateway, actors, watch.recheck)
-        tasks = TaskRunner(database, gateway, alert=loop_alerts.notice)
+        tasks = TaskRunner(database, gateway, alert=loop_alerts.notice, tracer=tracer)
         install_machines(database, sealer, tasks, actors, ImageSources(database, gateway.offer_file), watch.recheck)
         node_services = NodeServices(database, gateway, authority)
         actors.register(Node, lambda _: Node(node_services), idle_after=NODE_IDLE_AFTER)

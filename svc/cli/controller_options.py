@@ -49,6 +49,19 @@ _OPTIONS = (
     click.option("--gateway-port", default=8444, show_default=True),
     click.option("--operations-port", default=8445, show_default=True, help="Loopback: /metrics and /healthz."),
     click.option("--heartbeat", default=5.0, show_default=True, help="Seconds between the heartbeats of nodes."),
+    click.option(
+        "--otlp-endpoint",
+        envvar=["SVC_CONTROLLER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
+        help="A collector of traces, by OTLP over HTTP: http://127.0.0.1:4318 (docs/monitoring.md).",
+    ),
+    click.option(
+        "--trace-ratio",
+        envvar=["SVC_CONTROLLER_TRACE_RATIO", "OTEL_TRACES_SAMPLER_ARG"],
+        type=click.FloatRange(0.0, 1.0),
+        default=1.0,
+        show_default=True,
+        help="The part of the traces that is kept.",
+    ),
 )
 CONTEXT = {"auto_envvar_prefix": "SVC_CONTROLLER"}
 """The context settings of a command with these options."""
@@ -88,6 +101,8 @@ def _config(
     gateway_port: int,
     operations_port: int,
     heartbeat: float,
+    otlp_endpoint: str | None,
+    trace_ratio: float,
 ) -> ControllerConfig:
     if (certificate is None) is not (certificate_key is None):
         raise Failure(Exit.INVALID, "A certificate needs its key, and a key its certificate: give both, or none.")
@@ -99,6 +114,8 @@ def _config(
         gateway_port=gateway_port,
         operations_port=operations_port,
         heartbeat_seconds=heartbeat,
+        otlp_endpoint=otlp_endpoint or None,
+        trace_ratio=trace_ratio,
         certificate=(certificate, certificate_key) if certificate and certificate_key else None,
         further_origins=tuple(origin.rstrip("/") for origin in origins),
     )

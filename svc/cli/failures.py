@@ -40,20 +40,30 @@ EXIT_BY_CODE = {code: Exit[code.name] for code in ErrorCode}
 class Failure(click.ClickException):
     """An error for the person at the terminal: the message, and what to do about it. Written to stderr.
 
-    `fields` are the problems with single parameters, by the name that the API gives them."""
+    `fields` are the problems with single parameters, by the name that the API gives them; `request_id` is what the
+    service's logs know the refused request by."""
 
     def __init__(
-        self, exit_code: Exit, message: str, hint: str | None = None, *, fields: Mapping[str, str] | None = None
+        self,
+        exit_code: Exit,
+        message: str,
+        hint: str | None = None,
+        *,
+        fields: Mapping[str, str] | None = None,
+        request_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.exit_code = int(exit_code)  # type: ignore[misc] # click reads it from the instance
         self.hint = hint
         self.fields = dict(fields or {})
+        self.request_id = request_id
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"svc: {self.message}", err=True)
         if self.hint:
             click.echo(f"     {self.hint}", err=True)
+        if self.request_id:
+            click.echo(f"     request {self.request_id}", err=True)
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -216,7 +216,8 @@ def _in_words_of_flags(failure: Failure, operation: OperationDescription) -> Fai
             return failure
         flag = name.upper() if name in operation.positional else flag_of(parameter)
         problems.append(f"{flag}{'.' + rest if rest else ''}: {problem}")
-    return Failure(Exit(failure.exit_code), "\n     ".join(problems) or failure.message, hint)
+    message = "\n     ".join(problems) or failure.message
+    return Failure(Exit(failure.exit_code), message, hint, request_id=failure.request_id)
 
 
 def _flags_for_fields(text: str, operation: OperationDescription) -> str:

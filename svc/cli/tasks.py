@@ -59,7 +59,8 @@ def check(task: dict[str, Any]) -> None:
         what = f"{task['op']} of {task['resource_name']} was cancelled"
         if task["status"] == "failed":
             what = f"{task['op']} of {task['resource_name']} failed"
-        raise Failure(Exit.TASK_FAILED, f"{what}: {why}{code}", f"its log: svc task log {task['id']}")
+        hint = f"its log: svc task log {task['id']}"
+        raise Failure(Exit.TASK_FAILED, f"{what}: {why}{code}", hint, request_id=task.get("request_id"))
 
 
 async def _print_log(client: Client, task_id: str, after: int, console: Console) -> int:

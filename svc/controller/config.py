@@ -32,6 +32,11 @@ class ControllerConfig:
     mail: MailSettings | None = None
     """Where mail is handed over; without it the service sends none."""
 
+    otlp_endpoint: str | None = None
+    """Of a collector of traces, by OTLP over HTTP: http://collector:4318. Without it nothing is traced."""
+    trace_ratio: float = 1.0
+    """The part of the traces that is kept."""
+
     @property
     def public_url(self) -> str:
         return f"https://{self.url_host}:{self.api_port}"

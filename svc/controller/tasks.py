@@ -36,7 +36,7 @@ _SORTABLE: Sortable = {
 
 class TaskModel(Model):
     """`error_code` and `error_message` say why a task failed; `error_message` alone why it was cancelled. `node_id` is
-    for staff and administrators."""
+    for staff and administrators. `request_id` is of the request that asked for it, as logs and audit have it."""
 
     id: UUID
     op: str
@@ -56,6 +56,7 @@ class TaskModel(Model):
     started_at: datetime | None
     ended_at: datetime | None
     deadline_at: datetime | None
+    request_id: str | None = None
 
     @classmethod
     def of(cls, task: Task, principal: Principal) -> TaskModel:
@@ -78,6 +79,7 @@ class TaskModel(Model):
             started_at=task.started_at,
             ended_at=task.ended_at,
             deadline_at=task.deadline_at,
+            request_id=task.request_id,
         )
 
 

@@ -30,7 +30,7 @@ class PanelErrorEnvelope(Model):
 class PanelFailures(Failures):
     """Exactly `code`, `message` and `hint`."""
 
-    def members(self, error: ServiceError) -> dict[str, object]:
+    def members(self, error: ServiceError, request_id: str | None) -> dict[str, object]:
         return {"code": self.code(error.code).value, "message": error.message, "hint": error.hint or ""}
 
 

@@ -15,7 +15,7 @@ from svc_actors.errors import ErrorCode, ServiceError
 
 
 class ErrorBody(Model):
-    """`hint` says what to do about it; `details` are facts for a program."""
+    """`hint` says what to do about it; `details` are facts for a program, `request_id` always among them."""
 
     code: ErrorCode
     message: str
@@ -49,11 +49,14 @@ class Failures:
     def status(self, error: ServiceError) -> int:
         return self.statuses[self.code(error.code)]
 
-    def members(self, error: ServiceError) -> dict[str, object]:
-        """The members of `error` in the envelope."""
+    def members(self, error: ServiceError, request_id: str | None) -> dict[str, object]:
+        """The members of `error` in the envelope; `request_id` is by which the logs know the request."""
         members: dict[str, object] = {"code": self.code(error.code).value, "message": error.message}
         if error.hint is not None:
             members["hint"] = error.hint
-        if error.details is not None:
-            members["details"] = error.details
+        details = dict(error.details or {})
+        if request_id is not None:
+            details["request_id"] = request_id
+        if details:
+            members["details"] = details
         return members

@@ -33,6 +33,7 @@ from svc_actors.allowance import Allowance, Allowances
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated, unavailable
 from svc_actors.runtime import ActorUnavailable, Draining, MailboxFull
 from svc_actors.store import DISK_FULL, Outcome, Target, Transaction, audit, disk_full
+from svc_actors.tracing import Attributes, Kind, current_span, in_span
 
 SUPPORT_SESSION_REFUSAL = "a support session can look, not act"
 """In the specification's own words."""
@@ -42,6 +43,8 @@ _ANONYMOUS_ROWS_PER_MINUTE = 120
 _REFUSED_ROWS_OF_A_PRINCIPAL = 120
 """Audit rows a minute: 300 refused calls a second would be 47 GB of rows a day. The request log has every call."""
 _NAME = re.compile(r"[a-z][a-z_]*(\.[a-z][a-z_]*)+")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_NOTHING: Attributes = {}
 _SEGMENT = re.compile(r"[a-z0-9.-]+|{\w+}")
 _NOT_BEGUN = (MailboxFull, ActorUnavailable, Draining)
 """What an actor that takes no messages now says: nothing was done, and the next try may find it ready."""
@@ -106,6 +109,11 @@ class Registry(Generic[ServicesT]):
         for a name that is not of this registry.
         """
         entry = self._entries[name]
+        told = _NOTHING if current_span() is None else _ids(entry.operation, context, parameters)
+        with in_span(name, Kind.INTERNAL, told):
+            return await self._execute(entry, context, parameters)
+
+    async def _execute(self, entry: Entry[ServicesT], context: Context[ServicesT], parameters: Parameters) -> Any:
         try:
             authorise(entry.operation, context.principal, self.realm.scopes)
             if context.services.database.disk_full and _needs_space(entry.operation):
@@ -154,6 +162,18 @@ def _needs_space(operation: Operation[Any, Any, Any]) -> bool:
     """Whether an operation is refused while the database's disk is full. Whoever is to free space must be able to sign
     in and to delete."""
     return operation.mutates and operation.access is not Access.PUBLIC and operation.route.method is not Method.DELETE
+
+
+def _ids(operation: Operation[Any, Any, Any], context: Context[Any], parameters: Parameters) -> Attributes:
+    """Who asks and of what, by ids: other values of a path may be names, or secret."""
+    told = {}
+    for name, value in parameters.path.items():
+        if _UUID.fullmatch(value):
+            kind = operation.target_kind if name == "id" else name.removesuffix("_id")
+            told[f"svc.{kind}.id"] = value
+    if context.principal.user_id is not None:
+        told["user.id"] = str(context.principal.user_id)
+    return told
 
 
 async def _record_refusal(

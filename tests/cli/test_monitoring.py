@@ -23,8 +23,10 @@ ELSEWHERE = {
     "svc_database_disk_free_bytes",
     "svc_database_disk_reserve_bytes",
     "svc_database_disk_full",
+    "svc_trace_spans_exported_total",
+    "svc_trace_spans_dropped_total",
 }
-"""Figures of a process of its own, and of the embedded database: this controller has neither."""
+"""Figures of a process of its own, of the embedded database and of traces: this controller has none of these."""
 
 
 async def scrape(house: House) -> str:

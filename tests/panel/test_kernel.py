@@ -73,7 +73,7 @@ def test_its_document_has_sign_in_and_its_own_seven_codes() -> None:
 def test_no_error_leaves_it_with_a_code_or_member_of_another_service(code: ErrorCode) -> None:
     error = ServiceError(code, "What happened.", details={"of": "no concern"})
 
-    members = REALM.failures.members(error)
+    members = REALM.failures.members(error, "4f3a")
 
     assert set(members) == {"code", "message", "hint"}
     assert members["code"] in {c.value for c in REALM.failures.statuses}

@@ -25,6 +25,7 @@ from svc_actors.store.lanes import LANE, Lane, Places
 from svc_actors.store.listening import Notification, listening
 from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.transactions import Session, Statements, Transaction, bounded, transaction_on
+from svc_actors.tracing import Kind, current_span, in_span
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ _ATTEMPTS, _FIRST_BACK_OFF = 8, 0.004
 _TRUSTED_IDLE = 0.05
 _RECONNECT_PAUSE = 0.05
 _WATCH_PERIOD = 1.0
+_MOST_TRACED_SQL = 500
 
 
 @dataclass(frozen=True)
@@ -140,12 +142,13 @@ class Database(Statements):
         `InFailedSQLTransactionError` when the block swallowed the error of a statement, so that nothing was committed.
         Raises `Collision` when the server undid it for the sake of another: `transact` repeats it then.
         """
-        places, connection = await self._acquire()
-        try:
-            async with transaction_on(connection, self.announcements.publish) as transaction:
-                yield transaction
-        finally:
-            self._release(places, connection)
+        with in_span("transaction", Kind.CLIENT, {"db.system.name": "postgresql"}):
+            places, connection = await self._acquire()
+            try:
+                async with transaction_on(connection, self.announcements.publish) as transaction:
+                    yield transaction
+            finally:
+                self._release(places, connection)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
@@ -182,6 +185,19 @@ class Database(Statements):
             return await self._again(lambda: self._perform_once(sql, call, timeout))
 
     async def _perform_once(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
+        if current_span() is None:
+            return await self._perform_alone(sql, call, timeout)
+        text = " ".join(sql.split())
+        operation = text.partition(" ")[0].upper()
+        told = {
+            "db.system.name": "postgresql",
+            "db.operation.name": operation,
+            "db.query.text": text[:_MOST_TRACED_SQL],
+        }
+        with in_span(operation, Kind.CLIENT, told):
+            return await self._perform_alone(sql, call, timeout)
+
+    async def _perform_alone(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
         places, connection = await self._acquire()
         try:
             return await bounded(connection, call, timeout, alone=sql)

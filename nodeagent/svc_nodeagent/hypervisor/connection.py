@@ -25,6 +25,7 @@ import libvirt
 import structlog
 import trio
 
+from svc_nodeagent.calls import host_call
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.libvirt_loop import EVENT_LOOP
 from svc_nodeagent.hypervisor.programs import run_program
@@ -98,11 +99,18 @@ class Connection:
         """`busy`: calls inside libvirt now, the abandoned ones that never returned among them."""
         return {"busy": int(self._limiter.borrowed_tokens), "threads": int(self._limiter.total_tokens)}
 
-    async def call(self, work: Callable[[Libvirt], T], *, timeout: float = CALL_TIMEOUT_SECONDS) -> T:
+    async def call(
+        self, work: Callable[[Libvirt], T], *, name: str = "libvirt", timeout: float = CALL_TIMEOUT_SECONDS
+    ) -> T:
         """Run `work(connection)` in a thread. After `timeout` seconds, or when the caller is cancelled, it is
-        abandoned, and may still take effect.
+        abandoned, and may still take effect. `name` is what traces and logs call it: libvirt's own name of the call
+        that matters in it.
 
         Raises `ConnectionLost` when there is no connection within `CALL_TIMEOUT_SECONDS`."""
+        with host_call(name):
+            return await self._call(work, name, timeout)
+
+    async def _call(self, work: Callable[[Libvirt], T], name: str, timeout: float) -> T:
         began = trio.current_time()
         connection = await self._connected(min(timeout, CALL_TIMEOUT_SECONDS))
         with trio.CancelScope(deadline=began + timeout):
@@ -114,7 +122,8 @@ class Connection:
                 raise self._translated(error, connection) from error
             finally:
                 if (seconds := trio.current_time() - began) >= SLOW_SECONDS:
-                    log.warning("libvirt.slow", seconds=round(seconds, 1), hint="The node's preflight may say why.")
+                    hint = "The node's preflight may say why."
+                    log.warning("libvirt.slow", call=name, seconds=round(seconds, 1), hint=hint)
         if self._connection is None:
             raise ConnectionLost(self._last_error)
         raise HostError(

@@ -41,34 +41,40 @@ class Guests:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def on_domain(self, vm_id: UUID, work: Callable[[Any], T], *, timeout: float = PATIENT) -> T:
-        """Have `work` call libvirt on the guest's domain, in a thread. Raises `LibvirtError`; the other methods are
-        the calls whose errors mean something else than that the call failed."""
+    async def on_domain(self, vm_id: UUID, name: str, work: Callable[[Any], T], *, timeout: float = PATIENT) -> T:
+        """Have `work` call libvirt on the guest's domain, in a thread; `name` as in `Connection.call`. Raises
+        `LibvirtError`; the other methods are the calls whose errors mean something else than that the call failed."""
         return await self._connection.call(
-            lambda connection: work(connection.lookupByUUIDString(str(vm_id))), timeout=timeout
+            lambda connection: work(connection.lookupByUUIDString(str(vm_id))), name=name, timeout=timeout
         )
 
     async def state(self, vm_id: UUID) -> DomainState:
         try:
-            return await self.on_domain(vm_id, lambda domain: domain_state(*domain.state()))
+            return await self.on_domain(vm_id, "virDomainGetState", lambda domain: domain_state(*domain.state()))
         except LibvirtError as error:
             if error.number == libvirt.VIR_ERR_NO_DOMAIN:
                 return DomainState.ABSENT
             raise
 
     async def define(self, xml: str) -> None:
-        await self._connection.call(lambda connection: connection.defineXML(xml), timeout=PATIENT)
+        await self._connection.call(
+            lambda connection: connection.defineXML(xml), name="virDomainDefineXML", timeout=PATIENT
+        )
 
     async def press_power_button(self, vm_id: UUID) -> None:
         try:
-            await self.on_domain(vm_id, lambda domain: domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN))
+            await self.on_domain(
+                vm_id,
+                "virDomainShutdownFlags",
+                lambda domain: domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN),
+            )
         except LibvirtError:
             if await self.state(vm_id) is DomainState.RUNNING:  # else it went off between the look and the press
                 raise
 
     async def start(self, vm_id: UUID) -> None:
         try:
-            await self.on_domain(vm_id, lambda domain: domain.create())
+            await self.on_domain(vm_id, "virDomainCreate", lambda domain: domain.create())
         except LibvirtError as error:
             if await self.state(vm_id) is DomainState.RUNNING:
                 return
@@ -77,7 +83,9 @@ class Guests:
     async def is_transient(self, vm_id: UUID) -> bool:
         """Whether it runs and its definition is gone: it would vanish when it goes off."""
         try:
-            return await self.on_domain(vm_id, lambda domain: bool(domain.isActive() and not domain.isPersistent()))
+            return await self.on_domain(
+                vm_id, "virDomainIsPersistent", lambda domain: bool(domain.isActive() and not domain.isPersistent())
+            )
         except LibvirtError as error:
             if error.number == libvirt.VIR_ERR_NO_DOMAIN:
                 return False
@@ -92,7 +100,7 @@ class Guests:
             domain.resume()
             return True
 
-        return await self.on_domain(vm_id, resume, timeout=CALL_TIMEOUT_SECONDS)
+        return await self.on_domain(vm_id, "virDomainResume", resume, timeout=CALL_TIMEOUT_SECONDS)
 
     async def destroy(self, vm_id: UUID) -> None:
         def destroy(domain: Any) -> None:
@@ -100,7 +108,7 @@ class Guests:
                 domain.destroyFlags(libvirt.VIR_DOMAIN_DESTROY_DEFAULT)
 
         try:
-            await self.on_domain(vm_id, destroy)
+            await self.on_domain(vm_id, "virDomainDestroyFlags", destroy)
         except LibvirtError as error:
             if error.number not in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
                 raise
@@ -113,7 +121,7 @@ class Guests:
             | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
         )
         try:
-            await self.on_domain(vm_id, lambda domain: domain.undefineFlags(flags))
+            await self.on_domain(vm_id, "virDomainUndefineFlags", lambda domain: domain.undefineFlags(flags))
         except LibvirtError as error:
             if error.number != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
@@ -126,7 +134,7 @@ class Guests:
             domain.setUserPassword(account, password_hash, libvirt.VIR_DOMAIN_PASSWORD_ENCRYPTED)
 
         try:
-            await self.on_domain(vm_id, set_password, timeout=GUEST_AGENT_SECONDS + 15)
+            await self.on_domain(vm_id, "virDomainSetUserPassword", set_password, timeout=GUEST_AGENT_SECONDS + 15)
         except LibvirtError as error:
             raise _password_failed(error, account) from error
 
@@ -168,15 +176,19 @@ class Guests:
                 raise ValueError(f"the guest's agent answered {len(said)} bytes to {command}")
             return said
 
-        return answer.model_validate_json(await self.on_domain(vm_id, ask, timeout=_TELL_ANSWER_SECONDS + 2))
+        said = await self.on_domain(vm_id, f"guest agent {command}", ask, timeout=_TELL_ANSWER_SECONDS + 2)
+        return answer.model_validate_json(said)
 
     async def domain_xml(self, vm_id: UUID) -> str:
-        return await self.on_domain(vm_id, lambda domain: str(domain.XMLDesc()), timeout=CALL_TIMEOUT_SECONDS)
+        return await self.on_domain(
+            vm_id, "virDomainGetXMLDesc", lambda domain: str(domain.XMLDesc()), timeout=CALL_TIMEOUT_SECONDS
+        )
 
     async def open_screen(self, vm_id: UUID) -> int:
         """A descriptor connected to the guest's VNC server, which it regards as authenticated."""
         return await self.on_domain(
             vm_id,
+            "virDomainOpenGraphicsFD",
             lambda domain: int(domain.openGraphicsFD(0, libvirt.VIR_DOMAIN_OPEN_GRAPHICS_SKIPAUTH)),
             timeout=CALL_TIMEOUT_SECONDS,
         )

@@ -33,6 +33,7 @@ import httpx
 import trio
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from svc_nodeagent.calls import host_call
 from svc_nodeagent.durable import PARTIAL_SUFFIX, write_whole
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, OpenStream, Report
@@ -214,6 +215,7 @@ class ImageCache:
         hasher = hashlib.new(spec.digest_algorithm)
         have = await in_thread(_hash_file, partial, hasher)
         async with AsyncExitStack() as stack:
+            stack.enter_context(host_call("download image"))
             try:
                 reader: _Reader = await stack.enter_async_context(self._source(spec, have))
                 if reader.offset != have:

@@ -46,7 +46,7 @@ NO_EMULATOR = Emulator(UNKNOWN, UNKNOWN, ())
 
 
 async def emulator(connection: Connection) -> Emulator:
-    return await connection.call(_emulator, timeout=PATIENT)
+    return await connection.call(_emulator, name="virConnectGetCapabilities", timeout=PATIENT)
 
 
 async def facts(emulator: Emulator, acceleration: Acceleration, naming: Naming, bridge: str | None = None) -> NodeFacts:
@@ -90,7 +90,7 @@ async def domains(connection: Connection, naming: Naming) -> tuple[ObservedDomai
         found = (_observed(domain, naming) for domain in connected.listAllDomains())
         return tuple(sorted((domain for domain in found if domain is not None), key=lambda domain: domain.name))
 
-    return await connection.call(observe)
+    return await connection.call(observe, name="virConnectListAllDomains")
 
 
 def retained_disks(folders: Folders) -> tuple[str, ...]:

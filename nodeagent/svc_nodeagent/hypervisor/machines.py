@@ -229,7 +229,7 @@ class Machines:
     async def reset(self, vm_id: UUID) -> DomainResult:
         self._order(vm_id, "the reset")
         async with self._steps(vm_id):
-            await self._guests.on_domain(vm_id, lambda domain: domain.reset(0))
+            await self._guests.on_domain(vm_id, "virDomainReset", lambda domain: domain.reset(0))
             return await self._result(vm_id)
 
     async def delete(self, vm_id: UUID, *, destroy_disks: bool) -> DeleteResult:

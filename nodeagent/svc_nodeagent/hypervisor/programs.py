@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 import trio
 
+from svc_nodeagent.calls import host_call
 from svc_nodeagent.host import HostError
 from svc_nodeagent.protocol import FailureCode
 
@@ -64,7 +65,13 @@ async def try_program(
 ) -> tuple[int, bytes, str]:
     """As `run_program`, for a program whose status is an answer: (status, output, error)."""
     program = str(arguments[0])
-    command: Sequence[str] = [str(argument) for argument in arguments]
+    with host_call(f"run {Path(program).name}"):
+        return await _try_program(program, [str(argument) for argument in arguments], stdin, timeout, run_as)
+
+
+async def _try_program(
+    program: str, command: Sequence[str], stdin: bytes | None, timeout: float, run_as: RunAs | None
+) -> tuple[int, bytes, str]:
     with trio.move_on_after(timeout) as deadline:
         try:
             done = await trio.run_process(

@@ -10,7 +10,18 @@ from pydantic import Field, TypeAdapter
 
 from svc_nodeagent.protocol.operations import NodeOperation
 from svc_nodeagent.protocol.results import Capacity, OperationResult
-from svc_nodeagent.protocol.values import MANY, DomainState, FailureCode, Id, Name, Pem, StateCause, Text, Wire
+from svc_nodeagent.protocol.values import (
+    MANY,
+    MOST_CALLS,
+    DomainState,
+    FailureCode,
+    Id,
+    Name,
+    Pem,
+    StateCause,
+    Text,
+    Wire,
+)
 from svc_nodeagent.protocol.versions import Since
 
 
@@ -27,10 +38,15 @@ class Welcome(Wire):
 
 
 class Request(Wire):
+    """`request_id` is of the request to the controller that this is done for: the agent's log names it. `traceparent`
+    (W3C Trace Context) is the span of it, where somebody keeps the trace: the result tells its `calls` then."""
+
     frame: Literal["request"] = "request"
     id: Id
     operation: NodeOperation
     timeout_seconds: float
+    request_id: Annotated[Name | None, Since(4)] = None
+    traceparent: Annotated[Name | None, Since(4)] = None
 
 
 class Cancel(Wire):
@@ -103,12 +119,24 @@ class Failed(Wire):
 Outcome = Annotated[Succeeded | Failed, Field(discriminator="outcome")]
 
 
+class HostCall(Wire):
+    """Something that the host was asked for: a call of libvirt, a program, a download. `at` is by the node's clock.
+    `error` is what went wrong, in a word."""
+
+    name: Name
+    at: datetime
+    seconds: float = Field(ge=0, le=1e6)
+    error: Name | None = None
+
+
 class Result(Wire):
-    """Sent again on every new connection until acknowledged."""
+    """Sent again on every new connection until acknowledged. `calls` are the first of those that were made, of an
+    operation that came with a `traceparent`."""
 
     frame: Literal["result"] = "result"
     id: Id
     outcome: Outcome
+    calls: Annotated[tuple[HostCall, ...], Since(4), Field(max_length=MOST_CALLS)] = ()
 
 
 class DomainChanged(Wire):

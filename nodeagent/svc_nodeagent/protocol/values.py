@@ -17,6 +17,8 @@ MOST_TEXT = 4_096
 """Characters of a sentence for people; what is longer is cut."""
 MANY = 20_000
 """Entries of a list of machines, addresses or readings: a frame holds no more records of 200 bytes."""
+MOST_CALLS = 64
+"""Calls of the host that a result tells: a creation makes some 30."""
 FEW = 1_024
 """Entries of any other list: a host's machine types are some 100, its addresses fewer."""
 

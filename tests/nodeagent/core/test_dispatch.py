@@ -170,7 +170,7 @@ async def test_progress_comes_before_the_result_it_leads_to(autojump_clock: trio
     async with agent(host=FakeHost(act=act)) as it:
         it.ask()
         frames = await it.frames_until_quiet()
-    assert [type(frame) for frame in frames] == [Progress, Result]
+    assert [frame.frame for frame in frames] == ["progress", "result"]
     assert isinstance(frames[0], Progress)
     assert frames[0].percent == 100
 

@@ -31,6 +31,7 @@ from svc_actors.controller.gateway.connection import AgentConnection, AgentGone,
 from svc_actors.controller.gateway.operations import NodeOperations, NodeUnavailable, OnProgress, OperationFailed
 from svc_actors.controller.gateway.streams import FindFile, Streams
 from svc_actors.errors import ServiceError, not_found, not_ready, unavailable
+from svc_actors.tracing import Kind, in_span
 from svc_nodeagent.protocol import (
     SPOKEN,
     STREAM_ALPN,
@@ -169,9 +170,11 @@ class Gateway:
         word, or `NodeUnavailable` when `timeout` seconds have passed without one. Cancelling the caller does not
         cancel the operation; `acknowledge` it once its outcome is stored.
         """
-        return await self._node(node_id).operations.perform(
-            operation_id, operation, timeout=timeout, on_progress=on_progress
-        )
+        told = {"svc.node.id": str(node_id), "svc.operation.id": operation_id}
+        with in_span(f"node {operation.op}", Kind.CLIENT, told):
+            return await self._node(node_id).operations.perform(
+                operation_id, operation, timeout=timeout, on_progress=on_progress
+            )
 
     async def query(self, node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult:
         """Ask a node that is online for something that changes nothing, and forget the answer. Raises

@@ -16,13 +16,15 @@ Nothing here waits for the network: frames are handed to the connection of the m
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 
 import trio
 
 from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.tracing import ORIGIN, Kind, Origin
 from svc_nodeagent.protocol import (
     PROTOCOL_VERSION,
     Acknowledge,
@@ -31,6 +33,7 @@ from svc_nodeagent.protocol import (
     Failed,
     FailureCode,
     Hello,
+    HostCall,
     Lane,
     NodeOperation,
     OperationId,
@@ -87,6 +90,8 @@ class _Pending:
     operation: NodeOperation
     lane: Lane
     deadline: float
+    origin: Origin | None
+    """Of who asked first: the agent's log and its calls of the host belong to it."""
     waiters: int = 0
     sent: bool = False
     """On the connection of the moment."""
@@ -147,7 +152,9 @@ class NodeOperations:
         self._acknowledged.pop(operation_id, None)
         pending = self._pending.get(operation_id)
         if pending is None:
-            pending = self._pending[operation_id] = _Pending(operation_id, operation, operation.facts.lane, deadline)
+            pending = self._pending[operation_id] = _Pending(
+                operation_id, operation, operation.facts.lane, deadline, ORIGIN.get()
+            )
             if operation_id in self._cancelled and operation_id not in self._told:
                 pending.cancelled = True
                 self._send_cancel(pending)
@@ -190,6 +197,7 @@ class NodeOperations:
         self._remember(self._told, result.id)
         lie = _speaks_of_another(pending.operation, result.outcome)
         if lie is None:
+            _trace_calls(pending.origin, result.calls)
             self._settle(pending, result.outcome)
         else:
             self._settle(
@@ -269,6 +277,8 @@ class NodeOperations:
                     id=pending.id,
                     operation=pending.operation,
                     timeout_seconds=max(1.0, seconds if math.isfinite(seconds) else 86_400.0),
+                    request_id=pending.origin.request_id if pending.origin is not None else None,
+                    traceparent=_traceparent(pending.origin),
                 )
             )
 
@@ -302,6 +312,24 @@ async def _follow(pending: _Pending, on_progress: OnProgress | None) -> None:
         finally:
             pending.listeners.remove(sending)
     await pending.settled.wait()
+
+
+def _traceparent(origin: Origin | None) -> str | None:
+    """What has the agent tell of its calls of the host: nothing where nobody would keep it."""
+    span = origin.span if origin is not None else None
+    return span.traceparent if span is not None and span.sampled else None
+
+
+def _trace_calls(origin: Origin | None, calls: Sequence[HostCall]) -> None:
+    """Make spans of what the agent has told: it has no way to a collector of its own. Times are by the node's clock."""
+    span = origin.span if origin is not None else None
+    if span is None:
+        return
+    for call in calls:
+        made = span.child(call.name, Kind.CLIENT, {}, began=call.at)
+        if call.error is not None:
+            made.fail(call.error)
+        made.end(at=call.at + timedelta(seconds=call.seconds))
 
 
 def _result(outcome: Outcome) -> OperationResult:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
+from svc_actors import tracing
 from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Caller, NewEvent, Queryable, Record, Transaction, events
@@ -80,6 +81,10 @@ class Task:
     ended_at: datetime | None
     deadline_at: datetime | None
     """None: it waits for its node, however long that is away."""
+    request_id: str | None
+    """Of the request that it was made for. None of one from before this was kept, as of the next."""
+    traceparent: str | None
+    """The span that it was made in, where that was part of a trace."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +145,8 @@ async def create_task(
     }
     row = await tx.fetchone(
         """INSERT INTO tasks (op, resource_kind, resource_id, resource_name, node_id, project_id, parameters, caller,
-                              deadline_at)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, coalesce(now() + make_interval(secs => $9), 'infinity'))
+                              deadline_at, request_id, traceparent)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, coalesce(now() + make_interval(secs => $9), 'infinity'), $10, $11)
            RETURNING *""",
         op,
         resource_kind.value,
@@ -152,6 +157,8 @@ async def create_task(
         dict(parameters),
         requester,
         timeout,
+        caller.request_id,
+        span.traceparent if (span := tracing.current_span()) is not None else None,
     )
     task = as_task(row)
     await announce(tx, task)
@@ -331,6 +338,8 @@ def as_task(row: Record) -> Task:
         started_at=row["started_at"],
         ended_at=row["ended_at"],
         deadline_at=None if row["deadline_at"] == _NEVER else row["deadline_at"],
+        request_id=row["request_id"],
+        traceparent=row["traceparent"],
     )
 
 

@@ -51,6 +51,7 @@ from svc_actors.controller.tasks.run import HostRefused, NodeGateway, TaskFailed
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.runtime import DomainError
 from svc_actors.store import Caller, Database, LoopAlert, Target, audit, keep_repeating, keep_running
+from svc_actors.tracing import Kind, Origin, Tracer, current_span, working_for
 from svc_nodeagent.protocol import FailureCode, OperationId, OperationResult
 
 __all__ = [
@@ -112,8 +113,10 @@ class TaskRunner:
         sweep_interval: float = 15.0,
         cancel_interval: float = 5.0,
         alert: LoopAlert | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._alert = alert
+        self._tracer = tracer
         self.database = database
         self.gateway = gateway
         self.begun = 0
@@ -286,6 +289,23 @@ class TaskRunner:
             last = now
 
     async def _host(self, run: TaskRun, *, new: bool) -> None:
+        with working_for(self._origin(run.task, new=new)):
+            await self._carry_out(run, new=new)
+
+    def _origin(self, task: Task, *, new: bool) -> Origin:
+        if self._tracer is None:
+            return Origin(task.request_id)
+        told: dict[str, str | bool] = {
+            "svc.task.id": str(task.id),
+            "svc.task.op": task.op,
+            "svc.task.resumed": not new,
+            f"svc.{task.resource_kind}.id": str(task.resource_id),
+        }
+        span = self._tracer.resume(f"task {task.op}", Kind.INTERNAL, told, parent=task.traceparent)
+        return Origin(task.request_id, span)
+
+    async def _carry_out(self, run: TaskRun, *, new: bool) -> None:
+        began = trio.current_time()
         ending: Ending | None = None
         try:
             with trio.CancelScope() as self._working[run.task.id]:
@@ -294,6 +314,7 @@ class TaskRunner:
                 await self._store(run.task, ending)
                 self.ended[ending.status] += 1
                 await run.acknowledge()
+                self._tell_end(run.task, ending, trio.current_time() - began)
             self._deadlines.pop(run.task.id, None)
         except DomainError as error:
             # The database or an actor was not available: the task stays open, and is taken up again.
@@ -307,6 +328,21 @@ class TaskRunner:
             del self._hosted[run.task.id]
             if not self._hosted:
                 self._emptied.set()
+
+    def _tell_end(self, task: Task, ending: Ending, seconds: float) -> None:
+        error_code = ending.error_code.value if ending.error_code is not None else None
+        log.info(
+            "task.ended",
+            task_id=str(task.id),
+            op=task.op,
+            status=ending.status.value,
+            error_code=error_code,
+            seconds=round(seconds, 3),
+        )
+        if (span := current_span()) is not None:
+            span.note({"svc.task.status": ending.status.value})
+            if error_code is not None:
+                span.fail(error_code)
 
     async def _work(self, run: TaskRun, *, new: bool) -> Ending | None:
         """Run the work to its ending. None: the task had ended, or was abandoned. What is resumed is written down as

@@ -1,0 +1,50 @@
+"""The span of a request: what OpenTelemetry's conventions have of one over HTTP, and the id by which the logs know it.
+
+No address of a client, no query, no header: these are the caller's own. Of paths the secrets are taken out, as of logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from svc.registry.operation import Operation
+from svc_actors.tracing import ORIGIN, Kind, Origin, Tracer
+from svc_http.exchange import Exchange
+from svc_http.logs import without_secrets
+
+_FIRST_ERROR_OF_OURS = 500
+
+
+@contextmanager
+def request_span(
+    tracer: Tracer, exchange: Exchange, operation: Operation[Any, Any, Any], prefix: str
+) -> Iterator[None]:
+    """A block that answers `exchange`. The caller's trace is gone on with; whether it is sampled is ours to say."""
+    route = prefix + operation.route.path
+    method = exchange.scope["method"]
+    told: dict[str, str | int] = {
+        "http.request.method": method,
+        "http.route": route,
+        "url.path": without_secrets(exchange.scope["path"]),
+        "url.scheme": exchange.scope["scheme"],
+        "network.protocol.version": exchange.scope["http_version"],
+        "svc.request.id": exchange.request_id,
+    }
+    if (server := exchange.scope.get("server")) is not None:
+        told["server.address"] = server[0]
+        if server[1] is not None:
+            told["server.port"] = server[1]
+    caller = exchange.header(b"traceparent")
+    span = tracer.begin(f"{method} {route}", Kind.SERVER, told, caller=caller)
+    # Left as it is: the task of a request ends with it, and its last line of the log names the trace as well.
+    ORIGIN.set(Origin(exchange.request_id, span))
+    try:
+        yield
+    finally:
+        if exchange.status is not None:
+            span.note({"http.response.status_code": exchange.status})
+            if exchange.status >= _FIRST_ERROR_OF_OURS:
+                span.fail(str(exchange.status))
+        span.end()

@@ -1,0 +1,53 @@
+"""What an operation asked the host for: calls of libvirt, programs, downloads, each with its time and what went wrong.
+
+Noted only for an operation that is part of a trace (`Request.traceparent`); the result tells them to the controller,
+which makes spans of them. What the host does by itself, or for nobody's operation, is not noted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.protocol import MOST_CALLS, HostCall
+
+_CALLS: ContextVar[list[HostCall] | None] = ContextVar("svc_nodeagent.calls", default=None)
+
+
+def note_calls() -> list[HostCall]:
+    """Have the calls of this task, and of those that it starts, noted from now on: they appear in the list, in the
+    order in which they ended."""
+    calls: list[HostCall] = []
+    _CALLS.set(calls)
+    return calls
+
+
+@contextmanager
+def host_call(name: str) -> Iterator[None]:
+    """A block that is one call of the host."""
+    calls = _CALLS.get()
+    if calls is None:
+        yield
+        return
+    at, began = datetime.now(UTC), time.monotonic()
+    error: str | None = None
+    try:
+        yield
+    except BaseException as raised:
+        error = _in_a_word(raised)
+        raise
+    finally:
+        if len(calls) < MOST_CALLS:
+            calls.append(HostCall(name=name, at=at, seconds=time.monotonic() - began, error=error))
+
+
+def _in_a_word(error: BaseException) -> str:
+    if isinstance(error, HostError):
+        return error.code.value
+    return "cancelled" if isinstance(error, trio.Cancelled) else type(error).__name__
