@@ -25,6 +25,7 @@ _HELP = {
     "network": "Networks of machines, and their address pools.",
     "node": "Compute nodes: join, look after, remove.",
     "person": "The people who have an account, and what they own.",
+    "password": "A password of your own that you forgot: ask for a link, use it.",
     "plan": "Sizes of machines.",
     "pool": "Addresses.",
     "project": "Projects and their members.",

@@ -32,6 +32,7 @@ from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.setup import ensure_setup_token
 from svc.identity.authenticate import Authentication
+from svc.identity.password_links import PasswordAsks, forget_old_links
 from svc.identity.passwords import Passwords
 from svc.identity.throttle import forget_old_failures
 from svc.registry.idempotency import forget_expired
@@ -248,6 +249,8 @@ async def open_services(
         if config.mail is not None:
             delivery = Delivery(database, outbox, config.mail)
             nursery.start_soon(keep_running, "mail delivery", delivery.run, loop_alerts.notice)
+            asks = PasswordAsks(database, outbox)
+            nursery.start_soon(keep_running, "password asks", asks.run, loop_alerts.notice)
         backups = partial(backups_told.look, database)
         nursery.start_soon(keep_repeating, "backups", backups_told.LOOK_SECONDS, backups, loop_alerts.notice)
         nursery.start_soon(keep_running, "list counts", partial(counts.run, database, COUNTED), loop_alerts.notice)
@@ -275,9 +278,11 @@ async def open_services(
 
 
 async def _forget(database: Database) -> None:
-    """Remove what has run out: answers to idempotency keys, counts of failed sign-ins, alerts closed long ago."""
+    """Remove what has run out: answers to idempotency keys, counts of failed sign-ins, links to set a password, alerts
+    closed long ago."""
     await forget_expired(database)
     await forget_old_failures(database)
+    await forget_old_links(database)
     await forget_closed_alerts(database)
 
 

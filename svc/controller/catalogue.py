@@ -12,12 +12,25 @@ from svc.controller.nodes import joining, locations, network, nodes, orphans, up
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.traffic import plan_traffic, traffic
-from svc.identity import activity, alerts, events, mail, people, settings, sign_in, support, tokens, users
+from svc.identity import (
+    activity,
+    alerts,
+    events,
+    mail,
+    password_links,
+    people,
+    settings,
+    sign_in,
+    support,
+    tokens,
+    users,
+)
 from svc.registry.registry import Registry
 
 AREAS = (
     setup,
     sign_in,
+    password_links,
     activity,
     events,
     tokens,

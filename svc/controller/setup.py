@@ -30,9 +30,10 @@ _SETUP_LOCK = 0x5356_5355
 
 
 class SetupStatus(Model):
-    """`required`: there is no administrator yet."""
+    """`required`: there is no administrator yet. `sends_mail`: whoever forgot their password can have a link mailed."""
 
     required: bool
+    sends_mail: bool
     service_name: str
 
 
@@ -65,7 +66,11 @@ async def ensure_setup_token(database: Database) -> str | None:
 async def setup_status(context: Context[Controller], request: Empty) -> SetupStatus:
     database = context.services.database
     settings = await read_settings(database)
-    return SetupStatus(required=not await _administrator_exists(database), service_name=settings.service_name)
+    return SetupStatus(
+        required=not await _administrator_exists(database),
+        sends_mail=context.services.outbox.configured,
+        service_name=settings.service_name,
+    )
 
 
 @operations.declare(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from svc.identity import person_records, sessions
+from svc.identity import password_links, person_records, sessions
 from svc.identity.fields import Email, Line, Name, NewPassword, Phone, Reason, Text
 from svc.identity.passwords import check_password
 from svc.identity.person_records import PERSON_SELECT, USER_PIECES, Person, PersonStatus
@@ -195,6 +195,7 @@ async def set_password(context: Context[IdentityServices], request: PasswordRequ
     password_hash = await context.services.passwords.hash(request.password)
     async with context.services.database.transaction() as tx:
         await person_records.change(tx, target.id, {"password_hash": password_hash})
+        await password_links.revoke_links(tx, target.id)
         ended = await sessions.end_all(tx, target.id)
         await audit.record(tx, context.caller, target.target, {"sessions": ended})
     if target.id == context.principal.user_id:

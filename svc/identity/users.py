@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from svc.identity import person_records
+from svc.identity import password_links, person_records
 from svc.identity.fields import Email, Line, Name, NewPassword, Phone
 from svc.identity.passwords import check_password
 from svc.identity.person_records import USER_PIECES
@@ -15,7 +15,7 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
-from svc_actors.errors import conflict
+from svc_actors.errors import conflict, wrong_field
 from svc_actors.store import Transaction, UniqueViolationError, audit
 
 operations = Operations[IdentityServices]()
@@ -33,7 +33,8 @@ class UserListRequest(PageRequest):
 
 
 class UserCreateRequest(Request):
-    """Without `password` the person cannot sign in until an administrator sets one."""
+    """`invite`: the person is mailed a link to choose a password. Without it and without `password` they cannot sign in
+    until an administrator sets one."""
 
     email: Email
     name: Name
@@ -41,6 +42,7 @@ class UserCreateRequest(Request):
     password: NewPassword | None = None
     phone: Phone = ""
     company: Line = ""
+    invite: bool = False
 
 
 class UserUpdateRequest(Request):
@@ -83,6 +85,8 @@ async def list_users(context: Context[IdentityServices], request: UserListReques
 )
 async def create_user(context: Context[IdentityServices], request: UserCreateRequest) -> User:
     password_hash = None
+    if request.invite and request.password is not None:
+        raise wrong_field("invite", "an invited person chooses a password; leave out one of them")
     if request.password is not None:
         check_password(request.password, [request.email.partition("@")[0]])
         password_hash = await context.services.passwords.hash(request.password)
@@ -104,7 +108,9 @@ async def create_user(context: Context[IdentityServices], request: UserCreateReq
             raise conflict("This email address belongs to somebody already.") from None
         await context.services.person_added(tx, user_id, request.email, request.role)
         made = await person_records.person(tx, user_id)
-        await audit.record(tx, context.caller, made.target, {"role": made.role.value})
+        if request.invite:
+            await password_links.send_invitation(tx, context.services.outbox, made)
+        await audit.record(tx, context.caller, made.target, {"role": made.role.value, "invited": request.invite})
     return _user(made)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,33 @@ async def test_a_mail_that_failed_is_tried_again(mailing: House, relay: MailServ
 
     assert (await relay.next()).recipients == ["eve@example.net"]
     assert failed["error"] == "550 5.1.1 no such user"
+
+
+async def test_a_person_is_invited_and_chooses_passwords_from_a_terminal_without_an_account(
+    mailing: House, relay: MailServer, tmp_path: Path
+) -> None:
+    stranger = Terminal(tmp_path / "stranger")
+    stranger.home.mkdir()
+    authority = tmp_path / "authority.pem"
+    authority.write_text(mailing.profile.trusted or "")
+    here = {"SVC_URL": mailing.url, "SVC_CA": str(authority)}
+
+    async def set_by_mail(password: str) -> None:
+        [token] = re.findall(r"token=([\w-]+)", (await relay.next()).text)
+        ended = await stranger.svc("password", "set", token, "--password", "-", given=password, **here)
+        assert ended.code == Exit.OK, ended.err
+        arguments = ("login", mailing.url, "--ca", str(authority), "--email", "ida@example.net", "--password", "-")
+        ended = await stranger.svc(*arguments, given=password)
+        assert ended.code == Exit.OK, ended.err
+
+    await mailing.ok("user", "create", "ida@example.net", "--name", "Ida", "--invite")
+    await set_by_mail("First-Password-1")
+    ended = await stranger.svc("password", "forgot", "ida@example.net", **here)
+    assert ended.code == Exit.OK, ended.err
+    await set_by_mail("Second-Password-2")
+
+    again = await mailing.svc("user", "invite", "ida@example.net")
+    assert again.code == Exit.CONFLICT
 
 
 async def test_without_settings_nothing_is_sent_and_it_is_said_why(house: House) -> None:

@@ -19,7 +19,7 @@ from svc.controller.machines import ssh_keys
 from svc.controller.newcomers import give_project
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
-from svc.identity import activity, alerts, events, people, settings, sign_in, support, tokens, users
+from svc.identity import activity, alerts, events, password_links, people, settings, sign_in, support, tokens, users
 from svc.identity import mail as mail_operations
 from svc.identity.authenticate import Authentication
 from svc.identity.passwords import Passwords
@@ -38,6 +38,7 @@ AREAS = (
     events,
     holdings,
     mail_operations,
+    password_links,
     people,
     projects,
     settings,

@@ -20,13 +20,14 @@ import { plansView } from "./views/plans";
 import { poolView } from "./views/pool";
 import { securityGroupView } from "./views/security-group";
 import { securityGroupsView } from "./views/security-groups";
-import { setupView, signInView } from "./views/signin";
+import { forgotPasswordView, setPasswordView, setupView, signInView } from "./views/signin";
 import { taskView } from "./views/task";
 import { tasksView } from "./views/tasks";
 import { tokensView } from "./views/tokens";
 import { trafficView } from "./views/traffic";
 
-type Session = { is: "loading" } | { is: "unreachable"; why: string } | { is: "setup" } | { is: "out" } | { is: "in"; me: Me };
+type Session =
+  { is: "loading" } | { is: "unreachable"; why: string } | { is: "setup" } | { is: "out"; sendsMail: boolean } | { is: "in"; me: Me };
 
 interface Section {
   path: string;
@@ -65,6 +66,12 @@ const SECTIONS: Section[] = [
   { path: "activity", label: "Activity", roles: EVERYBODY, open: () => activityView() },
 ];
 
+/** Views for everybody, signed in or not: those that links in mail lead to, and what asks for one. */
+const LINKED = new Map<string, () => View>([
+  ["set-password", () => setPasswordView(() => void begin())],
+  ["forgot-password", forgotPasswordView],
+]);
+
 /** "2 minutes ago" is true for so long without an event. */
 const AGE_MILLISECONDS = 20_000;
 const RETRY_MILLISECONDS = 3000;
@@ -91,7 +98,8 @@ async function begin(): Promise<void> {
 
 async function signedOut(): Promise<Session> {
   try {
-    return { is: (await api.get<SetupStatus>("/setup/status")).required ? "setup" : "out" };
+    const status = await api.get<SetupStatus>("/setup/status");
+    return status.required ? { is: "setup" } : { is: "out", sendsMail: status.sends_mail };
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     return { is: "unreachable", why: error.message };
@@ -101,7 +109,7 @@ async function signedOut(): Promise<Session> {
 /** Show the view that the address names. The same view, seen by the same person, keeps what it has loaded. */
 function reopen(): void {
   const { parts } = address();
-  const name = session.is === "in" ? [session.me.id, ...parts].join("/") : session.is;
+  const name = linked() ? (parts[0] ?? "") : session.is === "in" ? [session.me.id, ...parts].join("/") : session.is;
   if (!view || name !== opened) {
     view?.dispose?.();
     opened = name;
@@ -111,12 +119,17 @@ function reopen(): void {
   changed();
 }
 
+function linked(): boolean {
+  return (session.is === "in" || session.is === "out") && LINKED.has(address().parts[0] ?? "");
+}
+
 function open([path = "", id]: string[]): View | null {
+  if (linked()) return LINKED.get(path)?.() ?? null;
   switch (session.is) {
     case "setup":
       return setupView(() => void begin());
     case "out":
-      return signInView(() => void begin());
+      return signInView(session.sendsMail, () => void begin());
     case "in": {
       const { me } = session;
       const section = SECTIONS.find(
@@ -141,7 +154,7 @@ function draw(): TemplateResult {
     case "out":
       return html`<div class="alone">${view?.draw()}</div>${notesTemplate()}`;
     case "in":
-      return frame(session.me);
+      return linked() ? html`<div class="alone">${view?.draw()}</div>` : frame(session.me);
   }
 }
 

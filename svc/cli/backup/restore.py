@@ -17,6 +17,7 @@ import trio
 
 from svc.cli.backup.archive import CONFIGURATION, ArchiveReader, Manifest, NotAnArchive
 from svc.controller.config import ControllerConfig
+from svc.identity.password_links import revoke_everybodys_links
 from svc.identity.sessions import end_everybodys
 from svc_actors.controller.reconcile.restored import begin_restored
 from svc_actors.durable import sync_folder
@@ -79,7 +80,8 @@ async def begin(database: Database, taken_at: datetime, release: str) -> tuple[i
     """Prepare records of the past for the present, before anybody is served: how many orders and sessions ended."""
 
     async def work(tx: Transaction) -> tuple[int, int]:
-        # What waited then was sent since, or is about what has changed since.
+        # What waited then was sent since, or is about what has changed since; links may have been used.
+        await revoke_everybodys_links(tx)
         await end_mails(tx, "the service was restored from a backup")
         return await begin_restored(tx, taken_at=taken_at, release=release), await end_everybodys(tx)
 

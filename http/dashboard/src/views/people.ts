@@ -4,7 +4,7 @@ import { api } from "../api";
 import type { Restored } from "../generated";
 import type { Me, Person } from "../model";
 import type { View } from "../page";
-import { ask, badge, when } from "../ui";
+import { ask, attempt, badge, when } from "../ui";
 import { list } from "./list";
 
 export function peopleView(me: Me): View {
@@ -56,6 +56,11 @@ function actions(person: Person): TemplateResult {
         : nothing
     }
     ${
+      person.status === "active" && !person.last_sign_in_at
+        ? html`<button @click=${() => void attempt(() => api.post(`/users/${person.id}/invite`), `An invitation is sent to ${person.email}.`)}>Invite</button>`
+        : nothing
+    }
+    ${
       person.status === "active"
         ? html`<button class="danger" @click=${withReason(`Suspend ${person.email}`, "They are signed out at once, and shown the reason when they sign in.", "Suspend", "suspend")}>Suspend</button>`
         : html`<button @click=${() => restore(person)}>Restore</button>`
@@ -97,12 +102,12 @@ function add(): void {
         name: "password",
         label: "Password",
         kind: "password",
-        required: true,
         autocomplete: "new-password",
-        hint: "12 to 128 characters, three of: lowercase, uppercase, digits, symbols",
+        hint: "12 to 128 characters, three of: lowercase, uppercase, digits, symbols. Left empty, the person is mailed an invitation to choose one.",
       },
     ],
     action: "Add",
-    submit: async (values) => void (await api.post("/users", values)),
+    submit: async ({ password, ...person }) =>
+      void (await api.post("/users", password ? { ...person, password } : { ...person, invite: true })),
   });
 }

@@ -1,20 +1,31 @@
-/** The two pages before one is signed in: first-run setup with the installer's token, and sign-in. */
+/** The pages for who is not signed in: first-run setup with the installer's token, sign-in, and a password by mail. */
 import { html, nothing } from "lit-html";
 import { api, ApiError } from "../api";
 import { address, changed, type View } from "../page";
-import { failure, inputs, valuesOf, type Field } from "../ui";
+import { failure, inputs, valuesOf, type Field, type Fragment, type Values } from "../ui";
 
-export function signInView(done: () => void): View {
+const NEW_PASSWORD: Field = {
+  name: "password",
+  label: "Password",
+  kind: "password",
+  required: true,
+  autocomplete: "new-password",
+  hint: "12 to 128 characters, three of: lowercase, uppercase, digits, symbols",
+};
+
+export function signInView(sendsMail: boolean, done: () => void): View {
   return entry(
     "Sign in",
     "Sign in",
-    nothing,
+    sendsMail ? html`<p class="quiet"><a href="#/forgot-password">I forgot my password</a></p>` : nothing,
     [
       { name: "email", label: "Email", kind: "email", required: true, autocomplete: "username" },
       { name: "password", label: "Password", kind: "password", required: true, autocomplete: "current-password" },
     ],
-    "/auth/login",
-    done,
+    async (values) => {
+      await api.post("/auth/login", values);
+      done();
+    },
   );
 }
 
@@ -28,22 +39,49 @@ export function setupView(done: () => void): View {
       { name: "token", label: "Setup token", required: true, value: token, placeholder: "svcsetup_…" },
       { name: "name", label: "Your name", required: true, autocomplete: "name" },
       { name: "email", label: "Email", kind: "email", required: true, autocomplete: "username" },
-      {
-        name: "password",
-        label: "Password",
-        kind: "password",
-        required: true,
-        autocomplete: "new-password",
-        hint: "12 to 128 characters, three of: lowercase, uppercase, digits, symbols",
-      },
+      NEW_PASSWORD,
     ],
-    "/setup",
-    done,
+    async (values) => {
+      await api.post("/setup", values);
+      done();
+    },
   );
 }
 
-function entry(title: string, action: string, text: unknown, fields: Field[], path: string, done: () => void): View {
+export function forgotPasswordView(): View {
+  return entry(
+    "A new password",
+    "Send me a link",
+    html`<p class="quiet">If the address belongs to an account, a link to choose a new password is sent there. <a href="#/">Back</a></p>`,
+    [{ name: "email", label: "Email", kind: "email", required: true, autocomplete: "username" }],
+    async (values) => {
+      await api.post("/auth/forgot-password", values);
+      return html`<p>If ${values.email} belongs to an account, a link is on its way. It works for an hour.</p><p><a href="#/">To the sign-in</a></p>`;
+    },
+  );
+}
+
+/** Where the links of mail lead. `done` finds out who is signed in afterwards: nobody by the old password. */
+export function setPasswordView(done: () => void): View {
+  const token = address().query.get("token") ?? "";
+  return entry(
+    "Choose a password",
+    "Set the password",
+    html`<p class="quiet">Every browser that is signed in to the account is signed out.</p>`,
+    [NEW_PASSWORD],
+    async (values) => {
+      await api.post("/auth/set-password", { token, ...values });
+      history.replaceState(null, "", "#/set-password");
+      done();
+      return html`<p>Your password is set.</p><p><a href="#/">To the sign-in</a></p>`;
+    },
+  );
+}
+
+/** A form by itself; what `send` returns is shown in its place. */
+function entry(title: string, action: string, text: Fragment, fields: Field[], send: (values: Values) => Promise<Fragment | void>): View {
   let error: ApiError | null = null;
+  let result: Fragment | null = null;
   let busy = false;
   const submit = async (event: SubmitEvent) => {
     event.preventDefault();
@@ -51,8 +89,7 @@ function entry(title: string, action: string, text: unknown, fields: Field[], pa
     error = null;
     changed();
     try {
-      await api.post(path, valuesOf(event.target as HTMLFormElement));
-      done();
+      result = (await send(valuesOf(event.target as HTMLFormElement))) || null;
     } catch (problem) {
       if (!(problem instanceof ApiError)) throw problem;
       error = problem;
@@ -63,7 +100,10 @@ function entry(title: string, action: string, text: unknown, fields: Field[], pa
   };
   return {
     title,
-    draw: () => html`<form class="entry" @submit=${submit}>
+    draw: () =>
+      result
+        ? html`<div class="entry"><h1>${title}</h1>${result}</div>`
+        : html`<form class="entry" @submit=${submit}>
       <h1>${title}</h1>
       ${text}
       ${inputs(fields)}
