@@ -30,7 +30,7 @@ MODULES = {
     "host_network": ("N4", "N5"),
 }
 
-OWN_RUNS = ("scale", "lists", "retention")
+OWN_RUNS = ("scale", "soak", "lists", "retention")
 
 
 def met(row: Ratio) -> bool:
