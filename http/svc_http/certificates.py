@@ -1,6 +1,6 @@
 """The certificates that an HTTPS listener shows, read again when their files change.
 
-Whoever renews one replaces its files (certbot, a script, the controller's authority) and need not tell anybody. Each
+Whoever renews one replaces its files (the service itself, certbot, a script) and need not tell anybody. Each
 handshake takes the contexts of that moment, and what is open stays open. Files that cannot be read or do not belong
 together (one of the two is replaced already) change nothing: the one before is still shown, and the problem is told.
 """
@@ -18,8 +18,8 @@ import structlog
 import trio
 from cryptography import x509
 
-LOOK_EVERY: Final = 10.0
-EXPIRES_SOON: Final = timedelta(days=14)
+LOOK_EVERY: Final = 2.0
+_EXPIRES_SOON: Final = timedelta(days=14)
 """ACME clients renew 30 days before the end: at 14 something has failed more than once."""
 
 log = structlog.get_logger("svc.http.certificates")
@@ -33,16 +33,30 @@ class TlsFiles:
     key: Path
 
 
-class Certificates:
-    """`shown` to everybody, but to those who ask for one of `named` (server name indication, RFC 6066) that one."""
+def expires_soon(certificate: x509.Certificate) -> bool:
+    """Whether it should have been renewed by now: 14 days before its end, or at a sixth of a shorter life."""
+    end = certificate.not_valid_after_utc
+    return end - datetime.now(UTC) <= min(_EXPIRES_SOON, (end - certificate.not_valid_before_utc) / 6)
 
-    def __init__(self, shown: TlsFiles, named: Mapping[str, TlsFiles] | None = None) -> None:
+
+class Certificates:
+    """`shown` to everybody, but to those who ask for one of `named` (server name indication, RFC 6066) that one.
+    `preferred` takes the place of `shown` as soon as it is there."""
+
+    def __init__(
+        self, shown: TlsFiles, named: Mapping[str, TlsFiles] | None = None, *, preferred: TlsFiles | None = None
+    ) -> None:
         self._files: dict[str | None, TlsFiles] = {None: shown}
         self._files.update(named or {})
+        self._preferred = preferred
         self._contexts: dict[str | None, ssl.SSLContext] = {}
         self._read: dict[str | None, tuple[object, ...]] = {}
-        self.ends: dict[str, datetime] = {}
+        self._shown: dict[str, x509.Certificate] = {}
+
+    @property
+    def ends(self) -> dict[str, datetime]:
         """Of the certificates shown, by their files."""
+        return {file: certificate.not_valid_after_utc for file, certificate in self._shown.items()}
 
     def context(self, bare: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
         """The listener's context. `bare` makes one that has everything but a certificate."""
@@ -68,7 +82,8 @@ class Certificates:
 
     def _look(self) -> str | None:
         problems = []
-        for name, files in self._files.items():
+        for name in self._files:
+            files = self._current(name)
             try:
                 if self._signature(files) != self._read[name]:
                     self._contexts[name] = self._load(name)
@@ -79,23 +94,26 @@ class Certificates:
         return "; ".join(problems) or None
 
     def _load(self, name: str | None) -> ssl.SSLContext:
-        files = self._files[name]
+        files = self._current(name)
         signature = self._signature(files)
         context = self._bare()
         context.load_cert_chain(files.certificate, files.key)
         self._read[name] = signature
-        certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
-        self.ends[str(files.certificate)] = certificate.not_valid_after_utc
+        self._shown[str(files.certificate)] = x509.load_pem_x509_certificate(files.certificate.read_bytes())
         return context
+
+    def _current(self, name: str | None) -> TlsFiles:
+        preferred = self._preferred if name is None else None
+        return preferred if preferred is not None and preferred.certificate.exists() else self._files[name]
 
     def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
         connection.context = self._contexts.get(name, self._contexts[None])
 
     def _expiry(self, files: TlsFiles) -> list[str]:
-        end = self.ends[str(files.certificate)]
-        if end - datetime.now(UTC) > EXPIRES_SOON:
+        certificate = self._shown[str(files.certificate)]
+        if not expires_soon(certificate):
             return []
-        return [f"{files.certificate} ends on {end:%Y-%m-%d %H:%M} UTC and was not renewed"]
+        return [f"{files.certificate} ends on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC and was not renewed"]
 
     @staticmethod
     def _signature(files: TlsFiles) -> tuple[object, ...]:

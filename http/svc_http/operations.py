@@ -44,7 +44,7 @@ async def _answer(
     send: ASGISendCallable,
 ) -> None:
     if scope["type"] == "lifespan":
-        await _lifespan(receive, send)
+        await lifespan(receive, send)
     elif scope["type"] == "http":
         if scope["path"] == "/metrics":
             await _respond(send, 200, CONTENT_TYPE_LATEST, await metrics.exposition())
@@ -66,7 +66,8 @@ async def _result(check: Check) -> str:
     return f"No answer within {CHECK_DEADLINE:g} seconds."
 
 
-async def _lifespan(receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+async def lifespan(receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    """Hypercorn's questions at the beginning and the end, for an application that has nothing to do at either."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":

@@ -72,6 +72,14 @@ async def serve_loopback(
     await serve(app, server, shutdown_trigger=shutdown.wait, task_status=task_status, mode="asgi")
 
 
+def plain_config(bind: str) -> BoundedConfig:
+    """Of a listener for everybody, without TLS."""
+    server = _ServerConfig()
+    server.admission = of_clients()
+    server.bind = [bind]
+    return server
+
+
 class _ServerConfig(BoundedConfig):
     include_server_header = False
     accesslog = None

@@ -10,9 +10,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -21,29 +19,19 @@ import httpx
 import trio
 from cryptography import x509
 
+from svc.cli.acme_check import acme_findings
 from svc.cli.controller_options import CONTEXT, controller_options
 from svc.cli.failures import Exit, Failure
+from svc.cli.finding import Finding, Verdict
+from svc.controller.certificate import issued_file
 from svc.controller.config import ControllerConfig
 from svc_actors.disk_space import Level, Space, Thresholds
 from svc_actors.errors import ServiceError
 from svc_actors.mail import Relay, RelayError
 from svc_actors.store import OWNER_VARIABLE, URL_VARIABLE, Database
-from svc_http.certificates import EXPIRES_SOON
+from svc_http.certificates import expires_soon
 
 _TIMEOUT: Final = 5.0
-
-
-class Verdict(StrEnum):
-    OK = "ok"
-    WARNING = "warning"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True)
-class Finding:
-    about: str
-    verdict: Verdict
-    words: str
 
 
 @click.command(context_settings=CONTEXT)
@@ -67,6 +55,10 @@ async def findings(config: ControllerConfig, environ: Mapping[str, str]) -> Asyn
     yield _data_folder(config)
     yield _disk(config)
     yield _certificate(config)
+    if config.acme is not None:
+        async with aclosing(acme_findings(config.acme, serving=serving.verdict is Verdict.OK)) as of_acme:
+            async for each in of_acme:
+                yield each
     yield await _database(environ)
     yield _owner(environ)
     yield await _mail(config)
@@ -75,6 +67,7 @@ async def findings(config: ControllerConfig, environ: Mapping[str, str]) -> Asyn
             ("API port", config.bind_host, config.api_port),
             ("gateway port", config.bind_host, config.gateway_port),
             ("operations port", "127.0.0.1", config.operations_port),
+            *((("port for ACME", config.bind_host, config.acme.port),) if config.acme and config.acme.port else ()),
         ):
             yield _port(about, host, port)
 
@@ -114,9 +107,14 @@ def _disk(config: ControllerConfig) -> Finding:
 
 
 def _certificate(config: ControllerConfig) -> Finding:
-    if config.certificate is None:
-        return Finding("certificate", Verdict.OK, "browsers are shown one of the controller's own authority")
-    certificate, key = config.certificate
+    issued = issued_file(config.data_dir)
+    if config.acme is not None and os.access(issued, os.R_OK):
+        certificate, key = issued, issued
+    elif config.certificate is not None:
+        certificate, key = config.certificate
+    else:
+        until = "until there is one by ACME, " if config.acme is not None else ""
+        return Finding("certificate", Verdict.OK, f"{until}browsers are shown one of the controller's own authority")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         shown = x509.load_pem_x509_certificate(certificate.read_bytes())
@@ -128,7 +126,7 @@ def _certificate(config: ControllerConfig) -> Finding:
         return Finding("certificate", Verdict.FAILED, f"{certificate}: {ends}; renew it")
     if not _names(shown, config.public_host):
         return Finding("certificate", Verdict.WARNING, f"{certificate} is not for {config.public_host}")
-    if left < EXPIRES_SOON:
+    if expires_soon(shown):
         return Finding("certificate", Verdict.WARNING, f"{certificate}: {ends} and was not renewed")
     return Finding("certificate", Verdict.OK, f"{certificate}: {ends}")
 

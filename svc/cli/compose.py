@@ -24,6 +24,7 @@ from svc.cli.machine_consoles import MachineConsoles
 from svc.cli.retention import keep_retention
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.cli.traces import open_tracing
+from svc.controller import certificate as public_certificate
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.defaults import seed_defaults
@@ -36,7 +37,9 @@ from svc.identity.password_links import PasswordAsks, forget_old_links
 from svc.identity.passwords import Passwords
 from svc.identity.throttle import forget_old_failures
 from svc.registry.idempotency import forget_expired
+from svc_actors.acme import Http01
 from svc_actors.alerts import Severity, forget_closed_alerts, set_alert
+from svc_actors.certificates import Issued, IssuedCertificate, Issuing, Keeper, alert_of
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.images.files import ImageFiles, ImageSources
@@ -76,6 +79,7 @@ from svc_http.app import App, create_app
 from svc_http.certificates import Certificates, TlsFiles
 from svc_http.operations import database_check, operations_app
 from svc_http.pages import add_pages
+from svc_http.plain import add_challenges, challenge_app, serve_plain
 from svc_http.server import serve_https, serve_loopback
 
 CONNECTIONS = {Lane.READING: 8, Lane.ORDERS: 16, Lane.BACKGROUND: 8}
@@ -136,7 +140,9 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
         _leave_setup_token(config.data_dir / "setup-token", token)
         own = TlsFiles(certificate.chain, certificate.key)
         shown = own if config.certificate is None else TlsFiles(*config.certificate)
-        certificates = Certificates(shown, {certificate.node_name: own})
+        issued = public_certificate.issued_file(config.data_dir)
+        preferred = TlsFiles(issued, issued) if config.acme is not None else None
+        certificates = Certificates(shown, {certificate.node_name: own}, preferred=preferred)
         lag = LoopLag()
         watch_controller(app, services, certificates, lag, disk)
         if tracing is not None:
@@ -152,6 +158,10 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
             watching.start_soon(
                 keep_running, "certificates", partial(certificates.watch, partial(_tell_of_certificates, database))
             )
+            if services.certificate is not None:
+                challenges = services.certificate.challenges
+                add_challenges(app, challenges)
+                watching.start_soon(_serve_challenges, config, database, challenges)
             await listeners.start(
                 partial(serve_loopback, operations_app(app.metrics, checks), config.operations_port, stop)
             )
@@ -253,6 +263,9 @@ async def open_services(
             nursery.start_soon(keep_running, "password asks", asks.run, loop_alerts.notice)
         backups = partial(backups_told.look, database)
         nursery.start_soon(keep_repeating, "backups", backups_told.LOOK_SECONDS, backups, loop_alerts.notice)
+        keeper = await _certificate_keeper(config, database, sealer, actors)
+        if keeper is not None:
+            nursery.start_soon(keep_running, "certificate by ACME", keeper.run, loop_alerts.notice)
         nursery.start_soon(keep_running, "list counts", partial(counts.run, database, COUNTED), loop_alerts.notice)
         nursery.start_soon(keep_repeating, "forgetting", FORGET_SECONDS, partial(_forget, database), loop_alerts.notice)
         try:
@@ -269,12 +282,50 @@ async def open_services(
                 Passwords(),
                 outbox,
                 agent,
+                keeper,
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):
                 await tasks.drain(DRAIN_SECONDS)
                 await actors.drain(DRAIN_SECONDS)
             nursery.cancel_scope.cancel()
+
+
+async def _certificate_keeper(
+    config: ControllerConfig, database: Database, sealer: Sealer, actors: ActorSystem
+) -> Keeper | None:
+    """What gets and renews the certificate by ACME; what it got before is there for the listener."""
+    acme, alert = config.acme, alert_of(public_certificate.NAME)
+    if acme is None or not acme.terms_agreed:
+        message = None
+        if acme is not None:
+            message = (
+                f"Nothing is asked of {acme.directory} before its terms are agreed to: `svc controller check` says "
+                "where they are, and `terms-agreed = true` in the table [acme] of the settings agrees to them."
+            )
+        await database.transact(partial(set_alert, key=alert, message=message))
+        return None
+    issuing = Issuing(database, sealer)
+    actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
+
+    async def install(issued: Issued) -> None:
+        await trio.to_thread.run_sync(public_certificate.install, config.data_dir, issued)
+
+    keeper = Keeper(actors, public_certificate.NAME, acme.names, acme, Http01(), install)
+    await keeper.begin()
+    return keeper
+
+
+async def _serve_challenges(config: ControllerConfig, database: Database, challenges: Http01) -> None:
+    """Answer the authority's questions on a port of their own, as long as the settings name one."""
+    assert config.acme is not None
+    tell = partial(_tell, database, "certificate-port")
+    if config.acme.port == 0:
+        await tell(None)
+        return
+    app = challenge_app(challenges, config.public_url)
+    serving = partial(serve_plain, app, f"{config.bind_host}:{config.acme.port}", tell)
+    await keep_running("answers to challenges", serving)
 
 
 async def _forget(database: Database) -> None:
@@ -288,8 +339,12 @@ async def _forget(database: Database) -> None:
 
 async def _tell_of_certificates(database: Database, problem: str | None) -> None:
     """The alert of the certificates that browsers are shown, opened and closed."""
+    await _tell(database, "certificate", problem, Severity.CRITICAL)
+
+
+async def _tell(database: Database, key: str, problem: str | None, severity: Severity = Severity.WARNING) -> None:
     message = None if problem is None else problem + "."
-    await database.transact(partial(set_alert, key="certificate", message=message, severity=Severity.CRITICAL))
+    await database.transact(partial(set_alert, key=key, message=message, severity=severity))
 
 
 def _leave_setup_token(path: Path, token: str | None) -> None:

@@ -3,8 +3,9 @@
 A key is the name of an option without its dashes, and its value what the option takes; one that may be repeated
 takes an array. The table `database` holds what is secret and therefore no option: `url` and `owner-url`, as
 SVC_DATABASE_URL and SVC_DATABASE_OWNER_URL have them; the table `mail` what SVC_MAIL_HOST and its like have; the table
-`backup` holds the options of `svc controller backup` alone. An option wins over the environment, the environment over
-the file, the file over the default. A key that is not known is an error, since it is most likely a known one misspelt.
+`acme` the options that begin with `--acme-`, and `backup` those of `svc controller backup` alone. An option wins over
+the environment, the environment over the file, the file over the default. A key that is not known is an error, since it
+is most likely a known one misspelt.
 """
 
 from __future__ import annotations
@@ -25,6 +26,16 @@ from svc_actors.store import OWNER_VARIABLE, URL_VARIABLE
 
 _DATABASE: Final = {"url": URL_VARIABLE, "owner-url": OWNER_VARIABLE}
 _BACKUP: Final = {"to": "to", "passphrase-file": "passphrase_file", "keep": "keep", "every": "every"}
+_ACME: Final = {
+    "contact": "acme_contact",
+    "terms-agreed": "acme_terms_agreed",
+    "names": "acme_names",
+    "directory": "acme_directory",
+    "roots": "acme_roots",
+    "port": "acme_port",
+    "eab-key-id": "acme_eab_key_id",
+    "eab-key-file": "acme_eab_key_file",
+}
 _META: Final = "svc.cli.configuration"
 _READ: Final = "svc.cli.configuration.file"
 
@@ -43,8 +54,8 @@ def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> N
         raise Failure(Exit.INVALID, f"There is no configuration file {path}.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Failure(Exit.INVALID, f"The configuration file {path} cannot be read: {error}") from error
-    database, mail, backup = (settings.pop(name, {}) for name in ("database", "mail", "backup"))
-    for name, table in (("database", database), ("mail", mail), ("backup", backup)):
+    database, mail, backup, acme = (settings.pop(name, {}) for name in ("database", "mail", "backup", "acme"))
+    for name, table in (("database", database), ("mail", mail), ("backup", backup), ("acme", acme)):
         if not isinstance(table, dict):
             raise Failure(Exit.INVALID, f"{path}: `{name}` is a table: [{name}]")
     if database and readable_by_all:
@@ -53,22 +64,25 @@ def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> N
             f"{path} says how to reach the database, and everybody on this machine may read it.",
             f"Make it readable by the service alone: chmod 640 {path}; chgrp svc {path}",
         )
-    # A command's own options, such as those of a backup, are no settings of the service.
+    # What has a table is not looked for beside it, and a command's own options are no settings of the service.
     known = {
         each.opts[-1].lstrip("-"): each.name
         for each in context.command.params
         if isinstance(each, click.Option)
         and each is not parameter
         and not each.is_flag
-        and each.name not in _BACKUP.values()
+        and each.name not in {*_BACKUP.values(), *_ACME.values()}
     }
     _refuse_unknown(path, "", settings, known)
     _refuse_unknown(path, "database.", database, _DATABASE)
     _refuse_unknown(path, "mail.", mail, MAIL_VARIABLES)
     _refuse_unknown(path, "backup.", backup, _BACKUP)
-    context.default_map = {str(known[key]): value for key, value in settings.items()} | {
-        _BACKUP[key]: value for key, value in backup.items()
-    }
+    _refuse_unknown(path, "acme.", acme, _ACME)
+    context.default_map = (
+        {str(known[key]): value for key, value in settings.items()}
+        | {_BACKUP[key]: value for key, value in backup.items()}
+        | {_ACME[key]: value for key, value in acme.items()}
+    )
     context.meta[_READ] = path
     context.meta[_META] = {_DATABASE[key]: str(value) for key, value in database.items()} | {
         MAIL_VARIABLES[key]: str(value) for key, value in mail.items()

@@ -59,6 +59,10 @@ _QUERIES: Final = {
         FROM nodes WHERE deleted_at IS NULL ORDER BY name""",
     "machines": "SELECT status, count(*) AS number FROM vms WHERE deleted_at IS NULL GROUP BY status",
     "alerts": "SELECT key, severity, message, opened_at FROM alerts WHERE closed_at IS NULL ORDER BY opened_at",
+    "certificates": """
+        SELECT name, directory, names, issuer, not_before, not_after, order_began, due_at, failures,
+               last_error, failed_at
+        FROM acme_certificates ORDER BY name""",
     "open_tasks": """
         SELECT id, op, status, resource_kind, resource_id, node_id, progress, message, created_at, deadline_at
         FROM tasks WHERE ended_at IS NULL ORDER BY created_at LIMIT 1000""",

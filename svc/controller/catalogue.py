@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from svc.controller import holdings, images, overview, projects, setup, tasks
+from svc.controller import certificate, holdings, images, overview, projects, setup, tasks
 from svc.controller.machines import consoles, creation, machines, plans, ssh_keys
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
@@ -41,6 +41,7 @@ AREAS = (
     holdings,
     support,
     settings,
+    certificate,
     nodes,
     joining,
     upgrading,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.mail import MailSettings
 
 HTTPS_PORT = 443
@@ -27,6 +28,8 @@ class ControllerConfig:
     certificate: tuple[Path, Path] | None = None
     """The operator's own, for browsers and clients of the API, and its key: PEM files. Without it they are shown one of
     the controller's authority."""
+    acme: AcmeSettings | None = None
+    """By whom such a certificate is made instead, and renewed; until there is the first, theirs is as without."""
     further_origins: tuple[str, ...] = ()
     """Where browsers see the pages besides, behind a proxy: https://panel.example"""
     mail: MailSettings | None = None

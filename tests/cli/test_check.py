@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
+from svc.cli import acme_check
+from svc.cli.acme_check import acme_findings
 from svc.cli.failures import Exit
+from svc_actors.certificates import AcmeSettings
+from svc_http.plain import NO_CHALLENGE
 from tests.cli.conftest import House, Terminal
+from tests.support.acme_authority import DIRECTORY, FakeAuthority
 from tests.support.certificates import self_signed
 from tests.support.stack import free_port
 
@@ -78,3 +87,87 @@ async def test_of_a_controller_that_runs_its_own_word_is_told(house: House) -> N
 
     assert line(ended.out, "service").startswith("ok")
     assert "port:" not in ended.out, "its own ports are taken by itself"
+
+
+@pytest.fixture
+async def directory(monkeypatch: pytest.MonkeyPatch) -> FakeAuthority:
+    """An authority that `check` reaches at whatever URL."""
+    authority = FakeAuthority()
+    monkeypatch.setattr(acme_check, "open_http", lambda acme: authority.client())
+    return authority
+
+
+def by_acme(*further: str) -> tuple[str, ...]:
+    return ("--acme-contact", "ops@provider.example", "--acme-directory", DIRECTORY, *further)
+
+
+async def test_terms_that_are_not_agreed_to_are_told_with_where_they_are(
+    terminal: Terminal, tmp_path: Path, directory: FakeAuthority
+) -> None:
+    ended = await terminal.svc(*options(tmp_path, *by_acme("--acme-name", "localhost")))
+
+    assert line(ended.out, "ACME").startswith("warning")
+    assert "read https://authority.test/terms, then set terms-agreed = true" in line(ended.out, "ACME")
+    assert directory.asked == ["directory"], "nothing was ordered"
+
+
+async def test_a_name_without_an_address_and_a_port_that_is_taken_are_found(
+    terminal: Terminal, tmp_path: Path, directory: FakeAuthority
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        given = by_acme("--acme-terms-agreed", "yes", "--acme-name", "absent.invalid", "--acme-port", port)
+
+        ended = await terminal.svc(*options(tmp_path, *given))
+
+    assert line(ended.out, "ACME").startswith("ok")
+    assert "absent.invalid leads to no address" in line(ended.out, "name")
+    assert line(ended.out, "port for ACME").startswith("failed")
+
+
+async def test_an_authority_that_wants_an_account_of_its_own_is_told(
+    terminal: Terminal, tmp_path: Path, directory: FakeAuthority
+) -> None:
+    directory.external["customer-1"] = b"key"
+
+    ended = await terminal.svc(*options(tmp_path, *by_acme("--acme-terms-agreed", "yes", "--acme-name", "localhost")))
+
+    assert "set eab-key-id and eab-key-file" in line(ended.out, "ACME")
+
+
+@pytest.mark.parametrize(
+    ("others", "verdict", "words"),
+    [
+        (NO_CHALLENGE, "ok", "the controller answers at localhost"),
+        ("<html>It works!", "warning", "something else answers"),
+        (None, "warning", "cannot be reached from here"),
+    ],
+)
+async def test_while_it_serves_port_80_of_the_name_is_asked_as_the_authority_does(
+    directory: FakeAuthority,
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+    others: str | None,
+    verdict: str,
+    words: str,
+) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some(4096)
+            text = others or ""
+            head = f"HTTP/1.1 404 Not Found\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+            await stream.send_all((head + text).encode())
+
+    port = free_port()
+    monkeypatch.setattr(acme_check, "HTTP_PORT", port)
+    if others is not None:
+        await nursery.start(partial(trio.serve_tcp, answer, port, host="127.0.0.1"))
+    settings = AcmeSettings("ops@provider.example", ("localhost",), terms_agreed=True, directory=DIRECTORY)
+
+    async with aclosing(acme_findings(settings, serving=True)) as findings:
+        found = [each async for each in findings if each.about == "port 80"]
+
+    assert [each.verdict.value for each in found] == [verdict]
+    assert words in found[0].words

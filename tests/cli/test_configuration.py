@@ -90,6 +90,15 @@ async def test_options_win_over_the_environment_and_the_environment_over_the_fil
         ('[mail]\nhost = "smtp.example"\nsender = "nobody"', 0o640, "sender of mail"),
         ('[mail]\nhost = "smtp.example"\nsender = "a@b.example"\nsecurity = "none"', 0o640, "in the clear"),
         ('certificate = "/etc/hosts"', 0o640, "A certificate needs its key"),
+        ("[acme]\nterms = true", 0o640, "there is no setting acme.terms"),
+        ('acme-contact = "x@y.example"', 0o640, "there is no setting acme-contact"),
+        ("[acme]\nterms-agreed = true", 0o640, "needs a contact"),
+        ('[acme]\ncontact = "x@y.example"\neab-key-id = "1"', 0o640, "give both, or none"),
+        (
+            'certificate = "/etc/hosts"\ncertificate-key = "/etc/hosts"\n[acme]\ncontact = "x@y.example"',
+            0o640,
+            "give one of them",
+        ),
     ],
 )
 async def test_a_mistake_in_the_file_is_told_and_nothing_starts(
@@ -129,6 +138,33 @@ async def test_mail_is_set_in_a_table_of_its_own(
     assert (config.mail.host, config.mail.port) == ("other.example", 2525)
     assert str(config.mail.sender) == "Example Hosting <svc@example.org>"
     assert "https://panel.example" in config.origins, "the pages that links lead to may call the API"
+
+
+async def test_a_certificate_by_acme_is_for_the_public_name_and_from_lets_encrypt_unless_the_file_says_more(
+    terminal: Terminal, tmp_path: Path, started: list[tuple[ControllerConfig, Mapping[str, str]]]
+) -> None:
+    (tmp_path / "key").write_text("c2VjcmV0\n")
+    little = 'public-host = "controller.example"\n[acme]\ncontact = "ops@provider.example"\nterms-agreed = true\n'
+    more = f"""names = ["a.example", "b.example"]
+        directory = "https://ca.example/dir"
+        port = 8080
+        eab-key-id = "customer-1"
+        eab-key-file = "{tmp_path / "key"}"
+        """
+
+    await terminal.svc("serve", "controller", "--config", write(tmp_path, little))
+    await terminal.svc("serve", "controller", "--config", write(tmp_path, little + more))
+
+    first, second = (config.acme for config, _ in started)
+    assert first is not None
+    assert second is not None
+    assert (first.contact, first.names, first.terms_agreed) == ("ops@provider.example", ("controller.example",), True)
+    assert first.directory == "https://acme-v02.api.letsencrypt.org/directory"
+    assert (second.names, second.port) == (("a.example", "b.example"), 8080)
+    assert second.directory == "https://ca.example/dir"
+    external = second.external_account()
+    assert external is not None
+    assert (external.key_id, external.mac_key) == ("customer-1", b"secret")
 
 
 async def test_a_file_that_was_named_must_be_there(terminal: Terminal, tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import trio
 
-from svc.cli.check import Verdict, findings
+from svc.cli.check import findings
 from svc.cli.failures import Exit
+from svc.cli.finding import Verdict
 from svc.controller.config import ControllerConfig
 from tests.cli.conftest import EMAIL, House, Terminal, open_house
 from tests.support.smtp import WAIT, MailServer, mail_server, password_file

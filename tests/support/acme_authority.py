@@ -38,6 +38,7 @@ class Answer:
     problem: dict[str, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     raises: type[httpx.TransportError] | None = None
+    text: str = ""
 
 
 def problem(kind: str, detail: str, status: int = 400, **headers: str) -> Answer:
@@ -76,7 +77,7 @@ class FakeAuthority:
         self._faults.setdefault(resource, []).extend(answers)
 
     def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.MockTransport(self._answer))
+        return httpx.AsyncClient(transport=httpx.MockTransport(self.answer))
 
     def count(self, resource: str) -> int:
         return self.asked.count(resource)
@@ -85,14 +86,14 @@ class FakeAuthority:
     def root_pem(self) -> str:
         return self._root.public_bytes(serialization.Encoding.PEM).decode()
 
-    async def _answer(self, request: httpx.Request) -> httpx.Response:
+    async def answer(self, request: httpx.Request) -> httpx.Response:
         resource, _, number = request.url.path.strip("/").partition("/")
         self.asked.append(resource)
         if faults := self._faults.get(resource):
             fault = faults.pop(0)
             if fault.raises is not None:
                 raise fault.raises("the test says so", request=request)
-            return self._respond(fault.status, fault.problem, fault.headers)
+            return self._respond(fault.status, fault.problem, fault.headers, fault.text)
         if resource == "directory":
             urls = {"newNonce": "nonce", "newAccount": "account", "newOrder": "neworder"}
             meta = {"termsOfService": f"{BASE}/terms", "externalAccountRequired": bool(self.external)}

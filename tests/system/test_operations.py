@@ -51,6 +51,7 @@ def test_every_command_does_what_the_page_says(host: SystemdRoot) -> None:
     assert of("systemctl is-active") == "active\n"
     assert "failed" not in of("runuser -u svc -- svc controller check")
     assert "curl" in of("svc node add")
+    assert "authority" in of("svc certificate show")
     assert "  ok  " in of("runuser -u svc -- svc controller backups")
     assert '"database":"ok"' in of("curl -fsS http://127.0.0.1:8445/healthz")
     assert "svc_database_up 1.0" in of("curl -fsS http://127.0.0.1:8445/metrics")

@@ -1,0 +1,18 @@
+"""Certificates from an authority by ACME: ordered, proven, renewed before they end, kept sealed in the database."""
+
+from svc_actors.certificates.issuing import Issued, IssuedCertificate, Issuing, alert_of
+from svc_actors.certificates.keeper import Keeper
+from svc_actors.certificates.records import CertificateRecord, read_certificate
+from svc_actors.certificates.settings import LETS_ENCRYPT, AcmeSettings
+
+__all__ = [
+    "LETS_ENCRYPT",
+    "AcmeSettings",
+    "CertificateRecord",
+    "Issued",
+    "IssuedCertificate",
+    "Issuing",
+    "Keeper",
+    "alert_of",
+    "read_certificate",
+]

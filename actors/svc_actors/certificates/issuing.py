@@ -1,0 +1,287 @@
+"""One certificate: what is decided about it and recorded of it, here and nowhere else.
+
+The actor decides what is to be done next (`step`); `Keeper` does it, which may take minutes, and tells the actor what
+came of it (`registered`, `ordered`, `issued`, `failed`). Each of these is one transaction. Invariants:
+
+- keys are recorded before the authority hears of them, and an order's URL as soon as it is known: after a crash at any
+  point the same order goes on, with the same key, and what was finalised is fetched;
+- of one certificate at most one order is under way;
+- an attempt that failed is made again, later each time, never before the authority's Retry-After, and meanwhile there
+  is an alert with the authority's words; the certificate that there is stays.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from urllib.parse import urlsplit
+
+import structlog
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from svc_actors.acme import AcmeError, AuthorityAway, Refused, load_key, new_key, pem_of
+from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.runtime import Actor
+from svc_actors.sealing import Sealer
+from svc_actors.store import Caller, Database, Record, Target, Transaction, audit, service_itself
+
+FIRST_PAUSE: Final = timedelta(minutes=5)
+"""After a first failure; Let's Encrypt takes five failed validations of a name in an hour."""
+FIRST_PAUSE_AWAY: Final = timedelta(seconds=30)
+"""After a first failure to reach the authority, which costs it nothing."""
+LONGEST_PAUSE: Final = timedelta(hours=6)
+LONGEST_RETRY_AFTER: Final = timedelta(days=7)
+"""The longest limits of authorities are by the week."""
+SHORTEST_PAUSE: Final = timedelta(seconds=1)
+MOST_UNDER_WAY: Final = timedelta(hours=1)
+"""An order that has come to nothing by then is given up."""
+_ACCOUNT_KEY: Final = "ACME account key"
+_CERTIFICATE_KEY: Final = "ACME certificate key"
+
+log = structlog.get_logger("svc.certificates")
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing is to be done before."""
+
+    until: datetime
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an attempt needs: keys in PEM, and URLs as far as they are known."""
+
+    names: tuple[str, ...]
+    directory: str
+    account_key: bytes
+    account_url: str | None
+    key: bytes
+    order_url: str | None
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate with its chain and its key, in PEM."""
+
+    chain: str
+    key: bytes
+
+
+@dataclass(frozen=True)
+class Issuing:
+    """What the actors of certificates work with."""
+
+    database: Database
+    sealer: Sealer
+
+
+class IssuedCertificate(Actor):
+    """Its key is what the certificate is for."""
+
+    def __init__(self, issuing: Issuing) -> None:
+        self._database = issuing.database
+        self._sealer = issuing.sealer
+
+    async def want(self, directory: str, contact: str, names: Sequence[str]) -> Issued | None:
+        """Have a certificate for these names, from this authority. Gives the one that there is."""
+
+        async def work(tx: Transaction) -> Record:
+            await tx.execute(
+                """INSERT INTO acme_accounts (directory, sealed_key, contact) VALUES ($1, $2, $3)
+                   ON CONFLICT (directory) DO UPDATE SET contact = excluded.contact, url = NULL
+                   WHERE acme_accounts.contact <> excluded.contact""",
+                directory,
+                self._sealer.seal(pem_of(new_key()), _ACCOUNT_KEY),
+                contact,
+            )
+            await tx.execute(
+                """INSERT INTO acme_certificates (name, directory, names) VALUES ($1, $2, $3)
+                   ON CONFLICT (name) DO UPDATE
+                   SET directory = excluded.directory, names = excluded.names, due_at = now(), failures = 0,
+                       order_key = NULL, order_began = NULL, order_url = NULL
+                   WHERE (acme_certificates.directory, acme_certificates.names)
+                         IS DISTINCT FROM (excluded.directory, excluded.names)""",
+                self.key,
+                directory,
+                list(names),
+            )
+            return await self._row(tx)
+
+        row = await self._database.transact(work)
+        if row["chain"] is None:
+            return None
+        return Issued(row["chain"], self._sealer.unseal(row["sealed_key"], _CERTIFICATE_KEY))
+
+    async def step(self) -> Wait | Work:
+        """What is to be done now. When it is time, an order is begun."""
+
+        async def work(tx: Transaction) -> Wait | Work:
+            row = await self._row(tx)
+            now = datetime.now(UTC)
+            if row["due_at"] > now:
+                return Wait(row["due_at"])
+            if row["order_began"] is not None and now - row["order_began"] > MOST_UNDER_WAY:
+                await self._fail(tx, row, Refused("The authority did not decide about the order within an hour."))
+                return Wait((await self._row(tx))["due_at"])
+            if row["order_key"] is None:
+                await tx.execute(
+                    "UPDATE acme_certificates SET order_key = $2, order_began = now() WHERE name = $1",
+                    self.key,
+                    self._sealer.seal(pem_of(new_key()), _CERTIFICATE_KEY),
+                )
+                row = await self._row(tx)
+            account = await tx.fetchone("SELECT * FROM acme_accounts WHERE directory = $1", row["directory"])
+            return Work(
+                tuple(row["names"]),
+                row["directory"],
+                self._sealer.unseal(account["sealed_key"], _ACCOUNT_KEY),
+                account["url"],
+                self._sealer.unseal(row["order_key"], _CERTIFICATE_KEY),
+                row["order_url"],
+            )
+
+        return await self._database.transact(work)
+
+    async def registered(self, directory: str, url: str) -> None:
+        await self._database.execute("UPDATE acme_accounts SET url = $2 WHERE directory = $1", directory, url)
+
+    async def ordered(self, url: str) -> None:
+        await self._database.execute("UPDATE acme_certificates SET order_url = $2 WHERE name = $1", self.key, url)
+
+    async def issued(self, chain: str) -> Issued | None:
+        """The authority's certificate for the order under way. None for one that is not for its key and names."""
+
+        async def work(tx: Transaction) -> Issued | None:
+            row = await self._row(tx)
+            key = self._sealer.unseal(row["order_key"], _CERTIFICATE_KEY)
+            try:
+                leaf = _leaf(chain, key, row["names"])
+            except ValueError as error:
+                await self._fail(tx, row, Refused(f"What the authority sent cannot be used: {error}"))
+                return None
+            await tx.execute(
+                """UPDATE acme_certificates
+                   SET chain = $2, sealed_key = order_key, issuer = $3, not_before = $4, not_after = $5, due_at = $6,
+                       order_key = NULL, order_began = NULL, order_url = NULL,
+                       failures = 0, last_error = NULL, failed_at = NULL
+                   WHERE name = $1""",
+                self.key,
+                chain,
+                _issuer(leaf),
+                leaf.not_valid_before_utc,
+                leaf.not_valid_after_utc,
+                renewal_of(leaf.not_valid_before_utc, leaf.not_valid_after_utc),
+            )
+            told = {"names": row["names"], "issuer": _issuer(leaf), "not_after": leaf.not_valid_after_utc.isoformat()}
+            target = Target("certificate", self.key, ", ".join(row["names"]))
+            await audit.record(tx, service_itself("certificate.issue"), target, told)
+            await close_alert(tx, alert_of(self.key))
+            log.info("certificate.issued", certificate=self.key, **told)
+            return Issued(chain, key)
+
+        return await self._database.transact(work)
+
+    async def failed(self, error: AcmeError) -> None:
+        """The attempt came to nothing. What the authority refused is given up; what it did not hear of goes on."""
+
+        async def work(tx: Transaction) -> None:
+            await self._fail(tx, await self._row(tx), error)
+
+        await self._database.transact(work)
+
+    async def renew(self, caller: Caller) -> None:
+        """Get a new certificate now, or try again now."""
+
+        async def work(tx: Transaction) -> None:
+            row = await self._row(tx)
+            await tx.execute("UPDATE acme_certificates SET due_at = now() WHERE name = $1", self.key)
+            await audit.record(tx, caller, Target("certificate", self.key, ", ".join(row["names"])))
+
+        await self._database.transact(work)
+
+    async def _row(self, tx: Transaction) -> Record:
+        return await tx.fetchone("SELECT * FROM acme_certificates WHERE name = $1 FOR NO KEY UPDATE", self.key)
+
+    async def _fail(self, tx: Transaction, row: Record, error: AcmeError) -> None:
+        failures, now = row["failures"] + 1, datetime.now(UTC)
+        due_at = now + pause_after(failures, error, row["not_after"] and row["not_after"] - now)
+        gives_up = isinstance(error, Refused)
+        await tx.execute(
+            """UPDATE acme_certificates
+               SET due_at = $2::timestamptz, failures = $3, last_error = $4, failed_at = now(),
+                   order_key = CASE WHEN $5 THEN NULL ELSE order_key END,
+                   order_began = CASE WHEN $5 OR order_key IS NULL THEN NULL ELSE $2::timestamptz END,
+                   order_url = CASE WHEN $5 THEN NULL ELSE order_url END
+               WHERE name = $1""",
+            self.key,
+            due_at,
+            failures,
+            str(error),
+            gives_up,
+        )
+        if isinstance(error, Refused) and error.kind == "accountDoesNotExist":
+            await tx.execute("UPDATE acme_accounts SET url = NULL WHERE directory = $1", row["directory"])
+        there_is = (
+            f"The one that is shown ends on {row['not_after']:%Y-%m-%d %H:%M} UTC"
+            if row["not_after"]
+            else "There is none yet"
+        )
+        message = (
+            f"No certificate for {', '.join(row['names'])} from {urlsplit(row['directory']).hostname}: {error} "
+            f"{there_is}; the next attempt is at {due_at:%Y-%m-%d %H:%M} UTC."
+        )
+        await raise_alert(tx, alert_of(self.key), message)
+        log.warning("certificate.not_issued", certificate=self.key, failures=failures, error=str(error))
+
+
+def alert_of(name: str) -> str:
+    return f"certificate-renewal:{name}"
+
+
+def renewal_of(not_before: datetime, not_after: datetime) -> datetime:
+    """When a third of the lifetime is left, and a little sooner: authorities ask that clients do not all come at once
+    (RFC 9773, section 4.2, for who has no other hint)."""
+    lifetime = not_after - not_before
+    return not_after - lifetime / 3 - lifetime / 30 * random.random()  # noqa: S311
+
+
+def pause_after(failures: int, error: AcmeError, left: timedelta | None) -> timedelta:
+    """How long to wait after so many failures in a row. `left`: what the certificate has that is shown."""
+    first = FIRST_PAUSE_AWAY if isinstance(error, AuthorityAway) else FIRST_PAUSE
+    pause: timedelta = min(first * 2 ** min(failures - 1, 20), LONGEST_PAUSE) * random.uniform(0.75, 1.0)  # noqa: S311
+    if left is not None and left > timedelta():
+        # Ten times more before it ends, whether it was for 90 days or for six.
+        pause = min(pause, max(left / 10, SHORTEST_PAUSE))
+    if error.retry_after is not None:
+        pause = max(pause, min(timedelta(seconds=error.retry_after), LONGEST_RETRY_AFTER))
+    return pause
+
+
+def _leaf(chain: str, key: bytes, names: Sequence[str]) -> x509.Certificate:
+    """The certificate of a chain. Raises `ValueError` when it is not for this key and these names."""
+    leaf = x509.load_pem_x509_certificate(chain.encode())
+    if leaf.public_key() != load_key(key).public_key():
+        raise ValueError("it is for another key")
+    try:
+        shown = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        raise ValueError("it names nobody") from None
+    found = {*shown.get_values_for_type(x509.DNSName), *map(str, shown.get_values_for_type(x509.IPAddress))}
+    if missing := set(names) - found:
+        raise ValueError(f"it is not for {', '.join(sorted(missing))}")
+    return leaf
+
+
+def _issuer(leaf: x509.Certificate) -> str:
+    """Who made it, as people call them: organisation and name."""
+    parts = [
+        str(attribute.value)
+        for oid in (NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME)
+        for attribute in leaf.issuer.get_attributes_for_oid(oid)
+    ]
+    return " ".join(parts) or leaf.issuer.rfc4514_string()

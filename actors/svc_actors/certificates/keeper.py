@@ -1,0 +1,170 @@
+"""Keeps one certificate: does what its actor decides, and puts what comes of it where it is shown.
+
+Each act is one exchange with the authority, and may be repeated. Only what the actor has recorded counts, so that this
+loop may end at any point, with its process or by an error, and begin again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import httpx
+import trio
+
+from svc_actors.acme import (
+    AcmeClient,
+    AcmeError,
+    ChallengeType,
+    Http01,
+    Order,
+    Refused,
+    Status,
+    load_key,
+    signing_request,
+)
+from svc_actors.acme.errors import refused
+from svc_actors.certificates.issuing import Issued, IssuedCertificate, Wait, Work
+from svc_actors.certificates.settings import AcmeSettings
+from svc_actors.runtime import ActorSystem, Ref
+from svc_actors.store import Caller
+
+POLL_SECONDS: Final = 2.0
+"""How often an order is asked for where the authority does not say."""
+SHORTEST_POLL_SECONDS: Final = 0.1
+LONGEST_POLL_SECONDS: Final = 60.0
+LONGEST_SLEEP_SECONDS: Final = 3600.0
+"""The clock of the machine may be set meanwhile."""
+_TIMEOUT: Final = 20.0
+
+Install = Callable[[Issued], Awaitable[None]]
+"""Puts a certificate where it is shown from; must be idempotent."""
+OpenHttp = Callable[[], httpx.AsyncClient]
+
+
+class Keeper:
+    """`names`: what the certificate `name` is for. `open_http` is for tests."""
+
+    def __init__(
+        self,
+        actors: ActorSystem,
+        name: str,
+        names: Sequence[str],
+        settings: AcmeSettings,
+        challenges: Http01,
+        install: Install,
+        *,
+        open_http: OpenHttp | None = None,
+    ) -> None:
+        self._actor: Ref[IssuedCertificate] = actors.ref(IssuedCertificate, name)
+        self._name = name
+        self._names = tuple(names)
+        self._settings = settings
+        self.challenges = challenges
+        self._install = install
+        self._open_http = open_http or self._http
+        self._asked = trio.Event()
+
+    async def begin(self) -> None:
+        """Put the certificate that there is where it is shown from. Before `run`, and before anything listens."""
+        settings = self._settings
+        there = await self._actor.ask(IssuedCertificate.want, settings.directory, settings.contact, self._names)
+        if there is not None:
+            await self._install(there)
+
+    async def renew(self, caller: Caller) -> None:
+        """Get a new certificate now."""
+        await self._actor.ask(IssuedCertificate.renew, caller)
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Get and renew the certificate until cancelled. Raises what the actor raises: to be begun again."""
+        while True:
+            self._asked = trio.Event()
+            until = await self._attempt()
+            seconds = (until - datetime.now(UTC)).total_seconds()
+            with trio.move_on_after(min(max(seconds, 0.0), LONGEST_SLEEP_SECONDS)):
+                await self._asked.wait()
+
+    async def _attempt(self) -> datetime:
+        """Do what there is to do; gives when there is something to do again."""
+        step = await self._actor.ask(IssuedCertificate.step)
+        if isinstance(step, Wait):
+            return step.until
+        try:
+            async with self._open_http() as http:
+                client = AcmeClient(http, step.directory, load_key(step.account_key), step.account_url)
+                while isinstance(step, Work):
+                    await self._act(client, step)
+                    step = await self._actor.ask(IssuedCertificate.step)
+        except AcmeError as error:
+            await self._actor.ask(IssuedCertificate.failed, error)
+            step = await self._actor.ask(IssuedCertificate.step)
+        finally:
+            self.challenges.withdraw(self._name)
+        return step.until if isinstance(step, Wait) else datetime.now(UTC)
+
+    async def _act(self, client: AcmeClient, work: Work) -> None:
+        """One exchange with the authority. Raises `AcmeError`."""
+        if work.account_url is None:
+            settings = self._settings
+            url = await client.register(
+                settings.contact, terms_agreed=settings.terms_agreed, external=settings.external_account()
+            )
+            await self._actor.ask(IssuedCertificate.registered, work.directory, url)
+        elif work.order_url is None:
+            order = await client.new_order(work.names)
+            await self._actor.ask(IssuedCertificate.ordered, order.url)
+        else:
+            await self._further(client, work, await client.order(work.order_url))
+
+    async def _further(self, client: AcmeClient, work: Work, order: Order) -> None:
+        match order.status:
+            case Status.PENDING:
+                await self._prove(client, order)
+                await _pause(order)
+            case Status.READY:
+                await client.finalise(order, signing_request(load_key(work.key), work.names))
+            case Status.VALID:
+                issued = await self._actor.ask(IssuedCertificate.issued, await client.certificate(order))
+                if issued is not None:
+                    await self._install(issued)
+            case Status.PROCESSING:
+                await _pause(order)
+            case _:
+                raise await self._problem(client, order)
+
+    async def _prove(self, client: AcmeClient, order: Order) -> None:
+        """Answer the challenges that are open. Those that the authority looks at already are answered on."""
+        proofs, unheard = {}, []
+        for url in order.authorizations:
+            authorization = await client.authorization(url)
+            if authorization.status is not Status.PENDING:
+                continue
+            challenge = authorization.challenge(ChallengeType.HTTP_01)
+            if challenge is None:
+                offered = ", ".join(each.type for each in authorization.challenges)
+                name = authorization.identifier.value
+                raise Refused(f"The authority does not take http-01 for {name}, only {offered}.")
+            proofs[challenge.token] = client.proof(challenge.token)
+            if challenge.status is Status.PENDING:
+                unheard.append(challenge)
+        self.challenges.offer(self._name, proofs)
+        for challenge in unheard:
+            await client.respond(challenge)
+
+    async def _problem(self, client: AcmeClient, order: Order) -> AcmeError:
+        """Why an order has failed: what the authority found at the names is more than what it says of the order."""
+        found = [(await client.authorization(url)).problem for url in order.authorizations]
+        if words := " ".join(each for each in found if each):
+            return Refused(words)
+        return refused(order.error or {"detail": f"The order is {order.status.value}."})
+
+    def _http(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(verify=self._settings.trust(), timeout=_TIMEOUT)
+
+
+async def _pause(order: Order) -> None:
+    asked = POLL_SECONDS if order.retry_after is None else order.retry_after
+    await trio.sleep(min(max(asked, SHORTEST_POLL_SECONDS), LONGEST_POLL_SECONDS))

@@ -1,0 +1,90 @@
+"""Plain HTTP beside the service's own port: an authority's question for a challenge is answered (RFC 8555, 8.3), and
+browsers are sent to HTTPS. Nothing else is served, and nothing of a request but its path is taken up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+from urllib.parse import quote
+
+import trio
+from hypercorn.trio import serve
+from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, Scope
+from quart import Response
+
+from svc_actors.acme import CHALLENGE_PATH, Http01
+from svc_http import connections
+from svc_http.app import App
+from svc_http.operations import lifespan
+from svc_http.server import plain_config
+
+NO_CHALLENGE: Final = "No challenge of this service has this token.\n"
+"""By which `svc controller check` knows who answers."""
+AGAIN_SECONDS: Final = 30.0
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+def add_challenges(app: App, challenges: Http01) -> None:
+    """Answer challenges on the service's own port too, for a proxy that passes the path on and authorities that follow
+    a redirect."""
+
+    @app.get(f"{CHALLENGE_PATH}<token>")
+    async def challenge(token: str) -> Response:
+        proof = challenges.proof(token)
+        return Response(proof or NO_CHALLENGE, status=200 if proof else 404, content_type=_TEXT)
+
+
+def challenge_app(challenges: Http01, public_url: str) -> ASGIFramework:
+    """The application for plain HTTP; what is no challenge is sent to `public_url`."""
+    return partial(_answer, challenges, public_url)
+
+
+async def serve_plain(app: ASGIFramework, bind: str, tell: Callable[[str | None], Awaitable[None]]) -> None:
+    """Serve until cancelled. Where `bind`, an address and port, cannot be listened on, that is tried again: `tell` gets
+    what is wrong, or None once it serves."""
+    connections.install()
+    while True:
+        try:
+            async with trio.open_nursery() as nursery:
+                serving = partial(serve, app, plain_config(bind), shutdown_trigger=trio.sleep_forever, mode="asgi")
+                await nursery.start(serving)
+                await tell(None)
+        except* OSError as errors:
+            await tell(f"{bind} cannot be listened on: {_first(errors)}")
+        await trio.sleep(AGAIN_SECONDS)
+
+
+def _first(errors: BaseExceptionGroup[OSError]) -> str:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return getattr(error, "strerror", None) or str(error)
+
+
+async def _answer(
+    challenges: Http01, public_url: str, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+) -> None:
+    if scope["type"] == "lifespan":
+        await lifespan(receive, send)
+        return
+    if scope["type"] != "http":
+        return
+    path = scope["path"]
+    location = None
+    if path.startswith(CHALLENGE_PATH):
+        proof = challenges.proof(path.removeprefix(CHALLENGE_PATH))
+        status, body = (200, proof) if proof else (404, NO_CHALLENGE)
+    elif scope["method"] in ("GET", "HEAD"):
+        location = public_url + quote(path)
+        status, body = 308, f"This service speaks HTTPS: {location}\n"
+    else:
+        # What was sent in the clear is not asked for again over TLS, as if nobody had read it.
+        status, body = 403, f"This service speaks HTTPS: {public_url}\n"
+    headers = [(b"content-type", _TEXT.encode()), (b"content-length", str(len(body.encode())).encode())]
+    if location is not None:
+        headers.append((b"location", location.encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
+    content = b"" if scope["method"] == "HEAD" else body.encode()
+    await send({"type": "http.response.body", "body": content, "more_body": False})

@@ -1,0 +1,19 @@
+"""What `svc controller check` finds: one thing, how it is, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Finding:
+    about: str
+    verdict: Verdict
+    words: str

@@ -1,0 +1,158 @@
+"""The certificate that browsers and clients of the API are shown: what it is, and by ACME another one at once."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from svc.controller.config import ControllerConfig
+from svc.controller.services import Controller
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Empty, Model, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.certificates import CertificateRecord, Issued, read_certificate
+from svc_actors.errors import conflict, not_ready
+
+operations = Operations[Controller]()
+
+NAME: Final = "service"
+"""Of the controller's certificate among those that are got by ACME."""
+
+
+class Source(StrEnum):
+    """Where the certificate that is shown is from: the controller's own authority, files of the operator's, or ACME."""
+
+    AUTHORITY = "authority"
+    FILES = "files"
+    ACME = "acme"
+
+
+class AcmeState(StrEnum):
+    """`waiting`: for the day of the renewal. `failing`: the last attempt came to nothing, and there is another one at
+    `next_at`."""
+
+    WAITING = "waiting"
+    ORDERING = "ordering"
+    FAILING = "failing"
+    TERMS_NOT_AGREED = "terms_not_agreed"
+
+
+class Certificate(Model):
+    """`names` to `sha256` are of the certificate that is shown; the rest is of ACME, null where it is not used.
+    `last_error` is what the authority said, when the last attempt failed."""
+
+    source: Source
+    names: list[str]
+    issuer: str
+    not_before: datetime
+    not_after: datetime
+    sha256: str
+    directory: str | None = None
+    state: AcmeState | None = None
+    next_at: datetime | None = None
+    failures: int | None = None
+    last_error: str | None = None
+    failed_at: datetime | None = None
+
+
+def issued_file(data_dir: Path) -> Path:
+    """The key, the certificate from ACME and its chain in one file, so that they are replaced together."""
+    return data_dir / "tls" / "acme.pem"
+
+
+def install(data_dir: Path, issued: Issued) -> None:
+    """Put a certificate where the listener takes it up. The database has it as well: this is its copy for OpenSSL."""
+    file = issued_file(data_dir)
+    content = issued.key + issued.chain.encode()
+    if file.exists() and file.read_bytes() == content:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = file.with_name(file.name + ".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+        opened.write(content)
+        opened.flush()
+        os.fsync(opened.fileno())
+    new.rename(file)
+
+
+@operations.declare(
+    "certificate.show",
+    "The certificate that this service shows, and how its renewal stands",
+    Route.get("/certificate"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+)
+async def show(context: Context[Controller], request: Empty) -> Certificate:
+    config = context.services.config
+    source, file = _shown(config)
+    try:
+        text = await trio.Path(file).read_bytes()
+        shown = x509.load_pem_x509_certificate(text)
+    except (OSError, ValueError) as error:
+        raise not_ready(f"The certificate in {file} cannot be read: {error}") from error
+    record = await read_certificate(context.services.database, NAME) if config.acme is not None else None
+    return Certificate(
+        source=source,
+        names=_names(shown),
+        issuer=shown.issuer.rfc4514_string(),
+        not_before=shown.not_valid_before_utc,
+        not_after=shown.not_valid_after_utc,
+        sha256=shown.fingerprint(hashes.SHA256()).hex(),
+        directory=config.acme.directory if config.acme is not None else None,
+        state=_state(config, record),
+        next_at=record.due_at if record is not None and not record.ordering else None,
+        failures=record.failures if record is not None else None,
+        last_error=record.last_error if record is not None else None,
+        failed_at=record.failed_at if record is not None else None,
+    )
+
+
+@operations.declare(
+    "certificate.renew",
+    "Get a new certificate by ACME at once, or try again at once",
+    Route.post("/certificate/renew", status=202),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
+async def renew(context: Context[Controller], request: Empty) -> None:
+    keeper = context.services.certificate
+    if keeper is None:
+        raise conflict(
+            "This service does not get its certificate by ACME.", hint="Its settings are the table [acme] of the file."
+        )
+    await keeper.renew(context.caller)
+
+
+def _shown(config: ControllerConfig) -> tuple[Source, Path]:
+    if config.acme is not None and issued_file(config.data_dir).exists():
+        return Source.ACME, issued_file(config.data_dir)
+    if config.certificate is not None:
+        return Source.FILES, config.certificate[0]
+    return Source.AUTHORITY, config.data_dir / "tls" / "server.pem"
+
+
+def _state(config: ControllerConfig, record: CertificateRecord | None) -> AcmeState | None:
+    if config.acme is None:
+        return None
+    if not config.acme.terms_agreed:
+        return AcmeState.TERMS_NOT_AGREED
+    if record is not None and record.failures:
+        return AcmeState.FAILING
+    return AcmeState.ORDERING if record is None or record.ordering else AcmeState.WAITING
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
