@@ -1,0 +1,143 @@
+"""While a release takes the place of the one before, that one runs on the migrated database for a moment.
+
+So each statement of the release before (release_before.json, written by tools/release) has to be understood by the
+schema of today as it was by its own. What a statement may not do any more although it is understood (a constraint that
+is new) is for the rules of migrations to hold (test_migration_rules.py).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from asyncpg import PostgresError
+
+from svc_actors.store import Database, Migration, known_migrations, migrate
+from tests.conftest import Cluster
+from tools.statements import PACKAGES, statements_of
+
+ROOT = Path(__file__).resolve().parents[2]
+BEFORE = json.loads((Path(__file__).parent / "release_before.json").read_text())
+
+
+def of_release_before() -> list[Migration]:
+    newest = BEFORE["migrations"]
+    return [each for each in known_migrations() if each.number <= newest.get(each.component.value, 0)]
+
+
+@asynccontextmanager
+async def database_at(cluster: Cluster, migrations: list[Migration]) -> AsyncIterator[Database]:
+    name = f"release_{uuid4().hex}"
+    async with Database.open(cluster.url, size=1) as administration:
+        await administration.execute(f"CREATE DATABASE {name}")
+        async with Database.open(cluster.url_of(name), size=1) as database:
+            await migrate(database, migrations)
+            yield database
+        await administration.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def refused(database: Database, statements: Iterable[str]) -> dict[str, str]:
+    """Those that the server does not understand, and why."""
+    found = {}
+    for statement in statements:
+        try:
+            await database.execute(f"PREPARE held AS {statement}")
+        except PostgresError as error:
+            found[statement] = str(error)
+        else:
+            await database.execute("DEALLOCATE held")
+    return found
+
+
+async def broken(cluster: Cluster, migrations: list[Migration]) -> dict[str, str]:
+    """What the release before understood by its own schema, and does not by that of these migrations."""
+    async with database_at(cluster, of_release_before()) as before:
+        never = await refused(before, BEFORE["statements"])
+    async with database_at(cluster, migrations) as after:
+        return await refused(after, [each for each in BEFORE["statements"] if each not in never])
+
+
+async def test_the_release_before_still_works_on_the_schema_of_today(database_cluster: Cluster) -> None:
+    assert await broken(database_cluster, known_migrations()) == {}
+
+
+async def test_a_migration_that_takes_away_what_the_release_before_uses_is_found(database_cluster: Cluster) -> None:
+    last = known_migrations()[-1]
+    sql = "ALTER TABLE nodes RENAME COLUMN preflight_at TO looked_at; ALTER TABLE tasks DROP COLUMN message"
+    careless = Migration(last.component, last.number + 1, "careless", sql)
+
+    found = await broken(database_cluster, [*known_migrations(), careless])
+
+    assert any('column "preflight_at"' in why for why in found.values())
+    assert any('column "message"' in why for why in found.values())
+
+
+async def test_the_statements_of_a_tree_are_found_and_the_server_understands_them(database: Database) -> None:
+    """Some of what is found only looks like SQL, and some SQL is put together elsewhere: both must stay little."""
+    found = statements_of(ROOT)
+
+    wrong = await refused(database, found.known)
+
+    assert len(found.known) > 400
+    assert len(wrong) < 0.02 * len(found.known), "\n".join(f"{why}: {each[:200]}" for each, why in wrong.items())
+    assert found.partly < 0.15 * len(found.known)
+    assert len(BEFORE["statements"]) > 400
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """The sources, committed, with a changelog that is ready for a release."""
+    for package in (*PACKAGES, "tools", "actors/svc_actors/store/migrations"):
+        shutil.copytree(ROOT / package, tmp_path / package, dirs_exist_ok=True)
+    for file in ("pyproject.toml", "tests/store/release_before.json"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 0.1.0\n")
+    (tmp_path / ".gitignore").write_text("build/\n.venv\n__pycache__\n")
+    (tmp_path / "build").mkdir()
+    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "config", "user.name", "Tests")
+    git(tmp_path, "config", "user.email", "tests@example.test")
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--quiet", "--message", "all")
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_release_writes_down_what_it_asks_of_its_database_and_is_tagged(repository: Path) -> None:
+    done = subprocess.run(["tools/release", "0.1.0"], cwd=repository, capture_output=True, text=True, check=False)
+    again = subprocess.run(["tools/release", "0.1.0"], cwd=repository, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    written = json.loads((repository / "tests/store/release_before.json").read_text())
+    assert written["release"] == "0.1.0"
+    assert written["migrations"] == {
+        component.value: max(each.number for each in known_migrations() if each.component is component)
+        for component in {each.component for each in known_migrations()}
+    }
+    assert set(written["statements"]) == statements_of(ROOT).known
+    assert git(repository, "status", "--porcelain") == ""
+    assert git(repository, "describe").strip() == "v0.1.0"
+    assert again.returncode == 1
+    assert "v0.1.0 is tagged already" in again.stderr
+
+
+@pytest.mark.parametrize(("version", "why"), [("0.9.0", "pyproject.toml has another version"), ("", "say which")])
+def test_a_release_that_is_not_ready_is_refused(repository: Path, version: str, why: str) -> None:
+    ended = subprocess.run(
+        ["tools/release", *([version] if version else [])], cwd=repository, capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 1
+    assert why in ended.stderr
+    assert git(repository, "tag") == ""
