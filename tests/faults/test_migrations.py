@@ -7,13 +7,11 @@ prepared transaction, which outlives the server.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ import trio
 from svc_actors.store import Database, Migration, embedded, known_migrations, migrate
 from svc_actors.store.embedded import PROGRAMS
 from svc_actors.store.server_folder import Folder
+from tests.support import postgres_server
 from tests.support.schema import schema_of
 from tests.support.stack import Stack
 
@@ -74,10 +73,7 @@ def cut_power(stack: Stack) -> None:
     if stack.controller.process is not None:
         stack.controller.process.kill()
         stack.controller.process.wait()
-    if (stack.controller_data / "postgresql").exists():
-        for pid in Folder.prepare(stack.controller_data / "postgresql", PROGRAMS).processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    postgres_server.cut_power(stack.controller_data / "postgresql")
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +15,8 @@ import trio
 
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import embedded
+from svc_actors.store.embedded import PROGRAMS
+from svc_actors.store.server_folder import Folder
 
 PATIENCE = 60.0
 _MEMORY = "/dev/shm"
@@ -52,6 +54,14 @@ def kill_server(folder: Path) -> int:
     pid = postmaster(folder)
     os.kill(pid, signal.SIGKILL)
     return pid
+
+
+def cut_power(folder: Path) -> None:
+    """kill -9 of every process of the server of a folder, of which there may be none."""
+    if folder.exists():
+        for pid in Folder.prepare(folder, PROGRAMS).processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +16,14 @@ import trio
 from svc.cli.backup.restore import UNFINISHED
 from svc.cli.compose import open_controller
 from svc.cli.failures import Exit
-from svc_actors.store import DatabaseStartError
-from tests.cli.conftest import Terminal
+from svc.controller.config import ControllerConfig
+from svc_actors.store import Database, DatabaseStartError, reachable_urls
+from svc_actors.store.embedded import PROGRAMS
+from svc_actors.store.server_folder import Folder
+from tests.cli.conftest import House, Terminal, opened_house
 from tests.support.configuration import local_config
 from tests.support.lost_controller import PASSPHRASE, opened_world
+from tests.support.postgres_server import cut_power
 
 
 async def test_what_hosts_did_since_the_backup_is_neither_doubled_nor_lost(folder: Path) -> None:
@@ -99,3 +107,67 @@ async def test_a_restore_that_was_interrupted_is_not_taken_for_a_controller(fold
     with pytest.raises(DatabaseStartError, match="was interrupted"):
         async with open_controller(config, {}):
             pytest.fail("half a controller must not serve")
+
+
+async def test_a_power_cut_in_the_middle_of_a_restore_is_begun_again_from_an_empty_folder(folder: Path) -> None:
+    """The restoring process, and the PostgreSQL that it started, are killed while the database is being loaded."""
+    config, kept, target = local_config(folder / "controller"), folder / "kept", folder / "second"
+    kept.mkdir()
+    with structlog.testing.capture_logs():
+        house = await house_with_ballast(config, folder, kept)
+    [archive] = kept.iterdir()
+    restore = ("controller", "restore", str(archive), "--data", str(target))
+
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-c", "from svc.cli import main; main()", *restore],
+        env=house.variables(),
+        start_new_session=True,
+    )
+    await until_loading(target)
+    os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    cut_power(target / "postgresql")
+
+    served = await house.svc("serve", "controller", "--data", str(target))
+    at_once = await house.svc(*restore)
+    shutil.rmtree(target)
+    again = await house.ok(*restore)
+
+    assert served.code == Exit.FAILED
+    assert "was interrupted" in served.err
+    assert at_once.code == Exit.CONFLICT
+    assert "was interrupted" in at_once.err
+    assert "Sessions ended" in again.out
+    async with reachable_urls(target, {}) as urls, Database.open(urls.owner, size=1) as database:
+        assert await database.fetchval("SELECT count(*) FROM ballast") == 150_000
+        assert await database.fetchval("SELECT count(*) FROM projects WHERE name = 'kept'") == 1
+
+
+async def house_with_ballast(config: ControllerConfig, folder: Path, kept: Path) -> House:
+    """A controller that was backed up, and is gone."""
+    async with opened_house(config, {}, folder) as house:
+        house.environment["SVC_BACKUP_PASSPHRASE"] = PASSPHRASE
+        await house.ok("project", "create", "kept")
+        async with reachable_urls(config.data_dir, {}) as urls, Database.open(urls.owner, size=1) as database:
+            # Some seconds of work: what cannot be compressed.
+            await database.execute(
+                "CREATE TABLE ballast AS SELECT sha512(n::text::bytea) AS bytes FROM generate_series(1, 150000) n"
+            )
+        await house.ok("controller", "backup", "--data", str(config.data_dir), "--to", str(kept))
+    return house
+
+
+async def until_loading(target: Path) -> None:
+    """Another process restores; what it has loaded so far is what is waited for."""
+    with trio.fail_after(60):
+        while not (target / "postgresql" / "cluster").exists():
+            await trio.sleep(0.02)
+        server = Folder.prepare(target / "postgresql", PROGRAMS)
+        while not server.is_ready():
+            await trio.sleep(0.02)
+        async with Database.open(server.url("postgres", "postgres"), size=1) as database:
+            while not await database.fetchval(
+                "SELECT EXISTS (SELECT FROM pg_stat_activity"
+                " WHERE application_name = 'pg_restore' AND query LIKE 'COPY%')"
+            ):
+                await trio.sleep(0.02)
