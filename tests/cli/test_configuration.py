@@ -179,3 +179,19 @@ def test_every_option_is_in_the_document() -> None:
     options = {option.opts[-1].lstrip("-") for option in serve.controller.params} - {"config"}
 
     assert {name for name in options | set(MAIL_VARIABLES) if f"`{name}`" not in document} == set()
+
+
+async def test_traces_are_set_in_the_file_or_by_opentelemetrys_own_variables(
+    terminal: Terminal, tmp_path: Path, started: list[tuple[ControllerConfig, Mapping[str, str]]]
+) -> None:
+    file = write(tmp_path, 'otlp-endpoint = "http://file.example:4318"\ntrace-ratio = 0.5')
+    serve_with_file = ("serve", "controller", "--config", file)
+
+    await terminal.svc(*serve_with_file)
+    await terminal.svc(
+        *serve_with_file, OTEL_EXPORTER_OTLP_ENDPOINT="http://env.example:4318", OTEL_TRACES_SAMPLER_ARG="0.1"
+    )
+    await terminal.svc("serve", "controller", "--config", write(tmp_path, ""))
+
+    found = [(config.otlp_endpoint, config.trace_ratio) for config, _ in started]
+    assert found == [("http://file.example:4318", 0.5), ("http://env.example:4318", 0.1), (None, 1.0)]

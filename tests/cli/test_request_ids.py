@@ -3,50 +3,29 @@
 from __future__ import annotations
 
 import io
-import json
-import logging
 import os
 import ssl
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
-import structlog
 import trio
 
 from svc.cli.client import Client
-from svc.controller.config import ControllerConfig
-from svc_http.logs import render
 from tests.cli.conftest import House, opened_house
-from tests.support.logs import plain_logs
-from tests.support.stack import free_port
+from tests.support.configuration import local_config
+from tests.support.logs import lines_of, service_log
 
 AGENT = Path(sys.executable).parent / "svc-nodeagent"
 ORDER = "order-20261122.7"
 
 
-@contextmanager
-def service_log(stream: io.StringIO) -> Iterator[None]:
-    """The log as the service writes it."""
-    structlog.configure(
-        processors=[render],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=lambda *_: structlog.PrintLogger(stream),
-        cache_logger_on_first_use=False,
-    )
-    try:
-        yield
-    finally:
-        plain_logs()
-
-
 def events(text: str, request_id: str) -> dict[str, dict[str, Any]]:
-    lines = [json.loads(line) for line in text.splitlines()]
-    return {line["event"]: line for line in lines if line.get("request_id") == request_id}
+    return {line["event"]: line for line in lines_of(text) if line.get("request_id") == request_id}
 
 
 @asynccontextmanager
@@ -79,15 +58,7 @@ async def http(house: House) -> AsyncIterator[httpx.AsyncClient]:
 async def test_a_creation_is_found_by_its_request_id_in_answer_task_audit_and_every_log(
     database_url: str, tmp_path: Path
 ) -> None:
-    config = ControllerConfig(
-        data_dir=tmp_path / "controller",
-        public_host="127.0.0.1",
-        bind_host="127.0.0.1",
-        api_port=free_port(),
-        gateway_port=free_port(),
-        operations_port=free_port(),
-        heartbeat_seconds=0.5,
-    )
+    config = local_config(tmp_path / "controller")
     service = io.StringIO()
     with service_log(service), trio.fail_after(90):
         async with (

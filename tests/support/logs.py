@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from typing import Any
+
 import structlog
+
+from svc_http.logs import render
 
 
 def plain_logs() -> None:
@@ -16,3 +25,22 @@ def plain_logs() -> None:
             structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
         ]
     )
+
+
+@contextmanager
+def service_log(stream: StringIO) -> Iterator[None]:
+    """The log as the service writes it. (Its own `configure` has loggers keep what they were configured with.)"""
+    structlog.configure(
+        processors=[render],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=lambda *_: structlog.PrintLogger(stream),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        plain_logs()
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]

@@ -16,6 +16,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from svc_nodeagent.calls import note_calls
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.connection import (
     CALL_TIMEOUT_SECONDS,
@@ -85,6 +86,19 @@ async def test_a_refusal_of_libvirt_names_its_reason() -> None:
         with pytest.raises(HostError) as refusal:
             await connection.call(lambda libvirt_: libvirt_.lookupByName("nobody"))
     assert refusal.value.code is FailureCode.NOT_FOUND
+
+
+async def test_a_call_is_noted_for_a_trace_by_libvirts_own_name_with_what_went_wrong() -> None:
+    async with connected(Heard()) as connection:
+        calls = note_calls()
+        await connection.call(lambda libvirt_: libvirt_.getHostname(), name="virConnectGetHostname")
+        with pytest.raises(HostError):
+            await connection.call(lambda libvirt_: libvirt_.lookupByName("nobody"), name="virDomainLookupByName")
+
+    assert [(call.name, call.error) for call in calls] == [
+        ("virConnectGetHostname", None),
+        ("virDomainLookupByName", "not_found"),
+    ]
 
 
 async def test_a_call_that_hangs_fails_alone_and_others_go_on() -> None:
