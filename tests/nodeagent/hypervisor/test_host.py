@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from svc_nodeagent.calls import note_calls
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor import LibvirtHost, Naming
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.protocol import (
+    MOST_CALLS,
     CheckStatus,
     ConsoleKind,
     DeleteResult,
@@ -277,6 +279,19 @@ async def test_changes_are_told_whoever_made_them(host: LibvirtHost, demo_image:
             if change.state is DomainState.STOPPED:
                 break
     assert seen[-2:] == [(spec.vm_id, DomainState.RUNNING), (spec.vm_id, DomainState.STOPPED)]
+
+
+async def test_a_creation_notes_what_it_asks_of_libvirt_and_of_the_hosts_programs(
+    host: LibvirtHost, demo_image: Path
+) -> None:
+    calls = note_calls()
+
+    await host.perform(VmCreate(machine=machine(network(ADDRESS)), image=image(demo_image)), silent)
+
+    names = [call.name for call in calls]
+    assert {"download image", "run qemu-img", "run nft", "virDomainDefineXML", "virDomainCreate"} <= set(names)
+    assert names.index("virDomainDefineXML") < names.index("virDomainCreate")
+    assert len(names) < MOST_CALLS
 
 
 async def test_released_addresses_are_named_again_when_asked_again(host: LibvirtHost, demo_image: Path) -> None:
