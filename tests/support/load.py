@@ -86,7 +86,7 @@ class Load:
     async def flood(self, api: Api, numbers: range) -> None:
         """More changes than a connection nobody reads from can hold."""
         for number in numbers:
-            await api.call("PATCH", f"/projects/{self.project}", {"name": f"flood-{number}-{'x' * 80}"})
+            await api.insist("PATCH", f"/projects/{self.project}", {"name": f"flood-{number}-{'x' * 80}"})
 
     async def mark(self, api: Api, first: int) -> float:
         """The 99th percentile of the time from a change to a reader's eyes."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import trio
 
+_PATIENCE = 180.0
+
 
 class ConsoleReader:
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self.text = ""
 
-    async def until(self, *expected: str, seconds: float = 180) -> str:
+    async def until(self, *expected: str, seconds: float = _PATIENCE) -> str:
         """What was said up to and including the first of `expected`."""
         with trio.move_on_after(seconds):
             while True:
@@ -27,14 +29,24 @@ class ConsoleReader:
         await self.stream.send_all(f"{line}\n".encode())
 
     async def log_in(self, account: str, password: str) -> None:
-        """A prompt shows before the guest listens, and what is typed into that gap is lost: so it is waited out."""
-        await self.quiet()
-        await self.type(account)
+        """A prompt shows before the guest listens, and what is typed into that gap is lost, without an echo: so it is
+        waited out, and where it was longer than that the name is typed again."""
+        with trio.fail_after(_PATIENCE):
+            await self.quiet()
+            await self.type(account)
+            while not await self._echoed(account):
+                await self.type(account)
         await self.until("assword:")
         await self.quiet()
         await self.type(password)
         said = await self.until("$ ", "# ", "ncorrect", "imed out")
         assert said.endswith(("$ ", "# ")), said
+
+    async def _echoed(self, line: str) -> bool:
+        with trio.move_on_after(15):
+            await self.until(line)
+            return True
+        return False
 
     async def quiet(self) -> None:
         """Until nothing has been said for a moment."""
