@@ -131,6 +131,9 @@ class SimulatedHost:
     def __post_init__(self) -> None:
         self._random = random.Random(self.behaviour.seed)  # noqa: S311 - a simulation
         self._sending, self._changes = trio.open_memory_channel[DomainChanged](_CHANGES)
+        self._load()
+
+    def _load(self) -> None:
         if self.state_file is not None and self.state_file.exists():
             state = _State.model_validate_json(self.state_file.read_bytes())
             self.machines, self.images = dict(state.machines), dict(state.images)
@@ -239,8 +242,12 @@ class SimulatedHost:
         if self._random.random() < self.behaviour.failure_rate:
             raise HostError(FailureCode.HOST, f"A simulated failure of {operation.op}.", "Try again.")
         fault_point("simulated.before")
-        with host_call(f"simulated {operation.op}"):
-            result = await self._carry_out(operation)
+        try:
+            with host_call(f"simulated {operation.op}"):
+                result = await self._carry_out(operation)
+        except OSError as error:
+            self._load()  # What cannot be written down has not happened.
+            raise HostError(FailureCode.HOST, f"The host cannot write: {error.strerror}.") from error
         self.performed.append(operation)
         fault_point("simulated.after")
         return result

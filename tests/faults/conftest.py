@@ -17,13 +17,19 @@ class Extent:
     outages: int
     flapping_seconds: float
     flapping_machines: int
+    machines: int
+    """On simulated hosts that lose their power."""
+    guests: int
+    """On a real one."""
 
 
 @pytest.fixture
 def extent(request: pytest.FixtureRequest) -> Extent:
     if request.config.getoption("--full"):
-        return Extent(kills=100, orders=500, outages=20, flapping_seconds=60.0, flapping_machines=200)
-    return Extent(kills=4, orders=50, outages=3, flapping_seconds=5.0, flapping_machines=20)
+        return Extent(
+            kills=100, orders=500, outages=20, flapping_seconds=60.0, flapping_machines=200, machines=1_000, guests=20
+        )
+    return Extent(kills=4, orders=50, outages=3, flapping_seconds=5.0, flapping_machines=20, machines=60, guests=4)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -4,81 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 
-from tests.support.deployment import POLL, Api, Deployment, Unavailable, open_deployment
+from tests.support.deployment import POLL, Api, Deployment, open_deployment
+from tests.support.full_disks import BACK_WITHIN, until_changes_are_taken, until_refused, working
 from tests.support.small_disk import SmallDisk
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 MIB_OF_DISK = 400
-BACK_WITHIN = 10.0
 ALERT = "disk:database"
-
-
-class Work:
-    """Somebody who makes projects and reads lists all the time."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self.acknowledged: set[str] = set()
-        self.refused: list[str] = []
-        self.reads = 0
-        self.reads_refused = 0
-
-    async def change(self) -> None:
-        number = 0
-        while True:
-            number += 1
-            try:
-                made = await self._api.call("POST", "/projects", {"name": f"project-{number}"})
-                self.acknowledged.add(made["id"])
-            except Unavailable as refusal:
-                self.refused.append(str(refusal))
-            await trio.sleep(POLL / 2)
-
-    async def read(self) -> None:
-        while True:
-            try:
-                await self._api.call("GET", "/projects", page_size=1)
-                self.reads += 1
-            except Unavailable:
-                self.reads_refused += 1
-            await trio.sleep(POLL / 2)
-
-
-@asynccontextmanager
-async def working(api: Api) -> AsyncIterator[Work]:
-    work = Work(api)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(work.change)
-        nursery.start_soon(work.read)
-        yield work
-        nursery.cancel_scope.cancel()
 
 
 async def alert(api: Api) -> dict[str, Any] | None:
     return next((each for each in await api.everything("/alerts") if each["key"] == ALERT), None)
-
-
-async def until_refused(work: Work) -> None:
-    with trio.fail_after(10):
-        while not work.refused:
-            await trio.sleep(POLL)
-
-
-async def until_changes_are_taken(work: Work) -> float:
-    """How long it took."""
-    known, began = len(work.acknowledged), trio.current_time()
-    with trio.fail_after(BACK_WITHIN):
-        while len(work.acknowledged) == known:
-            await trio.sleep(POLL)
-    return trio.current_time() - began
 
 
 def disk_of(house: Deployment) -> SmallDisk:

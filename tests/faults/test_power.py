@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import trio
 
+from tests.faults.conftest import Extent
 from tests.support import host
 from tests.support.power_drills import (
     alerts,
     create,
+    create_all,
     domain,
     drill,
     fill,
@@ -26,15 +28,14 @@ from tests.support.terminal import serial_console
 
 pytestmark = pytest.mark.system
 
-GUESTS = 4
 PASSWORD = "Staple-battery-7-horse"
 
 
-async def test_after_a_power_cut_what_ran_runs_and_what_was_off_is_off() -> None:
+async def test_after_a_power_cut_what_ran_runs_and_what_was_off_is_off(extent: Extent) -> None:
     async with drill() as (stack, agent, client, image):
-        machines = [await create(stack, client, image, f"m-{number}") for number in range(GUESTS)]
+        machines = await create_all(stack, client, image, [f"m-{number}" for number in range(extent.guests)])
         *running, off = [vm["id"] for vm in machines]
-        forced = await client.call("POST", f"/vms/{off}/force-stop", body={"confirm": f"m-{GUESTS - 1}"})
+        forced = await client.call("POST", f"/vms/{off}/force-stop", body={"confirm": machines[-1]["name"]})
         await stack.task(client, forced)
 
         async def all_run() -> bool:
