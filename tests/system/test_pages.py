@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -123,6 +124,10 @@ async def console_text(page: Page, text: str) -> None:
     await page.until(f"({TERMINAL_TEXT}).includes({json.dumps(text)})")
 
 
+async def console_is(page: Page, state: str) -> None:
+    await page.until(f"document.querySelector('.state')?.textContent.trim() === {json.dumps(state)}", patience=60)
+
+
 async def test_a_person_sets_up_adds_a_node_makes_a_machine_and_sees_its_consoles() -> None:
     async with fresh_controller() as stack, open_browser() as browser:
         page = await set_up(browser, stack)
@@ -141,17 +146,31 @@ async def test_a_person_sets_up_adds_a_node_makes_a_machine_and_sees_its_console
             await console_text(serial, "login: hello")
 
             screen = await browser.open(f"{stack.url}/console/{machine_id}?kind=vnc")
-            await screen.shows("connected")
+            await console_is(screen, "connected")
             await screen.until("document.querySelector('#console canvas')?.width === 64")
 
             await page.press("Force stop")
             await page.fill("Type", "first")
             await page.press("Force stop")
             await page.until("document.querySelector('main .head .badge')?.innerText === 'stopped'")
-            await serial.shows("disconnected")
+            await console_is(serial, "disconnected")
             await page.press("Start")
             await page.until("document.querySelector('main .head .badge')?.innerText === 'running'")
-            await serial.shows("connected")  # by itself, with a new ticket
+            await console_is(serial, "connected")  # by itself, with a new ticket
+            await console_is(screen, "connected")
+
+            await stack.controller.stop()
+            await console_is(serial, "disconnected")
+            await console_is(screen, "disconnected")
+            await stack.start_controller()
+            began = trio.current_time()
+            await console_is(serial, "connected")
+            await console_is(screen, "connected")
+            sys.stdout.write(
+                f"the pages' consoles were back {trio.current_time() - began:.1f} s after the controller\n"
+            )
+            await serial.type("again")
+            await console_text(serial, "login: again")
 
             await page.press("Sign out")
             await page.shows("Sign in")
