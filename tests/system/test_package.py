@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 UNIT = "svc-controller.service"
 HEALTHY = ("curl", "-fsS", "http://127.0.0.1:8445/healthz")
+STATUS = "dpkg-query --show --showformat='${db:Status-Status}' svc-controller"
 AUTHORITY = "/var/lib/svc/controller/tls/authority.pem"
 
 
@@ -52,6 +53,23 @@ def test_a_killed_controller_is_back_with_its_data(host: SystemdRoot) -> None:
     host.until("sh", "-c", f"[ $(systemctl show --property NRestarts --value {UNIT}) -ge 1 ]")
     host.until(*HEALTHY)
 
+    assert host.run("cat", AUTHORITY) == authority
+
+
+def test_a_half_unpacked_release_is_not_started_and_installing_again_mends_it(host: SystemdRoot) -> None:
+    """A power cut while dpkg unpacks: every process but the first ends."""
+    authority = host.run("cat", AUTHORITY)
+    installing = host.start("dpkg", "--install", "/var/cache/svc-controller.deb")
+    host.until("sh", "-c", f"[ $({STATUS}) = half-installed ]")
+    host.run("sh", "-c", "kill -KILL -1", check=False)
+    installing.wait(30)
+
+    host.until("sh", "-c", f"journalctl --unit {UNIT} --no-pager | grep -q 'half unpacked: install it again'")
+    left = host.run("sh", "-c", STATUS), show(host, "ActiveState")
+    host.run("dpkg", "--install", "/var/cache/svc-controller.deb")
+    host.until(*HEALTHY)
+
+    assert left == ("half-installed", "inactive")
     assert host.run("cat", AUTHORITY) == authority
 
 

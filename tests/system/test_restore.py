@@ -12,7 +12,7 @@ import trio
 
 from svc.cli.client import Client
 from tests.support import host, postgres_server
-from tests.support.power_drills import create_all, domain, show, until
+from tests.support.power_drills import create_all, domain, make_room, show, until
 from tests.support.stack import BIN, Stack, open_stack
 
 pytestmark = pytest.mark.system
@@ -48,6 +48,7 @@ async def test_guests_run_on_and_records_become_what_their_host_has(request: pyt
     guests = 20 if request.config.getoption("--full") else 3
     async with open_stack() as stack, stack.node("alpha"), stack.client() as client:
         await stack.own_network()
+        await make_room(client)
         image = await stack.import_demo_image()
         kept = stack.folder / "kept"
         kept.mkdir()
