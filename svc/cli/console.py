@@ -32,6 +32,10 @@ ESCAPE = b"\x1d"
 _CHUNK = 4096
 _AGAIN_WITHIN: Final = 60.0
 """Seconds for which a lost console is tried again."""
+_PAUSE: Final = 1.0
+_SETTLED: Final = 5.0
+_MOST_SHORT: Final = 5
+"""So many that end within `_SETTLED` seconds, one after the other, are enough: such a machine has no console."""
 _LOST: Final = frozenset({1001, 1006, 4409, 4503})
 """Close codes after which the machine may have a console again (docs/consoles.md)."""
 
@@ -81,8 +85,10 @@ class _Person:
 
     async def _follow(self, socket: WebSocketConnection) -> str | None:
         lost, reason = await self._show(socket)
-        while lost:
+        short = 0
+        while lost and short < _MOST_SHORT:
             await self._tell(f"{reason or 'The connection was lost.'} Connecting again; Ctrl-] leaves.")
+            await trio.sleep(_PAUSE)
             async with AsyncExitStack() as stack:
                 try:
                     socket = await open_patiently(stack, self._client, self._vm_id, "serial", within=_AGAIN_WITHIN)
@@ -91,7 +97,9 @@ class _Person:
                         return reason  # The machine is off.
                     raise
                 await self._tell("Connected again.")
+                began = trio.current_time()
                 lost, reason = await self._show(socket)
+                short = short + 1 if trio.current_time() - began < _SETTLED else 0
         return reason
 
     async def _show(self, socket: WebSocketConnection) -> tuple[bool, str | None]:
