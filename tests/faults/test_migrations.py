@@ -41,8 +41,8 @@ FROM projects, nodes, images, generate_series(1, {MACHINES}) n;
 
 
 def release(**newest: int) -> list[Migration]:
-    """The migrations of a release, by the newest number of each component."""
-    return [each for each in known_migrations() if each.number <= newest[each.component.value]]
+    """The migrations of a release, by the newest number of a component; of one that is not named, all."""
+    return [each for each in known_migrations() if each.number <= newest.get(each.component.value, each.number)]
 
 
 OLD = release(shared=7, controller=14)
@@ -51,7 +51,7 @@ OLD = release(shared=7, controller=14)
 POINTS = [
     # What the database has, and the lock that the migration after it meets.
     (OLD, "users IN EXCLUSIVE MODE"),  # in shared/0008, with functions made
-    (release(shared=10, controller=15), "allocations IN EXCLUSIVE MODE"),  # in controller/0016, with a table filled
+    (release(controller=15), "allocations IN EXCLUSIVE MODE"),  # in controller/0016, with a table filled
     (known_migrations()[:-1], "schema_migration IN SHARE MODE"),  # with all of the last one done, and not recorded
 ]
 
