@@ -32,13 +32,15 @@ from svc.controller.nodes.package import agent_release
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.setup import ensure_setup_token
+from svc.identity.alert_mail import LOOK_SECONDS as ALERT_MAIL_SECONDS
+from svc.identity.alert_mail import tell_operators
 from svc.identity.authenticate import Authentication
 from svc.identity.password_links import PasswordAsks, forget_old_links
 from svc.identity.passwords import Passwords
 from svc.identity.throttle import forget_old_failures
 from svc.registry.idempotency import forget_expired
 from svc_actors.acme import Http01
-from svc_actors.alerts import Severity, forget_closed_alerts, set_alert
+from svc_actors.alerts import Severity, close_alert, forget_closed_alerts, set_alert
 from svc_actors.certificates import Issued, IssuedCertificate, Issuing, Keeper, alert_of
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
@@ -55,6 +57,7 @@ from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.disk_guard import DiskGuard
 from svc_actors.mail import Delivery, Outbox
+from svc_actors.mail.delivery import ALERT as MAIL_ALERT
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import (
@@ -256,11 +259,16 @@ async def open_services(
         report = watch.hooks.unauthorised_report
         await nursery.start(TrafficWatch(database, gateway, unauthorised_report=report, alert=loop_alerts.notice).run)
         nursery.start_soon(keep_retention, database, events, config.data_dir, loop_alerts.notice)
-        if config.mail is not None:
+        if config.mail is None:
+            # It would close with the next mail that is sent.
+            await database.transact(partial(close_alert, key=MAIL_ALERT))
+        else:
             delivery = Delivery(database, outbox, config.mail)
             nursery.start_soon(keep_running, "mail delivery", delivery.run, loop_alerts.notice)
             asks = PasswordAsks(database, outbox)
             nursery.start_soon(keep_running, "password asks", asks.run, loop_alerts.notice)
+            telling = partial(tell_operators, database, outbox)
+            nursery.start_soon(keep_repeating, "alert mail", ALERT_MAIL_SECONDS, telling, loop_alerts.notice)
         backups = partial(backups_told.look, database)
         nursery.start_soon(keep_repeating, "backups", backups_told.LOOK_SECONDS, backups, loop_alerts.notice)
         keeper = await _certificate_keeper(config, database, sealer, actors)

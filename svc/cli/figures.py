@@ -159,6 +159,13 @@ def _watch_fleet(metrics: Metrics, database: Database) -> None:
             Figure(
                 "svc_alerts_open", "The service's own alerts, open now.", lambda: taker.census.alerts, ("severity",)
             ),
+            Figure("svc_mails_waiting", "Mails to be delivered, by kind.", lambda: taker.census.mails, ("kind",)),
+            Figure(
+                "svc_mail_oldest_seconds",
+                "Age of the oldest mail of a kind that waits.",
+                lambda: taker.census.mail_ages,
+                ("kind",),
+            ),
             Figure(
                 "svc_pool_addresses",
                 "Addresses (IPv6: sub-prefixes) of an enabled pool.",

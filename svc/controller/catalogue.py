@@ -14,6 +14,7 @@ from svc.controller.services import Controller
 from svc.controller.traffic import plan_traffic, traffic
 from svc.identity import (
     activity,
+    alert_mail,
     alerts,
     events,
     mail,
@@ -63,6 +64,7 @@ AREAS = (
     pool_addresses,
     security_groups,
     alerts,
+    alert_mail,
     mail,
     overview,
 )

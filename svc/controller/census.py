@@ -33,6 +33,10 @@ class Census:
     """Of the oldest open task of an operation, in seconds."""
     alerts: Numbers = field(default_factory=dict)
     """The open ones, by severity."""
+    mails: Numbers = field(default_factory=dict)
+    """Those that wait, by kind."""
+    mail_ages: Numbers = field(default_factory=dict)
+    """Of the oldest of a kind that waits, in seconds."""
     pool_sizes: Numbers = field(default_factory=dict)
     """Addresses (of IPv6, sub-prefixes), by network and pool; those of enabled pools."""
     pool_free: Numbers = field(default_factory=dict)
@@ -65,6 +69,10 @@ async def _take(database: Database) -> Census:
     ages: dict[tuple[str, ...], float] = {}
     for row in tasks:
         ages[(row["op"],)] = max(ages.get((row["op"],), 0.0), row["age"])
+    mails = await database.fetch(
+        """SELECT kind, count(*)::float8 AS number, extract(epoch FROM now() - min(created_at))::float8 AS age
+           FROM mails WHERE state = 'queued' GROUP BY kind"""
+    )
     return Census(
         nodes=await _numbers(
             database, f"SELECT {SHOWN_STATE} AS word, count(*) AS number FROM nodes WHERE deleted_at IS NULL GROUP BY 1"
@@ -81,6 +89,8 @@ async def _take(database: Database) -> Census:
         | await _numbers(
             database, "SELECT severity AS word, count(*) AS number FROM alerts WHERE closed_at IS NULL GROUP BY 1"
         ),
+        mails={(row["kind"],): row["number"] for row in mails},
+        mail_ages={(row["kind"],): row["age"] for row in mails},
         pool_sizes={names: float(counts.total) for names, counts in pools.items()},
         pool_free={names: float(counts.free) for names, counts in pools.items()},
     )

@@ -5,10 +5,15 @@ Each gives the subject and the text. Whatever comes from people is on a line of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from svc.identity.settings import Settings
 from svc_actors.mail.messages import one_line
+from svc_actors.store import Record
+
+_MOST_LINES: Final = 50
 
 
 def link(base_url: str, token: str) -> str:
@@ -36,6 +41,44 @@ def password_reset(settings: Settings, name: str, url: str, until: datetime) -> 
         f"The link works once, until {_time(until)}. Every browser is signed out when it is used.",
         "If it was not you, do nothing: your password stays as it is.",
     )
+
+
+def sign_in(
+    settings: Settings, name: str, at: datetime, address: str, browser: str, what_is_new: str, url: str
+) -> tuple[str, str]:
+    """`browser` is what it says of itself, which anybody may choose."""
+    return f"New sign-in to {settings.service_name}", _text(
+        settings,
+        f"Hello {one_line(name)},",
+        f"somebody signed in to your account with your password, from {what_is_new} that we do not know yet.",
+        f"    Time:     {_time(at)}\n    Address:  {one_line(address)}\n    Browser:  {_printable(browser)}",
+        f"If it was you, there is nothing to do. If not, choose another password at once: {url}",
+    )
+
+
+def alerts(settings: Settings, url: str, opened: Sequence[Record], closed: Sequence[Record]) -> tuple[str, str]:
+    """Rows with `severity`, `message` and `at`, of those that opened and those that closed."""
+    counts = [f"{len(rows)} {word}" for rows, word in ((opened, "opened"), (closed, "closed")) if rows]
+    if len(opened) + len(closed) == 1:
+        [row] = [*opened, *closed]
+        about = f"{'closed: ' if closed else ''}{row['severity']}: {row['message']}"
+    else:
+        grave = sum(row["severity"] == "critical" for row in opened)
+        about = f"alerts: {', '.join(counts)}" + (f", {grave} critical" if grave else "")
+    listed = [_listed(title, rows) for title, rows in (("Opened", opened), ("Closed", closed)) if rows]
+    return f"{settings.service_name}: {about}", "\n\n".join([*listed, f"All open alerts: {url}"]) + "\n"
+
+
+def _listed(title: str, rows: Sequence[Record]) -> str:
+    lines = [
+        f"  {_time(row['at'])}  {row['severity']:8}  {one_line(row['message'], 500)}" for row in rows[:_MOST_LINES]
+    ]
+    further = [f"  and {len(rows) - _MOST_LINES} more"] if len(rows) > _MOST_LINES else []
+    return "\n".join([f"{title}:", *lines, *further])
+
+
+def _printable(text: str) -> str:
+    return one_line("".join(sign if " " <= sign <= "~" else "?" for sign in text), 200)
 
 
 def _text(settings: Settings, *paragraphs: str) -> str:

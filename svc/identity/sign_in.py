@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.identity import sessions
+from svc.identity import sessions, sign_in_mail
 from svc.identity.services import IdentityServices
 from svc.identity.settings import read_settings
 from svc.identity.throttle import SignInAttempt
@@ -88,7 +88,10 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
         # Asked again in turn: failures of those who were before this one count.
         await attempt.admit(database)
         row = await database.fetchrow(
-            "SELECT id, email, name, role, password_hash, suspension_reason FROM users WHERE email = $1", email
+            """
+            SELECT id, email, name, role, password_hash, suspension_reason, last_sign_in_at FROM users WHERE email = $1
+            """,
+            email,
         )
         if not await passwords.verify(row["password_hash"] if row else None, request.password) or row is None:
             await attempt.failed(database)
@@ -102,7 +105,8 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
         )
 
     async def begin(tx: Transaction) -> LoginResult:
-        context.effects.know_browser = await attempt.succeeded(tx)
+        recognised = await attempt.succeeded(tx)
+        context.effects.know_browser = recognised.browser
         # A password that was changed, or a suspension, while the hash was computed counts.
         still = await tx.fetchval(
             """
@@ -114,6 +118,8 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
         )
         if not still:
             raise unauthenticated("The email address or the password is wrong.")
+        address = context.caller.address or "not known"
+        await sign_in_mail.tell(tx, context.services.outbox, row, recognised, address, context.user_agent)
         user = SignedIn(id=row["id"], email=row["email"], name=row["name"], role=Role(row["role"]))
         return await begin_session(context, tx, user, via=Via.SESSION)
 

@@ -37,6 +37,22 @@ _ACCOUNT = _Bound(free=20, longest=30)
 _ADDRESS = _Bound(free=50, longest=60)
 
 
+@dataclass(frozen=True)
+class Recognised:
+    """By what a sign-in was known. `browser` is the cookie that the browser is to show at its next one."""
+
+    browser: str
+    new_browser: bool
+    new_address: bool
+
+    @property
+    def new(self) -> str | None:
+        """What was not there before, for people to read."""
+        if self.new_browser and self.new_address:
+            return "a browser and an address"
+        return "a browser" if self.new_browser else "an address" if self.new_address else None
+
+
 class SignInAttempt:
     """One try to sign in as `email` from `address`, by a browser that was given the cookie `browser` before."""
 
@@ -93,9 +109,9 @@ class SignInAttempt:
             [bound.longest for bound in bounds],
         )
 
-    async def succeeded(self, tx: Queryable) -> str:
-        """Forget the account's failures, and make browser and address familiar. Gives the cookie that the browser is to
-        show at its next sign-in: the one it has, or a new one."""
+    async def succeeded(self, tx: Queryable) -> Recognised:
+        """Forget the account's failures, and make browser and address familiar. The browser keeps the cookie that it
+        has, or gets a new one."""
         browser = self._browser or new_secret()
         marks = [f"address:{self._place}", _mark(browser)]
         await tx.execute(
@@ -106,15 +122,22 @@ class SignInAttempt:
                 *(f"familiar:{self._account}:{mark}" for mark in marks),
             ],
         )
-        await tx.execute(
+        # What is read sees the table as it was before what is written (PostgreSQL, Data-Modifying Statements in WITH).
+        known = await tx.fetch(
             """
-            INSERT INTO familiar_sign_ins (account, mark) SELECT $1, mark FROM unnest($2::text[]) AS new (mark)
-            ON CONFLICT (account, mark) DO UPDATE SET seen_at = now()
+            WITH seen AS (
+                INSERT INTO familiar_sign_ins (account, mark) SELECT $1, mark FROM unnest($2::text[]) AS new (mark)
+                ON CONFLICT (account, mark) DO UPDATE SET seen_at = now()
+            )
+            SELECT mark FROM familiar_sign_ins
+            WHERE account = $1 AND mark = ANY($2) AND seen_at > now() - make_interval(days => $3)
             """,
             self._account,
             marks,
+            FAMILIAR_DAYS,
         )
-        return browser
+        address, of_browser = (mark in {row["mark"] for row in known} for mark in marks)
+        return Recognised(browser, new_browser=not of_browser, new_address=not address)
 
     async def _bounds_of(self, database: Database) -> dict[str, _Bound]:
         marks = [f"address:{self._place}", *([_mark(self._browser)] if self._browser else [])]

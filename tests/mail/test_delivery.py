@@ -96,9 +96,9 @@ async def test_a_temporary_refusal_is_tried_again_with_the_same_message_id(queue
 
 @pytest.mark.parametrize("where", ["to_recipients", "to_texts"])
 async def test_a_permanent_refusal_is_final_and_concerns_that_mail_alone(
-    queue: Queue, relay: MailServer, where: str
+    queue: Queue, relay: MailServer, where: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    setattr(relay, where, ["550 5.1.1 no such\ruser"])
+    setattr(relay, where, ["550 5.1.1 no such\ruser ada@example.net"])
     async with queue.delivering():
         refused = await queue.write("refused")
         failed = await queue.until(refused, "state = 'failed'")
@@ -109,6 +109,9 @@ async def test_a_permanent_refusal_is_final_and_concerns_that_mail_alone(
     assert failed["attempts"] == 1
     assert failed["error"].startswith("550 5.1.1 no such")
     assert "\r" not in failed["error"]
+    logged = capfd.readouterr().out
+    assert "mail.rejected" in logged
+    assert "ada@example.net" not in logged, "who is in the log is in a support bundle"
 
 
 async def test_a_failed_mail_can_be_tried_again(queue: Queue, relay: MailServer) -> None:
@@ -251,6 +254,24 @@ async def test_mail_that_cannot_be_delivered_for_long_is_an_alert_until_some_is(
     assert alert is not None
     assert alert[0] == "critical"
     assert f"localhost:{relay.port}" in alert[1]
+
+
+async def test_one_recipient_that_is_never_ready_is_a_warning_without_a_name(
+    queue: Queue, relay: MailServer, mock_clock: MockClock
+) -> None:
+    relay.to_recipients = ["452 4.2.2 mailbox of ada@example.net full"] * 2
+    async with queue.delivering():
+        mail_id = await queue.write()
+        await queue.until(mail_id, "error IS NOT NULL")
+        mock_clock.jump(1000)
+        await queue.now(mail_id)
+
+        alert = await until_alert(queue.database, there=True)
+
+    assert alert is not None
+    assert alert[0] == "warning"
+    assert "452" in alert[1]
+    assert "ada" not in alert[1]
 
 
 @pytest.mark.parametrize("implicit", [False, True])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from email import message_from_bytes, policy
+from email.message import EmailMessage
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,12 +21,25 @@ from svc.controller.machines import ssh_keys
 from svc.controller.newcomers import give_project
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
-from svc.identity import activity, alerts, events, password_links, people, settings, sign_in, support, tokens, users
+from svc.identity import (
+    activity,
+    alert_mail,
+    alerts,
+    events,
+    password_links,
+    people,
+    settings,
+    sign_in,
+    support,
+    tokens,
+    users,
+)
 from svc.identity import mail as mail_operations
 from svc.identity.authenticate import Authentication
 from svc.identity.passwords import Passwords
 from svc.registry.registry import Registry
-from svc_actors.mail import MailSettings, Outbox
+from svc_actors.mail import MailSettings, Outbox, mail_settings
+from svc_actors.mail.queue import Claimed
 from svc_actors.sealing import Sealer
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, EventLog
@@ -32,8 +47,11 @@ from svc_http.app import App, create_app
 
 ORIGIN = "https://controller.test"
 PASSWORD = "Correct-Horse-42"
+MAIL = mail_settings({"SVC_MAIL_HOST": "smtp.example", "SVC_MAIL_SENDER": "svc@example.org"})
+"""A relay that nobody asks: what is written to it stays in the queue."""
 AREAS = (
     activity,
+    alert_mail,
     alerts,
     events,
     holdings,
@@ -88,6 +106,31 @@ class Client:
     @property
     def cookie(self) -> str | None:
         return self.http.cookies.get("svcvm_session")
+
+
+def said(answer: httpx.Response) -> dict[str, Any]:
+    """The error that was answered, without what is different each time."""
+    error = dict(answer.json()["error"])
+    details = {
+        name: value for name, value in (error["details"] or {}).items() if name not in ("request_id", "retry_after")
+    }
+    return error | {"details": details}
+
+
+@dataclass(frozen=True)
+class WrittenMail:
+    """A mail that waits in the queue."""
+
+    recipient: str
+    message: EmailMessage
+
+    @property
+    def subject(self) -> str:
+        return str(self.message["Subject"]).strip()  # A long one is folded before its first word, by Python 3.11.
+
+    @property
+    def text(self) -> str:
+        return str(self.message.get_content())
 
 
 @dataclass
@@ -148,6 +191,15 @@ class IdentityHarness:
 
     async def audit(self) -> list[dict[str, Any]]:
         return [dict(row) for row in await self.database.fetch("SELECT * FROM audit ORDER BY id")]
+
+    async def mails(self) -> list[WrittenMail]:
+        """The mails that wait, in the order in which they were written."""
+        rows = await self.database.fetch("SELECT id, recipient, content FROM mails ORDER BY created_at")
+        found = []
+        for row in rows:
+            content = self.services.outbox.content(Claimed(row["id"], row["recipient"], row["content"]))
+            found.append(WrittenMail(row["recipient"], message_from_bytes(content, policy=policy.default)))
+        return found
 
     def _http(self, address: str) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(app=cast(Any, self.app), client=(address, 40000), raise_app_exceptions=False)

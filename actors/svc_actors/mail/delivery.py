@@ -5,6 +5,7 @@ Invariants:
   down: outcomes are kept until they are stored, and nothing is sent before;
 - while the relay cannot be used it is asked with a growing pause, whatever waits, and no mail's own attempts are
   counted;
+- the log and alerts name no recipient, as answers of relays do: those stay with the mail;
 - mail that could not be delivered for `ALERT_AFTER` seconds is an alert, which closes with the next mail that is sent.
 """
 
@@ -99,14 +100,13 @@ class Delivery:
         try:
             content = self._outbox.content(mail)
         except CannotUnseal as error:
-            self._outcomes[mail_id] = Rejected(str(error))
-        else:
-            try:
-                self._outcomes[mail_id] = await relay.send(mail.recipient, content)
-            except RelayError as error:
-                self._outcomes[mail_id] = Deferred(str(error))
-                await self._store_outcomes()
-                raise
+            await queue.rejected(self._database, mail_id, str(error))
+            return
+        try:
+            self._outcomes[mail_id] = await relay.send(mail.recipient, content)
+        except RelayError as error:
+            await queue.deferred(self._database, mail_id, str(error))
+            raise
         await self._store_outcomes()
 
     async def _store_outcomes(self) -> None:
@@ -120,10 +120,10 @@ class Delivery:
                 case Deferred():
                     await queue.deferred(self._database, mail_id, outcome.reason)
                     self._failed(outcome)
-                    log.warning("mail.deferred", mail_id=str(mail_id), error=outcome.reason)
+                    log.warning("mail.deferred", mail_id=str(mail_id), code=outcome.code)
                 case Rejected():
                     await queue.rejected(self._database, mail_id, outcome.reason)
-                    log.warning("mail.rejected", mail_id=str(mail_id), error=outcome.reason)
+                    log.warning("mail.rejected", mail_id=str(mail_id), code=outcome.code)
             del self._outcomes[mail_id]
 
     def _failed(self, failure: RelayError | Deferred) -> None:
@@ -138,8 +138,9 @@ class Delivery:
                 await self._database.transact(partial(set_alert, key=ALERT, message=None))
                 self._sent = False
         elif trio.current_time() - self._failing_since >= ALERT_AFTER:
-            reason = self._failure.reason if isinstance(self._failure, Deferred) else str(self._failure)
             # The relay concerns everything; a server behind it, perhaps one recipient.
-            severity = Severity.CRITICAL if isinstance(self._failure, RelayError) else Severity.WARNING
-            message = f"Mail cannot be delivered: {reason}"
+            severity, why = Severity.CRITICAL, str(self._failure)
+            if isinstance(self._failure, Deferred):
+                severity, why = Severity.WARNING, f"the relay answers {self._failure.code} (svc mail list has the rest)"
+            message = f"Mail cannot be delivered: {why}"
             await self._database.transact(partial(set_alert, key=ALERT, message=message, severity=severity))

@@ -43,8 +43,9 @@ class Sent:
 
 @dataclass(frozen=True)
 class Deferred:
-    """4xx: not now."""
+    """4xx: not now. `reason` may name the recipient."""
 
+    code: int
     reason: str
 
 
@@ -52,6 +53,7 @@ class Deferred:
 class Rejected:
     """5xx: never."""
 
+    code: int
     reason: str
 
 
@@ -149,7 +151,7 @@ def _sent(smtp: smtplib.SMTP, sender: str, recipient: str, content: bytes) -> Ou
 
 def _judged(code: int, text: bytes | str) -> Outcome:
     reason = _reply(code, text)
-    return Rejected(reason) if 500 <= code < 600 else Deferred(reason)
+    return Rejected(code, reason) if 500 <= code < 600 else Deferred(code, reason)
 
 
 def _words(error: Exception) -> str:

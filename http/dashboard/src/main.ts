@@ -62,7 +62,7 @@ const SECTIONS: Section[] = [
   { path: "images", label: "Images", roles: EVERYBODY, open: (me) => imagesView(me) },
   { path: "people", label: "People", roles: ["administrator"], open: (me, id) => (id ? tokensView(id) : peopleView(me)) },
   { path: "tokens", label: "API tokens", roles: EVERYBODY, open: () => tokensView() },
-  { path: "alerts", label: "Alerts", roles: EVERYBODY, open: () => alertsView() },
+  { path: "alerts", label: "Alerts", roles: EVERYBODY, open: (me) => alertsView(me) },
   { path: "activity", label: "Activity", roles: EVERYBODY, open: () => activityView() },
 ];
 

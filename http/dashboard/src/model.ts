@@ -3,6 +3,7 @@ import type { NodeDetail, NodeModel, Plan } from "./generated";
 
 export type {
   Alert,
+  AlertMail,
   ApiToken as Token,
   AuditEntry,
   Image,

@@ -1,17 +1,25 @@
 /** What needs somebody's attention. */
-import { html } from "lit-html";
+import { html, nothing } from "lit-html";
 import { api } from "../api";
-import type { Alert } from "../model";
-import type { View } from "../page";
+import type { Alert, AlertMail, Me } from "../model";
+import { changed, type View } from "../page";
 import { attempt, badge, table, when } from "../ui";
 import { list } from "./list";
 
-export function alertsView(): View {
+const CHOICES: [AlertMail["least"], string][] = [
+  ["none", "no alerts"],
+  ["critical", "critical alerts"],
+  ["warning", "all alerts"],
+];
+
+export function alertsView(me: Me): View {
+  let mailed: AlertMail | null = null;
   const alerts = list<Alert>({
     title: "Alerts",
     path: "/alerts",
     kinds: ["alert"],
     searchable: true,
+    buttons: () => (mailed ? choice(mailed) : nothing),
     filters: [{ name: "severity", label: "Severity", options: ["critical", "warning"] }],
     rows: (all) =>
       table(
@@ -28,6 +36,19 @@ export function alertsView(): View {
     void attempt(async () => {
       await api.post(`/alerts/${alert.id}/ack`);
       await alerts.load();
+    });
+  const choice = ({
+    least,
+  }: AlertMail) => html`<label>Mail to me <select @change=${(event: Event) => choose((event.target as HTMLSelectElement).value)}>
+    ${CHOICES.map(([value, label]) => html`<option value=${value} ?selected=${value === least}>${label}</option>`)}</select></label>`;
+  const choose = (least: string) =>
+    void attempt(async () => {
+      mailed = await api.put<AlertMail>("/alerts/mail", { least });
+    }, "Saved.");
+  if (me.role !== "customer")
+    void attempt(async () => {
+      mailed = await api.get<AlertMail>("/alerts/mail");
+      changed();
     });
   return alerts;
 }
