@@ -12,7 +12,7 @@ from svc.controller.realm import REALM
 from svc.identity.authenticate import Authentication
 from svc.identity.events import views_of
 from svc.registry.operation import Method, Presentation
-from tests.support.identity import Client, IdentityHarness
+from tests.support.identity import Client, IdentityHarness, said
 
 REFUSAL = "a support session can look, not act"
 ALLOWED = {("POST", "/auth/logout"), ("POST", "/impersonation/end"), ("POST", "/vms/{id}/start")}
@@ -48,7 +48,7 @@ async def test_every_route_is_read_only_but_three(world: IdentityHarness) -> Non
             assert REFUSAL not in answer.text, path
         else:
             assert answer.status_code == 403, path
-            assert answer.json()["error"] == {"code": "forbidden", "message": REFUSAL}, path
+            assert said(answer) == {"code": "forbidden", "message": REFUSAL, "details": {}}, path
 
 
 def test_exactly_the_three_routes_of_the_specification_are_open_to_it() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.mail import MailKind, NewMail
 from svc_actors.mail import queue as queue_module
+from svc_actors.mail import relay as relay_module
 from svc_actors.store import Database, Transaction
 from tests.mail.conftest import Queue, queue_for
 from tests.support.certificates import self_signed
@@ -358,3 +363,59 @@ async def test_of_many_mails_each_arrives_once(queue: Queue, relay: MailServer) 
         arrived = [(await relay.next()).message["Message-ID"] for _ in ids]
 
     assert sorted(arrived) == sorted(f"<{mail_id.hex}@example.org>" for mail_id in ids)
+
+
+@asynccontextmanager
+async def silent_relay() -> AsyncIterator[int]:
+    """The port of a server that takes connections and says nothing."""
+    async with trio.open_nursery() as nursery:
+
+        async def hold(stream: trio.SocketStream) -> None:
+            async with stream:
+                await trio.sleep_forever()
+
+        [listener] = await nursery.start(partial(trio.serve_tcp, hold, 0, host="127.0.0.1"))
+        yield listener.socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_relay_that_says_nothing_is_given_up(
+    database: Database, relay: MailServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "ANSWER_SECONDS", 0.2)
+    async with silent_relay() as port:
+        queue = queue_for(database, relay.settings(port=str(port), host="127.0.0.1"))
+        async with queue.delivering():
+            mail_id = await queue.write()
+
+            waiting = await queue.until(mail_id, "error IS NOT NULL")
+
+    assert "timed out" in waiting["error"]
+    assert waiting["state"] == "queued"
+
+
+async def test_a_service_that_stops_does_not_wait_for_the_relay(database: Database, relay: MailServer) -> None:
+    async with silent_relay() as port:
+        queue = queue_for(database, relay.settings(port=str(port), host="127.0.0.1"))
+        with trio.fail_after(5):
+            async with queue.delivering():
+                mail_id = await queue.write()
+                await trio.testing.wait_all_tasks_blocked(0.05)
+
+    assert (await queue.row(mail_id))["state"] == "queued"
+
+
+async def test_what_is_over_is_removed_after_its_time_and_what_waits_never(queue: Queue, relay: MailServer) -> None:
+    async with queue.delivering():
+        old = await queue.write("old")
+        await queue.until(old, "state = 'sent'")
+        recent = await queue.write("recent")
+        await queue.until(recent, "state = 'sent'")
+    waiting = await queue.write("waiting")
+    await queue.database.execute("UPDATE mails SET created_at = created_at - interval '31 days'")
+    await queue.database.execute("UPDATE mails SET ended_at = ended_at - interval '31 days' WHERE id = $1", old)
+
+    removed = await queue_module.remove_ended_mails(queue.database, timedelta(days=30))
+
+    assert removed == 1
+    assert {row["id"] for row in await queue.database.fetch("SELECT id FROM mails")} == {recent, waiting}

@@ -12,6 +12,7 @@ from svc_actors.controller.machines.spec import network_spec
 from svc_actors.controller.networking.addresses import allocate
 from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_MACHINE, set_groups
 from svc_nodeagent.protocol import Action, Direction, Firewall, FirewallRule, TransportProtocol
+from tests.support.identity import said
 from tests.support.security_groups import HTTPS, SecurityGroupHarness, made, refusal
 
 
@@ -135,7 +136,7 @@ async def test_a_machine_uses_groups_of_its_own_project_and_those_for_all(place:
     for client in (place.ada, place.root):
         answers = [await place.put(client, vm_id, [own, other]) for other in (foreign, {"id": str(uuid4())})]
         assert [refusal(answer) for answer in answers] == [(404, "not_found")] * 2
-        assert answers[0].json()["error"]["details"] == {"group_ids": [foreign["id"]]}
+        assert said(answers[0])["details"] == {"group_ids": [foreign["id"]]}
     networking = (await place.ada.get(f"/vms/{vm_id}/networking")).json()
     assert [group["id"] for group in networking["groups"]] == [own["id"]]
 
@@ -145,7 +146,7 @@ async def test_nobody_changes_the_groups_of_a_foreign_machine(place: SecurityGro
     group = await place.group(place.ada)
     foreign, absent = [await place.put(place.ada, chosen, [group]) for chosen in (vm_id, uuid4())]
     assert refusal(foreign) == (404, "not_found")
-    assert foreign.json() == absent.json()
+    assert said(foreign) == said(absent)
     assert await firewall(place, vm_id) is None
 
 
