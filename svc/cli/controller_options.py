@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate
+from urllib.parse import urlsplit
 
 import asyncclick as click
 
@@ -133,6 +134,12 @@ def _config(
     otlp_endpoint: str | None,
     trace_ratio: float,
 ) -> ControllerConfig:
+    if otlp_endpoint and not _is_collector(otlp_endpoint):
+        raise Failure(
+            Exit.INVALID,
+            "otlp-endpoint is the address of a collector, such as http://127.0.0.1:4318, without a user or a password.",
+            "What it wants to be shown goes into OTEL_EXPORTER_OTLP_HEADERS.",
+        )
     if (certificate is None) is not (certificate_key is None):
         raise Failure(Exit.INVALID, "A certificate needs its key, and a key its certificate: give both, or none.")
     if (acme_eab_key_id is None) is not (acme_eab_key_file is None):
@@ -169,6 +176,15 @@ def _config(
         acme=acme,
         further_origins=tuple(origin.rstrip("/") for origin in origins),
     )
+
+
+def _is_collector(endpoint: str) -> bool:
+    """Credentials would be in process lists and support bundles."""
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
 
 
 _NAMES = frozenset(inspect.signature(_config).parameters)
