@@ -9,13 +9,19 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 import trio
 
+from svc_nodeagent.agent import Agent
+from svc_nodeagent.config import AgentFolder
+from svc_nodeagent.journal import Journal
+from svc_nodeagent.protocol import PROTOCOL_VERSION, Versions
+from svc_nodeagent.simulated import SimulatedHost
 from tests.support.browser import Browser, Page, open_browser
 from tests.support.stack import BIN, ROOT, Program, Stack
 
@@ -48,7 +54,15 @@ async def simulated_node(stack: Stack, *, token: str, fingerprint: str) -> Async
     joining = {"SVC_CONTROLLER": stack.url, "SVC_TOKEN": token, "SVC_FINGERPRINT": fingerprint}
     agent = [str(BIN / "svc-nodeagent")]
     await trio.run_process([*agent, "enrol", "--data", str(data)], env=dict(os.environ) | joining)
-    program = Program("simulated", [*agent, "run", "--data", str(data), "--simulated"], stack.folder / "simulated.log")
+    async with running_node(stack):
+        yield
+
+
+@asynccontextmanager
+async def running_node(stack: Stack) -> AsyncIterator[None]:
+    """The node that has joined, until the end of the block."""
+    command = [str(BIN / "svc-nodeagent"), "run", "--data", str(stack.folder / "simulated"), "--simulated"]
+    program = Program("simulated", command, stack.folder / "simulated.log")
     program.start()
     try:
         yield
@@ -293,6 +307,74 @@ async def test_a_person_looks_after_networks_addresses_groups_and_allowances() -
         await page.fill("Type", "198.51.100.6")
         await page.press("Force free")
         await page.until(f"!({row('198.51.100.6')})")
+        assert [line for line in page.complaints if "Security" in line] == []
+
+
+def left_behind(state: Path, before: str, vm_id: str) -> None:
+    """Have a simulated host keep the machine that it had, under ids that no record knows."""
+    kept = json.loads(before)
+    [network] = [each for each in kept["network"]["networks"].values()]
+    renamed = before.replace('"first"', '"left-behind"')
+    for known in (vm_id, *(nic["nic_id"] for nic in network["spec"]["nics"])):
+        renamed = renamed.replace(known, str(uuid4()))
+    for nic in network["spec"]["nics"]:
+        renamed = renamed.replace(nic["mac"], "52:54:00:0a:0b:0c")
+    state.write_text(renamed)
+
+
+@asynccontextmanager
+async def agent_here(data: Path, *, speaking: Versions) -> AsyncIterator[None]:
+    """An agent in this process, for another release's behaviour."""
+    agent = Agent(AgentFolder(data), Journal.open(None), versions=speaking)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(agent.run, lambda _: SimulatedHost("alpha", uuid4()))
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_person_sees_what_agents_need_and_decides_about_machines_that_no_record_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fresh_controller() as stack, open_browser() as browser:
+        page = await set_up(browser, stack)
+        token, fingerprint = await add_node(page)
+        data = stack.folder / "simulated"
+        async with simulated_node(stack, token=token, fingerprint=fingerprint):
+            await page.until("!!document.querySelector('td .badge.good')")
+            await row_says(page, "alpha", version("svc"))
+            await add_image(page)
+            await create_machine(page, "first")
+            [machine] = (await page.evaluate("fetch('/api/v1/vms').then((answer) => answer.json())"))["items"]
+            before = (data / "simulated.json").read_text()
+            await page.press("Delete")
+            await page.fill("Type", "first")
+            await page.press("Delete")
+            await page.press("Machines")
+            await page.until(f"!({row('first')})")
+        await page.press("Nodes")
+        await page.press("alpha")
+        await page.until("document.querySelector('main .head .badge')?.innerText === 'offline'")
+
+        async with agent_here(data, speaking=Versions(1, 1)):
+            await page.shows("speaks protocol 1")
+        monkeypatch.setattr("svc_nodeagent.agent.agent_version", lambda: "0.0.9")
+        async with agent_here(data, speaking=Versions(PROTOCOL_VERSION - 1, PROTOCOL_VERSION - 1)):
+            await page.until("document.querySelector('main .head .badge')?.innerText === 'online'")
+            await page.shows(f"protocol {PROTOCOL_VERSION - 1}")
+            await page.press("Nodes")
+            await row_says(page, "alpha", "0.0.9", "by hand")
+            await page.press("alpha")
+
+        left_behind(data / "simulated.json", before, machine["id"])
+        async with running_node(stack):
+            await row_says(page, "left-behind", "unknown", "running", "vCPU", "Adopt")
+            await press_in_row(page, "left-behind", "Discard")
+            await page.press("Cancel")
+            await press_in_row(page, "left-behind", "Adopt")
+            await page.until("!!document.querySelector('dialog [name=project_id] option')")
+            await page.press("Adopt")
+            await page.until("!document.querySelector('main').innerText.includes('Machines to decide about')")
+            await row_says(page, "left-behind", "running")
         assert [line for line in page.complaints if "Security" in line] == []
 
 

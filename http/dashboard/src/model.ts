@@ -10,6 +10,7 @@ export type {
   Me,
   MetricSeries,
   NodeBootstrapCreated as NodeBootstrap,
+  Orphan,
   Overview,
   Person,
   Plan,

@@ -19,6 +19,7 @@ const GOOD = new Set([
   "accept",
   "lift",
   "agrees",
+  "current",
 ]);
 const BUSY = new Set([
   "creating",
@@ -35,8 +36,12 @@ const BUSY = new Set([
   "waiting",
   "throttle",
   "differs",
+  "available",
+  "under_way",
+  "unknown",
+  "differing",
 ]);
-const BAD = new Set(["failed", "offline", "critical", "suspended", "refused", "denied", "error", "exceeded", "suspend"]);
+const BAD = new Set(["failed", "offline", "critical", "suspended", "refused", "denied", "error", "exceeded", "suspend", "missing"]);
 
 export function badge(status: string, why?: string | null): TemplateResult {
   const tone = GOOD.has(status) ? "good" : BUSY.has(status) ? "busy" : BAD.has(status) ? "bad" : "still";

@@ -6,13 +6,16 @@ import { go, type View } from "../page";
 import { Resource } from "../resource";
 import { ask, attempt, badge, facts, shown, size, when, type Fragment } from "../ui";
 import { machinesTable } from "./machines";
+import { agentFacts, upgradeButton } from "./node-agent";
 import { nodeNetwork } from "./node-network";
+import { nodeOrphans } from "./node-orphans";
 import { tasksTable } from "./tasks";
 
 export function nodeView(id: string): View {
   const node = new Resource<Node>((signal) => api.get(`/nodes/${id}`, {}, signal), ["node"]);
   const tasks = new Resource<Page<Task>>((signal) => api.get(`/nodes/${id}/tasks`, { page_size: 10 }, signal), ["task"]);
   const running = nodeForStaff(id);
+  const orphans = nodeOrphans(id);
   return {
     get title() {
       return node.value?.name ?? "Node";
@@ -21,6 +24,7 @@ export function nodeView(id: string): View {
       node,
       (now) => html`
       <div class="head"><h1>${now.name}</h1>${badge(now.state)}<span class="gap"></span>
+        ${upgradeButton(now)}
         <button @click=${() => void attempt(() => api.post(`/nodes/${id}/preflight`), "Checking the node.")}>Check again</button>
         <button @click=${() => void attempt(() => api.post(`/nodes/${id}/inventory`), "Asked for a fresh inventory.")}>Refresh inventory</button>
         <button @click=${() =>
@@ -30,7 +34,15 @@ export function nodeView(id: string): View {
           })}>
           ${now.maintenance ? "End maintenance" : "Maintenance"}</button>
         <button class="danger" @click=${() => remove(now)}>Delete</button></div>
-      ${facts([["Mode", now.mode], ["Location", now.location.name], ["Seen", when(now.seen_at)], ...capacity(now), ...factPairs(now)])}
+      ${now.state_reason ? html`<p class="failure" role="alert">${now.state_reason}</p>` : nothing}
+      ${facts([
+        ["Mode", now.mode],
+        ["Location", now.location.name],
+        ["Seen", when(now.seen_at)],
+        ...agentFacts(now),
+        ...capacity(now),
+        ...factPairs(now),
+      ])}
       ${
         now.health?.checks?.length
           ? html`<h2>Readiness</h2>
@@ -38,6 +50,7 @@ export function nodeView(id: string): View {
           : nothing
       }`,
     )}
+      ${orphans.draw()}
       ${node.value ? carries(node.value) : nothing}
       ${running.draw()}
       <h2>Tasks</h2>
@@ -46,6 +59,7 @@ export function nodeView(id: string): View {
       node.dispose();
       tasks.dispose();
       running.dispose?.();
+      orphans.dispose?.();
     },
   };
 }
@@ -85,7 +99,6 @@ function factPairs(node: Node): [string, Fragment][] {
     ["Hypervisor", "hypervisor"],
     ["Processor", "cpu_model"],
     ["Accelerator", "accelerator"],
-    ["Agent", "agent_version"],
   ];
   return names.flatMap(([label, name]) => (node.facts?.[name] ? [[label, String(node.facts[name])] as [string, Fragment]] : []));
 }

@@ -5,6 +5,7 @@ import type { Named, Node, NodeBootstrap } from "../model";
 import type { View } from "../page";
 import { ask, attempt, badge, secret, when } from "../ui";
 import { list } from "./list";
+import { agentOf, upgradeAll } from "./node-agent";
 
 export function nodesView(): View {
   return list<Node>({
@@ -16,16 +17,17 @@ export function nodesView(): View {
       { name: "state", label: "State", options: ["pending", "online", "offline", "maintenance"] },
       { name: "mode", label: "Mode", options: ["managed", "observe"] },
     ],
-    buttons: () => html`<button class="primary" @click=${() => void attempt(addNode)}>Add a node</button>`,
+    buttons: () => html`<button @click=${upgradeAll}>Upgrade agents</button>
+      <button class="primary" @click=${() => void attempt(addNode)}>Add a node</button>`,
     rows: (nodes) =>
       nodes.length
         ? html`<div class="scroll"><table>
-            <thead><tr><th scope="col">Name</th><th scope="col">State</th><th scope="col">Mode</th><th scope="col">Location</th><th scope="col">Machines</th><th scope="col">Seen</th></tr></thead>
+            <thead><tr><th scope="col">Name</th><th scope="col">State</th><th scope="col">Agent</th><th scope="col">Mode</th><th scope="col">Location</th><th scope="col">Machines</th><th scope="col">Seen</th></tr></thead>
             <tbody>${nodes.map(
               (node) => html`<tr>
               <td><a href="#/nodes/${node.id}">${node.name}</a></td>
-              <td>${badge(node.state)}${node.maintenance && node.state !== "maintenance" ? badge("maintenance") : nothing}</td>
-              <td>${node.mode}</td><td>${node.location.name}</td><td>${node.allocated.machines}</td><td>${when(node.seen_at)}</td></tr>`,
+              <td>${badge(node.state, node.state_reason)}${node.maintenance && node.state !== "maintenance" ? badge("maintenance") : nothing}</td>
+              <td>${agentOf(node)}</td><td>${node.mode}</td><td>${node.location.name}</td><td>${node.allocated.machines}</td><td>${when(node.seen_at)}</td></tr>`,
             )}</tbody>
           </table></div>`
         : html`<p class="empty">No nodes yet. Add one: the command it gives is run on the node, as root.</p>`,
