@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 
 import pytest
 
+from tests.support.certificates import self_signed
 from tests.support.package import packages
 from tests.support.systemd_root import SystemdRoot, systemd_root
 
@@ -14,6 +17,8 @@ pytestmark = [pytest.mark.system, pytest.mark.isolated]
 UNIT = "svc-controller.service"
 HEALTHY = ("curl", "-fsS", "http://127.0.0.1:8445/healthz")
 STATUS = "dpkg-query --show --showformat='${db:Status-Status}' svc-controller"
+_NAMES = ("pebble-challtestsrv", "-defaultIPv6", "", "-http01", "", "-https01", "", "-tlsalpn01", "")
+_PEBBLE = ("pebble", "-config", "/etc/pebble/pebble.json", "-dnsserver", "127.0.0.1:8053")
 AUTHORITY = "/var/lib/svc/controller/tls/authority.pem"
 
 
@@ -90,6 +95,41 @@ def test_its_settings_are_read_from_the_file_and_a_mistake_in_it_is_in_the_journ
     host.until("sh", "-c", f"journalctl --unit {UNIT} --no-pager | grep -q 'there is no setting api-prt'")
 
     assert show(host, "ActiveState") == "failed"
+
+    settings.write_text(before)
+    host.run("systemctl", "restart", UNIT)
+    host.until(*HEALTHY)
+
+
+def test_it_gets_its_certificate_by_acme_from_behind_its_units_walls(host: SystemdRoot) -> None:
+    """It binds port 80 without root, proves that the name is its own, and shows what the authority made."""
+    settings, pebble = host.folder / "etc/svc/controller.toml", host.folder / "etc/pebble"
+    before = settings.read_text()
+    pebble.mkdir()
+    self_signed(pebble)
+    for program in ("pebble", "pebble-challtestsrv"):
+        shutil.copy(f"/usr/bin/{program}", host.folder / "usr/bin")
+    listening = {"listenAddress": "127.0.0.1:14000", "managementListenAddress": "127.0.0.1:15000"}
+    shown = {"certificate": "/etc/pebble/certificate.pem", "privateKey": "/etc/pebble/key.pem"}
+    (pebble / "pebble.json").write_text(json.dumps({"pebble": listening | shown | {"httpPort": 80, "tlsPort": 443}}))
+    with (host.folder / "etc/hosts").open("a") as hosts:
+        hosts.write("127.0.0.1 localhost controller.example\n")
+    host.run("systemd-run", "--unit", "names", *_NAMES)
+    host.run(*("systemd-run", "--unit", "pebble", "--setenv", "PEBBLE_VA_NOSLEEP=1"), *_PEBBLE)
+    host.until("curl", "-fsSk", "--output", "/etc/pebble/root.pem", "https://localhost:15000/roots/0")
+
+    settings.write_text(
+        before + 'public-host = "controller.example"\n[acme]\ncontact = "ops@provider.example"\nterms-agreed = true\n'
+        'directory = "https://localhost:14000/dir"\nroots = "/etc/pebble/certificate.pem"\n'
+    )
+    host.run("systemctl", "restart", UNIT)
+
+    url = "https://controller.example:8443/api/v1/openapi.json"
+    assert '"openapi"' in host.until("curl", "-fsS", "--cacert", "/etc/pebble/root.pem", url)
+    assert "location: https://controller.example:8443/" in host.run("curl", "-sI", "http://controller.example/")
+    checked = host.run("runuser", "-u", "svc", "--", "svc", "controller", "check")
+    assert "ok       port 80: the controller answers at controller.example" in checked
+    assert host.run("stat", "-c", "%U %a", "/var/lib/svc/controller/tls/acme.pem").split() == ["svc", "600"]
 
     settings.write_text(before)
     host.run("systemctl", "restart", UNIT)
