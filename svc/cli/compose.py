@@ -90,6 +90,7 @@ CONNECTIONS = {Lane.READING: 8, Lane.ORDERS: 16, Lane.BACKGROUND: 8}
 that a crowd of them needs more than PostgreSQL has cores for."""
 COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "day_numbers")
 """The views that count the lists whose numbers are kept."""
+_PORT_ALERT = "certificate-port"
 DRAIN_SECONDS = 10.0
 FORGET_SECONDS = 600.0
 
@@ -312,6 +313,7 @@ async def _certificate_keeper(
                 "where they are, and `terms-agreed = true` in the table [acme] of the settings agrees to them."
             )
         await database.transact(partial(set_alert, key=alert, message=message))
+        await _tell(database, _PORT_ALERT, None)
         return None
     issuing = Issuing(database, sealer)
     actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
@@ -327,7 +329,7 @@ async def _certificate_keeper(
 async def _serve_challenges(config: ControllerConfig, database: Database, challenges: Http01) -> None:
     """Answer the authority's questions on a port of their own, as long as the settings name one."""
     assert config.acme is not None
-    tell = partial(_tell, database, "certificate-port")
+    tell = partial(_tell, database, _PORT_ALERT)
     if config.acme.port == 0:
         await tell(None)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -109,7 +109,7 @@ async def show(context: Context[Controller], request: Empty) -> Certificate:
         sha256=shown.fingerprint(hashes.SHA256()).hex(),
         directory=config.acme.directory if config.acme is not None else None,
         state=_state(config, record),
-        next_at=record.due_at if record is not None and not record.ordering else None,
+        next_at=record.due_at if record is not None and record.due_at > datetime.now(UTC) else None,
         failures=record.failures if record is not None else None,
         last_error=record.last_error if record is not None else None,
         failed_at=record.failed_at if record is not None else None,
