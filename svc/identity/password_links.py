@@ -261,9 +261,10 @@ async def revoke_everybodys_links(tx: Transaction) -> None:
 
 
 async def forget_old_links(database: Database) -> None:
-    """Remove links that have run out, and who asked longer ago than counts. For the composer to run now and then."""
+    """Remove links that have run out, and who asked longer ago than counts, answered or not: a link that comes so much
+    later is not expected any more. For the composer to run now and then."""
     await database.execute("DELETE FROM password_links WHERE expires_at < now()")
-    await database.execute("DELETE FROM password_asks WHERE asked_at < now() - interval '1 hour' AND email IS NULL")
+    await database.execute("DELETE FROM password_asks WHERE asked_at < now() - interval '1 hour'")
 
 
 async def _new_link(tx: Transaction, user_id: UUID, email: str, lasts: timedelta) -> tuple[str, datetime]:

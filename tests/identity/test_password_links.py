@@ -387,6 +387,17 @@ async def test_without_mail_nobody_is_promised_one(database: Database) -> None:
     assert said(answers[0]) == said(answers[1])
 
 
+async def test_what_was_asked_for_and_not_answered_for_an_hour_is_forgotten(database: Database) -> None:
+    async with opened(database, answering=False) as service:
+        await service.person("ada@example.org")
+        await service.forgot("ada@example.org")
+        await database.execute("UPDATE password_asks SET asked_at = asked_at - interval '61 minutes'")
+
+        await password_links.forget_old_links(database)
+
+        assert await database.fetchval("SELECT count(*) FROM password_asks") == 0
+
+
 async def test_after_a_restore_no_link_works_and_nothing_that_waited_is_sent(database: Database) -> None:
     async with opened(database) as service:
         root = await administrator(service)
