@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from svc.identity.passwords import Passwords
 from svc.panel.realm import REALM
 from svc.registry.realm import Realm
+from svc_actors.mail import Outbox
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
 
@@ -17,4 +18,5 @@ class Panel:
     events: EventLog
     sealer: Sealer
     passwords: Passwords
+    outbox: Outbox
     realm: Realm = REALM

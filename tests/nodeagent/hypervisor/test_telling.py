@@ -44,7 +44,7 @@ class OneGuest:
 
         monkeypatch.setattr(libvirt_qemu, "qemuAgentCommand", command)
 
-    async def call(self, work: Callable[[Any], T], *, timeout: float) -> T:
+    async def call(self, work: Callable[[Any], T], *, timeout: float, name: str | None = None) -> T:
         await trio.lowlevel.checkpoint()
         return work(self)
 
