@@ -24,7 +24,7 @@ import trio
 
 from svc_actors.store import Database, embedded, grant_service, migrate
 from svc_actors.store.embedded import OWNER_ROLE, SERVICE_ROLE
-from tests.support.logs import plain_logs
+from tests.support.logs import keep_no_loggers, plain_logs
 
 _MEMORY = "/dev/shm"
 _TEMPLATE = "svc_template"
@@ -42,6 +42,7 @@ def pytest_configure() -> None:
     starts: the tests that interrupt one would wait for nothing."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    keep_no_loggers()
     plain_logs()
 
 

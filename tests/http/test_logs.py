@@ -31,8 +31,6 @@ def logging_to(stream: TextIO) -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     configure(stream=stream)
-    # The service's loggers would keep writing to this stream in every later test.
-    structlog.configure(cache_logger_on_first_use=False)
     yield
     plain_logs()
     root.handlers, root.level = handlers, level

@@ -27,14 +27,24 @@ def plain_logs() -> None:
     )
 
 
+def keep_no_loggers() -> None:
+    """Programs have their loggers keep what they were configured with at their first line. In a test that is the stream
+    of that test, and whoever looks at the log in a later one would see nothing."""
+    configure = structlog.configure
+
+    def configure_anew(*arguments: Any, **options: Any) -> None:
+        configure(*arguments, **options | {"cache_logger_on_first_use": False})
+
+    structlog.configure = configure_anew
+
+
 @contextmanager
 def service_log(stream: StringIO) -> Iterator[None]:
-    """The log as the service writes it. (Its own `configure` has loggers keep what they were configured with.)"""
+    """The log as the service writes it."""
     structlog.configure(
         processors=[render],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=lambda *_: structlog.PrintLogger(stream),
-        cache_logger_on_first_use=False,
     )
     try:
         yield
