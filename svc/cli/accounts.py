@@ -25,6 +25,8 @@ from svc.cli.profiles import Profile, ProfileFile
 
 _CONNECT_SECONDS = 10.0
 _SCOPES = ("admin", "write", "read")
+_BROWSER = "_browser"
+"""How the name of the cookie ends that a service gives to who has signed in."""
 
 
 @dataclass(frozen=True)
@@ -42,22 +44,25 @@ class SignIn:
 
 async def login(environment: Mapping[str, str], given: SignIn) -> None:
     stored = profiles.load(environment)
-    profile = Profile(url=given.url, trusted=given.trusted)
-    token = await trade_password(profile, given.email, given.password, given.days)
-    known = {**stored.profiles, given.name: replace(profile, token=token)}
-    profiles.save(environment, ProfileFile(current=given.name, profiles=known))
+    before = stored.profiles.get(given.name)
+    known_by = before.known_by if before is not None and before.url == given.url else None
+    profile = Profile(url=given.url, trusted=given.trusted, known_by=known_by)
+    signed_in = await trade_password(profile, given.email, given.password, given.days)
+    profiles.save(environment, ProfileFile(given.name, {**stored.profiles, given.name: signed_in}))
     say(f"signed in to {given.url} as {given.email}; profile {given.name}", style="green")
 
 
-async def trade_password(profile: Profile, email: str, password: str, days: int) -> str:
-    """An API token for a password: sign in, make the token, sign out. `days` 0 is for ever."""
+async def trade_password(profile: Profile, email: str, password: str, days: int) -> Profile:
+    """The profile with an API token for the password: sign in, make the token, sign out. `days` 0 is for ever."""
     async with Client.open(profile) as client:
         guard = {"X-Service-Request": "1", "Origin": profile.url}
-        await client.call("POST", "/auth/login", body={"email": email, "password": password}, headers=guard)
+        known = {"Cookie": profile.known_by} if profile.known_by else {}
+        await client.call("POST", "/auth/login", body={"email": email, "password": password}, headers=guard | known)
+        known_by = client.cookie(_BROWSER) or profile.known_by
         wanted = {"name": f"svc on {socket.gethostname()}", "scopes": _SCOPES, "days": days}
         created = await client.call("POST", "/tokens", body=wanted, headers=guard)
         await client.call("POST", "/auth/logout", body={}, headers=guard)
-        return str(created["token"])
+        return replace(profile, token=str(created["token"]), known_by=known_by)
 
 
 async def trust(url: str, fingerprint: str | None) -> str | None:

@@ -87,6 +87,11 @@ class Client:
             await trio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
+    def cookie(self, ending: str) -> str | None:
+        """`name=value` of the service's cookie whose name ends so."""
+        kept = (f"{each.name}={each.value}" for each in self._http.cookies.jar if each.name.endswith(ending))
+        return next(kept, None)
+
     async def download(self, path: str, query: Mapping[str, Any] | None = None) -> AsyncIterator[bytes]:
         """The chunks of a file."""
         try:

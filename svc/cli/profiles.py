@@ -18,16 +18,19 @@ from urllib.parse import urlsplit
 import yaml
 
 from svc.cli.failures import Exit, Failure
+from svc_actors.durable import write_whole
 
 
 @dataclass(frozen=True)
 class Profile:
     """`trusted` is a PEM certificate: the controller's authority, or the server's own certificate as first seen.
-    Without it the system's authorities decide."""
+    Without it the system's authorities decide. `known_by` is the cookie, as `name=value`, by which the service knows
+    the next sign-in from here as no stranger's."""
 
     url: str
     token: str | None = field(default=None, repr=False)
     trusted: str | None = field(default=None, repr=False)
+    known_by: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,9 @@ def load(environment: Mapping[str, str]) -> ProfileFile:
 
 
 def save(environment: Mapping[str, str], profiles: ProfileFile) -> None:
-    """Replace the file whole, by rename, so that an interrupted write loses nothing."""
+    """Replace the file whole, so that an interrupted write loses nothing."""
     path = profile_path(environment)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_suffix(".new")
-    temporary.unlink(missing_ok=True)
     content = {
         "current": profiles.current,
         "profiles": {
@@ -81,10 +82,7 @@ def save(environment: Mapping[str, str], profiles: ProfileFile) -> None:
             for name, profile in profiles.profiles.items()
         },
     }
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        yaml.safe_dump(content, file, sort_keys=False)
-    temporary.replace(path)
+    write_whole(path, yaml.safe_dump(content, sort_keys=False).encode(), mode=0o600)
 
 
 def exposed(environment: Mapping[str, str]) -> Path | None:

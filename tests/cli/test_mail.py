@@ -16,7 +16,7 @@ from svc.cli.check import findings
 from svc.cli.failures import Exit
 from svc.cli.finding import Verdict
 from svc.controller.config import ControllerConfig
-from tests.cli.conftest import EMAIL, House, Terminal, open_house
+from tests.cli.conftest import EMAIL, PASSWORD, House, Terminal, open_house
 from tests.support.smtp import WAIT, MailServer, mail_server, password_file
 
 
@@ -56,6 +56,17 @@ async def test_a_test_mail_arrives_and_is_listed_without_its_text(mailing: House
     shown = (await mailing.ok("mail", "list")).out
     assert EMAIL in shown
     assert "sent" in shown
+
+
+async def test_a_terminal_that_signs_in_again_is_no_new_browser(mailing: House, relay: MailServer) -> None:
+    sign_in = ("login", mailing.url, "--email", EMAIL, "--password", "-", "--fingerprint", mailing.fingerprint)
+    await mailing.svc(*sign_in, given=f"{PASSWORD}\n")
+    told = await relay.next()
+    await mailing.svc(*sign_in, given=f"{PASSWORD}\n")
+    await mailing.ok("mail", "test")
+
+    assert "a browser" in told.text
+    assert "a test of mail" in (await relay.next()).message["Subject"]
 
 
 async def test_a_mail_that_failed_is_tried_again(mailing: House, relay: MailServer) -> None:

@@ -26,7 +26,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_the_file_is_its_owners_alone_whatever_lay_there_before(environment: dict[str, str]) -> None:
     path = profiles.profile_path(environment)
     path.chmod(0o644)
-    left_over = path.with_suffix(".new")
+    left_over = path.with_name(f"{path.name}.new")
     left_over.touch(0o666)
     profiles.save(environment, profiles.load(environment))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
