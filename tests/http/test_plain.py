@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -12,8 +13,11 @@ import trio
 import trio.testing
 
 from svc_actors.acme import CHALLENGE_PATH, Http01
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database, EventLog
 from svc_http import plain
-from svc_http.plain import NO_CHALLENGE, challenge_app, serve_plain
+from svc_http.plain import NO_CHALLENGE, add_challenges, challenge_app, serve_plain
+from tests.support.example_service import ExampleServices, example_app
 from tests.support.stack import free_port
 
 PUBLIC = "https://controller.example:8443"
@@ -57,6 +61,18 @@ async def client(challenges: Http01, nursery: trio.Nursery) -> AsyncIterator[htt
 async def test_a_challenge_under_way_is_answered_and_another_is_not(client: httpx.AsyncClient) -> None:
     known = await client.get(f"{CHALLENGE_PATH}a-token")
     unknown = await client.get(f"{CHALLENGE_PATH}another")
+
+    assert (known.status_code, known.text) == (200, "a-token.thumbprint")
+    assert (unknown.status_code, unknown.text) == (404, NO_CHALLENGE)
+
+
+async def test_the_service_answers_challenges_on_its_own_port_too(database: Database, challenges: Http01) -> None:
+    app = example_app(ExampleServices(database, Sealer(bytes(32)), EventLog(database)))
+    add_challenges(app, challenges)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, app)), base_url=PUBLIC) as proxy:
+        known = await proxy.get(f"{CHALLENGE_PATH}a-token", headers={"Host": "controller.example"})
+        unknown = await proxy.get(f"{CHALLENGE_PATH}another")
 
     assert (known.status_code, known.text) == (200, "a-token.thumbprint")
     assert (unknown.status_code, unknown.text) == (404, NO_CHALLENGE)
