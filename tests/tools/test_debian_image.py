@@ -26,6 +26,6 @@ async def test_cloud_init_applies_the_seed_and_the_chosen_password_opens_the_con
         assert await console.run("hostname", within=ANSWER) == "demo-1\n"
         assert "inet 10.0.2.77/32" in await console.run("ip -4 addr show eth0", within=ANSWER)
         assert "default via 10.0.2.2" in await console.run("ip route", within=ANSWER)
-        assert int(await console.run("df -m --output=size / | tail -n 1", within=ANSWER)) > 3500
+        assert int((await console.run("df -m --output=size / | tail -n 1", within=ANSWER)).split()[-1]) > 3500
         await guest.call_agent("guest-ping", within=ANSWER)
         assert await guest.press_power_button(within=ANSWER) == 0
