@@ -1,4 +1,7 @@
-"""Files that are whole whenever they are there: after a crash at any point, a name means the old content or the new."""
+"""Files that are whole whenever they are there: after a crash at any point, a name means the old content or the new.
+
+The agent has its own (svc_nodeagent.durable): it stands alone, and needs the standard library only.
+"""
 
 from __future__ import annotations
 

@@ -7,10 +7,8 @@ work twice: when it was refused with 429, when no connection was made, or when i
 
 from __future__ import annotations
 
-import email.utils
 import json
 import ssl
-import time
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,6 +20,7 @@ from svc.cli.failures import EXIT_BY_CODE, Exit, Failure
 from svc.cli.output import say
 from svc.cli.profiles import Profile, tls_context
 from svc_actors.errors import ErrorCode
+from svc_actors.retry_after import seconds_asked
 
 API_PREFIX = "/api/v1"
 _ATTEMPTS = 4
@@ -78,7 +77,7 @@ class Client:
                     raise self._unreachable(error, sent=method != "GET") from error
             else:
                 retried = response.status_code in _RETRIED and (not once_only or response.status_code == 429)
-                wanted = _retry_after(response)
+                wanted = seconds_asked(response.headers)
                 if last or not retried or (wanted or 0.0) > _LONGEST_PAUSE:
                     return self._answer(response)
                 pause = max(pause, wanted or 0.0)
@@ -169,19 +168,6 @@ def certificate_refused(error: BaseException) -> bool:
 
 def _pause(attempt: int) -> float:
     return min(0.25 * 2.0**attempt, 4.0)
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """The seconds that the service asks to wait (RFC 9110, 10.2.3: a number, or a date)."""
-    given = response.headers.get("retry-after")
-    if given is None:
-        return None
-    if given.isdigit():
-        return float(given)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(given).timestamp() - time.time())
-    except ValueError:
-        return None
 
 
 def _fields(details: Any) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +17,8 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.certificates import CertificateRecord, Issued, read_certificate
+from svc_actors.certificates import CertificateRecord, Issued, names_of, read_certificate
+from svc_actors.durable import write_whole
 from svc_actors.errors import conflict, not_ready
 
 operations = Operations[Controller]()
@@ -75,13 +75,7 @@ def install(data_dir: Path, issued: Issued) -> None:
     if file.exists() and file.read_bytes() == content:
         return
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    new = file.with_name(file.name + ".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-        opened.write(content)
-        opened.flush()
-        os.fsync(opened.fileno())
-    new.rename(file)
+    write_whole(file, content, mode=0o600)
 
 
 @operations.declare(
@@ -102,7 +96,7 @@ async def show(context: Context[Controller], request: Empty) -> Certificate:
     record = await read_certificate(context.services.database, NAME) if config.acme is not None else None
     return Certificate(
         source=source,
-        names=_names(shown),
+        names=names_of(shown),
         issuer=shown.issuer.rfc4514_string(),
         not_before=shown.not_valid_before_utc,
         not_after=shown.not_valid_after_utc,
@@ -148,11 +142,3 @@ def _state(config: ControllerConfig, record: CertificateRecord | None) -> AcmeSt
     if record is not None and record.failures:
         return AcmeState.FAILING
     return AcmeState.ORDERING if record is None or record.ordering else AcmeState.WAITING
-
-
-def _names(certificate: x509.Certificate) -> list[str]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return []
-    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]

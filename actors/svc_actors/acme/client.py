@@ -7,8 +7,6 @@ failure of the network or the authority is raised as an `AcmeError`.
 
 from __future__ import annotations
 
-import email.utils
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -20,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from svc_actors.acme.errors import AcmeError, AuthorityAway, RateLimited, Refused, kind_of, refused
 from svc_actors.acme.keys import Key, base64url, bound, jwk, signed, thumbprint
 from svc_actors.acme.messages import Authorization, Challenge, Directory, Order
+from svc_actors.retry_after import seconds_asked
 
 _ATTEMPTS: Final = 12
 """With one nonce in ten refused at random, as authorities for tests do, one request in 10^12 fails."""
@@ -117,7 +116,7 @@ class AcmeClient:
         response = await self._send("HEAD", (await self.directory()).new_nonce)
         nonce: str | None = response.headers.get("replay-nonce")
         if nonce is None:
-            raise AuthorityAway(f"{self._host} gave no nonce.", retry_after=_retry_after(response))
+            raise AuthorityAway(f"{self._host} gave no nonce.", retry_after=seconds_asked(response.headers))
         return nonce
 
     async def _send(self, method: str, url: str, *, json: Mapping[str, str] | None = None) -> httpx.Response:
@@ -129,7 +128,7 @@ class AcmeClient:
 
     def _order(self, response: httpx.Response, url: str) -> Order:
         order = self._read(Order, response, url=url)
-        return order.model_copy(update={"retry_after": _retry_after(response)})
+        return order.model_copy(update={"retry_after": seconds_asked(response.headers)})
 
     def _location(self, response: httpx.Response) -> str:
         location: str | None = response.headers.get("location")
@@ -167,7 +166,7 @@ def _problem(response: httpx.Response) -> Mapping[str, Any]:
 
 
 def _failure(response: httpx.Response) -> AcmeError:
-    problem, retry_after = _problem(response), _retry_after(response)
+    problem, retry_after = _problem(response), seconds_asked(response.headers)
     if response.status_code == httpx.codes.TOO_MANY_REQUESTS and not kind_of(problem):
         return RateLimited(f"{response.url.host} is asked too often.", retry_after=retry_after)
     if kind_of(problem) in ("", "serverInternal") and response.is_server_error:
@@ -176,14 +175,3 @@ def _failure(response: httpx.Response) -> AcmeError:
     if not problem:
         return Refused(f"{response.url} answered with HTTP status {response.status_code}.", retry_after=retry_after)
     return refused(problem, retry_after=retry_after)
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """RFC 9110, 10.2.3: a number of seconds, or a date."""
-    given = response.headers.get("retry-after", "")
-    if given.isdigit():
-        return float(given)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(given).timestamp() - time.time())
-    except ValueError:
-        return None

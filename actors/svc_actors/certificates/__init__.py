@@ -1,6 +1,6 @@
 """Certificates from an authority by ACME: ordered, proven, renewed before they end, kept sealed in the database."""
 
-from svc_actors.certificates.issuing import Issued, IssuedCertificate, Issuing, alert_of
+from svc_actors.certificates.issuing import Issued, IssuedCertificate, Issuing, alert_of, names_of
 from svc_actors.certificates.keeper import Keeper
 from svc_actors.certificates.records import CertificateRecord, read_certificate
 from svc_actors.certificates.settings import LETS_ENCRYPT, AcmeSettings
@@ -14,5 +14,6 @@ __all__ = [
     "Issuing",
     "Keeper",
     "alert_of",
+    "names_of",
     "read_certificate",
 ]

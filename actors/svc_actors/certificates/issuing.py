@@ -262,17 +262,21 @@ def pause_after(failures: int, error: AcmeError, left: timedelta | None) -> time
     return pause
 
 
+def names_of(certificate: x509.Certificate) -> list[str]:
+    """What a certificate is for; nothing where it names nobody."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
 def _leaf(chain: str, key: bytes, names: Sequence[str]) -> x509.Certificate:
     """The certificate of a chain. Raises `ValueError` when it is not for this key and these names."""
     leaf = x509.load_pem_x509_certificate(chain.encode())
     if leaf.public_key() != load_key(key).public_key():
         raise ValueError("it is for another key")
-    try:
-        shown = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        raise ValueError("it names nobody") from None
-    found = {*shown.get_values_for_type(x509.DNSName), *map(str, shown.get_values_for_type(x509.IPAddress))}
-    if missing := set(names) - found:
+    if missing := set(names) - set(names_of(leaf)):
         raise ValueError(f"it is not for {', '.join(sorted(missing))}")
     return leaf
 

@@ -1,0 +1,19 @@
+"""How long somebody who answers over HTTP asks to wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+
+def seconds_asked(headers: Mapping[str, str]) -> float | None:
+    """What Retry-After says, a number of seconds or a date (RFC 9110, 10.2.3); None where it says neither. The names
+    of `headers` are found in lower case, as httpx has them."""
+    asked = headers.get("retry-after", "")
+    if asked.isascii() and asked.isdigit():
+        return float(asked)
+    try:
+        return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
+    except ValueError:
+        return None
