@@ -240,6 +240,24 @@ class Stack:
 
 
 @asynccontextmanager
+async def fresh_controller(**environment: str) -> AsyncIterator[Stack]:
+    """A controller that nobody has set up yet; where the block fails, the end of its log is told."""
+    with tempfile.TemporaryDirectory(prefix="svc-test-", dir="/var/lib") as folder:
+        Path(folder).chmod(0o755)
+        stack = Stack(Path(folder))
+        stack.controller.environment |= environment
+        await stack.start_controller()
+        try:
+            yield stack
+        except Exception as error:
+            error.add_note(f"The controller's log ends:\n{stack.controller.tail()}")
+            raise
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 60):
+                await stack.controller.stop()
+
+
+@asynccontextmanager
 async def open_stack() -> AsyncIterator[Stack]:
     folder = Path(tempfile.mkdtemp(prefix="svc-test-", dir="/var/lib"))
     folder.chmod(0o755)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ import trio
 from svc.cli.client import Client
 from tests.support.browser import Page, open_browser
 from tests.support.smtp import VANISH, WAIT, MailServer, Received, mail_server
-from tests.support.stack import ROOT, Stack
+from tests.support.stack import ROOT, Stack, fresh_controller
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -23,25 +21,14 @@ pytestmark = [pytest.mark.system, pytest.mark.isolated]
 @asynccontextmanager
 async def mailing_controller(relay: MailServer) -> AsyncIterator[Stack]:
     """A controller that hands its mail to `relay`, set up."""
-    with tempfile.TemporaryDirectory(prefix="svc-test-", dir="/var/lib") as folder:
-        Path(folder).chmod(0o755)
-        stack = Stack(Path(folder))
-        stack.controller.environment = {
-            "SVC_MAIL_HOST": "127.0.0.1",
-            "SVC_MAIL_PORT": str(relay.port),
-            "SVC_MAIL_SECURITY": "none",
-            "SVC_MAIL_SENDER": "Example Hosting <svc@example.org>",
-        }
-        await stack.start_controller()
-        try:
-            await stack.set_up()
-            yield stack
-        except Exception as error:
-            error.add_note(f"The controller's log ends:\n{stack.controller.tail()}")
-            raise
-        finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 60):
-                await stack.controller.stop()
+    async with fresh_controller(
+        SVC_MAIL_HOST="127.0.0.1",
+        SVC_MAIL_PORT=str(relay.port),
+        SVC_MAIL_SECURITY="none",
+        SVC_MAIL_SENDER="Example Hosting <svc@example.org>",
+    ) as stack:
+        await stack.set_up()
+        yield stack
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -23,7 +22,7 @@ from svc_nodeagent.journal import Journal
 from svc_nodeagent.protocol import PROTOCOL_VERSION, Versions
 from svc_nodeagent.simulated import SimulatedHost
 from tests.support.browser import Browser, Page, open_browser
-from tests.support.stack import BIN, ROOT, Program, Stack
+from tests.support.stack import BIN, ROOT, Program, Stack, fresh_controller
 
 pytestmark = pytest.mark.system
 
@@ -31,21 +30,10 @@ TERMINAL_TEXT = "[...document.querySelectorAll('.xterm-rows > div')].map((row) =
 
 
 @asynccontextmanager
-async def fresh_controller() -> AsyncIterator[Stack]:
-    """A controller that nobody has set up yet, with its pages built."""
+async def controller_with_pages() -> AsyncIterator[Stack]:
     await trio.run_process([str(ROOT / "tools" / "build-dashboard")])
-    with tempfile.TemporaryDirectory(prefix="svc-test-", dir="/var/lib") as folder:
-        Path(folder).chmod(0o755)
-        stack = Stack(Path(folder))
-        await stack.start_controller()
-        try:
-            yield stack
-        except Exception as error:
-            error.add_note(f"The controller's log ends:\n{stack.controller.tail()}")
-            raise
-        finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 60):
-                await stack.controller.stop()
+    async with fresh_controller() as stack:
+        yield stack
 
 
 @asynccontextmanager
@@ -143,7 +131,7 @@ async def console_is(page: Page, state: str) -> None:
 
 
 async def test_a_person_sets_up_adds_a_node_makes_a_machine_and_sees_its_consoles() -> None:
-    async with fresh_controller() as stack, open_browser() as browser:
+    async with controller_with_pages() as stack, open_browser() as browser:
         page = await set_up(browser, stack)
 
         token, fingerprint = await add_node(page)
@@ -222,7 +210,7 @@ async def network_status(page: Page, status: str) -> None:
 
 
 async def test_a_person_looks_after_networks_addresses_groups_and_allowances() -> None:
-    async with fresh_controller() as stack, open_browser() as browser:
+    async with controller_with_pages() as stack, open_browser() as browser:
         page = await set_up(browser, stack)
         token, fingerprint = await add_node(page)
         async with simulated_node(stack, token=token, fingerprint=fingerprint):
@@ -335,7 +323,7 @@ async def agent_here(data: Path, *, speaking: Versions) -> AsyncIterator[None]:
 async def test_a_person_sees_what_agents_need_and_decides_about_machines_that_no_record_knows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with fresh_controller() as stack, open_browser() as browser:
+    async with controller_with_pages() as stack, open_browser() as browser:
         page = await set_up(browser, stack)
         token, fingerprint = await add_node(page)
         data = stack.folder / "simulated"
@@ -379,7 +367,7 @@ async def test_a_person_sees_what_agents_need_and_decides_about_machines_that_no
 
 
 async def test_a_customer_sees_and_changes_only_what_is_theirs() -> None:
-    async with fresh_controller() as stack, open_browser() as browser:
+    async with controller_with_pages() as stack, open_browser() as browser:
         page = await set_up(browser, stack)
         token, fingerprint = await add_node(page)
         async with simulated_node(stack, token=token, fingerprint=fingerprint):
@@ -415,7 +403,7 @@ async def test_a_customer_sees_and_changes_only_what_is_theirs() -> None:
 
 async def test_a_page_never_runs_what_is_not_its_own() -> None:
     """The browser itself refuses an inline script, on each of the pages."""
-    async with fresh_controller() as stack, open_browser() as browser:
+    async with controller_with_pages() as stack, open_browser() as browser:
         console = f"/console/{UUID(int=1)}"
         for path in ("/", console, f"{console}?kind=serial"):
             page = await browser.open(stack.url + path)
