@@ -7,7 +7,7 @@ import trio
 
 from svc_nodeagent.protocol import Topology
 from tests.system.network.matrix import ECHO, Connection, Matrix, Tcp, Udp
-from tests.system.network.packets import PATIENCE_SECONDS
+from tests.system.network.packets import PATIENCE_SECONDS, read
 from tests.system.network.places import FAMILIES, GUESTS, Family, outside_of
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -52,10 +52,13 @@ async def test_an_isolated_guest_neither_reaches_the_outside_nor_its_gateway(
             if not isolated.gateway(family).is_link_local:
                 with matrix.sent(ECHO[family], isolated, isolated.gateway(family), family):
                     pass
+            left_while_isolated = [read(frame) for frame in outside.rest()]
             await matrix.apply(isolated)
             left = await control.arrives(isolated, outside)
             reached = await control.arrives(router, at_isolated)
-    assert left == []
+    # Once isolation is over the kernels may look for each other again, so that only what was sent before counts then.
+    assert [packet for packet in left_while_isolated if packet is not None] == []
+    assert [packet for packet in left if packet.source == isolated.addresses[family]] == []
     assert [packet for packet in reached if packet.target == isolated.addresses[family]] == []
 
 
