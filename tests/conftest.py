@@ -22,12 +22,20 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 import trio
 
-from svc_actors.store import Database, embedded, grant_service, migrate
+from svc_actors.store import (
+    CONTROLLER_SCHEMA,
+    PANEL_SCHEMA,
+    Database,
+    embedded,
+    grant_service,
+    known_migrations,
+    migrate,
+)
 from svc_actors.store.embedded import OWNER_ROLE, SERVICE_ROLE
 from tests.support.logs import keep_no_loggers, plain_logs
 
 _MEMORY = "/dev/shm"
-_TEMPLATE = "svc_template"
+_TEMPLATES = {"svc_template": CONTROLLER_SCHEMA, "svc_panel_template": PANEL_SCHEMA}
 _SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -73,13 +81,14 @@ def database_cluster() -> Iterator[Cluster]:
     async def serve() -> None:
         async with embedded(folder / "postgresql", settings=_SETTINGS) as url:
             cluster = Cluster(url)
-            async with Database.open(url, size=1) as database:
-                await database.execute(f"CREATE DATABASE {_TEMPLATE}")
-            async with Database.open(cluster.url_of(_TEMPLATE), size=1) as template:
-                await migrate(template)
-                await grant_service(template, SERVICE_ROLE)
-                # Tests make tables of their own.
-                await template.execute(f"GRANT CREATE ON SCHEMA public TO {SERVICE_ROLE}")
+            for name, components in _TEMPLATES.items():
+                async with Database.open(url, size=1) as database:
+                    await database.execute(f"CREATE DATABASE {name}")
+                async with Database.open(cluster.url_of(name), size=1) as template:
+                    await migrate(template, known_migrations(components))
+                    await grant_service(template, SERVICE_ROLE)
+                    # Tests make tables of their own.
+                    await template.execute(f"GRANT CREATE ON SCHEMA public TO {SERVICE_ROLE}")
             asked = trio.Event()
             stop.append((trio.lowlevel.current_trio_token(), asked))
             started.put(cluster)
@@ -110,24 +119,41 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 async def database_url(database_cluster: Cluster) -> str:
-    """The URL of a fresh database with every migration applied, for the role that the service runs as."""
+    """The URL of a fresh database with the controller's migrations applied, for the role that the service runs as."""
+    return await _fresh_database(database_cluster, "svc_template")
+
+
+@pytest.fixture
+async def panel_database_url(database_cluster: Cluster) -> str:
+    """As `database_url`, of the panel."""
+    return await _fresh_database(database_cluster, "svc_panel_template")
+
+
+async def _fresh_database(cluster: Cluster, template: str) -> str:
     name = f"test_{os.getpid()}_{next(_numbers)}"
-    finished = database_cluster.finished
+    finished = cluster.finished
     # A superuser, who alone may end what autovacuum does in a database that is dropped.
-    superuser = database_cluster.url.replace(f"//{OWNER_ROLE}@", "//postgres@", 1)
+    superuser = cluster.url.replace(f"//{OWNER_ROLE}@", "//postgres@", 1)
     async with Database.open(superuser, size=1) as administration:
         # The last test's database waits for one more test: PostgreSQL would wait for its sessions to end.
         while len(finished) > 1:
             await administration.execute(f"DROP DATABASE {finished.pop(0)} WITH (FORCE)")
         await administration.execute(
-            f"CREATE DATABASE {name} OWNER {OWNER_ROLE} TEMPLATE {_TEMPLATE} STRATEGY file_copy"
+            f"CREATE DATABASE {name} OWNER {OWNER_ROLE} TEMPLATE {template} STRATEGY file_copy"
         )
     finished.append(name)
-    return database_cluster.url_of(name).replace(f"//{OWNER_ROLE}@", f"//{SERVICE_ROLE}@", 1)
+    return cluster.url_of(name).replace(f"//{OWNER_ROLE}@", f"//{SERVICE_ROLE}@", 1)
 
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     """A pool on a fresh database with every migration applied."""
     async with Database.open(database_url) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def panel_database(panel_database_url: str) -> AsyncIterator[Database]:
+    """As `database`, of the panel."""
+    async with Database.open(panel_database_url) as pool:
         yield pool

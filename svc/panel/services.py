@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
 
 from svc.identity.passwords import Passwords
+from svc.panel.config import PanelConfig
 from svc.panel.realm import REALM
+from svc.registry.principal import Role
 from svc.registry.realm import Realm
 from svc_actors.mail import Outbox
+from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
-from svc_actors.store import Database, EventLog
+from svc_actors.store import Database, EventLog, Transaction
 
 
 @dataclass(frozen=True)
 class Panel:
+    config: PanelConfig
     database: Database
     events: EventLog
+    actors: ActorSystem
     sealer: Sealer
     passwords: Passwords
     outbox: Outbox
     realm: Realm = REALM
+
+    async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
+        """Somebody new begins with nothing."""

@@ -6,26 +6,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, cast
 
-import httpx
 import pytest
 
-from svc.identity.authenticate import Authentication
-from svc.identity.passwords import Passwords
 from svc.panel.catalogue import panel_registry
 from svc.panel.realm import REALM
-from svc.panel.services import Panel
 from svc.registry.openapi import document
 from svc.registry.scopes import Scope
 from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.mail import Outbox
-from svc_actors.sealing import Sealer
-from svc_actors.store import Database, EventLog
-from svc_http.app import create_app
+from svc_actors.store import Database
+from tests.support.identity import PASSWORD
+from tests.support.panel import open_panel
 
 ROOT = Path(__file__).resolve().parents[2]
-ORIGIN = "https://panel.test"
 
 
 def test_its_registry_loads_nothing_of_the_controller() -> None:
@@ -108,25 +101,14 @@ def test_a_scope_is_an_area_of_operation_names(scopes: set[str], name: str, muta
     assert REALM.scopes.allows(frozenset(scopes), Operation()) is allowed
 
 
-async def test_a_person_signs_in_and_gets_the_panels_cookie(database: Database) -> None:
-    passwords = Passwords()
-    await database.execute(
-        "INSERT INTO users (email, name, role, password_hash) VALUES ('ada@example.com', 'Ada', 'customer', $1)",
-        await passwords.hash("Correct-Horse-42"),
-    )
-    sealer = Sealer(bytes(32))
-    services = Panel(database, EventLog(database), sealer, passwords, Outbox(sealer, None, ORIGIN))
-    app = create_app(panel_registry(), services, authenticator=Authentication(database, REALM), origins=(ORIGIN,))
+async def test_a_person_signs_in_and_gets_the_panels_cookie(panel_database: Database, tmp_path: Path) -> None:
+    async with open_panel(panel_database, tmp_path) as panel:
+        await panel.person("ada@example.com")
+        browser = panel.browser()
 
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, app)), base_url=ORIGIN) as browser:
-        page = {"Origin": ORIGIN, "X-Service-Request": "1"}
-        wrong = await browser.post(
-            "/api/v1/auth/login", json={"email": "ada@example.com", "password": "a guess"}, headers=page
-        )
-        right = await browser.post(
-            "/api/v1/auth/login", json={"email": "ada@example.com", "password": "Correct-Horse-42"}, headers=page
-        )
-        me = await browser.get("/api/v1/me")
+        wrong = await browser.post("/auth/login", {"email": "ada@example.com", "password": "a guess"})
+        right = await browser.post("/auth/login", {"email": "ada@example.com", "password": PASSWORD})
+        me = await browser.get("/me")
 
     assert wrong.status_code == 401
     assert set(wrong.json()["error"]) == {"code", "message", "hint"}

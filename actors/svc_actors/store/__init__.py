@@ -32,16 +32,26 @@ from svc_actors.store.grants import grant_service, prepare_schema
 from svc_actors.store.lanes import LANE, Lane, enter_lane
 from svc_actors.store.listening import Notification, NotificationKind
 from svc_actors.store.loops import LoopAlert, keep_repeating, keep_running
-from svc_actors.store.migrate import Component, Migration, MigrationError, known_migrations, migrate
+from svc_actors.store.migrate import (
+    CONTROLLER_SCHEMA,
+    PANEL_SCHEMA,
+    Component,
+    Migration,
+    MigrationError,
+    known_migrations,
+    migrate,
+)
 from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.sequencing import Retention
 from svc_actors.store.server_folder import DatabaseInUseError
 from svc_actors.store.transactions import Queryable, Session, Transaction
 
 __all__ = [
+    "CONTROLLER_SCHEMA",
     "DISK_FULL",
     "LANE",
     "OWNER_VARIABLE",
+    "PANEL_SCHEMA",
     "URL_VARIABLE",
     "AnotherServiceError",
     "Caller",

@@ -6,11 +6,13 @@ Given anew after every migration, in one transaction, so that a new table is nev
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import structlog
 
 from svc_actors.store.database import Database
 from svc_actors.store.embedded import DatabaseUrls
-from svc_actors.store.migrate import migrate
+from svc_actors.store.migrate import CONTROLLER_SCHEMA, Component, known_migrations, migrate
 from svc_actors.store.transactions import Transaction
 
 log = structlog.get_logger(__name__)
@@ -19,12 +21,12 @@ _APPEND_ONLY = ("audit", "audit_exports")
 _READ_ONLY = ("schema_migration",)
 
 
-async def prepare_schema(urls: DatabaseUrls) -> None:
-    """Migrate as the owner, and give the service's role its rights."""
+async def prepare_schema(urls: DatabaseUrls, components: Sequence[Component] = CONTROLLER_SCHEMA) -> None:
+    """Migrate the service's components as the owner, and give the service's role its rights."""
     async with Database.open(urls.service, size=1) as service:
         role: str = await service.fetchval("SELECT session_user")
     async with Database.open(urls.owner, size=1, application_name="svc migration") as owner:
-        await migrate(owner)
+        await migrate(owner, known_migrations(components))
         if role == await owner.fetchval("SELECT session_user"):
             log.warning(
                 "database.role_owns_audit",

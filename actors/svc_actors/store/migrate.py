@@ -33,9 +33,11 @@ class Component(StrEnum):
 
     SHARED = "shared"
     CONTROLLER = "controller"
+    PANEL = "panel"
 
 
 CONTROLLER_SCHEMA = (Component.SHARED, Component.CONTROLLER)
+PANEL_SCHEMA = (Component.SHARED, Component.PANEL)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,49 @@
+"""Where the panel keeps things on its server, all of it beneath the data folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class HostFolders:
+    """`data` is traversable by everybody (0711); what lies in it has rights of its own."""
+
+    data: Path
+
+    @property
+    def sites(self) -> Path:
+        """The homes of the sites' accounts: `sites/s<number>/`."""
+        return self.data / "sites"
+
+    @property
+    def site_logs(self) -> Path:
+        """A folder a site, outside its home, so that its account cannot change what was logged."""
+        return self.data / "logs" / "sites"
+
+    @property
+    def nginx(self) -> Path:
+        return self.data / "nginx"
+
+    @property
+    def certificates(self) -> Path:
+        return self.data / "certificates"
+
+    @property
+    def challenges(self) -> Path:
+        """What every site answers below /.well-known/acme-challenge/ (RFC 8555, section 8.3)."""
+        return self.data / "acme-challenges"
+
+    @property
+    def knot(self) -> Path:
+        return self.data / "knot"
+
+    @property
+    def run(self) -> Path:
+        """Sockets and pid files."""
+        return self.data / "run"
+
+    @property
+    def keeper_socket(self) -> Path:
+        return self.run / "keeper.sock"

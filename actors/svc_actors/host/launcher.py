@@ -1,0 +1,95 @@
+"""How long-running programs of the server are started, and outlive the core: one interface, and two that implement it.
+
+Under systemd they are units; elsewhere the keeper holds them (`svc_actors.host.keeper`). A program that was started
+goes on whatever becomes of the core, and the next core finds it by its name.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import NewType, Protocol
+
+ServiceName = NewType("ServiceName", str)
+"""Lower case letters, digits and dashes: `nginx`, `knot`, `php-s1001`."""
+
+
+class LauncherError(Exception):
+    """A program could not be started, reloaded or stopped; the message says what it said itself."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What all processes of a service have together; None: as much as there is."""
+
+    cpu_percent: int | None = None
+    """Of one core."""
+    memory_mib: int | None = None
+    processes: int | None = None
+
+
+@dataclass(frozen=True)
+class ListeningSocket:
+    """A Unix socket that is bound for the service and handed to it: connections wait while the service is replaced.
+
+    The service finds its descriptor by the variable `variable` of its environment, formatted by `form`."""
+
+    path: Path
+    mode: int
+    owner: str
+    group: str
+    variable: str
+    form: str = "{descriptor}"
+
+
+@dataclass(frozen=True)
+class Service:
+    """What shall run. Two equal definitions are the same service: `ensure` leaves what runs alone."""
+
+    name: ServiceName
+    command: tuple[str, ...]
+    """An absolute program and its arguments; it stays in the foreground."""
+    user: str = "root"
+    group: str = "root"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """All of it, but for what `sockets` add."""
+    sockets: tuple[ListeningSocket, ...] = ()
+    limits: Limits = Limits()
+    log: Path | None = None
+    """What it writes to its standard output and error is appended here."""
+    stop_signal: signal.Signals = signal.SIGTERM
+    stop_seconds: float = 10.0
+    """Killed after that."""
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    running: bool
+    pid: int | None = None
+    since: datetime | None = None
+    restarts: int = 0
+    """How often it ended by itself and was started again, with back-off."""
+    last_exit: str | None = None
+    """How it ended last: "exit status 1", "signal 11"."""
+
+
+class Launcher(Protocol):
+    """Every method raises `LauncherError`; each may be repeated."""
+
+    async def ensure(self, service: Service) -> ServiceStatus:
+        """The service runs as defined: started where it does not, replaced where it is defined otherwise. What ends by
+        itself is started again."""
+        ...
+
+    async def reload(self, name: ServiceName) -> None:
+        """Send it SIGHUP."""
+        ...
+
+    async def stop(self, name: ServiceName) -> None:
+        """It runs no more, nor does anything it started; its sockets are gone. One that is unknown is stopped."""
+        ...
+
+    async def status(self, name: ServiceName) -> ServiceStatus: ...

@@ -1,0 +1,11 @@
+"""The panel's own kinds of events."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class PanelEvent(StrEnum):
+    SITE = "site"
+    JOB = "job"
+    WEBHOOK = "webhook"

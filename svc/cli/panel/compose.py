@@ -1,0 +1,59 @@
+"""The panel's core put together: the only place that knows all of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from svc.cli.service_alerts import ActorAlerts, LoopAlerts
+from svc.identity.passwords import Passwords
+from svc.panel.config import PanelConfig
+from svc.panel.services import Panel
+from svc_actors.host.launcher import Launcher
+from svc_actors.mail import Outbox
+from svc_actors.runtime import ActorSystem
+from svc_actors.sealing import Sealer
+from svc_actors.store import LANE, Database, EventLog, keep_running
+from svc_actors.tracing import ORIGIN
+
+DRAIN_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Host:
+    """The server that sites run on, or a test's stand-in for it."""
+
+    launcher: Launcher
+
+
+@asynccontextmanager
+async def open_services(
+    config: PanelConfig, database: Database, host: Host, *, sealer: Sealer, passwords: Passwords | None = None
+) -> AsyncIterator[Panel]:
+    """What operations use, running. No listener."""
+    alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
+    events = EventLog(database, alert=loop_alerts.notice)
+    async with (
+        ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
+        trio.open_nursery() as nursery,
+    ):
+        await nursery.start(events.run)
+        nursery.start_soon(keep_running, "alerts of actors", alerts.run, loop_alerts.notice)
+        nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
+        try:
+            yield Panel(
+                config=config,
+                database=database,
+                events=events,
+                actors=actors,
+                sealer=sealer,
+                passwords=passwords or Passwords(),
+                outbox=Outbox(sealer, config.mail, config.public_url),
+            )
+        finally:
+            with trio.CancelScope(shield=True, relative_deadline=DRAIN_SECONDS + 5):
+                await actors.drain(DRAIN_SECONDS)
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,48 @@
+"""What the panel is told when it starts, and nothing that can change while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from svc_actors.host.folders import HostFolders
+from svc_actors.mail import MailSettings
+
+HTTPS_PORT = 443
+
+
+@dataclass(frozen=True)
+class PanelConfig:
+    """`public_host` is the name by which browsers reach the panel, and which sites are served beside."""
+
+    data_dir: Path
+    public_host: str
+    socket: Path
+    """Where the core listens: for web and for `svc` on this server."""
+    web_user: str = "svc-web"
+    """Whose processes may carry other people's requests to the core."""
+    port: int = 7443
+    sites_http_port: int = 80
+    sites_https_port: int = 443
+    bind_host: str = "0.0.0.0"  # noqa: S104 - visitors and browsers come from elsewhere
+    further_origins: tuple[str, ...] = ()
+    mail: MailSettings | None = None
+
+    @property
+    def folders(self) -> HostFolders:
+        return HostFolders(self.data_dir)
+
+    @property
+    def url_host(self) -> str:
+        return f"[{self.public_host}]" if ":" in self.public_host else self.public_host
+
+    @property
+    def public_url(self) -> str:
+        return f"https://{self.url_host}:{self.port}"
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Where browsers see the panel's own pages."""
+        hosts = (self.url_host, "localhost", "127.0.0.1", "[::1]")
+        default = [f"https://{host}" for host in hosts] if self.port == HTTPS_PORT else []
+        return (*(f"https://{host}:{self.port}" for host in hosts), *default, *self.further_origins)
