@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 from svc.identity import sign_in
+from svc.panel import sites
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc.registry.registry import Registry
 
-AREAS = (sign_in,)
+AREAS = (sign_in, sites)
 
 
 @cache

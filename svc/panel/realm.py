@@ -38,7 +38,8 @@ REALM = Realm(
     title="Hosting Panel",
     token_prefix="svc_",  # noqa: S106 - the public start of a token
     session_cookie="svc_session",
-    projects_of=lambda user: "SELECT NULL::uuid WHERE false",
+    # Whose a site is: its owner is the only one in their "project".
+    projects_of=lambda user: f"SELECT {user}::uuid",
     public_events=frozenset({EventKind.SYSTEM}),
     roles=frozenset({Role.ADMINISTRATOR, Role.CUSTOMER}),
     scopes=PrefixScopes(

@@ -1,0 +1,109 @@
+"""The statuses of a site and every move between them. Nothing else decides a status.
+
+Theory of operation. A site has one status in the record. Two kinds of event move it:
+
+1. *Orders*: what a caller wants. An order is taken only where the table has a move for it.
+2. *Ends*: how the work on the server ended that an order began. `creating` and `deleting` are the statuses of work that
+   is under way; a core that starts resumes the creations, whose steps may all be repeated, and the deletions.
+
+A suspension moves at once: the record says what visitors shall see, and the web server is told after it. When the web
+server refuses, the record goes back by the opposite order.
+
+`failed` means that the creation or the deletion stopped half-way, always with `reason`. Creating it again goes on where
+it stopped; deleting it removes what is there.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class SiteType(StrEnum):
+    """What serves a site. It is chosen once: a site never changes its type."""
+
+    STATIC = "static"
+    PHP = "php"
+    WORDPRESS = "wordpress"
+    APP = "app"
+    PROXY = "proxy"
+
+
+class SiteStatus(StrEnum):
+    CREATING = "creating"
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+    DELETING = "deleting"
+    FAILED = "failed"
+
+
+class SuspendedBy(StrEnum):
+    OWNER = "owner"
+    ADMINISTRATOR = "administrator"
+    """Only an administrator may end such a suspension."""
+
+
+class SiteOrder(StrEnum):
+    CREATE = "create"
+    """Again, after it has failed."""
+    SUSPEND = "suspend"
+    UNSUSPEND = "unsuspend"
+    DELETE = "delete"
+
+
+class SiteEnd(StrEnum):
+    SERVED = "served"
+    """It has all that it needs, and the web server serves it."""
+    BROKEN = "broken"
+    """A step failed; the reason is kept."""
+
+
+SiteMove = SiteOrder | SiteEnd
+
+_S = SiteStatus
+
+MOVES: Final[dict[SiteStatus, dict[SiteMove, SiteStatus]]] = {
+    _S.CREATING: {
+        SiteEnd.SERVED: _S.ACTIVE,
+        SiteEnd.BROKEN: _S.FAILED,
+    },
+    _S.ACTIVE: {
+        SiteOrder.SUSPEND: _S.SUSPENDED,
+        SiteOrder.DELETE: _S.DELETING,
+    },
+    _S.SUSPENDED: {
+        SiteOrder.UNSUSPEND: _S.ACTIVE,
+        SiteOrder.DELETE: _S.DELETING,
+    },
+    _S.DELETING: {
+        SiteEnd.BROKEN: _S.FAILED,
+    },
+    _S.FAILED: {
+        SiteOrder.CREATE: _S.CREATING,
+        SiteOrder.DELETE: _S.DELETING,
+    },
+}
+"""Out of `deleting` leads no other status: the record is removed with the last step."""
+
+
+class IllegalSiteMove(Exception):  # noqa: N818 - named for what it says
+    """There is no such move; the site stays what it was."""
+
+    def __init__(self, status: SiteStatus, move: SiteMove) -> None:
+        super().__init__(f"{move.value} has no move from {status.value}")
+
+
+def move(status: SiteStatus, by: SiteMove) -> SiteStatus:
+    """Where `by` leads from `status`. Raises `IllegalSiteMove`."""
+    try:
+        return MOVES[status][by]
+    except KeyError:
+        raise IllegalSiteMove(status, by) from None
+
+
+def diagram() -> str:
+    """The table as a mermaid state diagram; docs/sites.md holds exactly this."""
+    lines = ["stateDiagram-v2", "    [*] --> creating"]
+    for status, moves in MOVES.items():
+        lines += [f"    {status.value} --> {target.value}: {by.value}" for by, target in moves.items()]
+    return "\n".join([*lines, "    deleting --> [*]: removed"])

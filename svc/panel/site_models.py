@@ -1,0 +1,81 @@
+"""What the API says of a site, and how it is read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.access import visible_sites
+from svc.registry.operation import Model
+from svc.registry.paging import Condition, joined
+from svc.registry.principal import Principal
+from svc_actors.errors import not_found
+from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
+from svc_actors.store import Queryable, Record
+
+MOST_CPU_PERCENT: Final = 6400
+MOST_MEMORY_MIB: Final = 1024 * 1024
+MOST_PROCESSES: Final = 10_000
+MOST_DISK_MIB: Final = 64 * 1024 * 1024
+
+CpuPercent = Annotated[int, Field(ge=5, le=MOST_CPU_PERCENT, description="Of one core: 150 is one and a half.")]
+MemoryMib = Annotated[int, Field(ge=32, le=MOST_MEMORY_MIB)]
+Processes = Annotated[int, Field(ge=4, le=MOST_PROCESSES)]
+DiskMib = Annotated[int, Field(ge=16, le=MOST_DISK_MIB)]
+
+
+class SiteLimits(Model):
+    """What the processes and files of a site have together; None: as much as there is."""
+
+    cpu_percent: CpuPercent | None = None
+    memory_mib: MemoryMib | None = None
+    processes: Processes | None = None
+    disk_mib: DiskMib | None = None
+
+
+class Site(Model):
+    """`account` is its user on this server. `reason` says why it is suspended or has failed."""
+
+    id: UUID
+    number: int
+    domain: str
+    aliases: list[str]
+    type: SiteType
+    owner_id: UUID
+    owner_email: str
+    status: SiteStatus
+    reason: str | None
+    suspended_by: SuspendedBy | None
+    proxy_target: str | None
+    limits: SiteLimits
+    force_https: bool
+    account: str
+    created_at: datetime
+
+
+SELECT_SITES: Final = """
+SELECT sites.id, sites.number, sites.domain, sites.type, sites.owner_id, sites.status, sites.reason, sites.suspended_by,
+       sites.proxy_target, sites.cpu_percent, sites.memory_mib, sites.processes, sites.disk_mib, sites.force_https,
+       sites.created_at, users.email AS owner_email,
+       ARRAY(SELECT name FROM site_domains AS named
+             WHERE named.site_id = sites.id AND named.name <> sites.domain ORDER BY name) AS aliases
+FROM sites JOIN users ON users.id = sites.owner_id"""
+
+
+def site_model(row: Record) -> Site:
+    """What `SELECT_SITES` gives."""
+    members: dict[str, Any] = dict(row)
+    limits = SiteLimits(**{name: members.pop(name) for name in SiteLimits.model_fields})
+    return Site(**members, limits=limits, account=f"s{row['number']}")
+
+
+async def shown_site(queryable: Queryable, principal: Principal, site_id: UUID) -> Site:
+    """The site as the API shows it. Raises not_found."""
+    where = joined([Condition("sites.id = $1", (site_id,)), visible_sites(principal)])
+    row = await queryable.fetchrow(f"{SELECT_SITES} WHERE {where.sql}", *where.args)
+    if row is None:
+        raise not_found("There is no such site.")
+    return site_model(row)
