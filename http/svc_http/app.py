@@ -215,15 +215,14 @@ class Api(Generic[ServicesT]):
 
 def _presented(entry: Entry[Any], result: Any, effects: Effects) -> Reply:
     operation = entry.operation
-    status = effects.status or operation.status
+    status = effects.status or entry.status
     if operation.presentation is Presentation.REDIRECT:
         return 303, b"", [(b"location", _inside(result).encode())]
     if operation.presentation is not Presentation.JSON:
         body = result.encode() if isinstance(result, str) else result
         return status, body, [(b"content-type", _TYPES[operation.presentation])]
-    if operation.response is None:
-        return status, b"", []
-    return status, entry.response.dump_json(result), [(b"content-type", JSON_TYPE)]
+    answer = entry.rendered(result)
+    return (status, b"", []) if answer is None else (status, answer, [(b"content-type", JSON_TYPE)])
 
 
 def _parameters(entry: Entry[Any], exchange: Exchange, path: Mapping[str, str]) -> Parameters:

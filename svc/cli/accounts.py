@@ -24,7 +24,6 @@ from svc.cli.output import say
 from svc.cli.profiles import Profile, ProfileFile
 
 _CONNECT_SECONDS = 10.0
-_SCOPES = ("admin", "write", "read")
 _BROWSER = "_browser"
 """How the name of the cookie ends that a service gives to who has signed in."""
 
@@ -53,13 +52,14 @@ async def login(environment: Mapping[str, str], given: SignIn) -> None:
 
 
 async def trade_password(profile: Profile, email: str, password: str, days: int) -> Profile:
-    """The profile with an API token for the password: sign in, make the token, sign out. `days` 0 is for ever."""
+    """The profile with an API token for the password: sign in, make the token, sign out. The token may do
+    whatever its owner may; `days` 0 is for ever."""
     async with Client.open(profile) as client:
         guard = {"X-Service-Request": "1", "Origin": profile.url}
         known = {"Cookie": profile.known_by} if profile.known_by else {}
         await client.call("POST", "/auth/login", body={"email": email, "password": password}, headers=guard | known)
         known_by = client.cookie(_BROWSER) or profile.known_by
-        wanted = {"name": f"svc on {socket.gethostname()}", "scopes": _SCOPES, "days": days}
+        wanted = {"name": f"svc on {socket.gethostname()}", "days": days}
         created = await client.call("POST", "/tokens", body=wanted, headers=guard)
         await client.call("POST", "/auth/logout", body={}, headers=guard)
         return replace(profile, token=str(created["token"]), known_by=known_by)

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from svc.registry.operation import Operation
 
 _PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
-_FORMAT = 3
+_FORMAT = 4
 _UNDONE_BY_NULL = {"gateway", "guest_prefix_len", "range_end", "range_start", "vlan"}
 """Fields of a change for which null says something else than leaving them out."""
+_LISTED = {"scopes"}
+"""Lists that are typed as one word with commas, as the panel's specification has it."""
 _SECRETS = {"password", "set_password", "token"}
 
 
@@ -46,11 +48,13 @@ class Kind(StrEnum):
 @dataclass(frozen=True)
 class Parameter:
     """`names` is the path of the list in which a name is looked up. `secret` values are neither shown nor kept.
+    `listed`: several values may stand in one word, with commas between them.
     `emptiable`: what is stored may be taken away, by an empty list or by null."""
 
     name: str
     kind: Kind
     many: bool
+    listed: bool
     required: bool
     choices: tuple[str, ...]
     secret: bool
@@ -171,6 +175,7 @@ def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) ->
         name=name,
         kind=kind,
         many=many,
+        listed=many and name in _LISTED,
         required=field.is_required(),
         choices=choices,
         secret=field.repr is False or (kind is Kind.TEXT and name in _SECRETS),

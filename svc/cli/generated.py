@@ -61,6 +61,9 @@ async def _carry_out(session: Session, operation: OperationDescription, given: d
     async with session.client() as client:
         await _resolve_names(session, client, operation, values)
         await _read_secrets(operation, values)
+        for parameter in operation.parameters:
+            if parameter.listed and parameter.name in values:
+                values[parameter.name] = [part for given in values[parameter.name] for part in given.split(",")]
         if asks_first(operation):
             await _confirm(client, operation, values, yes)
         if operation.parameter("idempotency_key") is not None:

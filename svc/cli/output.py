@@ -57,7 +57,7 @@ def say(text: str, *, style: str | None = None) -> None:
 
 def show(result: Any, style: Style, *, columns: Sequence[Column] = ()) -> None:
     """Print one result. `columns` are the everyday ones of this list, where the person named none."""
-    if result is None:
+    if result is None or result == {}:
         return
     if style.format is Format.JSON:
         click.echo(json.dumps(result, indent=2, ensure_ascii=False))

@@ -103,7 +103,7 @@ def _help(parameter: Parameter) -> str | None:
     if parameter.secret:
         said.append("`-` asks for it, or reads it from standard input.")
     if parameter.many:
-        said.append("May be repeated.")
+        said.append("Several with commas." if parameter.listed else "May be repeated.")
     if parameter.emptiable:
         said.append("`none` clears it.")
     if parameter.default:

@@ -42,8 +42,8 @@ class AuditEntry(Model):
 
 
 _WORDS = "text_words(ARRAY[actor, operation, target_name, target_id])"
-_ALL = Condition("SELECT coalesce(sum(number), 0) FROM list_numbers WHERE list = 'audit'")
-_BLOCKS = Blocks(
+ALL_ENTRIES = Condition("SELECT coalesce(sum(number), 0) FROM list_numbers WHERE list = 'audit'")
+ENTRY_BLOCKS = Blocks(
     "at", Condition("SELECT words[1]::bigint << 14 AS bound, number FROM list_numbers WHERE list = 'audit'")
 )
 _COLUMNS = ", ".join(AuditEntry.model_fields)
@@ -99,5 +99,5 @@ def audit_of(kind: str, target_id: UUID) -> Condition:
 async def activity(context: Context[IdentityServices], request: PageRequest) -> Page[AuditEntry]:
     everything = context.principal.role is Role.ADMINISTRATOR
     own = EVERYTHING if everything else equals("actor_id", context.principal.user_id)
-    kept, blocks = (_ALL, _BLOCKS) if everything else (None, None)
+    kept, blocks = (ALL_ENTRIES, ENTRY_BLOCKS) if everything else (None, None)
     return await audit_page(context.services.database, context.principal, request, [own], kept=kept, blocks=blocks)

@@ -61,7 +61,7 @@ class Authentication:
             user_id=row["user_id"],
             email=row["email"],
             role=Role(row["role"]),
-            scopes=self._scopes(tuple(row["scopes"])),
+            scopes=self._scopes(row["scopes"]),
             token_id=row["id"],
         )
 
@@ -87,7 +87,10 @@ class Authentication:
             impersonator_email=row["operator_email"],
         )
 
-    def _scopes(self, names: tuple[str, ...]) -> frozenset[str]:
+    def _scopes(self, stored: list[str] | None) -> frozenset[str] | None:
+        if stored is None:
+            return None
+        names = tuple(stored)
         known = self._closed.get(names)
         if known is None:
             known = self._closed[names] = self._realm.scopes.closed(names)

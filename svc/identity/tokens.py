@@ -1,7 +1,8 @@
 """API tokens of the caller's own: listed, made (the token is shown once), revoked.
 
 Invariants: a token is made in a session or with the scope admin, may not do more than what made it, and does not
-outlive it: neither its end nor its revocation; its owner's role bounds it whatever its scopes.
+outlive it: neither its end nor its revocation; its owner's role bounds it whatever its scopes. One without scopes has
+its owner's full authority.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Nullable, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
+from svc.registry.realm import Realm
 from svc.registry.scopes import Scope
+from svc.registry.shapes import Shape
 from svc_actors.errors import forbidden, not_found, wrong_field
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Target, Transaction, audit
@@ -29,10 +32,12 @@ _COLUMNS = "id, user_id, name, scopes, last_four, created_at, expires_at, last_u
 
 
 class ApiToken(Model):
+    """`scopes` is null where they are its owner's full authority."""
+
     id: UUID
     user_id: UUID
     name: str
-    scopes: list[str]
+    scopes: list[str] | None
     last_four: str
     created_at: datetime
     expires_at: datetime | None
@@ -45,12 +50,17 @@ class ApiTokenCreated(ApiToken):
     token: str
 
 
-class ApiTokenCreateRequest(Request):
-    """`days` until it expires; 0: never."""
+Scopes = Annotated[
+    list[Annotated[str, Field(max_length=50), Shape(r"[a-z][a-z_]*", "the name of a scope")]],
+    Field(min_length=1, max_length=50, description="What it may do; left out, whatever its owner may."),
+]
+Days = Annotated[int, Field(ge=0, le=3650, description="Until it expires; 0 is never.")]
 
+
+class ApiTokenCreateRequest(Request):
     name: Name
-    scopes: Annotated[list[Annotated[str, Field(max_length=50)]], Field(min_length=1, max_length=50)]
-    days: Annotated[int, Field(ge=0, le=3650)] = 365
+    scopes: Scopes | None = None
+    days: Days = 365
 
 
 class TokenList(PageRequest):
@@ -98,36 +108,58 @@ async def list_tokens(context: Context[IdentityServices], request: TokenList) ->
     secret=True,
 )
 async def create_token(context: Context[IdentityServices], request: ApiTokenCreateRequest) -> ApiTokenCreated:
-    realm, own = context.services.realm, context.principal.scopes
-    unknown = [scope for scope in request.scopes if scope not in realm.scopes.names]
+
+    async def work(tx: Transaction) -> ApiTokenCreated:
+        return await add_token(context, tx, context.principal.user_id, request.name, request.scopes, request.days)
+
+    return await context.services.database.transact(work)
+
+
+async def add_token(
+    context: Context[IdentityServices],
+    tx: Transaction,
+    owner: UUID | None,
+    name: str,
+    scopes: list[str] | None,
+    days: int,
+) -> ApiTokenCreated:
+    """Make a token that acts as `owner`, for `days` (0: for ever); without `scopes` with the owner's full authority.
+    Raises `invalid` for a scope that is none, `forbidden` for one that its maker has not."""
+    realm = context.services.realm
+    _check_scopes(realm, scopes, context.principal.scopes)
+    token = new_secret(realm.token_prefix)
+    row = await tx.fetchone(
+        f"""
+        INSERT INTO api_tokens (token_hash, last_four, user_id, name, scopes, made_by, expires_at)
+        VALUES ($1, $2, $3, $4, $5, $7, least(
+            CASE WHEN $6 > 0 THEN now() + make_interval(days => $6) END,
+            (SELECT expires_at FROM api_tokens WHERE id = $7)
+        ))
+        RETURNING {_COLUMNS}
+        """,
+        fingerprint(token),
+        token[-4:],
+        owner,
+        name,
+        None if scopes is None else sorted(set(scopes)),
+        days,
+        context.principal.token_id,
+    )
+    created = ApiTokenCreated(**dict(row), token=token)
+    await audit.record(tx, context.caller, Target("token", created.id, created.name), {"scopes": created.scopes})
+    return created
+
+
+def _check_scopes(realm: Realm, wanted: list[str] | None, own: frozenset[str] | None) -> None:
+    """`own` are those of what makes the token. Full authority is every scope."""
+    unknown = [scope for scope in wanted or () if scope not in realm.scopes.names]
     if unknown:
         raise wrong_field("scopes", f"there is no scope {unknown[0]}; there are {', '.join(realm.scopes.names)}")
-    excess = set() if own is None else realm.scopes.closed(request.scopes) - own
+    if own is None:
+        return
+    excess = sorted(realm.scopes.closed(realm.scopes.names if wanted is None else wanted) - own)
     if excess:
-        names = ", ".join(sorted(excess))
-        raise forbidden(f"A token cannot be given more than what makes it has: {names}.")
-    token = new_secret(realm.token_prefix)
-    async with context.services.database.transaction() as tx:
-        row = await tx.fetchone(
-            f"""
-            INSERT INTO api_tokens (token_hash, last_four, user_id, name, scopes, made_by, expires_at)
-            VALUES ($1, $2, $3, $4, $5, $7, least(
-                CASE WHEN $6 > 0 THEN now() + make_interval(days => $6) END,
-                (SELECT expires_at FROM api_tokens WHERE id = $7)
-            ))
-            RETURNING {_COLUMNS}
-            """,
-            fingerprint(token),
-            token[-4:],
-            context.principal.user_id,
-            request.name,
-            sorted(set(request.scopes)),
-            request.days,
-            context.principal.token_id,
-        )
-        created = ApiTokenCreated(**dict(row), token=token)
-        await audit.record(tx, context.caller, Target("token", created.id, created.name), {"scopes": created.scopes})
-    return created
+        raise forbidden(f"A token cannot be given more than what makes it has: {', '.join(excess)}.")
 
 
 @operations.declare(

@@ -14,6 +14,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
+from svc.registry.realm import Realm
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, wrong_field
 from svc_actors.store import Transaction, UniqueViolationError, audit
@@ -85,6 +86,7 @@ async def list_users(context: Context[IdentityServices], request: UserListReques
 )
 async def create_user(context: Context[IdentityServices], request: UserCreateRequest) -> User:
     password_hash = None
+    check_role(context.services.realm, request.role)
     if request.invite and request.password is not None:
         raise wrong_field("invite", "an invited person chooses a password; leave out one of them")
     if request.password is not None:
@@ -134,12 +136,21 @@ async def update_person(
 ) -> person_records.Person:
     """Apply the fields that `request` carries beside `id`, and record which they were."""
     changes = request.model_dump(exclude={"id"}, exclude_unset=True, exclude_none=True)
+    if "role" in changes:
+        check_role(context.services.realm, changes["role"])
     target = await person_records.locked(tx, user_id)
     if "role" in changes and changes["role"] is not Role.ADMINISTRATOR:
         await person_records.keep_an_administrator(tx, context, target)
     changed = await person_records.change(tx, user_id, changes)
     await audit.record(tx, context.caller, changed.target, {"changed": sorted(changes)})
     return changed
+
+
+def check_role(realm: Realm, role: Role) -> None:
+    """Raise `invalid` for a role that nobody has in this service."""
+    if role not in realm.roles:
+        known = ", ".join(each.value for each in Role if each in realm.roles)
+        raise wrong_field("role", f"there is no {role.value} here; there are {known}")
 
 
 def _user(whole: person_records.Person) -> User:

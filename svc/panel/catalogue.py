@@ -4,13 +4,38 @@ from __future__ import annotations
 
 from functools import cache
 
-from svc.identity import sign_in
-from svc.panel import sites
+from svc.identity import (
+    alert_mail,
+    alerts,
+    mail,
+    password_links,
+    people,
+    settings,
+    sign_in,
+    support,
+    tokens,
+    users,
+)
+from svc.panel import accounts, audit, sites
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc.registry.registry import Registry
 
-AREAS = (sign_in, sites)
+AREAS = (
+    sign_in,
+    password_links,
+    tokens,
+    users,
+    people,
+    accounts,
+    support,
+    settings,
+    alerts,
+    alert_mail,
+    mail,
+    audit,
+    sites,
+)
 
 
 @cache

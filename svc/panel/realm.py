@@ -27,6 +27,10 @@ class PanelErrorEnvelope(Model):
     error: PanelErrorBody
 
 
+class Done(Model):
+    """It is done, and there is nothing to say of it: every answer of the panel is JSON."""
+
+
 class PanelFailures(Failures):
     """Exactly `code`, `message` and `hint`."""
 
@@ -40,6 +44,7 @@ REALM = Realm(
     session_cookie="svc_session",
     # Whose a site is: its owner is the only one in their "project".
     projects_of=lambda user: f"SELECT {user}::uuid",
+    nothing=Done,
     public_events=frozenset({EventKind.SYSTEM}),
     roles=frozenset({Role.ADMINISTRATOR, Role.CUSTOMER}),
     scopes=PrefixScopes(

@@ -68,7 +68,7 @@ def _schemas(
     for entry in entries:
         name = entry.operation.name
         inputs.append(((name, "validation"), "validation", TypeAdapter(entry.operation.request)))
-        if entry.operation.response is not None:
+        if entry.response is not None:
             inputs.append(((name, "serialization"), "serialization", entry.response))
     keyed = [(key, mode, adapter) for key, mode, adapter in inputs]
     made, top = TypeAdapter.json_schemas(keyed, ref_template=_REF)
@@ -184,11 +184,11 @@ def _responses(entry: Entry[Any], statuses: Iterable[int], schemas: dict[_Key, J
     if operation.presentation is Presentation.REDIRECT:
         responses["303"] = {"description": "Go there.", "headers": {"Location": {"schema": {"type": "string"}}}}
     else:
-        for status in sorted({operation.status, *operation.statuses}):
+        for status in sorted({entry.status, *operation.statuses}):
             success: JsonObject = {"description": operation.summary}
             if operation.presentation in _CONTENT_TYPES:
                 success["content"] = {_CONTENT_TYPES[operation.presentation]: {"schema": {"type": "string"}}}
-            elif operation.response is not None:
+            elif entry.response is not None:
                 schema = schemas[(operation.name, "serialization")]
                 success["content"] = {"application/json": {"schema": schema}}
             responses[str(status)] = success

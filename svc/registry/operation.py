@@ -186,12 +186,6 @@ class Operation(Generic[ServicesT_contra, RequestT, ResponseT]):
     target: str | None = None
 
     @property
-    def status(self) -> int:
-        """The HTTP status of a success: 204 where there is nothing to say."""
-        nothing = self.response is None and self.presentation is Presentation.JSON
-        return 204 if nothing and self.route.status == 200 else self.route.status
-
-    @property
     def subject(self) -> str:
         """What the operation is about: the first word of its name."""
         return self.name.partition(".")[0]

@@ -30,6 +30,11 @@ _ROLES: dict[Access, frozenset[Role]] = {
 }
 
 
+def roles_of(access: Access) -> frozenset[Role]:
+    """Those who may, of those who are signed in."""
+    return _ROLES[access]
+
+
 @dataclass(frozen=True)
 class Principal:
     """`user_id` is None for the anonymous caller of a public operation. During a support session this is the
@@ -59,7 +64,7 @@ class Principal:
         return self.email or "anonymous"
 
     def has_access(self, access: Access) -> bool:
-        return access is Access.PUBLIC or self.role in _ROLES[access]
+        return access is Access.PUBLIC or self.role in roles_of(access)
 
 
 ANONYMOUS = Principal(user_id=None, email=None, role=None, scopes=frozenset())

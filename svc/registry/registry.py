@@ -26,9 +26,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from svc.registry.operation import Context, Method, Operation, Presentation, ServicesT
 from svc.registry.parameters import ParameterReader, Parameters, path_parameters
-from svc.registry.principal import Access, Principal
+from svc.registry.principal import Access, Principal, Role, roles_of
 from svc.registry.realm import Realm
-from svc.registry.scopes import ScopePolicy
 from svc_actors.allowance import Allowance, Allowances
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated, unavailable
 from svc_actors.runtime import ActorUnavailable, Draining, MailboxFull
@@ -45,11 +44,12 @@ _REFUSED_ROWS_OF_A_PRINCIPAL = 120
 _NAME = re.compile(r"[a-z][a-z_]*(\.[a-z][a-z_]*)+")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NOTHING: Attributes = {}
+_OK, _NO_CONTENT = 200, 204
 _SEGMENT = re.compile(r"[a-z0-9.-]+|{\w+}")
 _NOT_BEGUN = (MailboxFull, ActorUnavailable, Draining)
 """What an actor that takes no messages now says: nothing was done, and the next try may find it ready."""
 
-_WHO_MAY = {Access.STAFF: "staff and administrators", Access.ADMINISTRATOR: "administrators"}
+_MANY_OF = {Role.STAFF: "staff", Role.ADMINISTRATOR: "administrators"}
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
 
@@ -60,11 +60,29 @@ class InconsistentRegistryError(Exception):
 
 @dataclass(frozen=True)
 class Entry(Generic[ServicesT]):
-    """An operation with what is worked out from it once."""
+    """An operation with what is worked out from it once. `response` is None where a success has no body; `status` is
+    its HTTP status."""
 
     operation: Operation[ServicesT, Any, Any]
     reader: ParameterReader
-    response: TypeAdapter[Any] = field(repr=False)
+    response: TypeAdapter[Any] | None = field(repr=False)
+    status: int
+
+    @classmethod
+    def of(cls, operation: Operation[ServicesT, Any, Any], realm: Realm) -> Entry[ServicesT]:
+        answer, status = operation.response, operation.route.status
+        if answer is None and operation.presentation is Presentation.JSON:
+            answer = realm.nothing
+            status = _NO_CONTENT if answer is None and status == _OK else status
+        if status == _NO_CONTENT and realm.nothing is not None:
+            raise InconsistentRegistryError(f"{operation.name}: every answer of {realm.title} has a body")
+        return cls(operation, ParameterReader(operation), None if answer is None else TypeAdapter(answer), status)
+
+    def rendered(self, result: Any) -> bytes | None:
+        """The body of a success in JSON, None where there is none."""
+        if self.response is None:
+            return None
+        return b"{}" if self.operation.response is None else self.response.dump_json(result)
 
 
 class Registry(Generic[ServicesT]):
@@ -83,9 +101,7 @@ class Registry(Generic[ServicesT]):
             _claim(commands, operation.command.words, operation, "command")
             routes[(operation.route.method, shape)] = operation.name
             commands[operation.command.words] = operation.name
-            self._entries[operation.name] = Entry(
-                operation, ParameterReader(operation), TypeAdapter(operation.response)
-            )
+            self._entries[operation.name] = Entry.of(operation, realm)
         for words in commands:
             for length in range(1, len(words)):
                 if words[:length] in commands:
@@ -115,7 +131,7 @@ class Registry(Generic[ServicesT]):
 
     async def _execute(self, entry: Entry[ServicesT], context: Context[ServicesT], parameters: Parameters) -> Any:
         try:
-            authorise(entry.operation, context.principal, self.realm.scopes)
+            authorise(entry.operation, context.principal, self.realm)
             if context.services.database.disk_full and _needs_space(entry.operation):
                 raise disk_full()
             request = await entry.reader.read(parameters)
@@ -142,20 +158,21 @@ class Registry(Generic[ServicesT]):
         return operation.access is Access.PUBLIC and error.code is not ErrorCode.INVALID and self._anonymous.spend()
 
 
-def authorise(operation: Operation[Any, Any, Any], principal: Principal, scopes: ScopePolicy) -> None:
+def authorise(operation: Operation[Any, Any, Any], principal: Principal, realm: Realm) -> None:
     """Authentication, scope, support-session rule, role. Raises `unauthenticated` or `forbidden`."""
     if operation.access is not Access.PUBLIC:
         if principal.user_id is None:
             raise unauthenticated("Sign in first.", hint="Send a session cookie, or Authorization: Bearer <token>.")
-        if principal.scopes is not None and not scopes.allows(principal.scopes, operation):
-            asked = scopes.asked(operation)
+        if principal.scopes is not None and not realm.scopes.allows(principal.scopes, operation):
+            asked = realm.scopes.asked(operation)
             raise forbidden(f"This token does not have the scope {asked}.", details={"scope": asked})
     acts = operation.mutates or operation.route.method is not Method.GET
     if principal.impersonation_id is not None and acts and not operation.in_support_session:
         # Before the role: an operator in a customer's account is told of the rule, not of the customer's role.
         raise forbidden(SUPPORT_SESSION_REFUSAL)
     if not principal.has_access(operation.access):
-        raise forbidden(f"This is for {_WHO_MAY[operation.access]} only.")
+        who = " and ".join(_MANY_OF[role] for role in _MANY_OF if role in realm.roles & roles_of(operation.access))
+        raise forbidden(f"This is for {who} only.")
 
 
 def _needs_space(operation: Operation[Any, Any, Any]) -> bool:

@@ -85,6 +85,12 @@ class Area:
             return False
         return not self.prefixes or any(operation.name.startswith(f"{prefix}.") for prefix in self.prefixes)
 
+    def contains(self, other: Area) -> bool:
+        """Whether this area holds every operation that the other holds."""
+        if self.reads_only and not other.reads_only:
+            return False
+        return not self.prefixes or (bool(other.prefixes) and set(other.prefixes) <= set(self.prefixes))
+
 
 class PrefixScopes:
     """A scope is an area of operation names (hosting-panel-api.md, Authentication)."""
@@ -97,7 +103,8 @@ class PrefixScopes:
         return tuple(self._areas)
 
     def closed(self, scopes: Iterable[str]) -> frozenset[str]:
-        return frozenset(scopes)
+        given = [self._areas[scope] for scope in scopes if scope in self._areas]
+        return frozenset(name for name, area in self._areas.items() if any(each.contains(area) for each in given))
 
     def allows(self, scopes: frozenset[str], operation: Scoped) -> bool:
         return any(self._areas[scope].holds(operation) for scope in scopes & self._areas.keys())

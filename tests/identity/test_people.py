@@ -92,6 +92,20 @@ async def test_a_read_token_changes_nothing_anywhere(world: IdentityHarness) -> 
             assert (answer.status_code, "scope" in answer.text) == (403, True), operation.name
 
 
+async def test_a_token_without_scopes_may_whatever_its_owner_may(world: IdentityHarness) -> None:
+    await world.person("root@example.com", "administrator")
+    browser = await world.signed_in("root@example.com")
+
+    made = (await browser.post("/tokens", {"name": "everything"})).json()
+
+    program = world.program(made["token"])
+    assert made["scopes"] is None
+    assert (await program.get("/me")).json()["scopes"] == (await browser.get("/me")).json()["scopes"]
+    assert (await program.post("/users", {"email": "new@example.com", "name": "New"})).status_code == 201
+    assert (await program.post("/tokens", {"name": "child"})).json()["scopes"] is None
+    assert (await browser.post("/tokens", {"name": "none", "scopes": []})).status_code == 400
+
+
 async def test_tokens_are_everybodys_own(world: IdentityHarness) -> None:
     await world.person("ada@example.org")
     await world.person("eve@example.org")

@@ -91,7 +91,7 @@ def test_who_is_refused_for_their_role_is_told_who_may(access: Access, words: st
     customer = Principal(user_id=UUID(int=1), email="ada", role=Role.CUSTOMER, scopes=None)
 
     with pytest.raises(ServiceError, match=f"^This is for {words} only.$"):
-        authorise(operation(access=access), customer, REALM.scopes)
+        authorise(operation(access=access), customer, REALM)
 
 
 def test_a_contradiction_between_fields_names_one_of_them() -> None:

@@ -46,7 +46,7 @@ class Api:
 
     async def _call(self, name: str, values: dict[str, object], upload: AsyncIterator[bytes] | None) -> Any:
         operation = REGISTRY[name]
-        authorise(operation, self.principal, REGISTRY.realm.scopes)
+        authorise(operation, self.principal, REGISTRY.realm)
         self.effects = Effects()
         caller = Caller(
             actor_id=self.principal.user_id,

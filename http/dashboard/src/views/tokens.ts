@@ -22,13 +22,16 @@ export function tokensView(person?: string): View {
             { value: "read", label: "read" },
             { value: "write", label: "read and write" },
             { value: "provision", label: "provision (billing systems)" },
-            { value: "admin", label: "everything you may" },
+            { value: "", label: "everything you may" },
           ],
         },
       ],
       action: "Make the token",
       submit: async (values) => {
-        const made = await api.post<{ token: string }>("/tokens", { name: values["name"], scopes: [values["scope"]] });
+        const made = await api.post<{ token: string }>("/tokens", {
+          name: values["name"],
+          ...(values["scope"] ? { scopes: [values["scope"]] } : {}),
+        });
         await tokens.load();
         return html`<p>The token. It is shown this once.</p>${secret(made.token)}`;
       },
@@ -54,7 +57,7 @@ export function tokensView(person?: string): View {
           ["Name", "Ends in", "May", "Made", "Used", ""],
           page.items.map(
             (token) => html`<tr>
-        <td>${token.name}</td><td class="mono">…${token.last_four}</td><td>${token.scopes.join(", ")}</td>
+        <td>${token.name}</td><td class="mono">…${token.last_four}</td><td>${token.scopes?.join(", ") ?? "everything its owner may"}</td>
         <td>${when(token.created_at)}</td><td>${when(token.last_used_at)}</td>
         <td class="act"><button class="danger" @click=${() => revoke(token)}>Revoke</button></td></tr>`,
           ),
