@@ -1,0 +1,21 @@
+"""Knot DNS as the panel runs it: a configuration and a folder of its own, zones changed over the control socket."""
+
+from svc_actors.host.knot.configuration import KnotSettings
+from svc_actors.host.knot.control import KnotAway, KnotError
+from svc_actors.host.knot.data import RecordData, RecordType
+from svc_actors.host.knot.server import Agreement, KnotServer, NameServer
+from svc_actors.host.knot.zone import Authority, ResourceRecord, Zone
+
+__all__ = [
+    "Agreement",
+    "Authority",
+    "KnotAway",
+    "KnotError",
+    "KnotServer",
+    "KnotSettings",
+    "NameServer",
+    "RecordData",
+    "RecordType",
+    "ResourceRecord",
+    "Zone",
+]
