@@ -264,6 +264,8 @@ def _query(query_string: bytes) -> list[tuple[str, str]]:
 def _caller(principal: Principal, exchange: Exchange, operation: str) -> Caller:
     if principal.impersonation_id is not None:
         via = Via.IMPERSONATION
+    elif principal.local:
+        via = Via.LOCAL
     else:
         via = Via.TOKEN if principal.token_id is not None else Via.SESSION
     return Caller(

@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import h2.events
 import h11
 import hypercorn.protocol
@@ -35,6 +37,10 @@ class BoundedConfig(Config):
 
     admission: Admission
 
+    def admitted_as(self, connected: socket.socket) -> str | None:
+        """By what the connections of one client are counted together; None for one that is refused."""
+        return str(connected.getpeername()[0])
+
 
 class ContainedConnection(TCPServer):
     """One accepted connection. The base closes its stream however it ends."""
@@ -44,21 +50,22 @@ class ContainedConnection(TCPServer):
     async def run(self) -> None:
         try:
             if isinstance(self.config, BoundedConfig):
-                await self._admitted(self.config.admission)
+                await self._admitted(self.config)
             else:
                 await super().run()
         except Exception:
             # A defect over one connection must not end the server, which is the nursery of all of them.
             log.exception("http.connection_crashed")
 
-    async def _admitted(self, admission: Admission) -> None:
+    async def _admitted(self, config: BoundedConfig) -> None:
         transport = getattr(self.stream, "transport_stream", self.stream)
         scope = trio.CancelScope()
         try:
-            address = transport.socket.getpeername()[0]
+            client = config.admitted_as(transport.socket)
         except OSError:  # It has gone already.
-            address = ""
-        self._seat = admission.enter(address, scope.cancel)
+            client = ""
+        if client is not None:
+            self._seat = config.admission.enter(client, scope.cancel)
         try:
             if self._seat is None:
                 return

@@ -6,7 +6,9 @@ Invariants:
 - an Authorization header decides alone: a bad token is never made good by a cookie;
 - a state-changing request that a browser may have sent (it has a cookie, or an Origin) carries `X-Service-Request:
   1` and an Origin that is this service's own. `null`, foreign and, with a cookie, missing origins are refused;
-- nothing is believed of forwarded headers: the address is the peer's.
+- nothing is believed of forwarded headers: the address is the peer's;
+- root of this server, who connects to the service's own socket without a credential, administers it; with one, it is
+  whoever that is of. A browser's request is never root's.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from collections.abc import Collection
 from typing import Any, Protocol
 
 from svc.registry.operation import Method, Operation
-from svc.registry.principal import ANONYMOUS, Access, Principal
+from svc.registry.principal import ANONYMOUS, LOCAL_ADMINISTRATOR, Access, Principal
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated
 from svc_http.exchange import Exchange
+from svc_http.peers import PEER, PeerKind
 
 GUARD_HEADER = "X-Service-Request"
 
@@ -62,7 +65,8 @@ class Credentials:
         if acts and (cookie is not None or exchange.header(b"origin") is not None):
             self._refuse_forgery(exchange)
         if cookie is None:
-            return ANONYMOUS
+            peer = PEER.get()
+            return LOCAL_ADMINISTRATOR if peer is not None and peer.kind is PeerKind.ROOT else ANONYMOUS
         return await self._authenticator.by_session(cookie)
 
     def _refuse_forgery(self, exchange: Exchange) -> None:

@@ -25,6 +25,7 @@ from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEven
 
 from svc_actors.errors import invalid
 from svc_http.metrics import Metrics
+from svc_http.peers import CLIENT_HEADER, PEER, PeerKind
 
 Header = tuple[bytes, bytes]
 Reply = tuple[int, bytes, list[Header]]
@@ -99,9 +100,14 @@ class Exchange:
 
     @property
     def address(self) -> str | None:
-        """The peer's own address; forwarded headers are not believed."""
-        client = self.scope.get("client")
-        return client[0] if client else None
+        """The peer's own address; forwarded headers are not believed, save the web tier's over the service's socket."""
+        peer = PEER.get()
+        if peer is None:
+            client = self.scope.get("client")
+            return client[0] if client else None
+        if peer.kind is PeerKind.WEB:
+            return self.header(CLIENT_HEADER)
+        return f"local:uid={peer.uid}"
 
     async def body(self, most: int = MAX_BODY) -> bytes:
         """All of the body. Raises `invalid` past `most` bytes or `BODY_DEADLINE` seconds."""

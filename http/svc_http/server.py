@@ -8,9 +8,15 @@ by the kernel (TCP_USER_TIMEOUT, tcp(7)), also in the midst of a send that canno
 from __future__ import annotations
 
 import logging
+import os
+import pwd
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import structlog
 import trio
 from hypercorn.config import Sockets
 from hypercorn.trio import serve
@@ -18,9 +24,12 @@ from hypercorn.typing import ASGIFramework
 
 from svc_actors.admission import Admission, of_clients
 from svc_http import connections
-from svc_http.app import App
 from svc_http.certificates import Certificates
 from svc_http.connections import BoundedConfig
+from svc_http.peers import PEER, Peer, PeerKind, peer_uid
+
+if TYPE_CHECKING:
+    from svc_http.app import App
 
 GRACE = 5.0
 UNREAD_DEADLINE = 20.0
@@ -30,8 +39,11 @@ that reads nothing is noticed only after megabytes, and holds them."""
 PING_INTERVAL = 20.0
 KEEP_ALIVE = 65.0
 HANDSHAKE_DEADLINE = 10.0
+_LOCAL_CONNECTIONS = 1024
 _OPERATORS = 64
 """Connections to the loopback listener: a monitoring system has one or two."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.server")
 
 
 async def serve_https(
@@ -43,10 +55,6 @@ async def serve_https(
 ) -> None:
     """Serve on `bind`, an address and port, until `shutdown` is set. Started with the URLs listened on (the port is
     real when 0 was asked for)."""
-    connections.install()
-    server = _HttpsConfig(certificates)
-    server.admission = of_clients()
-    server.bind = [bind]
 
     async def stopped() -> None:
         await shutdown.wait()
@@ -54,8 +62,40 @@ async def serve_https(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(app.streams.run)
-        await serve(app, server, shutdown_trigger=stopped, task_status=task_status)
+        await serve_tls(app, bind, certificates, stopped, task_status)
         nursery.cancel_scope.cancel()
+
+
+async def serve_tls(
+    app: ASGIFramework,
+    bind: str,
+    certificates: Certificates,
+    stopped: Callable[[], Awaitable[None]],
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """As `serve_https`, an application without event streams, until `stopped` returns."""
+    connections.install()
+    server = _HttpsConfig(certificates)
+    server.admission = of_clients()
+    server.bind = [bind]
+    await serve(app, server, shutdown_trigger=stopped, task_status=task_status)
+
+
+async def serve_local(
+    app: ASGIFramework,
+    path: Path,
+    web_account: str,
+    shutdown: trio.Event,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve on a Unix socket, to root and to the processes of `web_account`, until `shutdown` is set.
+
+    Raises KeyError when there is no such account."""
+    connections.install()
+    server = _LocalConfig(pwd.getpwnam(web_account))
+    server.admission = Admission(_LOCAL_CONNECTIONS, _LOCAL_CONNECTIONS)
+    server.bind = [f"unix:{path}"]
+    await serve(app, server, shutdown_trigger=shutdown.wait, task_status=task_status, mode="asgi")
 
 
 async def serve_loopback(
@@ -102,6 +142,48 @@ class _ServerConfig(BoundedConfig):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             listener.set_inheritable(False)
         return sockets
+
+
+class _LocalConfig(BoundedConfig):
+    """Of the socket between the tiers (`svc_http.peers`)."""
+
+    include_server_header = False
+    accesslog = None
+    errorlog = logging.getLogger("hypercorn")
+    graceful_timeout = GRACE
+    shutdown_timeout = GRACE
+    keep_alive_timeout = KEEP_ALIVE
+    keep_alive_max_requests = 1_000_000
+    backlog = 1024
+
+    def __init__(self, web: pwd.struct_passwd) -> None:
+        super().__init__()
+        self._web = web
+
+    def create_sockets(self) -> Sockets:
+        # Bound closed, and opened to the web tier's group alone: nobody connects in between.
+        before = os.umask(0o177)
+        try:
+            sockets = super().create_sockets()
+        finally:
+            os.umask(before)
+        for listener in sockets.insecure_sockets:
+            os.chown(listener.getsockname(), -1, self._web.pw_gid)
+            os.chmod(listener.getsockname(), 0o660)
+            listener.set_inheritable(False)
+        return sockets
+
+    def admitted_as(self, connected: socket.socket) -> str | None:
+        uid = peer_uid(connected)
+        if uid == self._web.pw_uid and uid != 0:
+            peer = Peer(PeerKind.WEB, uid)
+        elif uid in (0, os.geteuid()):
+            peer = Peer(PeerKind.ROOT, uid)
+        else:
+            log.warning("core.connection_refused", uid=uid)
+            return None
+        PEER.set(peer)
+        return str(uid)
 
 
 class _HttpsConfig(_ServerConfig):

@@ -95,7 +95,7 @@ async def _vouched_for(url: str) -> bool:
     except httpx.TransportError as error:
         if certificate_refused(error):
             return False
-        raise Failure(Exit.UNAVAILABLE, f"cannot reach {url}: {error}", "is the controller running there?") from error
+        raise Failure(Exit.UNAVAILABLE, f"cannot reach {url}: {error}", "is the service running there?") from error
     return True
 
 
@@ -106,7 +106,7 @@ async def _authority(url: str) -> str:
         async with httpx.AsyncClient(timeout=_CONNECT_SECONDS, verify=False) as http:  # noqa: S501
             answer = await http.get(f"{url}{API_PREFIX}/nodes/authority")
     except httpx.TransportError as error:
-        raise Failure(Exit.UNAVAILABLE, f"cannot reach {url}: {error}", "is the controller running there?") from error
+        raise Failure(Exit.UNAVAILABLE, f"cannot reach {url}: {error}", "is the service running there?") from error
     if not answer.is_success or "BEGIN CERTIFICATE" not in answer.text:
         raise Failure(Exit.INVALID, f"{url} is not a controller", "is that its address?")
     return answer.text

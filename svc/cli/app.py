@@ -15,6 +15,7 @@ from svc.cli.description import Service, service
 from svc.cli.failures import Exit, first_cause
 from svc.cli.generated import OperationCommand
 from svc.cli.output import say
+from svc.cli.services import ServiceKind, service_of
 from svc.cli.session import Session, narrow, session_parameters
 
 _HELP = {
@@ -38,20 +39,29 @@ _HELP = {
     "user": "Accounts.",
     "vm": "Virtual machines.",
 }
+_ABOUT = {
+    ServiceKind.CONTROLLER: "Virtual machines for hosting providers.\n\nSign in once with `svc login "
+    "https://HOST:8443`; `svc vm create --help` shows what a machine takes.",
+    ServiceKind.PANEL: "Hosted sites on this server.\n\nRoot of the server needs no sign-in. From elsewhere: "
+    "`svc login https://HOST:7443`; `svc site create --help` shows what a site takes.",
+}
 _NOT_SHOWN = {"session", "impersonation", "setup"}
 """Groups for browsers and installers: they work, and are in `svc ops`, but are in the way of a person who looks for
 a command."""
 
 
-def build(known: Service) -> click.Group:
-    """The whole command tree."""
+def build(known: Service, kind: ServiceKind = ServiceKind.CONTROLLER) -> click.Group:
+    """The whole command tree of one service."""
     root = click.Group(
         "svc",
         callback=_root,
         params=session_parameters(),
-        help="Virtual machines for hosting providers.\n\nSign in once with `svc login https://HOST:8443`; "
-        "`svc vm create --help` shows what a machine takes.",
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "obj": Session(known)},
+        help=_ABOUT[kind],
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": 100,
+            "obj": Session(known, kind),
+        },
     )
     click.version_option(package_name="svc")(root)
     for operation in known.operations:
@@ -65,12 +75,18 @@ def build(known: Service) -> click.Group:
     root.add_command(everyday.profile_group)
     root.add_command(everyday.serve)
     root.add_command(everyday.controller)
+    root.add_command(everyday.panel)
+    if kind is ServiceKind.CONTROLLER:
+        _add_controllers_own(root)
+    return root
+
+
+def _add_controllers_own(root: click.Group) -> None:
     _group(root, ["event"]).add_command(everyday.stream)
     _group(root, ["vm"]).add_command(everyday.console)
     _group(root, ["vm"]).add_command(everyday.vnc)
     _group(root, ["vm"]).add_command(everyday.groups)
     _group(root, ["task"]).add_command(everyday.watch)
-    return root
 
 
 @click.pass_context
@@ -106,7 +122,9 @@ def run(arguments: list[str]) -> int:
 async def execute(arguments: Sequence[str]) -> int:
     """One command line, for those who run in Trio already; the exit code."""
     try:
-        code = await build(service(os.environ)).main(list(arguments), prog_name="svc", standalone_mode=False)
+        kind = service_of(os.environ, arguments)
+        root = build(service(os.environ, kind), kind)
+        code = await root.main(list(arguments), prog_name="svc", standalone_mode=False)
         sys.stdout.flush()
     except trio.Cancelled:
         raise

@@ -44,9 +44,16 @@ class Client:
             if not profile.token.isascii() or any(character.isspace() for character in profile.token):
                 raise Failure(Exit.INVALID, "the API token holds characters that no token has")
             headers["Authorization"] = f"Bearer {profile.token}"
-        timeout = httpx.Timeout(35.0, connect=10.0)
+        transport = (
+            httpx.AsyncHTTPTransport(uds=profile.socket)
+            if profile.socket is not None
+            else httpx.AsyncHTTPTransport(verify=tls_context(profile))
+        )
         async with httpx.AsyncClient(
-            base_url=profile.url + API_PREFIX, verify=tls_context(profile), headers=headers, timeout=timeout
+            base_url=profile.url + API_PREFIX,
+            transport=transport,
+            headers=headers,
+            timeout=httpx.Timeout(35.0, connect=10.0),
         ) as http:
             yield cls(profile, http)
 
@@ -149,11 +156,11 @@ class Client:
             return Failure(Exit.UNAVAILABLE, f"the certificate of {self.profile.url} is not {trusted}", hint)
         reason = str(error) or type(error).__name__
         hint = "the connection broke after the request was sent: look whether it was done"
-        return Failure(
-            Exit.UNAVAILABLE,
-            f"cannot reach {self.profile.url}: {reason}",
-            hint if sent else "is the controller running there?",
-        )
+        if self.profile.socket is not None:
+            what, running = f"cannot reach the core at {self.profile.socket}", "is the panel's core running?"
+        else:
+            what, running = f"cannot reach {self.profile.url}", "is the service running there?"
+        return Failure(Exit.UNAVAILABLE, f"{what}: {reason}", hint if sent else running)
 
 
 def certificate_refused(error: BaseException) -> bool:

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from svc.cli.services import ServiceKind, registry_of
+
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
@@ -103,15 +105,13 @@ class Service:
         return next((found for found in self.operations if found.method == "GET" and found.path == path), None)
 
 
-def service(environment: Mapping[str, str]) -> Service:
+def service(environment: Mapping[str, str], kind: ServiceKind = ServiceKind.CONTROLLER) -> Service:
     """The description: from the cache where it fits these sources, else from the registry."""
-    cached = _cache_path(environment)
+    cached = _cache_path(environment, kind)
     sources = _fingerprint()
     known = _read(cached, sources)
     if known is None:
-        from svc.controller.catalogue import controller_registry
-
-        known = describe(controller_registry())
+        known = describe(registry_of(kind))
         _write(cached, sources, known)
     return known
 
@@ -227,9 +227,9 @@ def _kind(annotation: Any) -> tuple[Kind, bool, tuple[str, ...]]:
     return plain.get(annotation, Kind.TEXT), False, ()
 
 
-def _cache_path(environment: Mapping[str, str]) -> Path:
+def _cache_path(environment: Mapping[str, str], kind: ServiceKind) -> Path:
     base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
-    return Path(base, "svc", "commands.json")
+    return Path(base, "svc", "commands.json" if kind is ServiceKind.CONTROLLER else f"{kind}-commands.json")
 
 
 def _fingerprint() -> str:

@@ -19,6 +19,7 @@ from svc.cli.failures import Exit, Failure
 from svc.cli.output import Format, say, show
 from svc.cli.parameters import Name
 from svc.cli.profiles import ProfileFile, normal_url
+from svc.cli.services import ServiceKind, registry_of
 from svc.cli.session import Session, narrow, session_parameters
 from svc.cli.shapes import shortened
 
@@ -128,15 +129,7 @@ def openapi(service: str) -> None:
     """Print a service's OpenAPI 3.1 document; no server is asked."""
     from svc.registry.openapi import document
 
-    if service == "panel":
-        from svc.panel.catalogue import panel_registry
-
-        described = document(panel_registry())
-    else:
-        from svc.controller.catalogue import controller_registry
-
-        described = document(controller_registry())
-    click.echo(json.dumps(described, indent=2, ensure_ascii=False))
+    click.echo(json.dumps(document(registry_of(ServiceKind(service))), indent=2, ensure_ascii=False))
 
 
 @click.command()
@@ -283,3 +276,12 @@ def _controller() -> click.Group:
 
 
 controller = LateGroup("controller", "Look after the controller of this machine.", _controller)
+
+
+def _panel() -> click.Group:
+    from svc.cli.panel.commands import panel
+
+    return panel
+
+
+panel = LateGroup("panel", "Run the hosting panel of this server.", _panel)

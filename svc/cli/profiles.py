@@ -20,17 +20,23 @@ import yaml
 from svc.cli.failures import Exit, Failure
 from svc_actors.durable import write_whole
 
+LOCAL_URL = "http://core"
+"""What the core on this server is called in messages; nothing is looked up."""
+
 
 @dataclass(frozen=True)
 class Profile:
     """`trusted` is a PEM certificate: the controller's authority, or the server's own certificate as first seen.
     Without it the system's authorities decide. `known_by` is the cookie, as `name=value`, by which the service knows
-    the next sign-in from here as no stranger's."""
+    the next sign-in from here as no stranger's. `service` is which one it is; None: the controller. `socket`: of a core
+    on this server, instead of an address."""
 
     url: str
     token: str | None = field(default=None, repr=False)
     trusted: str | None = field(default=None, repr=False)
     known_by: str | None = field(default=None, repr=False)
+    service: str | None = None
+    socket: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class Choice:
     url: str | None = None
     token: str | None = field(default=None, repr=False)
     trusted_file: Path | None = None
+    socket: Path | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
@@ -95,7 +102,8 @@ def exposed(environment: Mapping[str, str]) -> Path | None:
     return path if mode & (stat.S_IRWXG | stat.S_IRWXO) else None
 
 
-def choose(choice: Choice) -> Profile:
+def choose(choice: Choice, local_core: Path | None = None) -> Profile:
+    """`local_core`: the socket of a core on this server, for who named no service."""
     environment = choice.environment
     stored = load(environment)
     named = choice.profile or environment.get("SVC_PROFILE")
@@ -107,6 +115,10 @@ def choose(choice: Choice) -> Profile:
     # A profile named by a flag is nearer than an address in the environment.
     from_environment = environment.get("SVC_URL") if choice.profile is None else None
     url = choice.url or from_environment or (base.url if base else None)
+    # Who named an address or a profile means that one.
+    socket = choice.socket or (None if named or url else local_core)
+    if socket is not None:
+        return Profile(url=LOCAL_URL, token=choice.token or environment.get("SVC_TOKEN"), socket=str(socket))
     if url is None:
         hint = "sign in with `svc login https://HOST:8443`, or choose one with `svc profile use NAME`"
         raise Failure(Exit.INVALID, "no controller is chosen", hint)

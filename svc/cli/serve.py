@@ -31,7 +31,7 @@ log = structlog.get_logger("svc.serve")
 
 
 @asynccontextmanager
-async def _told_plainly() -> AsyncIterator[None]:
+async def told_plainly() -> AsyncIterator[None]:
     """Tell why the service cannot start, or had to stop, in a line: who starts it can mend that, and needs no trace."""
     try:
         yield
@@ -63,7 +63,7 @@ async def controller(config: ControllerConfig, environ: Mapping[str, str]) -> No
     garbage = GarbageCollection()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with (
-            _told_plainly(),
+            told_plainly(),
             open_controller(config, environ) as running,
             trio.open_nursery() as nursery,
         ):

@@ -13,6 +13,7 @@ import asyncclick as click
 from svc.cli.description import OperationDescription, Service
 from svc.cli.output import Format, Style, say
 from svc.cli.profiles import Choice, choose, exposed
+from svc.cli.services import CORE_SOCKET, SOCKET_VARIABLE, ServiceKind
 
 if TYPE_CHECKING:
     from svc.cli.client import Client
@@ -23,6 +24,7 @@ class Session:
     """One command line. Flags given to `svc` itself are the defaults of those given to the command."""
 
     service: Service
+    kind: ServiceKind = ServiceKind.CONTROLLER
     choice: Choice = field(default_factory=Choice)
     style: Style = field(default_factory=Style)
 
@@ -30,7 +32,10 @@ class Session:
     async def client(self) -> AsyncIterator[Client]:
         from svc.cli.client import Client
 
-        profile = choose(self.choice)
+        environment = self.choice.environment
+        given = self.choice.socket or environment.get(SOCKET_VARIABLE)
+        choice = replace(self.choice, socket=Path(given) if given else None)
+        profile = choose(choice, CORE_SOCKET if self.kind is ServiceKind.PANEL else None)
         open_to_others = exposed(self.choice.environment)
         if open_to_others is not None:
             say(f"svc: {open_to_others} holds API tokens and others may read it: chmod 600 it", style="yellow")
@@ -49,6 +54,11 @@ def session_parameters(taken: Collection[str] = ()) -> list[click.Parameter]:
         click.Option(["--profile", "session_profile"], metavar="NAME", help="The profile to use [env: SVC_PROFILE]."),
         click.Option(["--url", "session_url"], metavar="URL", help="The service to talk to [env: SVC_URL]."),
         click.Option(["--token", "session_token"], metavar="TOKEN", help="The API token to use [env: SVC_TOKEN]."),
+        click.Option(
+            ["--socket", "session_socket"],
+            type=click.Path(path_type=Path),
+            help="The core of a panel on this server [env: SVC_SOCKET].",
+        ),
         click.Option(
             ["--ca", "session_ca"],
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -71,6 +81,7 @@ def narrow(session: Session, given: dict[str, Any]) -> Session:
         "url": given.pop("session_url", None),
         "token": given.pop("session_token", None),
         "trusted_file": given.pop("session_ca", None),
+        "socket": given.pop("session_socket", None),
     }
     choice = replace(choice, **{name: value for name, value in changes.items() if value is not None})
     output, columns = given.pop("session_output", None), given.pop("session_columns", None)

@@ -22,7 +22,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
-from svc_actors.errors import forbidden, invalid, unauthenticated
+from svc_actors.errors import forbidden, invalid, not_found, unauthenticated
 from svc_actors.store import Target, Transaction, Via, audit
 
 operations = Operations[IdentityServices]()
@@ -163,6 +163,8 @@ async def me(context: Context[IdentityServices], request: Empty) -> Me:
         context.principal.user_id,
         context.principal.impersonation_id,
     )
+    if row is None and context.principal.local:
+        raise not_found("Root of this server has no account: it needs none.")
     if row is None:
         raise unauthenticated("This person is no longer there.")
     impersonation = None

@@ -41,6 +41,11 @@ class PanelConfig:
         return f"https://{self.url_host}:{self.port}"
 
     @property
+    def own_names(self) -> tuple[str, ...]:
+        """By which browsers reach the panel, for its certificate."""
+        return tuple(dict.fromkeys((self.public_host, "localhost", "127.0.0.1", "::1")))
+
+    @property
     def origins(self) -> tuple[str, ...]:
         """Where browsers see the panel's own pages."""
         hosts = (self.url_host, "localhost", "127.0.0.1", "[::1]")

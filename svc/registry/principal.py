@@ -39,7 +39,8 @@ def roles_of(access: Access) -> frozenset[Role]:
 class Principal:
     """`user_id` is None for the anonymous caller of a public operation. During a support session this is the
     customer, and `impersonator_id` the administrator behind it.
-    `scopes` is closed under containment (see `ScopePolicy.closed`); None is the whole authority of the role."""
+    `scopes` is closed under containment (see `ScopePolicy.closed`); None is the whole authority of the role.
+    `local`: nobody who has an account, but whoever administers the server that the service runs on."""
 
     user_id: UUID | None
     email: str | None
@@ -50,6 +51,11 @@ class Principal:
     impersonation_id: UUID | None = None
     impersonator_id: UUID | None = None
     impersonator_email: str | None = None
+    local: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        return self.user_id is not None or self.local
 
     @property
     def sees_everything(self) -> bool:
@@ -68,3 +74,5 @@ class Principal:
 
 
 ANONYMOUS = Principal(user_id=None, email=None, role=None, scopes=frozenset())
+LOCAL_ADMINISTRATOR = Principal(user_id=None, email="local", role=Role.ADMINISTRATOR, scopes=None, local=True)
+"""Root of the server, over the service's own socket: it could read the database as well."""

@@ -153,6 +153,8 @@ class Registry(Generic[ServicesT]):
             return False
         if error.details is not None and error.details.get("reason") == DISK_FULL:
             return False  # The row would be one more change, on a disk that has no space for it.
+        if principal.local:
+            return True
         if principal.user_id is not None:
             return self._refused.spend(principal.impersonator_id or principal.user_id)
         return operation.access is Access.PUBLIC and error.code is not ErrorCode.INVALID and self._anonymous.spend()
@@ -161,7 +163,7 @@ class Registry(Generic[ServicesT]):
 def authorise(operation: Operation[Any, Any, Any], principal: Principal, realm: Realm) -> None:
     """Authentication, scope, support-session rule, role. Raises `unauthenticated` or `forbidden`."""
     if operation.access is not Access.PUBLIC:
-        if principal.user_id is None:
+        if not principal.is_known:
             raise unauthenticated("Sign in first.", hint="Send a session cookie, or Authorization: Bearer <token>.")
         if principal.scopes is not None and not realm.scopes.allows(principal.scopes, operation):
             asked = realm.scopes.asked(operation)

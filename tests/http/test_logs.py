@@ -43,17 +43,21 @@ def lines(output: io.StringIO) -> list[dict[str, object]]:
 def test_secrets_do_not_reach_the_log_by_name_by_shape_or_in_a_traceback(output: io.StringIO) -> None:
     token = "svcvm_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
     ticket = "GET /api/v1/console/ws/Zm9vYmFyYmF6cXV1eA"
+    of_panel = "svc_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
+    signing = "whsec_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
     log = structlog.get_logger("test")
     log.info("told", password="hunter2", nested={"secret": "hunter2"}, header=f"Bearer {token}", path=ticket)
+    log.info("told", header=f"Bearer {of_panel}", error=f"signed with {signing} in svc_http_connections")
     try:
         raise RuntimeError(f"failed with {token}")
     except RuntimeError:
         log.exception("broken")
         logging.getLogger("library").exception("broken %s", token)
     written = output.getvalue()
-    assert len(lines(output)) == 3
-    for secret in ("hunter2", token, token[12:], "Zm9vYmFy"):
+    assert len(lines(output)) == 4
+    for secret in ("hunter2", token, token[12:], "Zm9vYmFy", of_panel, signing):
         assert secret not in written
+    assert "svc_http_connections" in written
     assert "RuntimeError" in written
 
 

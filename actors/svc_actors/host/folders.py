@@ -36,6 +36,11 @@ class HostFolders:
         return self.data / "acme-challenges"
 
     @property
+    def web(self) -> Path:
+        """The certificate of the panel's own listener: all that the web tier may read."""
+        return self.data / "web"
+
+    @property
     def knot(self) -> Path:
         return self.data / "knot"
 

@@ -26,6 +26,8 @@ class Via(StrEnum):
     NODE = "node"
     SETUP = "setup"
     PROVISION = "provision"
+    LOCAL = "local"
+    """Root of the server, over the service's socket."""
 
 
 class Outcome(StrEnum):

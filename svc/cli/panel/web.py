@@ -1,0 +1,90 @@
+"""`svc panel web`: TLS, pages, and the way from a browser to the core. It has no authority and reads no data.
+
+Started as root it takes on its own account before it reads anything but its command line, and it refuses to serve as
+root: over the core's socket root needs no credential, so that every visitor would be an administrator.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+from functools import partial
+from pathlib import Path
+
+import asyncclick as click
+import structlog
+import trio
+
+from svc.cli.failures import Exit, Failure
+from svc.cli.services import CORE_SOCKET, PANEL_PORT
+from svc.cli.supervisor import tell_supervisor
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+log = structlog.get_logger("svc.panel.web")
+
+
+@click.command(context_settings={"auto_envvar_prefix": "SVC_PANEL_WEB"})
+@click.option("--socket", type=click.Path(path_type=Path), default=CORE_SOCKET, show_default=True, help="The core's.")
+@click.option(
+    "--tls",
+    type=_FOLDER,
+    default=Path("/var/lib/svc/panel/web"),
+    show_default=True,
+    help="The folder of certificate.pem and key.pem, which the core keeps.",
+)
+@click.option("--bind", default="0.0.0.0", show_default=True, help="The address to listen on.")  # noqa: S104
+@click.option("--port", default=PANEL_PORT, show_default=True)
+@click.option("--user", default="svc-web", show_default=True, help="The account to run as, when started by root.")
+async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
+    """Serve the panel's pages and API to browsers and programs."""
+    _take_on(user)
+    from svc_actors.admission import raise_descriptor_limit
+    from svc_http.bridge import Web
+    from svc_http.certificates import Certificates, TlsFiles
+    from svc_http.logs import configure
+    from svc_http.server import serve_tls
+
+    configure()
+    raise_descriptor_limit()
+    app = Web(socket)
+    certificates = Certificates(TlsFiles(tls / "certificate.pem", tls / "key.pem"))
+    stop = trio.Event()
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as watching:
+            async with trio.open_nursery() as listener:
+                await listener.start(partial(serve_tls, app, f"{bind}:{port}", certificates, stop.wait))
+                watching.start_soon(certificates.watch, _tell)
+                tell_supervisor(os.environ, "READY=1")
+                log.info("web.started", port=port)
+                async for received in signals:
+                    tell_supervisor(os.environ, "STOPPING=1")
+                    log.info("web.stopping", signal=signal.Signals(received).name)
+                    break
+                stop.set()
+            watching.cancel_scope.cancel()
+    await app.aclose()
+    log.info("web.stopped")
+
+
+def _take_on(user: str) -> None:
+    """Be `user` from here on, for good."""
+    if os.geteuid() != 0:
+        return
+    try:
+        account = pwd.getpwnam(user)
+    except KeyError:
+        hint = f"make it: useradd --system --no-create-home --shell /usr/sbin/nologin {user}"
+        raise Failure(Exit.INVALID, f"There is no account {user} to run as.", hint) from None
+    if account.pw_uid == 0:
+        raise Failure(Exit.INVALID, "The web tier does not run as root.", "Name an account without rights with --user.")
+    os.setgroups([])
+    os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
+    os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
+    os.environ["HOME"] = "/nonexistent"
+
+
+async def _tell(problem: str | None) -> None:
+    if problem is not None:
+        log.warning("web.certificate", problem=problem)

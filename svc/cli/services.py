@@ -1,0 +1,77 @@
+"""Which of the two services a command line is for: its commands are made of that service's operations.
+
+A service that is named decides (a socket, an address, a profile); else the current profile; else a panel whose core
+listens on this server; else the controller, since it is what most command lines are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from svc.cli.failures import Failure
+from svc.cli.profiles import load, normal_url
+
+if TYPE_CHECKING:
+    from svc.registry.registry import Registry
+
+CORE_SOCKET: Final = Path("/run/svc-panel/core.sock")
+SOCKET_VARIABLE: Final = "SVC_SOCKET"
+PANEL_PORT: Final = 7443
+
+
+class ServiceKind(StrEnum):
+    CONTROLLER = "controller"
+    PANEL = "panel"
+
+
+def registry_of(kind: ServiceKind) -> Registry[Any]:
+    """Loads every model of the service: half a second."""
+    if kind is ServiceKind.PANEL:
+        from svc.panel.catalogue import panel_registry
+
+        return panel_registry()
+    from svc.controller.catalogue import controller_registry
+
+    return controller_registry()
+
+
+def service_of(environment: Mapping[str, str], arguments: Sequence[str], socket: Path = CORE_SOCKET) -> ServiceKind:
+    """What the command line `arguments` is for. Options are looked for before they are understood: the commands that
+    would say which are theirs are what is being chosen."""
+    if _option(arguments, "--socket") or environment.get(SOCKET_VARIABLE):
+        return ServiceKind.PANEL
+    url, named = _option(arguments, "--url"), _option(arguments, "--profile")
+    if url is None and named is None:
+        url, named = environment.get("SVC_URL"), environment.get("SVC_PROFILE")
+    try:
+        stored = load(environment)
+        if url is not None:
+            return of_url(normal_url(url), {each.url: each.service for each in stored.profiles.values()})
+    except Failure:
+        return ServiceKind.CONTROLLER  # What is wrong is told by the command that needs it.
+    profile = stored.profiles.get(named or stored.current or "")
+    if profile is not None:
+        return ServiceKind(profile.service or ServiceKind.CONTROLLER)
+    return ServiceKind.PANEL if named is None and socket.is_socket() else ServiceKind.CONTROLLER
+
+
+def of_url(url: str, known: Mapping[str, str | None]) -> ServiceKind:
+    """By the profile of that address; a stranger's is a panel where its port is the panel's."""
+    if url in known:
+        return ServiceKind(known[url] or ServiceKind.CONTROLLER)
+    return ServiceKind.PANEL if urlsplit(url).port == PANEL_PORT else ServiceKind.CONTROLLER
+
+
+def _option(arguments: Sequence[str], flag: str) -> str | None:
+    for position, argument in enumerate(arguments):
+        if argument == "--":
+            break
+        if argument.startswith(f"{flag}="):
+            return argument.partition("=")[2]
+        if argument == flag and position + 1 < len(arguments):
+            return arguments[position + 1]
+    return None
