@@ -1,0 +1,41 @@
+"""nginx, which serves the sites: what a site's configuration is, and how a changed one comes to be served."""
+
+from svc_actors.host.nginx.generations import Generations, NginxError, WebServing
+from svc_actors.host.nginx.model import (
+    App,
+    Certificate,
+    Domain,
+    FilePath,
+    PathRedirect,
+    Php,
+    Proxy,
+    RedirectTarget,
+    RequestPath,
+    Serves,
+    SiteServer,
+    SocketPath,
+    StaticRoot,
+    Suspended,
+)
+from svc_actors.host.nginx.render import Ports
+
+__all__ = [
+    "App",
+    "Certificate",
+    "Domain",
+    "FilePath",
+    "Generations",
+    "NginxError",
+    "PathRedirect",
+    "Php",
+    "Ports",
+    "Proxy",
+    "RedirectTarget",
+    "RequestPath",
+    "Serves",
+    "SiteServer",
+    "SocketPath",
+    "StaticRoot",
+    "Suspended",
+    "WebServing",
+]

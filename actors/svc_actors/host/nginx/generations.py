@@ -1,0 +1,319 @@
+"""Changes to what nginx serves, each a new generation of its whole configuration that is proven before it counts.
+
+A generation is written beside the one that is served, tested whole, made current by a rename, taken up by a reload, and
+believed only when nginx itself answers with its number (a reload that nginx refuses is silent) and the changed hosts
+answer as they should. Else the one before is current again. Invariants:
+
+- whatever fails, and wherever the process ends, nginx serves one whole generation, and `current` names one that was
+  tested;
+- a site that nginx does not take keeps nobody else from being changed: it stays as it was. One that stops the others
+  although nobody changed it (its certificate is gone) is left out and told of;
+- a generation that is served is the base of the next, so that what was begun and never proven is not built upon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Launcher, LauncherError
+from svc_actors.host.nginx import probe, program
+from svc_actors.host.nginx.model import SiteServer
+from svc_actors.host.nginx.render import Ports, render_main, render_site, site_logs
+from svc_actors.host.nginx.tree import Tree
+
+RELOAD_SECONDS: Final = 30.0
+"""A thousand sites take one."""
+POLL_SECONDS: Final = 0.02
+STEADY_SECONDS: Final = 0.25
+"""The master tells the old workers to end 100 ms after it started the new ones, and both accept until then."""
+PROBE_FOR_SECONDS: Final = 5.0
+PROBES_AT_ONCE: Final = 16
+
+
+class NginxError(Exception):
+    """Nothing could be changed. What was served before still is, where nginx runs at all."""
+
+
+class _NotServedError(Exception):
+    """A generation that was tested was not taken up."""
+
+
+@dataclass(frozen=True)
+class _Rendered:
+    """A site's file; None: it has none any more."""
+
+    text: str | None
+    site: SiteServer | None = None
+    fingerprint: str | None = None
+
+
+_GONE: Final = _Rendered(None)
+
+
+class WebServing(Protocol):
+    """What changes the sites that are served; tests of other things have a stand-in."""
+
+    async def start(self, sites: Iterable[SiteServer]) -> dict[int, str]: ...
+
+    async def apply(self, changes: Mapping[int, SiteServer | None]) -> dict[int, str]: ...
+
+
+class Generations:
+    """One caller at a time: whoever uses it keeps the order."""
+
+    def __init__(
+        self, folders: HostFolders, launcher: Launcher, ports: Ports, *, worker_user: str = "www-data"
+    ) -> None:
+        self._folders = folders
+        self._launcher = launcher
+        self._ports = ports
+        self._worker_user = worker_user
+        self._tree = Tree(folders.nginx)
+
+    async def start(self, sites: Iterable[SiteServer]) -> dict[int, str]:
+        """Serve exactly these sites. Where nginx does so already, nothing is written or reloaded. See `apply`."""
+        await trio.to_thread.run_sync(self._prepare)
+        wanted, refused = await self._render({site.number: site for site in sites})
+        base, served = await self._base()
+        there = await trio.to_thread.run_sync(self._tree.sites, base)
+        changes = {number: file for number, file in wanted.items() if there.get(number) != file.text}
+        changes |= dict.fromkeys(there.keys() - wanted.keys() - refused.keys(), _GONE)
+        main = None if base is None else self._main(base)
+        if changes or not served or await trio.to_thread.run_sync(self._tree.read_main, base) != main:
+            refused |= await self._apply(changes)
+        return refused
+
+    async def apply(self, changes: Mapping[int, SiteServer | None]) -> dict[int, str]:
+        """Serve these sites, by number, as they are now, or (None) no more.
+
+        Gives the reason for each site that is not served as asked: of those asked for, which stay as they were, and of
+        others that had to be left out. All other changes are served when this returns. Raises `NginxError` where none
+        is.
+        """
+        await trio.to_thread.run_sync(self._prepare)
+        rendered, refused = await self._render(changes)
+        if rendered:
+            refused |= await self._apply(rendered)
+        return refused
+
+    async def _apply(self, changes: dict[int, _Rendered]) -> dict[int, str]:
+        pending, refused = dict(changes), dict[int, str]()
+        base, served = await self._base()
+        while pending or not served:
+            bad = await self._attempt(base, pending, reload=await self._served() is not None)
+            if not bad:
+                return refused
+            refused |= bad
+            for number in bad:
+                if pending.pop(number, _GONE).text is None:
+                    pending[number] = _GONE
+        return refused
+
+    async def _attempt(self, base: int | None, pending: Mapping[int, _Rendered], *, reload: bool) -> dict[int, str]:
+        """Serve `base` with these changes. What it gives is why it is not served, by site; then `base` is."""
+        generation = await trio.to_thread.run_sync(partial(self._write, base, pending))
+        tested = await program.test(self._folders, self._tree.main_of(generation))
+        if tested.refused is not None:
+            await trio.to_thread.run_sync(self._tree.discard, generation)
+            return await self._culprits(base, pending) or _all_of(pending, tested.refused)
+        if taken := _conflicting(pending, tested.conflicts):
+            await trio.to_thread.run_sync(self._tree.discard, generation)
+            return taken
+        await trio.to_thread.run_sync(self._tree.switch, generation)
+        try:
+            await self._serve(generation, reload=reload)
+            bad = await self._problems(pending)
+        except _NotServedError as error:
+            await self._return_to(base, generation)
+            if bad := await self._culprits(base, pending):
+                return bad
+            if not reload:
+                raise NginxError(f"The web server does not start: {error}") from error
+            return _all_of(pending, str(error))
+        if bad:
+            await self._return_to(base, generation)
+            return bad
+        await trio.to_thread.run_sync(self._tree.prune, generation, base)
+        return {}
+
+    async def _base(self) -> tuple[int | None, bool]:
+        """The generation to build on, and whether all is as it should be: nginx serves it, and would start with it."""
+        current = await trio.to_thread.run_sync(self._tree.current)
+        there = await trio.to_thread.run_sync(self._tree.generations)
+        running = await self._served()
+        if running is None and current is not None:
+            # It was stopped, or is only just starting. Started with what it had, it needs no new generation.
+            try:
+                await self._serve(current, reload=False)
+                running = current
+            except _NotServedError:
+                return current, False
+        if running in there:
+            return running, running == current
+        return current, False
+
+    async def _serve(self, generation: int, *, reload: bool) -> None:
+        """Have nginx take up the current generation. Raises `_NotServedError` with nginx's words."""
+        logs = _Tail(self._folders.nginx / "error.log"), _Tail(self._folders.nginx / "nginx.log")
+        try:
+            if not (await self._launcher.status(program.NGINX)).running:
+                # It may have ended again and again with what was current before, and be waiting to be tried again.
+                await self._launcher.stop(program.NGINX)
+            await self._launcher.ensure(program.service(self._folders, self._tree.main))
+            if reload:
+                await self._launcher.reload(program.NGINX)
+        except LauncherError as error:
+            raise _NotServedError(str(error)) from error
+        since: float | None = None
+        with trio.move_on_after(RELOAD_SECONDS):
+            while since is None or trio.current_time() < since + STEADY_SECONDS:
+                if await self._served() == generation:
+                    since = since or trio.current_time()
+                else:
+                    since = None
+                    if said := program.words("".join(log.read() for log in logs), self._folders):
+                        raise _NotServedError(said)
+                await trio.sleep(POLL_SECONDS)
+            return
+        raise _NotServedError(f"nginx did not take up its configuration within {RELOAD_SECONDS:g} seconds")
+
+    async def _return_to(self, base: int | None, generation: int) -> None:
+        """Serve what was served before. Raises `NginxError` where not even that is."""
+        if base is None:
+            await self._launcher.stop(program.NGINX)
+            await trio.to_thread.run_sync(self._tree.withdraw, generation)
+            return
+        await trio.to_thread.run_sync(self._tree.switch, base)
+        try:
+            await self._serve(base, reload=await self._served() is not None)
+        except _NotServedError as error:
+            raise NginxError(f"The web server does not take up its former configuration either: {error}") from error
+        await trio.to_thread.run_sync(self._tree.discard, generation)
+
+    async def _culprits(self, base: int | None, pending: Mapping[int, _Rendered]) -> dict[int, str]:
+        """The sites that nginx does not take even by themselves: of the changed ones, or else of all others."""
+        changed = {number: file.text for number, file in pending.items() if file.text is not None}
+        if bad := await self._refused(changed):
+            return bad
+        unchanged = await trio.to_thread.run_sync(self._tree.sites, base)
+        return await self._refused({number: text for number, text in unchanged.items() if number not in pending})
+
+    async def _refused(self, sites: Mapping[int, str]) -> dict[int, str]:
+        """Those that nginx does not take, found by halving: each half is tested by itself, without all others."""
+        if not sites:
+            return {}
+        main = await trio.to_thread.run_sync(self._tree.write_trial, sites, self._main(0))
+        tested = await program.test(self._folders, main)
+        if tested.refused is None:
+            return {}
+        if len(sites) == 1:
+            return dict.fromkeys(sites, tested.refused)
+        numbers = sorted(sites)
+        half = len(numbers) // 2
+        bad: dict[int, str] = {}
+        for part in (numbers[:half], numbers[half:]):
+            bad |= await self._refused({number: sites[number] for number in part})
+        return bad
+
+    async def _problems(self, pending: Mapping[int, _Rendered]) -> dict[int, str]:
+        """What is wrong with how the changed sites are served, where it does not pass."""
+        limit = trio.CapacityLimiter(PROBES_AT_ONCE)
+        until = trio.current_time() + PROBE_FOR_SECONDS
+        problems: dict[int, str] = {}
+
+        async def look(number: int, site: SiteServer, expected: str | None) -> None:
+            while True:
+                async with limit:
+                    problem = await probe.problem_of(site, self._ports, expected)
+                if problem is None:
+                    return
+                if trio.current_time() > until:
+                    problems[number] = problem
+                    return
+                await trio.sleep(POLL_SECONDS)
+
+        async with trio.open_nursery() as nursery:
+            for number, file in pending.items():
+                if file.site is not None:
+                    nursery.start_soon(look, number, file.site, file.fingerprint)
+        return problems
+
+    async def _render(self, sites: Mapping[int, SiteServer | None]) -> tuple[dict[int, _Rendered], dict[int, str]]:
+        """The files, and why there is none."""
+
+        def render() -> tuple[dict[int, _Rendered], dict[int, str]]:
+            files, refused = dict[int, _Rendered](), dict[int, str]()
+            for number, site in sites.items():
+                try:
+                    files[number] = _GONE if site is None else self._file(site)
+                except ValueError as error:
+                    refused[number] = str(error).replace(f"{self._folders.data}/", "")
+            return files, refused
+
+        return await trio.to_thread.run_sync(render)
+
+    def _file(self, site: SiteServer) -> _Rendered:
+        shown = None if site.certificate is None else probe.fingerprint(site.certificate)
+        return _Rendered(render_site(site, self._folders, self._ports, shown), site, shown)
+
+    def _write(self, base: int | None, pending: Mapping[int, _Rendered]) -> int:
+        """Gives the number of the new generation."""
+        generation = max((0, *self._tree.generations())) + 1
+        texts = {number: file.text for number, file in pending.items()}
+        for number in self._tree.write(generation, base, texts, self._main(generation)):
+            site_logs(self._folders, number).mkdir(mode=0o750, exist_ok=True)
+        return generation
+
+    def _main(self, generation: int) -> str:
+        return render_main(generation, self._folders, self._ports, self._worker_user)
+
+    def _prepare(self) -> None:
+        """The folders, of which workers must reach those of challenges and of what they keep for a while."""
+        folders = self._folders
+        folders.site_logs.mkdir(parents=True, exist_ok=True)
+        for folder in (folders.nginx, folders.nginx / "temporary", folders.run, folders.challenges):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o755)
+        self._tree.prepare()
+
+    async def _served(self) -> int | None:
+        return await program.served_generation(self._folders)
+
+
+class _Tail:
+    """What is written to a log from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._from = path.stat().st_size if path.exists() else 0
+
+    def read(self) -> str:
+        if not self._path.exists():
+            return ""
+        with self._path.open("rb") as file:
+            file.seek(self._from)
+            return file.read().decode(errors="replace")
+
+
+def _all_of(pending: Mapping[int, _Rendered], words: str) -> dict[int, str]:
+    """Blame every site that was to be served anew. Raises `NginxError` where there is none."""
+    changed = [number for number, file in pending.items() if file.text is not None]
+    if not changed:
+        raise NginxError(f"The web server does not take its configuration: {words}")
+    return dict.fromkeys(changed, words)
+
+
+def _conflicting(pending: Mapping[int, _Rendered], names: frozenset[str]) -> dict[int, str]:
+    """nginx would hear one of two sites with the same name: the one that it read first."""
+    found: dict[int, str] = {}
+    for number, file in pending.items():
+        if file.site is not None and (taken := names.intersection(file.site.hosts)):
+            found[number] = f"another site answers for {', '.join(sorted(taken))}"
+    return found

@@ -1,0 +1,151 @@
+"""What nginx is told of one site: names, what answers there, and its certificate.
+
+Invariant: no value can end the quoted string that it is rendered into, nor be read as a variable of nginx: the patterns
+below admit neither quotes, backslashes, dollar signs, white space nor control characters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+_LABEL: Final = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+
+Domain = Annotated[str, StringConstraints(pattern=rf"^{_LABEL}(\.{_LABEL})+$", max_length=253)]
+"""Lower case, in the ASCII form of IDNA; not a wildcard, no dot at the end."""
+
+_PATH: Final = r"^(/\.?[A-Za-z0-9_@+~-][A-Za-z0-9._@+~-]*)+$"
+
+FilePath = Annotated[str, StringConstraints(pattern=_PATH, max_length=1024)]
+"""Absolute, without `.` and `..`."""
+
+SocketPath = Annotated[str, StringConstraints(pattern=_PATH, max_length=107)]
+"""Of a Unix socket; the kernel takes 107 bytes (sun_path)."""
+
+CHALLENGES: Final = "/.well-known/acme-challenge/"
+"""Answered for every host, whatever else its site says (RFC 8555, section 8.3)."""
+
+RequestPath = Annotated[str, StringConstraints(pattern=r"^/[\w/.~!&()*+,=:@-]*$", max_length=512)]
+"""As nginx compares it: decoded, without the query. `\\w` has the letters of every script. nginx takes words of 4,096
+bytes, and a letter is up to four."""
+
+RedirectTarget = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(https?://[A-Za-z0-9.\[\]:-]+(/[A-Za-z0-9/._~!&()*+,=:@%?#-]*)?"
+        r"|/([A-Za-z0-9._~!&()*+,=:@%?#-][A-Za-z0-9/._~!&()*+,=:@%?#-]*)?)$",
+        max_length=2048,
+    ),
+]
+"""An http or https address, or a path of the same site, encoded. Not `//host`, which browsers read as an address."""
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StaticRoot(_Model):
+    """Files. `root` lies in the home of the site's account."""
+
+    kind: Literal["static"] = "static"
+    root: FilePath
+
+
+class Php(_Model):
+    """Files, and PHP by FastCGI; a path that no file has is left to `/index.php`."""
+
+    kind: Literal["php"] = "php"
+    root: FilePath
+    socket: SocketPath
+
+
+class App(_Model):
+    """An HTTP server of the site's own, on a Unix socket."""
+
+    kind: Literal["app"] = "app"
+    socket: SocketPath
+
+
+class Proxy(_Model):
+    """A server elsewhere. nginx connects to `addresses` alone, and never resolves `host`: a name that resolves to
+    nothing would stop all sites at the next start, and one that comes to resolve to an inner address would open it."""
+
+    kind: Literal["proxy"] = "proxy"
+    host: Domain | IPv4Address | IPv6Address
+    port: Port
+    addresses: Annotated[tuple[IPv4Address | IPv6Address, ...], Field(min_length=1, max_length=16)]
+    """What `host` was found to be, each of them checked."""
+    tls: bool = False
+    """By HTTPS, its certificate verified for `host`."""
+
+
+class Suspended(_Model):
+    """A page that says so, with status 503. `reason` is between provider and customer; visitors do not see it."""
+
+    kind: Literal["suspended"] = "suspended"
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+Serves = Annotated[StaticRoot | Php | App | Proxy | Suspended, Field(discriminator="kind")]
+
+
+class Certificate(_Model):
+    """PEM files that the master process, root, can read: the chain with the site's certificate first."""
+
+    chain: FilePath
+    key: FilePath
+
+
+class PathRedirect(_Model):
+    """The query goes along where `target` has none of its own."""
+
+    source: RequestPath
+    target: RedirectTarget
+    status: Literal[301, 302, 307, 308] = 301
+    below: bool = False
+    """Also for every path that begins with `source`."""
+
+
+class SiteServer(_Model):
+    number: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    """Its account is `s<number>`."""
+    domain: Domain
+    aliases: tuple[Domain, ...] = ()
+    """Served as `domain` is."""
+    redirects: Mapping[Domain, Domain] = Field(default_factory=dict)
+    """Hosts that send visitors to the same path of another host."""
+    path_redirects: tuple[PathRedirect, ...] = ()
+    serves: Serves
+    certificate: Certificate | None = None
+    """None: served by HTTP only, and handshakes for its names are rejected."""
+    force_https: bool = False
+    """Visitors of HTTP are sent to HTTPS; without a certificate they are not."""
+    hsts: bool = False
+    """Browsers are told to use HTTPS for a year; cannot be taken back from those that have heard it."""
+
+    @model_validator(mode="after")
+    def _names_once(self) -> Self:
+        names = Counter((self.domain, *self.aliases, *self.redirects))
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise ValueError(f"named twice: {', '.join(twice)}")
+        sources = Counter((each.source, each.below) for each in self.path_redirects)
+        if again := [source for (source, _), times in sources.items() if times > 1]:
+            raise ValueError(f"redirected twice: {', '.join(again)}")
+        if any(each.source.startswith(CHALLENGES) for each in self.path_redirects):
+            raise ValueError(f"{CHALLENGES} is not redirected: certificates depend on it")
+        return self
+
+    @property
+    def account(self) -> str:
+        return f"s{self.number}"
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Every name that it answers for."""
+        return (self.domain, *self.aliases, *self.redirects)

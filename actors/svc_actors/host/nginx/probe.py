@@ -1,0 +1,72 @@
+"""Whether a host is served as it should be, asked as a visitor asks.
+
+The path is that of a challenge which there is none of: nginx answers it itself, whatever the site is made of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.host.nginx.model import CHALLENGES, Certificate, SiteServer
+from svc_actors.host.nginx.render import Ports
+
+PROBE_SECONDS: Final = 2.0
+"""Of one exchange with a server on the same machine."""
+_ADDRESS: Final = "127.0.0.1"
+
+
+def fingerprint(certificate: Certificate) -> str:
+    """SHA-256, in hex, of the site's own certificate, the first of the chain. Blocks. Raises `ValueError`."""
+    try:
+        text = Path(certificate.chain).read_text()
+        first = text[: text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)]
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first[first.index(ssl.PEM_HEADER) :])).hexdigest()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the certificate cannot be read: {error}") from error
+
+
+async def problem_of(site: SiteServer, ports: Ports, expected: str | None) -> str | None:
+    """What is wrong with how its hosts are served; `expected` is the fingerprint of its certificate."""
+    for host in site.hosts:
+        if not await _answers(host, ports.http):
+            return f"{host} does not answer by HTTP"
+        shown = await _shown_certificate(host, ports.https)
+        if shown != expected:
+            if expected is None:
+                return f"{host} answers by HTTPS and has no certificate"
+            return f"{host} does not answer by HTTPS" if shown is None else f"{host} shows another certificate"
+    return None
+
+
+async def _answers(host: str, port: int) -> bool:
+    """An unknown host is hung up on without a word."""
+    with trio.move_on_after(PROBE_SECONDS):
+        try:
+            async with await trio.open_tcp_stream(_ADDRESS, port) as stream:
+                path = f"{CHALLENGES}probe"
+                await stream.send_all(f"HEAD {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+                return (await stream.receive_some(64)).startswith(b"HTTP/1.1 ")
+        except (OSError, trio.BrokenResourceError):
+            return False
+    return False
+
+
+async def _shown_certificate(host: str, port: int) -> str | None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Which certificate is shown is what is asked; who signed it is the visitors' question.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with trio.move_on_after(PROBE_SECONDS):
+        try:
+            async with await trio.open_tcp_stream(_ADDRESS, port) as plain:
+                stream = trio.SSLStream(plain, context, server_hostname=host, https_compatible=True)
+                await stream.do_handshake()
+                return hashlib.sha256(stream.getpeercert(binary_form=True)).hexdigest()
+        except (OSError, trio.BrokenResourceError):
+            return None
+    return None

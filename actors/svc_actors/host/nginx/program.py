@@ -1,0 +1,91 @@
+"""nginx as a program: its service, its test of a configuration, and what it answers about itself."""
+
+from __future__ import annotations
+
+import re
+import resource
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import ListeningSocket, Service, ServiceName
+from svc_actors.host.nginx.render import GENERATION, status_socket
+
+NGINX: Final = ServiceName("nginx")
+PROGRAM: Final = "/usr/sbin/nginx"
+OPEN_FILES: Final = 65_536
+"""Two logs a site, and the connections."""
+TEST_SECONDS: Final = 30.0
+STATUS_SECONDS: Final = 2.0
+
+_CONFLICT: Final = re.compile(r'conflicting server name "([^"]+)"')
+_PREFIX: Final = re.compile(r"^(nginx: )?(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d )?\[emerg\] (\d+#\d+: )?")
+_PLACE: Final = re.compile(r" in /\S+/s\d+\.conf:\d+$")
+
+
+def command(*arguments: str) -> tuple[str, ...]:
+    """nginx with as many open files as it needs, as far as this process may give them: 1,024 is the usual limit, and
+    the master opens all logs."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    return ("/usr/bin/prlimit", f"--nofile={files}:{files}", "--", PROGRAM, *arguments)
+
+
+def service(folders: HostFolders, main: Path) -> Service:
+    """The status socket is held for nginx, which takes over what its variable NGINX names: a socket of its own would
+    stay behind when it is killed, and its successor could not bind it."""
+    return Service(
+        name=NGINX,
+        command=command("-p", f"{folders.nginx}/", "-c", str(main)),
+        sockets=(ListeningSocket(status_socket(folders), 0o600, "root", "root", "NGINX", "{descriptor};"),),
+        log=folders.nginx / "nginx.log",
+        # Requests that were begun are finished.
+        stop_signal=signal.SIGQUIT,
+    )
+
+
+@dataclass(frozen=True)
+class Tested:
+    """`refused`: why nginx does not take it. `conflicts`: names that two sites have, of which nginx hears one."""
+
+    refused: str | None
+    conflicts: frozenset[str] = frozenset()
+
+
+async def test(folders: HostFolders, main: Path) -> Tested:
+    """`nginx -t`. It opens log files and certificates as a start does, and binds nothing that is in use."""
+    tried = command("-t", "-e", "stderr", "-p", f"{folders.nginx}/", "-c", str(main))
+    with trio.move_on_after(TEST_SECONDS) as late:
+        run = await trio.run_process(tried, check=False, stdout=subprocess.DEVNULL, capture_stderr=True)
+    if late.cancelled_caught:
+        return Tested(f"nginx did not finish the test of its configuration within {TEST_SECONDS:g} seconds")
+    said = run.stderr.decode(errors="replace")
+    if run.returncode == 0:
+        return Tested(None, frozenset(_CONFLICT.findall(said)))
+    return Tested(words(said, folders) or said.strip() or f"nginx ended with status {run.returncode}")
+
+
+def words(said: str, folders: HostFolders) -> str | None:
+    """What nginx gives as the reason, without when, and without where the panel keeps things."""
+    lines = [line for line in said.splitlines() if "[emerg]" in line]
+    plain = [_PLACE.sub("", _PREFIX.sub("", line)).replace(f"{folders.data}/", "") for line in lines]
+    return "; ".join(plain) or None
+
+
+async def served_generation(folders: HostFolders) -> int | None:
+    """The generation that answers; None where none does."""
+    with trio.move_on_after(STATUS_SECONDS):
+        try:
+            async with await trio.open_unix_socket(str(status_socket(folders))) as stream:
+                await stream.send_all(f"GET {GENERATION} HTTP/1.0\r\n\r\n".encode())
+                answer = b"".join([part async for part in stream])
+        except (OSError, trio.BrokenResourceError):
+            return None
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return int(body) if b" 200 " in head and body.isdigit() else None
+    return None

@@ -1,0 +1,404 @@
+"""The text of nginx's configuration: pure functions of a site, and of what all sites share.
+
+Every value stands in double quotes, where the types of `model` keep it. Files are served from the home of the site's
+account, and a symbolic link in that home is followed only to what the same account owns: the workers could read the
+files of all sites (`disable_symlinks`). The check begins at the home, not at the document root, since an account may
+replace its document root by a link as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Final
+
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.nginx.model import (
+    CHALLENGES,
+    App,
+    PathRedirect,
+    Php,
+    Proxy,
+    SiteServer,
+    StaticRoot,
+    Suspended,
+)
+
+HTTP_PORT: Final = 80
+HTTPS_PORT: Final = 443
+GENERATION: Final = "/generation"
+"""Asked on the status socket, it answers the number of the generation that is served."""
+
+LARGEST_BODY: Final = "512m"
+"""Of a visitor's request: what WordPress and shops upload. nginx keeps it in a file until it is whole."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    http: int = HTTP_PORT
+    https: int = HTTPS_PORT
+    ipv6: bool = True
+    """False where the kernel has none: nginx would not start."""
+
+    def listen(self, port: int, options: str = "") -> Iterator[str]:
+        words = f" {options}" if options else ""
+        yield f"listen {port}{words};"
+        if self.ipv6:
+            yield f"listen [::]:{port}{words};"
+
+
+def status_socket(folders: HostFolders) -> Path:
+    return folders.run / "nginx.sock"
+
+
+def site_logs(folders: HostFolders, number: int) -> Path:
+    return folders.site_logs / f"s{number}"
+
+
+def render_site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprint: str | None = None) -> str:
+    """The file of one site. `fingerprint` is that of its certificate: one that is replaced in its place makes another
+    file. Raises `ValueError` for a document root outside of the site's home."""
+    return "\n".join(_indented(_site(site, folders, ports, fingerprint))) + "\n"
+
+
+def render_main(generation: int, folders: HostFolders, ports: Ports, worker_user: str) -> str:
+    """What includes the files of all sites."""
+    return "\n".join(_indented(_main(generation, folders, ports, worker_user))) + "\n"
+
+
+def _site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprint: str | None) -> Iterator[str]:
+    yield f"# {site.domain}"
+    if site.certificate is not None:
+        yield f"# certificate {fingerprint or 'unread'}"
+    yield from _upstream(site)
+    names = (site.domain, *site.aliases)
+    secure = site.certificate is not None
+    content = list(_content(site, folders))
+    if secure and site.force_https:
+        to_https = ["location / {", f'return 301 "https://$host{_suffix(ports)}$request_uri";', "}"]
+        yield from _server(site, names, folders, [*ports.listen(ports.http)], to_https)
+        yield from _server(site, names, folders, [*ports.listen(ports.https, "ssl http2"), *_tls(site)], content)
+    else:
+        yield from _server(site, names, folders, _listen(site, ports), content)
+    for host, target in site.redirects.items():
+        to = f'"https://{target}{_suffix(ports)}' if secure and site.force_https else f'"$scheme://{target}$svc_port'
+        redirect = ["location / {", f'return 301 {to}$request_uri";', "}"]
+        yield from _server(site, (host,), folders, _listen(site, ports), redirect)
+
+
+def _server(
+    site: SiteServer, names: tuple[str, ...], folders: HostFolders, listening: list[str], content: list[str]
+) -> Iterator[str]:
+    logs = site_logs(folders, site.number)
+    yield "server {"
+    yield from listening
+    yield f"server_name {' '.join(names)};"
+    yield f'access_log "{logs}/access.log" combined;'
+    yield f'error_log "{logs}/error.log" warn;'
+    yield from _challenges(folders, otherwise="=404")
+    yield from content
+    yield "}"
+
+
+def _listen(site: SiteServer, ports: Ports) -> list[str]:
+    """By HTTP, and by HTTPS where there is a certificate."""
+    secure = [*ports.listen(ports.https, "ssl http2"), *_tls(site)] if site.certificate is not None else []
+    return [*ports.listen(ports.http), *secure]
+
+
+def _tls(site: SiteServer) -> Iterator[str]:
+    if site.certificate is not None:
+        yield f'ssl_certificate "{site.certificate.chain}";'
+        yield f'ssl_certificate_key "{site.certificate.key}";'
+        if site.hsts:
+            # A header of an inner level takes the place of all of the outer one.
+            yield from _SECURITY_HEADERS
+            yield "add_header Strict-Transport-Security $svc_hsts always;"
+
+
+def _challenges(folders: HostFolders, otherwise: str) -> Iterator[str]:
+    yield f"location ^~ {CHALLENGES} {{"
+    yield f'alias "{folders.challenges}/";'
+    yield "default_type text/plain;"
+    yield f"try_files $uri {otherwise};"
+    yield "}"
+
+
+def _upstream(site: SiteServer) -> Iterator[str]:
+    match site.serves:
+        case App(socket=socket):
+            yield f"upstream {site.account} {{"
+            # An application that is replaced refuses nobody: its socket stays, and connections wait in it.
+            yield f'server "unix:{socket}" max_fails=0;'
+            yield "}"
+        case Proxy(addresses=addresses, port=port):
+            yield f"upstream {site.account} {{"
+            for address in addresses:
+                host = f"[{address}]" if isinstance(address, IPv6Address) else str(address)
+                yield f"server {host}:{port};"
+            yield "}"
+        case _:
+            pass
+
+
+def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
+    serves = site.serves
+    if isinstance(serves, Suspended):
+        yield from _suspended()
+        return
+    for redirect in site.path_redirects:
+        yield from _redirect(redirect)
+    if any(each.below and each.source == "/" for each in site.path_redirects):
+        return
+    match serves:
+        case StaticRoot(root=root):
+            yield from _files(site, root, folders)
+            yield "index index.html index.htm;"
+            yield "location / {"
+            yield "try_files $uri $uri/ =404;"
+            yield "}"
+        case Php(root=root, socket=socket):
+            yield from _files(site, root, folders)
+            yield from _php(socket)
+        case App():
+            yield from _proxied(f"http://{site.account}")
+        case Proxy(host=host, tls=tls):
+            yield from _proxied(f"{'https' if tls else 'http'}://{site.account}")
+            if tls:
+                yield "proxy_ssl_server_name on;"
+                yield f'proxy_ssl_name "{host}";'
+                yield "proxy_ssl_verify on;"
+                yield "proxy_ssl_verify_depth 5;"
+
+
+def _redirect(redirect: PathRedirect) -> Iterator[str]:
+    query = "" if "?" in redirect.target or "#" in redirect.target else "$is_args$args"
+    yield f'location {"^~" if redirect.below else "="} "{redirect.source}" {{'
+    yield f'return {redirect.status} "{redirect.target}{query}";'
+    yield "}"
+
+
+def _files(site: SiteServer, root: str, folders: HostFolders) -> Iterator[str]:
+    home = folders.sites / site.account
+    if not Path(root).is_relative_to(home):
+        raise ValueError(f"the document root {root} is not in the home of {site.account}")
+    yield f'root "{root}";'
+    yield f'disable_symlinks if_not_owner "from={home}";'
+    # Before any other regular expression: .git, .env, .htpasswd.
+    yield r"location ~ /\.(?!well-known/) {"
+    yield "return 404;"
+    yield "}"
+
+
+def _php(socket: str) -> Iterator[str]:
+    yield "index index.php index.html index.htm;"
+    yield "location / {"
+    yield "try_files $uri $uri/ /index.php$is_args$args;"
+    yield "}"
+    yield r"location ~ [^/]\.php(/|$) {"
+    yield r'fastcgi_split_path_info "^(.+?\.php)(/.*)$";'
+    # `try_files` forgets what was split.
+    yield "set $path_info $fastcgi_path_info;"
+    # Only a file that there is: else `/picture.jpg/x.php` would be run as PHP.
+    yield "try_files $fastcgi_script_name =404;"
+    yield f'fastcgi_pass "unix:{socket}";'
+    for name, value in _FASTCGI.items():
+        yield f"fastcgi_param {name} {value};"
+    yield "fastcgi_param HTTPS $https if_not_empty;"
+    yield "fastcgi_read_timeout 300s;"
+    yield "}"
+
+
+_FASTCGI: Final = {
+    "QUERY_STRING": "$query_string",
+    "REQUEST_METHOD": "$request_method",
+    "CONTENT_TYPE": "$content_type",
+    "CONTENT_LENGTH": "$content_length",
+    "SCRIPT_FILENAME": "$document_root$fastcgi_script_name",
+    "SCRIPT_NAME": "$fastcgi_script_name",
+    "PATH_INFO": "$path_info",
+    "REQUEST_URI": "$request_uri",
+    "DOCUMENT_URI": "$document_uri",
+    "DOCUMENT_ROOT": "$document_root",
+    "SERVER_PROTOCOL": "$server_protocol",
+    "REQUEST_SCHEME": "$scheme",
+    "GATEWAY_INTERFACE": "CGI/1.1",
+    "SERVER_SOFTWARE": "nginx",
+    "REMOTE_ADDR": "$remote_addr",
+    "REMOTE_PORT": "$remote_port",
+    "SERVER_ADDR": "$server_addr",
+    "SERVER_PORT": "$server_port",
+    "SERVER_NAME": "$host",
+    "REDIRECT_STATUS": "200",
+    # A header `Proxy` would be taken for the proxy variable of the environment ("httpoxy").
+    "HTTP_PROXY": '""',
+}
+
+
+def _proxied(upstream: str) -> Iterator[str]:
+    yield "location / {"
+    yield f"proxy_pass {upstream};"
+    yield "}"
+    yield "proxy_http_version 1.1;"
+    yield "proxy_set_header Host $http_host;"
+    # Not appended to what the visitor claims.
+    yield "proxy_set_header X-Forwarded-For $remote_addr;"
+    yield "proxy_set_header X-Real-IP $remote_addr;"
+    yield "proxy_set_header X-Forwarded-Proto $scheme;"
+    yield "proxy_set_header X-Forwarded-Host $http_host;"
+    yield "proxy_set_header Upgrade $http_upgrade;"
+    yield "proxy_set_header Connection $svc_connection;"
+    yield 'proxy_set_header Proxy "";'
+    yield "proxy_ignore_headers X-Accel-Redirect;"
+    yield "proxy_read_timeout 300s;"
+
+
+def _suspended() -> Iterator[str]:
+    yield "location / {"
+    yield "default_type text/html;"
+    yield "add_header Retry-After 3600 always;"
+    yield "add_header Cache-Control no-store always;"
+    yield f'return 503 "{_SUSPENDED}";'
+    yield "}"
+
+
+_SUSPENDED: Final = (
+    "<!doctype html><html lang='en'><head><meta charset='utf-8'><meta name='robots' content='noindex'>"
+    "<meta name='viewport' content='width=device-width'><title>Site suspended</title></head>"
+    "<body style='font-family: system-ui, sans-serif; margin: 15vh auto; max-width: 34rem; padding: 0 1rem'>"
+    "<h1>This site is suspended</h1><p>Its owner can ask the hosting provider why, and have it opened again.</p>"
+    "</body></html>"
+)
+
+
+def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str) -> Iterator[str]:
+    yield f"# Generation {generation}: written by the panel, which replaces it whole."
+    yield f"user {worker_user};"
+    yield "daemon off;"
+    yield "worker_processes auto;"
+    yield "worker_rlimit_nofile 65536;"
+    # A reload leaves the old workers to their connections: one that is never closed would keep them for ever.
+    yield "worker_shutdown_timeout 1h;"
+    yield f'pid "{folders.run}/nginx.pid";'
+    yield f'error_log "{folders.nginx}/error.log" warn;'
+    yield "events {"
+    yield "worker_connections 8192;"
+    yield "}"
+    yield "http {"
+    yield "include /etc/nginx/mime.types;"
+    yield from _HTTP
+    for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
+        yield f'{kind}_temp_path "{folders.nginx}/temporary/{kind}";'
+    yield "map $scheme $svc_port {"
+    yield f'http "{_suffix(ports, "http")}";'
+    yield f'https "{_suffix(ports)}";'
+    yield "}"
+    yield "server {"
+    yield f'listen "unix:{status_socket(folders)}";'
+    yield f"location = {GENERATION} {{"
+    yield "default_type text/plain;"
+    yield f'return 200 "{generation}";'
+    yield "}"
+    yield "location / {"
+    yield "return 404;"
+    yield "}"
+    yield "}"
+    yield from _nobody(folders, ports)
+    yield "include sites/*.conf;"
+    yield "}"
+
+
+def _nobody(folders: HostFolders, ports: Ports) -> Iterator[str]:
+    """Hosts that are no site's: nothing is shown, not even a certificate. A challenge that there is, is answered: the
+    panel's own name may be none of a site."""
+    yield "server {"
+    yield from ports.listen(ports.http, "default_server")
+    yield "server_name _;"
+    yield from _challenges(folders, otherwise="=444")
+    yield "location / {"
+    yield "return 444;"
+    yield "}"
+    yield "}"
+    yield "server {"
+    yield from ports.listen(ports.https, "ssl http2 default_server")
+    yield "server_name _;"
+    yield "ssl_reject_handshake on;"
+    yield "return 444;"
+    yield "}"
+
+
+_SECURITY_HEADERS: Final = (
+    "add_header X-Content-Type-Options $svc_content_type_options always;",
+    "add_header X-Frame-Options $svc_frame_options always;",
+    "add_header Referrer-Policy $svc_referrer_policy always;",
+)
+
+_HTTP: Final = (
+    "default_type application/octet-stream;",
+    "access_log off;",
+    "server_tokens off;",
+    "absolute_redirect off;",
+    "sendfile on;",
+    "tcp_nopush on;",
+    "keepalive_timeout 65s;",
+    f"client_max_body_size {LARGEST_BODY};",
+    # A name has up to 253 bytes; the sizes are those at which nginx finds places for some thousand names.
+    "server_names_hash_bucket_size 512;",
+    "server_names_hash_max_size 16384;",
+    "variables_hash_max_size 2048;",
+    "disable_symlinks if_not_owner from=$document_root;",
+    "gzip on;",
+    "gzip_vary on;",
+    "gzip_proxied any;",
+    "gzip_min_length 1024;",
+    "gzip_types text/plain text/css text/xml application/javascript application/json application/xml"
+    " application/rss+xml application/manifest+json image/svg+xml;",
+    "ssl_protocols TLSv1.2 TLSv1.3;",
+    "ssl_ciphers ECDHE+AESGCM:ECDHE+CHACHA20;",
+    "ssl_prefer_server_ciphers off;",
+    "ssl_session_cache shared:tls:10m;",
+    "ssl_session_timeout 1d;",
+    "ssl_session_tickets off;",
+    "proxy_ssl_trusted_certificate /etc/ssl/certs/ca-certificates.crt;",
+    "proxy_ssl_protocols TLSv1.2 TLSv1.3;",
+    "map $http_upgrade $svc_connection {",
+    "default upgrade;",
+    '"" close;',
+    "}",
+    # What an application says itself is left as it is; an empty value adds no header.
+    "map $upstream_http_x_content_type_options $svc_content_type_options {",
+    '"" nosniff;',
+    'default "";',
+    "}",
+    "map $upstream_http_x_frame_options $svc_frame_options {",
+    '"" SAMEORIGIN;',
+    'default "";',
+    "}",
+    "map $upstream_http_referrer_policy $svc_referrer_policy {",
+    '"" strict-origin-when-cross-origin;',
+    'default "";',
+    "}",
+    "map $https $svc_hsts {",
+    "on max-age=31536000;",
+    'default "";',
+    "}",
+    *_SECURITY_HEADERS,
+)
+
+
+def _suffix(ports: Ports, scheme: str = "https") -> str:
+    """The port in an address, where it is not the scheme's own."""
+    port, usual = (ports.https, HTTPS_PORT) if scheme == "https" else (ports.http, HTTP_PORT)
+    return "" if port == usual else f":{port}"
+
+
+def _indented(lines: Iterator[str]) -> Iterator[str]:
+    depth = 0
+    for line in lines:
+        if line == "}":
+            depth -= 1
+        yield "    " * depth + line
+        if line.endswith(" {"):
+            depth += 1

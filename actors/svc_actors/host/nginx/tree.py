@@ -1,0 +1,126 @@
+"""Generations of the configuration on disk: `generations/<number>/{nginx.conf,sites/s<number>.conf}`, and `current`.
+
+Invariants:
+- a generation that `current` names, or has named, is whole and is never written to again; files of sites that did not
+  change are hard links, so that a generation costs what changed;
+- `current` is a symbolic link that is replaced by rename(2): after a crash it names the old generation or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from svc_actors.durable import sync_folder, write_whole
+
+KEPT: Final = 5
+_SITE: Final = re.compile(r"s([0-9]+)\.conf")
+
+
+class Tree:
+    """Blocks: to be used in a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._generations = folder / "generations"
+
+    @property
+    def main(self) -> Path:
+        """What nginx is started with."""
+        return self._folder / "current" / "nginx.conf"
+
+    def main_of(self, generation: int) -> Path:
+        return self._generations / str(generation) / "nginx.conf"
+
+    def prepare(self) -> None:
+        self._generations.mkdir(parents=True, exist_ok=True)
+
+    def current(self) -> int | None:
+        try:
+            return int((self._folder / "current").readlink().name)
+        except FileNotFoundError:
+            return None
+
+    def generations(self) -> list[int]:
+        """Those on disk, in order; also one that was being written when the process ended."""
+        if not self._generations.is_dir():
+            return []
+        return sorted(int(each.name) for each in self._generations.iterdir() if each.name.isdecimal())
+
+    def sites(self, generation: int | None) -> dict[int, str]:
+        """The text of every site's file, by the site's number."""
+        if generation is None:
+            return {}
+        return {number: path.read_text() for number, path in self._files(generation).items()}
+
+    def read_main(self, generation: int | None) -> str | None:
+        return None if generation is None else self.main_of(generation).read_text()
+
+    def write(self, generation: int, base: int | None, changes: Mapping[int, str | None], main: str) -> list[int]:
+        """A new generation: the files of `base`, some of them replaced or (None) left out. On disk when this returns,
+        with the numbers of its sites."""
+        folder = self._generations / str(generation)
+        self._write(folder, {} if base is None else self._files(base), changes, main)
+        sync_folder(self._generations)
+        return sorted(self._files(generation))
+
+    def write_trial(self, sites: Mapping[int, str], main: str) -> Path:
+        """A tree of some sites, only to be tested; gives its main file. The next takes its place."""
+        folder = self._folder / "trial"
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "sites").mkdir(parents=True)
+        for number, text in sites.items():
+            (folder / "sites" / _name(number)).write_text(text)
+        (folder / "nginx.conf").write_text(main)
+        return folder / "nginx.conf"
+
+    def switch(self, generation: int) -> None:
+        """Make a generation the current one, for good when this returns."""
+        new = self._folder / "current.new"
+        new.unlink(missing_ok=True)
+        new.symlink_to(Path("generations") / str(generation))
+        new.replace(self._folder / "current")
+        sync_folder(self._folder)
+
+    def withdraw(self, generation: int) -> None:
+        """Remove the first generation, which is current and came to nothing."""
+        (self._folder / "current").unlink()
+        self.discard(generation)
+
+    def discard(self, generation: int) -> None:
+        shutil.rmtree(self._generations / str(generation), ignore_errors=True)
+
+    def prune(self, *kept: int | None) -> None:
+        """Remove all but the last generations, and those that are named."""
+        for generation in self.generations()[:-KEPT]:
+            if generation not in kept:
+                self.discard(generation)
+
+    def _files(self, generation: int) -> dict[int, Path]:
+        folder = self._generations / str(generation) / "sites"
+        found = ((_SITE.fullmatch(path.name), path) for path in folder.iterdir())
+        return {int(match[1]): path for match, path in found if match is not None}
+
+    def _write(self, folder: Path, unchanged: Mapping[int, Path], changes: Mapping[int, str | None], main: str) -> None:
+        sites = folder / "sites"
+        sites.mkdir(parents=True)
+        for number, path in unchanged.items():
+            if number not in changes:
+                os.link(path, sites / path.name)
+        for number, text in changes.items():
+            if text is not None:
+                # The folder is synced once, below.
+                with (sites / _name(number)).open("w") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+        sync_folder(sites)
+        write_whole(folder / "nginx.conf", main.encode(), mode=0o600)
+
+
+def _name(number: int) -> str:
+    return f"s{number}.conf"

@@ -1,0 +1,258 @@
+"""What a site's values become in nginx's configuration: none of them can leave its place."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.nginx import (
+    App,
+    Certificate,
+    Domain,
+    FilePath,
+    PathRedirect,
+    Php,
+    Ports,
+    Proxy,
+    RedirectTarget,
+    RequestPath,
+    Serves,
+    SiteServer,
+    SocketPath,
+    StaticRoot,
+    Suspended,
+)
+from svc_actors.host.nginx.render import render_main, render_site
+
+FOLDERS = HostFolders(Path("/srv/panel"))
+PORTS = Ports()
+ROOT = "/srv/panel/sites/s1001/public"
+CERTIFICATE = Certificate(chain="/srv/panel/certificates/a/chain.pem", key="/srv/panel/certificates/a/key.pem")
+WORD = re.compile(r'\s+|"(?:[^"\\]|\\.)*"|[{};]|[^\s{};"]+')
+"""As nginx reads its configuration, for what is rendered here."""
+VARIABLES = set(
+    re.findall(
+        r"\w+",
+        "args document_root document_uri fastcgi_path_info fastcgi_script_name host http_host http_upgrade https"
+        " is_args path_info query_string remote_addr remote_port request_method request_uri scheme server_addr"
+        " server_port server_protocol svc_connection svc_port uri content_type content_length svc_content_type_options"
+        " svc_frame_options"
+        " svc_referrer_policy svc_hsts",
+    )
+)
+
+label = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
+domain = st.lists(label, min_size=2, max_size=4).map(".".join)
+path = st.from_regex(r"(/[A-Za-z0-9_@+~-][A-Za-z0-9._@+~-]{0,8}){1,4}", fullmatch=True)
+source = st.text(st.characters(codec="utf-8"), max_size=12).map(lambda text: f"/{text}")
+target = st.text(st.characters(codec="utf-8"), max_size=20).flatmap(
+    lambda text: st.sampled_from((f"/{text}", f"https://example.com/{text}"))
+)
+serves: st.SearchStrategy[Serves] = st.one_of(
+    st.builds(StaticRoot, root=path.map(lambda tail: f"/srv/panel/sites/s1001{tail}")),
+    st.builds(Php, root=path.map(lambda tail: f"/srv/panel/sites/s1001{tail}"), socket=path),
+    st.builds(App, socket=path),
+    st.builds(
+        Proxy,
+        host=domain,
+        port=st.integers(1, 65535),
+        addresses=st.lists(st.ip_addresses(), min_size=1, max_size=3).map(tuple),
+        tls=st.booleans(),
+    ),
+    st.builds(Suspended, reason=st.text(max_size=20)),
+)
+
+
+def valid(kind: Any, text: str) -> bool:
+    try:
+        TypeAdapter(kind).validate_python(text)
+    except ValidationError:
+        return False
+    return True
+
+
+@st.composite
+def sites(draw: st.DrawFn) -> SiteServer:
+    names = draw(st.lists(domain, min_size=1, max_size=5, unique=True))
+    aliases = tuple(names[1:3])
+    redirects = dict.fromkeys(names[3:], names[0])
+    sources = draw(st.lists(source.filter(lambda text: valid(RequestPath, text)), max_size=3, unique=True))
+    targets = target.filter(lambda text: valid(RedirectTarget, text))
+    return SiteServer(
+        number=1001,
+        domain=names[0],
+        aliases=aliases,
+        redirects=redirects,
+        path_redirects=tuple(
+            PathRedirect(source=each, target=draw(targets), below=draw(st.booleans())) for each in sources
+        ),
+        serves=draw(serves),
+        certificate=draw(st.none() | st.just(CERTIFICATE)),
+        force_https=draw(st.booleans()),
+        hsts=draw(st.booleans()),
+    )
+
+
+def blocks(text: str) -> list[str]:
+    """What opens each block, after checking that the text is words and whole blocks, and which variables it has."""
+    opened, directive, depth, at = list[str](), list[str](), 0, 0
+    plain = "".join(line for line in text.splitlines(keepends=True) if not line.lstrip().startswith("#"))
+    while at < len(plain):
+        word = WORD.match(plain, at)
+        assert word is not None, plain[at : at + 40]
+        at = word.end()
+        match word[0]:
+            case "{":
+                opened.append(directive[0])
+                depth += 1
+            case "}":
+                assert not directive
+                depth -= 1
+            case ";":
+                assert directive
+        if word[0] in "{};":
+            directive = []
+        elif word[0].strip():
+            directive.append(word[0])
+        assert depth >= 0
+    assert depth == 0
+    assert set(re.findall(r"\$([a-z_]\w*)", plain)) <= VARIABLES
+    return opened
+
+
+@given(sites())
+def test_any_site_is_rendered_into_whole_blocks_of_its_own(site: SiteServer) -> None:
+    text = render_site(site, FOLDERS, PORTS)
+
+    opened = blocks(text)
+
+    assert set(opened) <= {"server", "location", "upstream"}
+    servers = 1 + len(site.redirects) + (site.certificate is not None and site.force_https)
+    assert opened.count("server") == servers
+    assert text.count("location ^~ /.well-known/acme-challenge/ {") == servers
+    assert ("ssl_certificate" in text) == (site.certificate is not None)
+
+
+@given(st.text(max_size=40), st.sampled_from((Domain, FilePath, SocketPath, RequestPath, RedirectTarget)))
+def test_no_value_can_end_its_string_or_name_a_variable(text: str, kind: Any) -> None:
+    for value in (text, f"/{text}", f"https://a.example/{text}", f"{text}.example.com"):
+        if valid(kind, value):
+            assert not set(value) & set("\"'$;{}\\ \t\r\n\0")
+            assert "\n" not in value
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Domain, "a.example;"),
+        (Domain, "a.example\n"),
+        (Domain, "A.example"),
+        (Domain, "*.example.com"),
+        (Domain, "-a.example"),
+        (Domain, "example"),
+        (Domain, "a..example"),
+        (Domain, "a.example."),
+        (Domain, f"{'a' * 64}.example"),
+        (FilePath, "/srv/../etc"),
+        (FilePath, "/srv/./a"),
+        (FilePath, "/srv/a b"),
+        (FilePath, "srv"),
+        (FilePath, "/srv/$document_root"),
+        (FilePath, '/srv/"'),
+        (FilePath, "/srv/a\n"),
+        (SocketPath, "/" + "a" * 107),
+        (RequestPath, "/a$b"),
+        (RequestPath, '/a"'),
+        (RequestPath, "a"),
+        (RedirectTarget, "//evil.example/"),
+        (RedirectTarget, "javascript:alert(1)"),
+        (RedirectTarget, "https://a.example/$host"),
+        (RedirectTarget, "https://a.example/\r\nSet-Cookie: a=b"),
+    ],
+)
+def test_what_is_not_such_a_value_is_refused(kind: Any, value: str) -> None:
+    assert not valid(kind, value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Domain, "example.com"),
+        (Domain, "xn--bcher-kva.example"),
+        (FilePath, "/var/lib/.svc/a_b-c.d"),
+        (RequestPath, "/Bücher/größe.html"),
+        (RedirectTarget, "/neu?a=b%20c"),
+        (RedirectTarget, "https://[2001:db8::1]:8443/a#b"),
+    ],
+)
+def test_what_people_need_is_accepted(kind: Any, value: str) -> None:
+    assert valid(kind, value)
+
+
+def test_a_document_root_outside_of_the_sites_home_is_refused() -> None:
+    site = SiteServer(number=1001, domain="a.example", serves=StaticRoot(root="/srv/panel/sites/s10010/public"))
+
+    with pytest.raises(ValueError, match="not in the home of s1001"):
+        render_site(site, FOLDERS, PORTS)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"aliases": ("a.example",)}, "named twice"),
+        ({"path_redirects": (PathRedirect(source="/a", target="/b"),) * 2}, "redirected twice"),
+        (
+            {"path_redirects": (PathRedirect(source="/.well-known/acme-challenge/x", target="/b"),)},
+            "certificates depend on it",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused(given: dict[str, object], words: str) -> None:
+    values = {"number": 1, "domain": "a.example", "serves": Suspended(), **given}
+
+    with pytest.raises(ValidationError, match=words):
+        SiteServer.model_validate(values)
+
+
+def test_a_proxy_connects_to_the_checked_addresses_and_resolves_no_name() -> None:
+    addresses = (IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1"))
+    proxy = Proxy(host="backend.example", port=8080, addresses=addresses)
+
+    text = render_site(SiteServer(number=7, domain="a.example", serves=proxy), FOLDERS, PORTS)
+
+    assert "server 192.0.2.1:8080;" in text
+    assert "server [2001:db8::1]:8080;" in text
+    assert "backend.example" not in text
+
+
+def test_a_site_without_certificate_listens_for_http_alone_and_forces_nobody() -> None:
+    site = SiteServer(number=1001, domain="a.example", serves=StaticRoot(root=ROOT), force_https=True)
+
+    text = render_site(site, FOLDERS, PORTS)
+
+    assert "443" not in text
+    assert "https" not in text
+
+
+def test_where_the_kernel_has_no_ipv6_nothing_listens_on_it() -> None:
+    ports = Ports(8080, 8443, ipv6=False)
+    site = SiteServer(number=1001, domain="a.example", serves=StaticRoot(root=ROOT), certificate=CERTIFICATE)
+
+    text = render_site(site, FOLDERS, ports) + render_main(1, FOLDERS, ports, "www-data")
+
+    assert "[::]" not in text
+    assert "listen 8443 ssl http2;" in text
+
+
+def test_another_certificate_at_the_same_place_makes_another_file() -> None:
+    site = SiteServer(number=1001, domain="a.example", serves=StaticRoot(root=ROOT), certificate=CERTIFICATE)
+
+    assert render_site(site, FOLDERS, PORTS, "aa") != render_site(site, FOLDERS, PORTS, "bb")

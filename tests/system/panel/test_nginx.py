@@ -1,0 +1,195 @@
+"""What visitors get of a real nginx while its sites change, and when a change goes wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from svc_actors.host.nginx import PathRedirect, Suspended
+from tests.support.nginx import FIRST, Sites, nginx_sites
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+
+@pytest.fixture
+def nginx() -> Iterator[Sites]:
+    with nginx_sites() as sites:
+        yield sites
+
+
+async def test_a_site_is_served_and_an_unknown_host_is_shown_nothing(nginx: Sites) -> None:
+    refused = await nginx.generations.start([nginx.site(1001)])
+
+    assert refused == {}
+    assert (await nginx.visit("site1001.example")).text == "page of 1001"
+    with pytest.raises(httpx.RemoteProtocolError):
+        await nginx.visit("unknown.example")
+    with pytest.raises(ssl.SSLError):
+        await nginx.shown("site1001.example")
+    with pytest.raises(ssl.SSLError):
+        await nginx.shown("unknown.example")
+
+
+async def test_a_server_without_sites_runs_and_shows_nothing(nginx: Sites) -> None:
+    await nginx.generations.start([])
+
+    with pytest.raises(httpx.RemoteProtocolError):
+        await nginx.visit("unknown.example")
+
+
+async def test_the_certificate_that_is_shown_changes_with_the_sites(nginx: Sites) -> None:
+    first, second = nginx.certificate("first"), nginx.certificate("second")
+    await nginx.generations.start([nginx.site(1001, certificate=first), nginx.site(1002)])
+    before = await nginx.shown("site1001.example")
+
+    await nginx.generations.apply({1001: nginx.site(1001, certificate=second, force_https=True)})
+
+    assert before == ssl.PEM_cert_to_DER_cert(Path(first.chain).read_text())
+    assert await nginx.shown("site1001.example") == ssl.PEM_cert_to_DER_cert(Path(second.chain).read_text())
+    assert (await nginx.visit_tls("site1001.example")).text == "page of 1001"
+    redirected = await nginx.visit("site1001.example", "/a?b=c")
+    assert redirected.status_code == 301
+    assert redirected.headers["Location"] == f"https://site1001.example:{nginx.ports.https}/a?b=c"
+    # The connection is site 1001's, and the host one that has no certificate.
+    with pytest.raises(httpx.RemoteProtocolError):
+        await nginx.visit_tls("site1002.example", name="site1001.example")
+
+
+async def test_a_certificate_renewed_in_its_place_is_taken_up(nginx: Sites) -> None:
+    certificate = nginx.certificate("own")
+    site = nginx.site(1001, certificate=certificate)
+    await nginx.generations.start([site])
+    other = nginx.certificate("other")
+    shutil.copy(other.chain, certificate.chain)
+    shutil.copy(other.key, certificate.key)
+
+    await nginx.generations.apply({1001: site})
+
+    assert await nginx.shown("site1001.example") == ssl.PEM_cert_to_DER_cert(Path(other.chain).read_text())
+
+
+async def test_a_suspended_site_says_so_and_still_answers_challenges(nginx: Sites) -> None:
+    await nginx.generations.start([nginx.site(1001, serves=Suspended(reason="unpaid"))])
+    (nginx.folders.challenges / "token").write_text("token.proof")
+
+    page = await nginx.visit("site1001.example", "/anything")
+
+    assert page.status_code == 503
+    assert "suspended" in page.text
+    assert "unpaid" not in page.text
+    assert page.headers["Content-Type"].startswith("text/html")
+    assert page.headers["Retry-After"] == "3600"
+    challenge = await nginx.visit("site1001.example", "/.well-known/acme-challenge/token")
+    assert (challenge.status_code, challenge.text) == (200, "token.proof")
+    assert (await nginx.visit("not.a.site.example", "/.well-known/acme-challenge/token")).text == "token.proof"
+    assert (await nginx.visit("site1001.example", "/.well-known/acme-challenge/none")).status_code == 404
+
+
+async def test_redirects_lead_where_they_say(nginx: Sites) -> None:
+    site = nginx.site(
+        1001,
+        redirects={"www.site1001.example": "site1001.example"},
+        path_redirects=(
+            PathRedirect(source="/alt", target="/neu", status=302),
+            PathRedirect(source="/blog", target="https://blog.example/", below=True),
+        ),
+    )
+    await nginx.generations.start([site])
+
+    async def target(host: str, path: str) -> tuple[int, str]:
+        answer = await nginx.visit(host, path)
+        return answer.status_code, answer.headers["Location"]
+
+    assert await target("www.site1001.example", "/a?b=c") == (
+        301,
+        f"http://site1001.example:{nginx.ports.http}/a?b=c",
+    )
+    assert await target("site1001.example", "/alt?x=1") == (302, "/neu?x=1")
+    assert await target("site1001.example", "/blog/2026/post") == (301, "https://blog.example/")
+
+
+async def test_what_begins_with_a_dot_is_not_served(nginx: Sites) -> None:
+    site = nginx.site(1001)
+    root = nginx.folders.sites / "s1001" / "public"
+    (root / ".git").mkdir()
+    (root / ".git" / "config").write_text("secret")
+    (root / ".env").write_text("secret")
+    (root / ".well-known").mkdir()
+    (root / ".well-known" / "security.txt").write_text("contact")
+    await nginx.generations.start([site])
+
+    answers = [(await nginx.visit(site.domain, path)).status_code for path in ("/.env", "/.git/config", "/.git/")]
+
+    assert answers == [404, 404, 404]
+    assert (await nginx.visit(site.domain, "/.well-known/security.txt")).text == "contact"
+
+
+async def test_a_link_to_another_sites_file_is_not_followed(nginx: Sites) -> None:
+    mine, other = nginx.site(1001), nginx.site(1002)
+    home, victim = nginx.folders.sites / "s1001", nginx.folders.sites / "s1002"
+    (home / "public" / "own.txt").write_text("mine")
+    (home / "public" / "inner").symlink_to("own.txt")
+    (home / "public" / "stolen").symlink_to(victim / "public" / "index.html")
+    (home / "public" / "folder").symlink_to(victim / "public")
+    for folder, account in ((home, 61001), (victim, 61002)):
+        for path in (folder, *folder.rglob("*")):
+            os.lchown(path, account, account)
+    await nginx.generations.start([mine, other])
+
+    assert (await nginx.visit(mine.domain, "/inner")).text == "mine"
+    assert (await nginx.visit(mine.domain, "/stolen")).status_code == 404
+    assert (await nginx.visit(mine.domain, "/folder/index.html")).status_code == 404
+
+    # The document root itself is the account's to replace.
+    (home / "public").rename(home / "before")
+    (home / "public").symlink_to(victim / "public")
+    os.lchown(home / "public", 61001, 61001)
+    assert (await nginx.visit(mine.domain, "/index.html")).status_code == 404
+    assert (await nginx.visit(other.domain, "/index.html")).text == "page of 1002"
+
+
+async def test_each_site_has_logs_of_its_own(nginx: Sites) -> None:
+    await nginx.generations.start([nginx.site(1001), nginx.site(1002)])
+
+    await nginx.visit("site1001.example", "/only-here")
+
+    logs = nginx.folders.site_logs
+    assert "/only-here" in (logs / "s1001" / "access.log").read_text()
+    assert "/only-here" not in (logs / "s1002" / "access.log").read_text()
+    assert (logs / "s1001").stat().st_mode & 0o777 == 0o750
+
+
+async def test_a_start_that_changes_nothing_reloads_nothing(nginx: Sites) -> None:
+    sites = nginx.sites(3)
+    await nginx.generations.start(sites)
+    master = nginx.master
+
+    await nginx.again().start(sites)
+
+    assert (nginx.launcher.reloads, nginx.master) == (0, master)
+
+    await nginx.again().start([*sites[:2], nginx.site(1010)])
+
+    assert (nginx.launcher.reloads, nginx.master) == (1, master)
+    assert (await nginx.visit("site1010.example")).text == "page of 1010"
+    with pytest.raises(httpx.RemoteProtocolError):
+        await nginx.visit(sites[2].domain)
+
+
+async def test_five_generations_are_kept_and_share_the_files_that_did_not_change(nginx: Sites) -> None:
+    sites = nginx.sites(2)
+    await nginx.generations.start(sites)
+
+    for turn in range(6):
+        await nginx.generations.apply({1001: nginx.site(1001, aliases=(f"alias{turn}.example",))})
+
+    folder = nginx.folders.nginx / "generations"
+    assert sorted(int(each.name) for each in folder.iterdir()) == [3, 4, 5, 6, 7]
+    assert len({(folder / str(each) / "sites" / "s1002.conf").stat().st_ino for each in (3, 5, 7)}) == 1
+    assert FIRST == 1001
