@@ -11,6 +11,7 @@ from svc.panel.realm import REALM
 from svc.registry.principal import Role
 from svc.registry.realm import Realm
 from svc_actors.mail import Outbox
+from svc_actors.panel.jobs import Jobs
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog, Transaction
@@ -25,6 +26,7 @@ class Panel:
     sealer: Sealer
     passwords: Passwords
     outbox: Outbox
+    jobs: Jobs
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

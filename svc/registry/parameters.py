@@ -20,6 +20,7 @@ from svc.registry.problems import UNKNOWN_FIELD, explained
 from svc_actors.errors import invalid, wrong_field
 
 MAX_DEPTH = 32
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 
 
@@ -46,6 +47,7 @@ class ParameterReader:
         self.in_path = path_parameters(operation.route.path)
         self.in_query = operation.route.method is Method.GET
         self.others = tuple(name for name in fields if name not in self.in_path)
+        self._numbers = frozenset(name for name in self.in_path if fields[name].annotation is int)
         self._repeated = frozenset(name for name in self.others if _is_list(fields[name].annotation))
         self._model = operation.request
         self._adapter: TypeAdapter[Any] = TypeAdapter(operation.request)
@@ -69,7 +71,12 @@ class ParameterReader:
             if not members and not self.in_path:
                 return self._adapter.validate_python({})
             _refuse_nul(parameters.path.items())
-            return self._adapter.validate_json(to_json({**members, **parameters.path}), strict=True)
+            # A number in the path is text all the same, which strict reading would refuse beside a body.
+            path = {
+                name: int(value) if name in self._numbers and _WHOLE.fullmatch(value) else value
+                for name, value in parameters.path.items()
+            }
+            return self._adapter.validate_json(to_json({**members, **path}), strict=True)
         except ValidationError as error:
             raise explained(error, self._model) from None
 

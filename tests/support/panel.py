@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,11 +107,14 @@ class PanelHarness:
 
 
 @asynccontextmanager
-async def open_panel(database: Database, folder: Path, host: Host | None = None) -> AsyncIterator[PanelHarness]:
-    """A panel whose data folder is `folder`."""
+async def open_panel(
+    database: Database, folder: Path, host: Host | None = None, *, work: Mapping[str, object] | None = None
+) -> AsyncIterator[PanelHarness]:
+    """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
     config = PanelConfig(data_dir=folder, public_host="panel.test", socket=folder / "core.sock")
     host = host or Host(RecordedLauncher())
-    async with open_services(config, database, host, sealer=Sealer(bytes(32)), passwords=CheapPasswords()) as services:
+    services_of = open_services(config, database, host, sealer=Sealer(bytes(32)), passwords=CheapPasswords(), work=work)
+    async with services_of as services:
         authentication = Authentication(database, REALM)
         app = create_app(panel_registry(), services, authenticator=authentication, origins=config.origins)
         world = PanelHarness(app, services, host)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from svc.panel.config import PanelConfig
 from svc.panel.services import Panel
 from svc_actors.host.launcher import Launcher
 from svc_actors.mail import Outbox
+from svc_actors.panel.jobs import Jobs
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import LANE, Database, EventLog, keep_running
@@ -31,9 +32,15 @@ class Host:
 
 @asynccontextmanager
 async def open_services(
-    config: PanelConfig, database: Database, host: Host, *, sealer: Sealer, passwords: Passwords | None = None
+    config: PanelConfig,
+    database: Database,
+    host: Host,
+    *,
+    sealer: Sealer,
+    passwords: Passwords | None = None,
+    work: Mapping[str, object] | None = None,
 ) -> AsyncIterator[Panel]:
-    """What operations use, running. No listener."""
+    """What operations use, running. No listener. `work` is that of further kinds of jobs."""
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
     events = EventLog(database, alert=loop_alerts.notice)
     async with (
@@ -43,6 +50,11 @@ async def open_services(
         await nursery.start(events.run)
         nursery.start_soon(keep_running, "alerts of actors", alerts.run, loop_alerts.notice)
         nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
+        jobs = Jobs(database, actors, alert=loop_alerts.notice)
+        for kind, done_by in (work or {}).items():
+            jobs.handle(kind, done_by)
+        # All work is known from here on: what was queued before a restart begins now.
+        await nursery.start(jobs.run)
         try:
             yield Panel(
                 config=config,
@@ -52,8 +64,10 @@ async def open_services(
                 sealer=sealer,
                 passwords=passwords or Passwords(),
                 outbox=Outbox(sealer, config.mail, config.public_url),
+                jobs=jobs,
             )
         finally:
-            with trio.CancelScope(shield=True, relative_deadline=DRAIN_SECONDS + 5):
+            with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):
+                await jobs.drain(DRAIN_SECONDS)
                 await actors.drain(DRAIN_SECONDS)
             nursery.cancel_scope.cancel()

@@ -1,0 +1,166 @@
+"""Programs that the core runs to their end, and that never outlive it.
+
+Each runs under a tether (`svc_actors.host.tether`), which ends it with all of its descendants when it is cancelled and
+when the core dies, however that happens. Should the tether be killed as well, the next core finds what is left by a
+variable of its environment (`end_marked`).
+
+A program is given an argument list, never a shell, and an environment that is stated, not the core's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.host import tether
+
+STOP_SECONDS: Final = 5.0
+"""Between SIGTERM and SIGKILL."""
+KILL_SECONDS: Final = 10.0
+"""How long the kernel may take to end what was killed."""
+ENVIRONMENT: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+_LOOK: Final = 0.02
+_CHUNK: Final = 65_536
+_LONGEST_LINE: Final = 16_384
+"""Of a program that writes no line breaks, so much is a line."""
+
+
+class LeftBehindError(Exception):
+    """Processes were killed and are there still."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """`command` is the program and its arguments. `environment` is added to a PATH and a UTF-8 locale. `stdin` is the
+    file that it reads, the empty one by default."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    stdin: Path | None = None
+
+
+async def run_program(program: Program, take: Callable[[list[str]], Awaitable[None]]) -> int:
+    """Run it to its end. `take` is given what it writes to its output and its errors, in lines, several at a time.
+
+    Returns its exit status, or 128 and the number of the signal that ended it; 127 where it cannot be run, which its
+    last line says. When this is cancelled, or `take` raises, the program is gone before it is left.
+    """
+    end, line = os.pipe()
+    try:
+        process = await _start(program, end)
+    except BaseException:
+        os.close(line)
+        raise
+    finally:
+        os.close(end)
+    try:
+        assert process.stdout is not None
+        async for lines in _lines(process.stdout):
+            await take(lines)
+        return await process.wait()
+    finally:
+        with trio.CancelScope(shield=True):
+            try:
+                await _stop(process, line)
+            finally:
+                os.close(line)
+            with trio.move_on_after(KILL_SECONDS):
+                await process.wait()
+            assert process.stdout is not None
+            await process.stdout.aclose()
+
+
+async def end_marked(variable: str, prefix: str) -> int:
+    """Kill every process whose environment has `variable` with a value that begins so; how many there were. Returns
+    when none is there any more. Raises LeftBehindError when they do not end."""
+    return await trio.to_thread.run_sync(partial(_end_marked, f"{variable}={prefix}".encode()))
+
+
+async def _start(program: Program, end: int) -> trio.Process:
+    stdin = await trio.to_thread.run_sync(os.open, program.stdin or os.devnull, os.O_RDONLY)
+    try:
+        return await trio.lowlevel.open_process(
+            [sys.executable, "-I", "-S", tether.__file__, str(end), *program.command],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**ENVIRONMENT, **program.environment},
+            cwd=program.folder,
+            start_new_session=True,
+            pass_fds=(end,),
+        )
+    finally:
+        os.close(stdin)
+
+
+async def _stop(process: trio.Process, line: int) -> None:
+    """Ask it to stop, and wait a little. What is left is killed when the line is closed."""
+    if process.poll() is not None:
+        return
+    os.write(line, b"\0")
+    with trio.move_on_after(STOP_SECONDS):
+        await process.wait()
+
+
+async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[list[str]]:
+    rest = b""
+    while chunk := await stream.receive_some(_CHUNK):
+        *whole, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            whole, rest = [*whole, rest], b""
+        if whole:
+            yield [_text(line) for line in whole]
+    if rest:
+        yield [_text(rest)]
+
+
+def _text(line: bytes) -> str:
+    # A progress bar writes itself over and over: what stands there at last counts.
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+
+
+def _end_marked(mark: bytes) -> int:
+    killed: set[int] = set()
+    until = time.monotonic() + KILL_SECONDS
+    while True:
+        found = [pid for pid in _pids() if _kill_if_marked(pid, mark)]
+        if not found:
+            return len(killed)
+        killed.update(found)
+        if time.monotonic() > until:
+            raise LeftBehindError(f"The processes {found} of jobs of an earlier core do not end.")
+        time.sleep(_LOOK)
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _kill_if_marked(pid: int, mark: bytes) -> bool:
+    """Whether it was there and marked. Opened before it is looked at, so that it is not another that has its number."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        # Of a process that has ended and was not waited for, the environment is empty.
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if not any(variable.startswith(mark) for variable in variables):
+            return False
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    except OSError:
+        return False  # It has ended meanwhile, or is another user's: a job's would be ours.
+    finally:
+        os.close(process)
+    return True

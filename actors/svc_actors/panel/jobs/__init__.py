@@ -1,0 +1,38 @@
+"""Jobs: slow work in steps, a few at a time, which ends with the core that runs it (docs/jobs.md)."""
+
+from svc_actors.panel.jobs.jobs import Jobs
+from svc_actors.panel.jobs.queue import JobQueue
+from svc_actors.panel.jobs.records import (
+    INTERRUPTED,
+    Job,
+    JobClass,
+    JobError,
+    JobStatus,
+    Line,
+    NewJob,
+    Step,
+    enqueue,
+    get_job,
+    read_lines,
+    steps_of,
+)
+from svc_actors.panel.jobs.run import JobRun, ProgramFailed
+
+__all__ = [
+    "INTERRUPTED",
+    "Job",
+    "JobClass",
+    "JobError",
+    "JobQueue",
+    "JobRun",
+    "JobStatus",
+    "Jobs",
+    "Line",
+    "NewJob",
+    "ProgramFailed",
+    "Step",
+    "enqueue",
+    "get_job",
+    "read_lines",
+    "steps_of",
+]

@@ -1,0 +1,291 @@
+"""The work of jobs: known by kind, hosted from their beginning to their end.
+
+A job is not resumed. When the core ends, however it does, what was running is failed by the next one with `interrupted:
+core restarted`, and its programs are gone by then; what was queued runs.
+
+Invariants:
+- the end of a job, what it means for what the job is about (`ended` of the work) and the webhook of its failure are one
+  transaction, however it ends;
+- an end is stored once, as long as the database may be away; until then its slot is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, runtime_checkable
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.host.programs import LeftBehindError, end_marked
+from svc_actors.panel.jobs.queue import JobQueue
+from svc_actors.panel.jobs.records import (
+    CHANNEL,
+    INTERRUPTED,
+    Job,
+    JobClass,
+    JobError,
+    JobStatus,
+    Step,
+    end_job,
+    get_job,
+    next_step,
+    running_jobs,
+)
+from svc_actors.panel.jobs.run import MARK, JobRun
+from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
+from svc_actors.runtime import ActorSystem
+from svc_actors.store import Caller, Database, LoopAlert, Transaction, keep_running
+
+LONGEST_SECONDS: Final = 6 * 3600.0
+"""What a job may take that says nothing else."""
+SWEEP: Final = 15.0
+"""Seconds after which a queue looks by itself whether it has something to begin."""
+
+log = structlog.get_logger(__name__)
+
+StepWork = Callable[[JobRun], Awaitable[None]]
+
+
+@runtime_checkable
+class Ends(Protocol):
+    """Work that has a method `ended` writes with it what the end of a job means, in the transaction of the end: also
+    of a job that was cancelled before it began, or that a restart interrupted. It only writes."""
+
+    async def ended(self, tx: Transaction, job: Job) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Kind:
+    work: object
+    seconds: float
+    irrevocable: str | None
+
+
+class Jobs:
+    """One a process, run under the composer's nursery once all work is known."""
+
+    def __init__(self, database: Database, actors: ActorSystem, *, alert: LoopAlert | None = None) -> None:
+        self.choosing = trio.Lock()
+        self._database = database
+        self._actors = actors
+        self._alert = alert
+        self._kinds: dict[str, _Kind] = {}
+        self._hosted: dict[int, JobRun] = {}
+        self._watchers: dict[int, set[trio.Event]] = {}
+        self._woken = {job_class: trio.Event() for job_class in JobClass}
+        self._emptied = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._context = copy_context()
+        self._draining = False
+        self._installation = UUID(int=0)
+        actors.register(JobQueue, lambda key: JobQueue(JobClass(key), database, self))
+
+    def handle(
+        self, kind: str, work: object, *, seconds: float = LONGEST_SECONDS, irrevocable: str | None = None
+    ) -> None:
+        """Say how jobs of this kind are done: each step by the method of `work` that has its name, given a `JobRun`.
+
+        A step fails by raising ServiceError. The whole job may take so many `seconds`. `irrevocable` says why such a
+        job cannot be cancelled. See `Ends` for what its end may mean.
+        """
+        if kind in self._kinds:
+            raise ValueError(f"jobs of the kind {kind} have their work already")
+        self._kinds[kind] = _Kind(work, seconds, irrevocable)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Fail what an earlier core left running, then serve the queues until cancelled."""
+        self._installation = await self._database.fetchval("SELECT install_id FROM panel_installation")
+        await self._fail_interrupted()
+        async with trio.open_nursery() as nursery:
+            self._nursery, self._context = nursery, copy_context()
+            with self._database.announcements.listener(CHANNEL, self._wake):
+                for job_class in JobClass:
+                    serve = partial(self._serve, job_class)
+                    nursery.start_soon(keep_running, f"jobs of the class {job_class}", serve, self._alert)
+                task_status.started()
+                await trio.sleep_forever()
+
+    async def drain(self, deadline: float) -> None:
+        """Shut down: begin nothing more, and let what runs end for at most `deadline` seconds. What does not is left
+        to the next start, which fails it."""
+        self._draining = True
+        with trio.move_on_after(deadline):
+            while self._hosted:
+                self._emptied = trio.Event()
+                await self._emptied.wait()
+
+    async def cancel(self, caller: Caller, job_id: int) -> Job | None:
+        """See `JobQueue.cancel`. None where there is no such job."""
+        job = await get_job(self._database, job_id)
+        if job is None:
+            return None
+        return await self._actors.ref(JobQueue, job.job_class).ask(JobQueue.cancel, caller, job_id)
+
+    @contextmanager
+    def watching(self, job_id: int) -> Iterator[Callable[[], Awaitable[None]]]:
+        """Wait, by the function that is given, until something of the job may have changed since it was last called, or
+        since the block was entered: its state, or its log."""
+        watchers = self._watchers.setdefault(job_id, set())
+        watcher = trio.Event()
+        watchers.add(watcher)
+
+        async def changed() -> None:
+            nonlocal watcher
+            await watcher.wait()
+            watchers.discard(watcher)
+            watcher = trio.Event()
+            watchers.add(watcher)
+
+        try:
+            yield changed
+        finally:
+            watchers.discard(watcher)
+            if not watchers:
+                self._watchers.pop(job_id, None)
+
+    def changed(self, job_id: int) -> None:
+        """Something of the job was committed."""
+        for watcher in self._watchers.get(job_id, ()):
+            watcher.set()
+
+    def hosts(self, job_id: int) -> bool:
+        return job_id in self._hosted
+
+    def host(self, job: Job, steps: Sequence[Step]) -> None:
+        """Begin the work of a job that is running in the database."""
+        assert self._nursery is not None
+        self._hosted[job.id] = run = JobRun(job, steps, self._database, self.changed, self._installation)
+        # Begun from an actor's handler, the work is not that handler's.
+        self._context.run(partial(self._nursery.start_soon, self._host, run, name=f"job {job.id} {job.kind}"))
+        self.changed(job.id)
+
+    def stop(self, job_id: int) -> None:
+        run = self._hosted.get(job_id)
+        if run is not None:
+            run.cancel_requested = True
+            run.scope.cancel()
+
+    def irrevocable(self, kind: str) -> str | None:
+        found = self._kinds.get(kind)
+        return found.irrevocable if found is not None else None
+
+    async def end(self, tx: Transaction, job_id: int, status: JobStatus, error: JobError | None = None) -> Job | None:
+        """Write the end of an open job and what it means. None when it had ended."""
+        job = await end_job(tx, job_id, status, error)
+        if job is None:
+            return None
+        if job.error is not None:
+            # Not the error's words: they may be what a program of the customer's said.
+            data = {
+                "kind": job.kind,
+                "code": job.error.code.value,
+                "site_id": str(job.site_id) if job.site_id else None,
+            }
+            await emit(tx, WebhookEvent.JOB_FAILED, subject=Subject("job", str(job.id), job.title), data=data)
+        kind = self._kinds.get(job.kind)
+        if kind is not None and isinstance(kind.work, Ends):
+            try:
+                async with tx.savepoint():
+                    await kind.work.ended(tx, job)
+            except Exception as error:
+                if isinstance(error, ServiceError) and error.code is ErrorCode.UNAVAILABLE:
+                    raise  # The database's: the whole transaction is tried again.
+                log.exception("job.end_crashed", job_id=job.id, kind=job.kind)
+        return job
+
+    async def _fail_interrupted(self) -> None:
+        """Nothing of an earlier core's jobs is at work when they are called failed, nor when the next ones begin."""
+        try:
+            ended = await end_marked(MARK, f"{self._installation}/")
+        except LeftBehindError as error:
+            log.error("job.programs_left", error=str(error))
+        else:
+            if ended:
+                log.warning("job.programs_ended", processes=ended)
+        for job in await running_jobs(self._database):
+            await self._database.transact(partial(self.end, job_id=job.id, status=JobStatus.FAILED, error=INTERRUPTED))
+            log.warning("job.interrupted", job_id=job.id, kind=job.kind)
+
+    def _wake(self, job_class: str) -> None:
+        self._woken[JobClass(job_class)].set()
+
+    async def _serve(self, job_class: JobClass) -> None:
+        queue = self._actors.ref(JobQueue, job_class.value)
+        while not self._draining:
+            woken = self._woken[job_class] = trio.Event()
+            await queue.ask(JobQueue.begin_next)
+            with trio.move_on_after(SWEEP):
+                await woken.wait()
+        await trio.sleep_forever()
+
+    async def _host(self, run: JobRun) -> None:
+        began = trio.current_time()
+        status, error = await self._work(run)
+        try:
+            await run.transact(partial(self.end, job_id=run.id, status=status, error=error))
+        except Exception:
+            # A defect. The job stays hosted, and so is not begun again; the next core fails it.
+            log.exception("job.end_not_stored", job_id=run.id, kind=run.job.kind)
+            return
+        log.info(
+            "job.ended",
+            job_id=run.id,
+            kind=run.job.kind,
+            status=status.value,
+            error_code=error.code.value if error is not None else None,
+            seconds=round(trio.current_time() - began, 3),
+        )
+        del self._hosted[run.id]
+        self.changed(run.id)
+        for woken in self._woken.values():  # Another class may have been waiting for the site.
+            woken.set()
+        if not self._hosted:
+            self._emptied.set()
+
+    async def _work(self, run: JobRun) -> tuple[JobStatus, JobError | None]:
+        """Do the steps one after the other; how the job ends."""
+        kind = self._kinds.get(run.job.kind)
+        if kind is None:
+            return _failed(f"This version of the service does not know how to do {run.job.kind}.")
+        with trio.move_on_after(kind.seconds) as deadline, run.scope:
+            try:
+                for step in run.steps:
+                    run.step = step
+                    work: StepWork | None = getattr(kind.work, step.name, None)
+                    if work is None:
+                        return _failed(f"This version of the service does not know the step {step.name}.")
+                    await work(run)
+                    if step is not run.steps[-1]:
+                        done = partial(next_step, job_id=run.id, position=step.position, progress=run.part_done(100))
+                        await run.transact(done)
+                        self.changed(run.id)
+                return JobStatus.SUCCEEDED, None
+            except Exception as error:
+                cause = _only(error)
+                if isinstance(cause, ServiceError):
+                    return JobStatus.FAILED, JobError.of(cause)
+                log.exception("job.crashed", job_id=run.id, kind=run.job.kind, step=run.step.name)
+                return _failed("The service failed while doing this.", "Tell its administrator: its log says why.")
+        if deadline.cancelled_caught and not run.cancel_requested:
+            hours = kind.seconds / 3600
+            message = f"The job took longer than {hours:.1f} hours and was stopped."
+            return JobStatus.FAILED, JobError(ErrorCode.UNAVAILABLE, message)
+        return JobStatus.CANCELLED, None
+
+
+def _failed(message: str, hint: str | None = None) -> tuple[JobStatus, JobError]:
+    return JobStatus.FAILED, JobError(ErrorCode.INTERNAL, message, hint)
+
+
+def _only(error: Exception) -> Exception:
+    """The one failure in a nursery's group of them, else the group."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,168 @@
+"""Which jobs run: one queue for each class, with the slots of that class.
+
+Turns. The jobs of a site, or of a person where a job is of no site, are a flow, served in the order in which they were
+queued. A free slot goes to the person of whom the fewest jobs are running, then to the one, and of theirs to the flow,
+who was served longest ago. So a hundred jobs of one site keep nobody else waiting for longer than one job takes.
+
+Invariants:
+- a class never has more jobs running than it has slots;
+- never two jobs of one site run at the same time, whatever their classes;
+- a job that is running in the database is hosted by this process: it was failed at the start otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+import trio
+
+from svc_actors.errors import conflict, not_found
+from svc_actors.panel.jobs.records import (
+    Job,
+    JobClass,
+    JobError,
+    JobStatus,
+    Step,
+    begin_job,
+    lock_job,
+    running_jobs,
+    steps_of,
+    write_lines,
+)
+from svc_actors.runtime import Actor
+from svc_actors.store import Caller, Database, Queryable, Target, Transaction, audit
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The first of a flow. Turns are places in the order in which jobs were begun, 0 for never."""
+
+    id: int
+    site_id: UUID | None
+    owner_id: UUID | None
+    owner_turn: int
+    flow_turn: int
+
+
+@dataclass(frozen=True)
+class Running:
+    job_class: JobClass
+    site_id: UUID | None
+    owner_id: UUID | None
+
+
+def pick(job_class: JobClass, waiting: Sequence[Waiting], running: Sequence[Running]) -> list[int]:
+    """Which of the waiting begin now, in this order."""
+    busy = {job.site_id for job in running if job.site_id is not None}
+    held = Counter(job.owner_id for job in running if job.job_class is job_class)
+    left = list(waiting)
+    begin: list[int] = []
+    while held.total() < job_class.slots and (free := [job for job in left if job.site_id not in busy]):
+        chosen = min(free, key=lambda job: (held[job.owner_id], job.owner_turn, job.flow_turn, job.id))
+        begin.append(chosen.id)
+        left.remove(chosen)
+        held[chosen.owner_id] += 1
+        if chosen.site_id is not None:
+            busy.add(chosen.site_id)
+    return begin
+
+
+class Hosting(Protocol):
+    """What the queues need of whoever runs the jobs."""
+
+    choosing: trio.Lock
+    """Held from looking at what runs until what begins is hosted: a site is given to one class."""
+
+    def hosts(self, job_id: int) -> bool: ...
+
+    def host(self, job: Job, steps: Sequence[Step]) -> None: ...
+
+    def stop(self, job_id: int) -> None: ...
+
+    def irrevocable(self, kind: str) -> str | None: ...
+
+    async def end(
+        self, tx: Transaction, job_id: int, status: JobStatus, error: JobError | None = None
+    ) -> Job | None: ...
+
+    def changed(self, job_id: int) -> None: ...
+
+
+class JobQueue(Actor):
+    """The queue of the class that is its key."""
+
+    def __init__(self, job_class: JobClass, database: Database, hosting: Hosting) -> None:
+        self._class = job_class
+        self._database = database
+        self._hosting = hosting
+
+    async def begin_next(self) -> None:
+        """Give free slots to jobs that wait."""
+        async with self._hosting.choosing:
+            for job, steps in await self._database.transact(self._begin):
+                self._hosting.host(job, steps)
+
+    async def cancel(self, caller: Caller, job_id: int) -> Job:
+        """End a queued job, or have the work of a running one stopped: it ends once that has given up.
+
+        Raises not_found; conflict when it has ended, or when its kind cannot be taken back.
+        """
+
+        async def decide(tx: Transaction) -> Job:
+            job = await lock_job(tx, job_id)
+            if job is None:
+                raise not_found("There is no such job.")
+            if not job.status.open:
+                raise conflict(f"The job has ended already: {job.status.value}.")
+            if (why := self._hosting.irrevocable(job.kind)) is not None:
+                raise conflict(why)
+            await audit.record(tx, caller, Target("job", str(job_id), job.title, job.owner_id))
+            await write_lines(tx, job_id, None, [f"Cancellation asked for by {caller.actor}."])
+            if job.status is JobStatus.QUEUED:
+                job = await self._hosting.end(tx, job_id, JobStatus.CANCELLED) or job
+            return job
+
+        job = await self._database.transact(decide)
+        self._hosting.stop(job_id)
+        self._hosting.changed(job_id)
+        return job
+
+    async def _begin(self, tx: Transaction) -> list[tuple[Job, list[Step]]]:
+        running = await running_jobs(tx)
+        # Begun by a transaction whose answer was lost with its connection.
+        begun = [job for job in running if job.job_class is self._class and not self._hosting.hosts(job.id)]
+        held = [Running(job.job_class, job.site_id, job.owner_id) for job in running]
+        for job_id in pick(self._class, await _waiting(tx, self._class), held):
+            job = await begin_job(tx, job_id)
+            if job is not None:
+                begun.append(job)
+        steps = await steps_of(tx, [job.id for job in begun]) if begun else {}
+        return [(job, steps[job.id]) for job in begun]
+
+
+async def _waiting(queryable: Queryable, job_class: JobClass) -> list[Waiting]:
+    """The first of each flow. Found by a step from flow to flow in the index, so that this costs what there are flows,
+    and not jobs."""
+    rows = await queryable.fetch(
+        """WITH RECURSIVE heads AS (
+               (SELECT id, flow, site_id, owner_id, tenant FROM jobs
+                WHERE class = $1 AND status = 'queued' ORDER BY flow, id LIMIT 1)
+               UNION ALL
+               SELECT following.* FROM heads, LATERAL (
+                   SELECT id, flow, site_id, owner_id, tenant FROM jobs
+                   WHERE class = $1 AND status = 'queued' AND flow > heads.flow ORDER BY flow, id LIMIT 1
+               ) AS following
+           )
+           SELECT id, site_id, owner_id,
+                  coalesce((SELECT max(turn) FROM jobs
+                            WHERE class = $1 AND flow = heads.flow AND turn IS NOT NULL), 0) AS flow_turn,
+                  coalesce((SELECT max(turn) FROM jobs
+                            WHERE class = $1 AND tenant = heads.tenant AND turn IS NOT NULL), 0) AS owner_turn
+           FROM heads""",
+        job_class.value,
+    )
+    return [Waiting(row["id"], row["site_id"], row["owner_id"], row["owner_turn"], row["flow_turn"]) for row in rows]

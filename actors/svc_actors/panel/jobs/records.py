@@ -1,0 +1,352 @@
+"""Jobs as they are stored: a row for each, its steps, and the lines of its log.
+
+Invariants:
+- a job is written with all of its steps, in the transaction of the change that it is for;
+- queued -> running -> succeeded, failed or cancelled; queued may be cancelled; an ended job never changes again;
+- while a job is running exactly one of its steps is, those before it have succeeded and those behind it are queued;
+- when it fails the running step fails with the same error, and every later one is recorded as cancelled;
+- the numbers of its lines are 1, 2, 3, ... without a gap, in the order of commits: they are given under the lock of the
+  job's row, so who polls with `after` never misses a line and never reads one twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.panel.event_kinds import PanelEvent
+from svc_actors.store import NewEvent, Queryable, Record, Transaction, events
+
+CHANNEL: Final = "panel_jobs"
+"""Is announced the class of a job that was queued."""
+LONGEST_LINE: Final = 4000
+_STEP: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+class JobStatus(StrEnum):
+    """Of a job and of a step (hosting-panel-api.md, Job)."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def open(self) -> bool:
+        return self in (JobStatus.QUEUED, JobStatus.RUNNING)
+
+
+class JobClass(StrEnum):
+    """What takes slots from each other."""
+
+    BACKUPS = "backups"
+    MIGRATIONS = "migrations"
+    SYSTEM = "system"
+    SITES = "sites"
+
+    @property
+    def slots(self) -> int:
+        """How many run at a time (hosting-panel-api.md, Limits)."""
+        return 3 if self is JobClass.SITES else 1
+
+
+@dataclass(frozen=True)
+class JobError:
+    code: ErrorCode
+    message: str
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, error: ServiceError) -> JobError:
+        return cls(error.code, error.message, error.hint)
+
+
+INTERRUPTED: Final = JobError(
+    ErrorCode.UNAVAILABLE, "interrupted: core restarted", "See what the log says was done, and start it again."
+)
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """`steps` are the names of the methods of its work, in order: `remove_files`. `parameters` is what the work is
+    told: JSON, and never a secret. `site_id` is required of the class `sites`; `owner_id` is the person whose it is."""
+
+    kind: str
+    title: str
+    job_class: JobClass
+    steps: tuple[str, ...]
+    site_id: UUID | None = None
+    owner_id: UUID | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.steps or not all(_STEP.fullmatch(step) for step in self.steps):
+            raise ValueError(f"{self.kind}: steps are one or more names of methods, not {self.steps}")
+        if self.job_class is JobClass.SITES and self.site_id is None:
+            raise ValueError(f"{self.kind}: a job of the class sites is of a site")
+
+
+@dataclass(frozen=True)
+class Job:
+    id: int
+    kind: str
+    title: str
+    job_class: JobClass
+    status: JobStatus
+    progress: int
+    site_id: UUID | None
+    owner_id: UUID | None
+    parameters: Mapping[str, Any]
+    error: JobError | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """Positions are 1, 2, 3, ...; the name is that of the method that does it."""
+
+    job_id: int
+    position: int
+    name: str
+    status: JobStatus
+    error: JobError | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+    @property
+    def title(self) -> str:
+        return self.name.replace("_", " ").capitalize()
+
+
+@dataclass(frozen=True)
+class Line:
+    """`step` is the position of the step that it is from; None of one that no step wrote."""
+
+    seq: int
+    at: datetime
+    step: int | None
+    message: str
+
+
+async def enqueue(tx: Transaction, new: NewJob) -> Job:
+    """Write a queued job with its steps and its event. It begins after the commit, once there is a slot for it."""
+    row = await tx.fetchone(
+        """WITH job AS (
+               INSERT INTO jobs (kind, title, class, site_id, owner_id, parameters)
+               VALUES ($1, $2, $3, $4, $5, $6) RETURNING *
+           ), steps AS (
+               INSERT INTO job_steps (job_id, position, name)
+               SELECT job.id, step.position, step.name
+               FROM job, unnest($7::text[]) WITH ORDINALITY AS step (name, position)
+           )
+           SELECT * FROM job""",
+        new.kind,
+        new.title,
+        new.job_class.value,
+        new.site_id,
+        new.owner_id,
+        dict(new.parameters),
+        list(new.steps),
+    )
+    job = as_job(row)
+    await announce(tx, job)
+    tx.announce(CHANNEL, job.job_class.value)
+    return job
+
+
+async def begin_job(tx: Transaction, job_id: int) -> Job | None:
+    """Mark a queued job and its first step as running. None when it is queued no more."""
+    row = await tx.fetchrow(
+        """WITH job AS (
+               UPDATE jobs SET status = 'running', started_at = now(), turn = nextval('job_turns')
+               WHERE id = $1 AND status = 'queued' RETURNING *
+           ), step AS (
+               UPDATE job_steps SET status = 'running', started_at = now()
+               FROM job WHERE job_id = job.id AND position = 1
+           )
+           SELECT * FROM job""",
+        job_id,
+    )
+    return await _announced(tx, row)
+
+
+async def next_step(tx: Transaction, job_id: int, position: int, progress: int) -> Job | None:
+    """The step at `position` has succeeded, and the one behind it is running. Repeating it changes nothing."""
+    row = await tx.fetchrow(
+        """WITH steps AS (
+               UPDATE job_steps
+               SET status = CASE WHEN position = $2 THEN 'succeeded' ELSE 'running' END,
+                   ended_at = CASE WHEN position = $2 THEN now() END,
+                   started_at = CASE WHEN position = $2 THEN started_at ELSE now() END
+               WHERE job_id = $1 AND (position, status) IN (($2, 'running'), ($2 + 1, 'queued'))
+           )
+           UPDATE jobs SET progress = greatest(progress, $3) WHERE id = $1 AND status = 'running' RETURNING *""",
+        job_id,
+        position,
+        progress,
+    )
+    return await _announced(tx, row)
+
+
+async def set_progress(tx: Transaction, job_id: int, progress: int) -> Job | None:
+    """Never backwards; nothing is told when nothing changes."""
+    row = await tx.fetchrow(
+        "UPDATE jobs SET progress = $2 WHERE id = $1 AND status = 'running' AND progress < $2 RETURNING *",
+        job_id,
+        progress,
+    )
+    return await _announced(tx, row)
+
+
+async def end_job(tx: Transaction, job_id: int, status: JobStatus, error: JobError | None = None) -> Job | None:
+    """Write the end of an open job, of its running step and of those that will not run. None when it had ended already:
+    then the caller, whose transaction this is, must change nothing else on its behalf."""
+    row = await tx.fetchrow(
+        """WITH job AS (
+               UPDATE jobs SET status = $2, error = $3, ended_at = now(),
+                               progress = CASE WHEN $2 = 'succeeded' THEN 100 ELSE progress END
+               WHERE id = $1 AND status IN ('queued', 'running') RETURNING *
+           ), steps AS (
+               UPDATE job_steps
+               SET status = CASE job_steps.status WHEN 'running' THEN $2 ELSE 'cancelled' END,
+                   error = CASE job_steps.status WHEN 'running' THEN job.error END,
+                   ended_at = CASE job_steps.status WHEN 'running' THEN now() END
+               FROM job WHERE job_id = job.id AND job_steps.status IN ('queued', 'running')
+           )
+           SELECT * FROM job""",
+        job_id,
+        status.value,
+        {"code": error.code.value, "message": error.message, "hint": error.hint} if error is not None else None,
+    )
+    if row is not None and error is not None:
+        last = error.message if error.hint is None else f"{error.message.rstrip('.')}. {error.hint}"
+        await write_lines(tx, job_id, None, [last])
+    return await _announced(tx, row)
+
+
+async def write_lines(queryable: Queryable, job_id: int, step: int | None, messages: Sequence[str]) -> int:
+    """Add lines to the log of a job; how many were written. A statement, so all of them or none."""
+    return await queryable.change(
+        """WITH job AS (
+               UPDATE jobs SET last_seq = last_seq + cardinality($3::text[]) WHERE id = $1 RETURNING id, last_seq
+           )
+           INSERT INTO job_lines (job_id, seq, step, message)
+           SELECT job.id, job.last_seq - cardinality($3::text[]) + line.place, $2, line.message
+           FROM job, unnest($3::text[]) WITH ORDINALITY AS line (message, place)""",
+        job_id,
+        step,
+        [_storable(message) for message in messages],
+    )
+
+
+async def get_job(queryable: Queryable, job_id: int) -> Job | None:
+    row = await queryable.fetchrow("SELECT * FROM jobs WHERE id = $1", job_id)
+    return as_job(row) if row else None
+
+
+async def lock_job(tx: Transaction, job_id: int) -> Job | None:
+    row = await tx.fetchrow("SELECT * FROM jobs WHERE id = $1 FOR NO KEY UPDATE", job_id)
+    return as_job(row) if row else None
+
+
+async def running_jobs(queryable: Queryable) -> list[Job]:
+    rows = await queryable.fetch("SELECT * FROM jobs WHERE status = 'running' ORDER BY turn")
+    return [as_job(row) for row in rows]
+
+
+async def steps_of(queryable: Queryable, job_ids: Sequence[int]) -> dict[int, list[Step]]:
+    """The steps of these jobs, in order."""
+    rows = await queryable.fetch(
+        "SELECT * FROM job_steps WHERE job_id = ANY($1::bigint[]) ORDER BY job_id, position", list(job_ids)
+    )
+    found: dict[int, list[Step]] = {job_id: [] for job_id in job_ids}
+    for row in rows:
+        found[row["job_id"]].append(_as_step(row))
+    return found
+
+
+async def read_lines(queryable: Queryable, job_id: int, *, after: int, limit: int) -> list[Line]:
+    rows = await queryable.fetch(
+        "SELECT seq, at, step, message FROM job_lines WHERE job_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
+        job_id,
+        after,
+        limit,
+    )
+    return [Line(row["seq"], row["at"], row["step"], row["message"]) for row in rows]
+
+
+async def announce(tx: Transaction, job: Job) -> None:
+    """The event of a job's change, for its owner and for administrators."""
+    await events.append(
+        tx,
+        NewEvent(
+            kind=PanelEvent.JOB,
+            subject=str(job.id),
+            project_id=job.owner_id,
+            administrators_only=job.owner_id is None,
+            payload={
+                "id": job.id,
+                "kind": job.kind,
+                "title": job.title,
+                "status": job.status.value,
+                "progress": job.progress,
+                "site_id": str(job.site_id) if job.site_id else None,
+            },
+        ),
+    )
+
+
+def as_job(row: Record) -> Job:
+    return Job(
+        id=row["id"],
+        kind=row["kind"],
+        title=row["title"],
+        job_class=JobClass(row["class"]),
+        status=JobStatus(row["status"]),
+        progress=row["progress"],
+        site_id=row["site_id"],
+        owner_id=row["owner_id"],
+        parameters=row["parameters"],
+        error=_as_error(row["error"]),
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+    )
+
+
+async def _announced(tx: Transaction, row: Record | None) -> Job | None:
+    if row is None:
+        return None
+    job = as_job(row)
+    await announce(tx, job)
+    return job
+
+
+def _as_step(row: Record) -> Step:
+    return Step(
+        job_id=row["job_id"],
+        position=row["position"],
+        name=row["name"],
+        status=JobStatus(row["status"]),
+        error=_as_error(row["error"]),
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+    )
+
+
+def _as_error(stored: Mapping[str, Any] | None) -> JobError | None:
+    return JobError(ErrorCode(stored["code"]), stored["message"], stored["hint"]) if stored is not None else None
+
+
+def _storable(message: str) -> str:
+    """What a text column takes: no NUL and no lone surrogates, which names of files may have."""
+    return message[:LONGEST_LINE].replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

@@ -1,0 +1,129 @@
+"""A job under way, as its work sees it: its log, its progress, and the programs that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import trio
+
+from svc_actors.errors import ErrorCode, ServiceError, unavailable
+from svc_actors.host.programs import Program, run_program
+from svc_actors.panel.jobs.records import Job, Step, set_progress, write_lines
+from svc_actors.store import Database, Transaction
+
+MARK: Final = "SVC_PANEL_JOB"
+"""The variable by which the programs of jobs are known: the installation's id, a slash, the job's."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+Read = Callable[[list[str]], Awaitable[None]]
+
+
+class ProgramFailed(ServiceError):  # noqa: N818 - named for what it says
+    """A program ended with another exit status than 0. `last` is the last line that it wrote."""
+
+    def __init__(self, name: str, status: int, last: str) -> None:
+        how = f"was ended by signal {status - 128}" if status > 128 else f"ended with exit status {status}"
+        super().__init__(
+            ErrorCode.UNAVAILABLE,
+            f"{name} {how}{f': {last}' if last else '.'}",
+            hint="The job's log has what it wrote.",
+        )
+        self.status = status
+        self.last = last
+
+
+class JobRun:
+    """Given to each step of the work. What it is asked for waits while the database is away."""
+
+    def __init__(
+        self, job: Job, steps: Sequence[Step], database: Database, changed: Callable[[int], None], installation: UUID
+    ) -> None:
+        self.job = job
+        self.steps = steps
+        self.step = steps[0]
+        self.scope = trio.CancelScope()
+        self.cancel_requested = False
+        self._database = database
+        self._changed = changed
+        self._mark = f"{installation}/{job.id}"
+
+    @property
+    def id(self) -> int:
+        return self.job.id
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self.job.parameters
+
+    @property
+    def site_id(self) -> UUID:
+        """The site of a job that is of one."""
+        assert self.job.site_id is not None
+        return self.job.site_id
+
+    async def log(self, *messages: str) -> None:
+        """Add lines to the log. Should the connection to the database be lost in the midst they may be there twice."""
+        lines = [line for message in messages for line in message.splitlines() or [""]]
+        await self.persist(lambda: write_lines(self._database, self.id, self.step.position, lines))
+        self._changed(self.id)
+
+    async def progress(self, percent: float) -> None:
+        """How much of the step that is running is done."""
+        done = self.part_done(percent)
+        await self.persist(lambda: self._database.transact(lambda tx: set_progress(tx, self.id, done)))
+
+    def part_done(self, percent: float) -> int:
+        """Of the whole job, in percent; a job is done when it has succeeded."""
+        share = (self.step.position - 1 + min(max(percent, 0.0), 100.0) / 100) / len(self.steps)
+        return min(int(share * 100), 99)
+
+    async def program(
+        self,
+        command: Sequence[str],
+        *,
+        seconds: float,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        stdin: Path | None = None,
+        read: Read | None = None,
+    ) -> None:
+        """Run a program to its end. What it writes goes to the log, or to `read`, in lines, several at a time.
+
+        It is gone with all that it has started when this returns or raises, when the job is cancelled, and when the
+        core dies. Raises ProgramFailed, and `unavailable` past `seconds`.
+        """
+        last = ""
+
+        async def take(lines: list[str]) -> None:
+            nonlocal last
+            last = next((line for line in reversed(lines) if line.strip()), last)
+            await (read(lines) if read is not None else self.log(*lines))
+
+        marked = {**(environment or {}), MARK: self._mark}
+        status = 0
+        with trio.move_on_after(seconds) as deadline:
+            status = await run_program(Program(tuple(command), marked, folder, stdin), take)
+        name = Path(command[0]).name
+        if deadline.cancelled_caught:
+            raise unavailable(f"{name} took longer than {seconds:g} seconds and was stopped.")
+        if status != 0:
+            raise ProgramFailed(name, status, last)
+
+    async def transact(self, write: Callable[[Transaction], Awaitable[object]]) -> None:
+        """Have a transaction committed, however long the database is away."""
+        await self.persist(lambda: self._database.transact(write))
+
+    async def persist(self, write: Callable[[], Awaitable[object]]) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await write()
+                return
+            except ServiceError as error:
+                if error.code is not ErrorCode.UNAVAILABLE:
+                    raise
+            await trio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
