@@ -1,0 +1,228 @@
+"""Archives are unpacked into a folder of their own, and come into the site only when all of them was good.
+
+One entry that is refused refuses the archive: whoever packed a device or a way out among files is not half believed.
+Links are made last, when nothing more is written, so that no entry can be written through one; they may not lead out
+of what was unpacked. Set-uid and set-gid bits are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, BinaryIO, Final
+
+from svc_actors.host.confined import kernel
+from svc_actors.host.confined.archive_formats import MAX_TARGET, Kind, Member, members
+from svc_actors.host.confined.files import FOLDER_MODE, write_all
+from svc_actors.host.confined.protocol import TEMPORARY, Extract, Failed, FileError
+from svc_actors.host.confined.tree import MAX_NAME, MAX_PATH, Tree, held, parts, remove, told
+
+_MAX_LEVELS: Final = 100
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
+_LATEST: Final = 1 << 33
+"""A time after that (year 2242) is a mistake of whoever wrote it."""
+
+
+def extract(tree: Tree, request: Extract) -> dict[str, Any]:
+    archive: BinaryIO
+    with os.fdopen(tree.open_file(request.path), "rb", buffering=1 << 20) as archive, tree.temporary() as temporary:
+        staged = b"extract-" + secrets.token_hex(8).encode()
+        with told(request.to):
+            os.mkdir(staged, FOLDER_MODE, dir_fd=temporary)
+        try:
+            with held(kernel.open_beneath(temporary, staged, _FOLDER, follow=False)) as folder:
+                with told(request.to):
+                    entries = _unpack(folder, archive)
+                _place(tree, temporary, staged, folder, request)
+        finally:
+            with suppress(OSError):
+                remove(temporary, staged)
+    return {"entries": entries}
+
+
+def _unpack(folder: int, archive: BinaryIO) -> int:
+    count = 0
+    later: list[tuple[list[bytes], Member]] = []
+    folders: list[tuple[list[bytes], int]] = []
+    with _Folders(folder) as made:
+        for member in members(archive):
+            names = _names(member)
+            if not names:
+                continue
+            count += 1
+            match member.kind:
+                case Kind.FOLDER:
+                    made.at(names)
+                    folders.append((names, member.mode | stat.S_IRWXU))
+                case Kind.FILE:
+                    _write(made.at(names[:-1]), names[-1], member)
+                case Kind.LINK | Kind.HARD_LINK:
+                    later.append((names, member))
+        for hard in (True, False):
+            for names, member in later:
+                if (member.kind is Kind.HARD_LINK) is hard:
+                    _link(folder, made.at(names[:-1]), names, member)
+        for names, mode in reversed(folders):
+            with held(kernel.open_beneath(folder, b"/".join(names), _FOLDER, follow=False)) as inner:
+                os.fchmod(inner, mode)
+    return count
+
+
+class _Folders:
+    """The folders of what is unpacked. Those on the way to the last one stay open: entries come folder by folder."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._path: list[bytes] = []
+        self._open: list[int] = []
+
+    def __enter__(self) -> _Folders:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close(0)
+
+    def at(self, names: list[bytes]) -> int:
+        """The folder at these names, made where it is missing."""
+        common = 0
+        while common < min(len(names), len(self._path)) and names[common] == self._path[common]:
+            common += 1
+        self._close(common)
+        for name in names[common:]:
+            above = self._open[-1] if self._open else self._root
+            try:
+                with suppress(FileExistsError):
+                    os.mkdir(name, FOLDER_MODE, dir_fd=above)
+                self._open.append(kernel.open_beneath(above, name, _FOLDER, follow=False))
+            except NotADirectoryError:
+                raise _twice(b"/".join(names)) from None
+            self._path.append(name)
+        return self._open[-1] if self._open else self._root
+
+    def _close(self, keep: int) -> None:
+        while len(self._open) > keep:
+            os.close(self._open.pop())
+        del self._path[keep:]
+
+
+def _names(member: Member) -> list[bytes]:
+    name = member.name
+    names = [part for part in name.split(b"/") if part != b"."]
+    while names and not names[-1]:
+        names.pop()
+    if name.startswith(b"/") or b".." in names or b"" in names or b"\0" in name:
+        raise FileError(Failed.REFUSED, f"{_shown(name)} in the archive leads out of it.")
+    if len(name) > MAX_PATH or len(names) > _MAX_LEVELS or any(len(part) > MAX_NAME for part in names):
+        raise FileError(Failed.REFUSED, f"{_shown(name)} in the archive is too long.")
+    return names
+
+
+def _write(folder: int, name: bytes, member: Member) -> None:
+    try:
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    except FileExistsError:
+        raise _twice(member.name) from None
+    with held(descriptor):
+        for block in member.content:
+            write_all(descriptor, block)
+        os.fchmod(descriptor, member.mode & 0o777 | 0o600)
+        modified = min(max(member.modified, 0), _LATEST)
+        os.utime(descriptor, (modified, modified))
+
+
+def _link(root: int, folder: int, names: list[bytes], member: Member) -> None:
+    try:
+        if member.kind is Kind.HARD_LINK:
+            original = _names(Member(member.target, Kind.FILE, 0, 0))
+            if not original:
+                raise _out(member)
+            with held(kernel.open_beneath(root, b"/".join(original[:-1]) or b".", _FOLDER, follow=False)) as beside:
+                os.link(original[-1], names[-1], src_dir_fd=beside, dst_dir_fd=folder, follow_symlinks=False)
+        else:
+            _check_target(names, member)
+            os.symlink(member.target, names[-1], dir_fd=folder)
+    except FileExistsError:
+        raise _twice(member.name) from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileError(
+            Failed.REFUSED, f"{_shown(member.name)} in the archive leads to what it does not hold."
+        ) from None
+
+
+def _check_target(names: list[bytes], member: Member) -> None:
+    """Read from the link's own folder, no step of the way is above what was unpacked."""
+    target = member.target
+    if not target or len(target) > MAX_TARGET or b"\0" in target or target.startswith(b"/"):
+        raise _out(member)
+    level = len(names) - 1
+    for part in target.split(b"/"):
+        level += -1 if part == b".." else 0 if part in (b"", b".") else 1
+        if level < 0:
+            raise _out(member)
+
+
+def _place(tree: Tree, temporary: int, staged: bytes, folder: int, request: Extract) -> None:
+    """What was unpacked becomes the folder `to`, or its entries come into the one that is there."""
+    if parts(request.to):
+        above, name = tree.open_parent(request.to)
+        with held(above), told(request.to):
+            try:
+                kernel.rename(temporary, staged, above, name, replace=False)
+            except FileExistsError:
+                pass
+            else:
+                return
+    with held(tree.open_folder(request.to)) as target, told(request.to):
+        if not parts(request.to) and os.fsdecode(TEMPORARY) in os.listdir(folder):
+            raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
+        _merge(folder, target, request, "", _check)
+        _merge(folder, target, request, "", _move)
+
+
+_Step = Callable[[int, int, bytes, bool], None]
+
+
+def _merge(source: int, target: int, request: Extract, path: str, step: _Step) -> None:
+    for item in os.listdir(source):
+        name, shown = os.fsencode(item), f"{path}{item}"
+        new = os.stat(name, dir_fd=source, follow_symlinks=False)
+        try:
+            old = os.stat(name, dir_fd=target, follow_symlinks=False)
+        except FileNotFoundError:
+            step(source, target, name, False)
+            continue
+        if stat.S_ISDIR(new.st_mode) and stat.S_ISDIR(old.st_mode):
+            with (
+                held(kernel.open_beneath(source, name, _FOLDER, follow=False)) as inner,
+                held(kernel.open_beneath(target, name, _FOLDER, follow=False)) as outer,
+            ):
+                _merge(inner, outer, request, f"{shown}/", step)
+        elif stat.S_ISDIR(old.st_mode) or stat.S_ISDIR(new.st_mode):
+            raise FileError(Failed.CONFLICT, f"{shown} is a folder here or there, and a file in the other.")
+        elif not request.replace:
+            raise FileError(Failed.EXISTS, f"There is something at {shown} already; nothing was unpacked.")
+        else:
+            step(source, target, name, True)
+
+
+def _check(source: int, target: int, name: bytes, replace: bool) -> None:
+    """The first pass changes nothing: what would end the second ends this one."""
+
+
+def _move(source: int, target: int, name: bytes, replace: bool) -> None:
+    kernel.rename(source, name, target, name, replace=replace)
+
+
+def _twice(name: bytes) -> FileError:
+    return FileError(Failed.REFUSED, f"The archive has {_shown(name)} twice.")
+
+
+def _out(member: Member) -> FileError:
+    return FileError(Failed.REFUSED, f"{_shown(member.name)} in the archive is a link that leads out of it.")
+
+
+def _shown(name: bytes) -> str:
+    return name[:200].decode(errors="replace")

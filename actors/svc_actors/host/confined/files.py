@@ -1,0 +1,297 @@
+"""What is done with files and folders one at a time.
+
+Whatever becomes of the helper, a file is whole: it is written in the temporary folder and takes its place by one
+rename. A tree is copied there and leaves there in the same way.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from svc_actors.host.confined import kernel
+from svc_actors.host.confined.protocol import (
+    ChangeMode,
+    Copy,
+    Delete,
+    Failed,
+    FileError,
+    ListFolder,
+    MakeFolder,
+    Read,
+    Rename,
+    Stat,
+    Write,
+)
+from svc_actors.host.confined.tree import (
+    BLOCK,
+    MAX_DEPTH,
+    Tree,
+    check_file,
+    failure_of,
+    held,
+    is_foreign,
+    parts,
+    remove,
+    set_mode,
+    told,
+)
+
+FILE_MODE: Final = 0o644
+FOLDER_MODE: Final = 0o755
+MODES: Final = 0o1777
+"""Neither set-uid nor set-gid: what runs in a site runs as its own account."""
+KEPT_SECONDS: Final = 2 * 86_400
+"""What lies in the temporary folder longer, untouched, was left there by something that ended in the middle."""
+
+_KINDS: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
+
+
+def entry(name: str, found: os.stat_result, target: str | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "kind": _KINDS.get(stat.S_IFMT(found.st_mode), "other"),
+        "size": found.st_size,
+        "mode": stat.S_IMODE(found.st_mode),
+        "modified_ns": found.st_mtime_ns,
+        "own": found.st_uid == os.geteuid(),
+        "target": target,
+    }
+
+
+def version(found: os.stat_result) -> str:
+    """Another one whenever the content may be another: which file it is, and when it was changed."""
+    text = f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def list_folder(tree: Tree, request: ListFolder) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    with held(tree.open_folder(request.path)) as folder, told(request.path):
+        with os.scandir(folder) as found:
+            ordered = sorted(
+                (not item.is_dir(follow_symlinks=False), item.name)
+                for item in found
+                if item.name != ".svc-tmp" or request.path
+            )
+        page = [_entry_of(folder, name) for _, name in ordered[request.offset : request.offset + request.limit]]
+    return {"total": len(ordered)}, [item for item in page if item is not None]
+
+
+def _entry_of(folder: int, name: str) -> dict[str, Any] | None:
+    """None if it has just gone."""
+    with suppress(FileNotFoundError):
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return entry(name, found, os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found.st_mode) else None)
+    return None
+
+
+def show(tree: Tree, request: Stat) -> dict[str, Any]:
+    if not parts(request.path):
+        return entry("", os.fstat(tree.root), None)
+    folder, name = tree.open_parent(request.path)
+    with held(folder):
+        shown = _entry_of(folder, os.fsdecode(name))
+    if shown is None:
+        raise FileError(Failed.NOT_FOUND, f"There is nothing at {request.path}.")
+    return shown
+
+
+def read(tree: Tree, request: Read) -> tuple[dict[str, Any], bytes]:
+    with held(tree.open_file(request.path)) as file, told(request.path):
+        found = os.fstat(file)
+        data = os.pread(file, request.length, request.offset)
+    return {"size": found.st_size, "version": version(found)}, data
+
+
+def write(tree: Tree, request: Write, payload: bytes) -> dict[str, Any]:
+    folder, name = tree.open_parent(request.path)
+    with held(folder), written(tree, request.path) as (file, temporary, placed_as):
+        mode = FILE_MODE
+        with told(request.path), suppress(FileNotFoundError):
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not request.replace:
+                raise FileError(Failed.EXISTS, f"There is something at {request.path} already.")
+            if stat.S_ISLNK(found.st_mode):
+                raise FileError(Failed.CONFLICT, f"{request.path} is a link: write to what it leads to.")
+            check_file(found, request.path)
+            mode = stat.S_IMODE(found.st_mode) & 0o777
+        if request.expected is not None and _sha256_of(tree, request.path) != request.expected:
+            raise FileError(Failed.CONFLICT, f"{request.path} was changed since it was read.")
+        with told(request.path):
+            write_all(file, payload)
+            finish(file, mode)
+            kernel.rename(temporary, placed_as, folder, name, replace=request.replace)
+            os.fsync(folder)
+        return entry(os.fsdecode(name), os.fstat(file), None)
+
+
+def _sha256_of(tree: Tree, path: str) -> str:
+    with held(tree.open_file(path)) as file:
+        return sha256_of(file)
+
+
+def sha256_of(file: int) -> str:
+    digest, offset = hashlib.sha256(), 0
+    while block := os.pread(file, 1 << 20, offset):
+        digest.update(block)
+        offset += len(block)
+    return digest.hexdigest()
+
+
+def write_all(file: int, data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def finish(file: int, mode: int) -> None:
+    """The file may take its place: its content is on the disk."""
+    os.fchmod(file, mode)
+    os.fsync(file)
+
+
+@contextmanager
+def written(tree: Tree, path: str) -> Iterator[tuple[int, int, bytes]]:
+    """A new file in the temporary folder: its descriptor, the folder's, and its name, which is free afterwards."""
+    with tree.temporary() as temporary:
+        name = b"write-" + secrets.token_hex(8).encode()
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with told(path):
+            descriptor = os.open(name, flags, 0o600, dir_fd=temporary)
+        try:
+            with held(descriptor):
+                yield descriptor, temporary, name
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=temporary)
+
+
+def make_folder(tree: Tree, request: MakeFolder) -> dict[str, Any]:
+    names = parts(request.path)
+    if request.parents:
+        for length in range(1, len(names)):
+            above = os.fsdecode(b"/".join(names[:length]))
+            with suppress(FileError):  # What is in the way is told by the last one, which is not there then.
+                _make_folder(tree, above)
+    return _make_folder(tree, request.path)
+
+
+def _make_folder(tree: Tree, path: str) -> dict[str, Any]:
+    folder, name = tree.open_parent(path)
+    with held(folder), told(path):
+        os.mkdir(name, FOLDER_MODE, dir_fd=folder)
+        made = _entry_of(folder, os.fsdecode(name))
+    if made is None:
+        raise FileError(Failed.NOT_FOUND, f"{path} was removed again.")
+    return made
+
+
+def rename(tree: Tree, request: Rename) -> dict[str, Any]:
+    tree.move(request.path, request.to, replace=request.replace)
+    return show(tree, Stat(request.to))
+
+
+def delete(tree: Tree, request: Delete) -> dict[str, Any]:
+    """All of it is out of the site before any of it is removed: nobody sees half a tree."""
+    gone: list[bytes] = []
+    try:
+        for path in request.paths:
+            gone.append(tree.discard(path))
+    finally:
+        with tree.temporary() as temporary:
+            for name in gone:
+                with told("what was deleted"):
+                    remove(temporary, name)
+    return {"deleted": len(gone)}
+
+
+def change_mode(tree: Tree, request: ChangeMode) -> dict[str, Any]:
+    if request.mode & ~MODES:
+        raise FileError(Failed.INVALID, "A mode sets neither the user nor the group.")
+    folder, name = tree.open_parent(request.path)
+    with held(folder), told(request.path):
+        if is_foreign(os.stat(name, dir_fd=folder, follow_symlinks=False)):
+            raise FileError(Failed.REFUSED, f"{request.path} is another name of a file that is not the site's own.")
+        set_mode(folder, name, request.mode)
+    return show(tree, Stat(request.path))
+
+
+def copy(tree: Tree, request: Copy) -> dict[str, Any]:
+    source, name = tree.open_parent(request.path)
+    with held(source):
+        target, new = tree.open_parent(request.to)
+        with held(target), tree.temporary() as temporary:
+            staged = b"copy-" + secrets.token_hex(8).encode()
+            try:
+                _copy(source, name, temporary, staged, request.path, 0)
+                with told(request.to):
+                    kernel.rename(temporary, staged, target, new, replace=False)
+            finally:
+                with suppress(OSError):
+                    remove(temporary, staged)
+    return show(tree, Stat(request.to))
+
+
+def _copy(source: int, name: bytes, target: int, new: bytes, path: str, depth: int) -> None:
+    """Links are copied as links. Pipes, sockets and devices have no content, and end the copy."""
+    if depth > MAX_DEPTH:
+        raise FileError(Failed.INVALID, f"Folders in {path} lie too deep in each other.")
+    with told(path):
+        found = os.stat(name, dir_fd=source, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            os.symlink(os.readlink(name, dir_fd=source), new, dir_fd=target)
+        elif stat.S_ISDIR(found.st_mode):
+            os.mkdir(new, 0o700, dir_fd=target)
+            with (
+                held(kernel.open_beneath(source, name, os.O_RDONLY | os.O_DIRECTORY, follow=False)) as inner,
+                held(kernel.open_beneath(target, new, os.O_RDONLY | os.O_DIRECTORY, follow=False)) as made,
+            ):
+                for item in os.listdir(inner):
+                    below = os.fsencode(item)
+                    _copy(inner, below, made, below, f"{path}/{item}", depth + 1)
+                os.fchmod(made, stat.S_IMODE(found.st_mode) & 0o777)
+        else:
+            with held(open_own(source, name, path)) as original:
+                with held(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target)) as made:
+                    while os.sendfile(made, original, None, BLOCK):
+                        pass
+                    finish(made, stat.S_IMODE(os.fstat(original).st_mode) & 0o777)
+
+
+def open_own(folder: int, name: bytes, path: str) -> int:
+    """A regular file of the site's own in `folder`, not through a link."""
+    with told(path):
+        descriptor = kernel.open_beneath(folder, name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, follow=False)
+    try:
+        check_file(os.fstat(descriptor), path)
+    except FileError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def sweep(tree: Tree, now: Callable[[], float] = time.time) -> None:
+    """Remove from the temporary folder what nobody comes back for. One thing that cannot be removed, say one that
+    the site's own programs put there, is no reason to leave the rest."""
+    with tree.temporary() as temporary:
+        for name in os.listdir(temporary):
+            with suppress(OSError):
+                found = os.stat(name, dir_fd=temporary, follow_symlinks=False)
+                if not name.startswith("upload-") or found.st_mtime < now() - KEPT_SECONDS:
+                    remove(temporary, os.fsencode(name))
+
+
+def free_space(tree: Tree) -> dict[str, Any]:
+    space = os.fstatvfs(tree.root)
+    return {"bytes": space.f_bavail * space.f_frsize, "inodes": space.f_favail}
+
+
+def no_space(path: str) -> FileError:
+    return failure_of(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), path)

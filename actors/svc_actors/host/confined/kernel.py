@@ -1,0 +1,112 @@
+"""System calls that Python has no name for: openat2(2), renameat2(2), prctl(2) and Landlock (landlock(7))."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from typing import Final
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+# The numbers are the same on every architecture: all are newer than the table that architectures share.
+_SYS_OPENAT2: Final = 437
+_SYS_LANDLOCK_CREATE_RULESET: Final = 444
+_SYS_LANDLOCK_ADD_RULE: Final = 445
+_SYS_LANDLOCK_RESTRICT_SELF: Final = 446
+
+RESOLVE_NO_MAGICLINKS: Final = 0x02
+RESOLVE_NO_SYMLINKS: Final = 0x04
+RESOLVE_BENEATH: Final = 0x08
+
+_RENAME_NOREPLACE: Final = 1
+_PR_SET_DUMPABLE: Final = 4
+_PR_SET_NO_NEW_PRIVS: Final = 38
+
+_CREATE_RULESET_VERSION: Final = 1
+_RULE_PATH_BENEATH: Final = 1
+LOWEST_ABI: Final = 2
+"""Landlock's first version refuses every rename from one folder into another."""
+_RACES: Final = 64
+"""How often a path is looked up again when something above it was renamed meanwhile (openat2(2), EAGAIN)."""
+
+_READ_FILE, _READ_DIR = 1 << 2, 1 << 3
+_WRITE_FILE, _REMOVE_DIR, _REMOVE_FILE = 1 << 1, 1 << 4, 1 << 5
+_MAKE_DIR, _MAKE_REG, _MAKE_SYM, _REFER, _TRUNCATE = 1 << 7, 1 << 8, 1 << 12, 1 << 13, 1 << 14
+_ALLOWED: Final = (
+    _READ_FILE | _READ_DIR | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE
+    | _MAKE_DIR | _MAKE_REG | _MAKE_SYM | _REFER | _TRUNCATE
+)  # fmt: skip
+"""Beneath the root. Running programs and making devices, sockets and pipes are handled, and allowed nowhere."""
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def open_beneath(folder: int, path: bytes, flags: int, mode: int = 0, *, follow: bool = True) -> int:
+    """Open `path` relative to the descriptor `folder`. However it is written, and whatever is swapped on the way, it
+    leads nowhere but beneath that folder: OSError EXDEV. `follow` False: a link anywhere in it is ELOOP."""
+    how = _OpenHow(flags | os.O_CLOEXEC, mode if flags & os.O_CREAT else 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
+    if not follow:
+        how.resolve |= RESOLVE_NO_SYMLINKS
+    for _ in range(_RACES):
+        try:
+            return _checked(
+                _libc.syscall(_SYS_OPENAT2, folder, path, ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how)))
+            )
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def rename(source: int, old: bytes, target: int, new: bytes, *, replace: bool) -> None:
+    _checked(_libc.renameat2(source, old, target, new, 0 if replace else _RENAME_NOREPLACE))
+
+
+def refuse_new_privileges() -> None:
+    """No set-uid program gives any, and nobody of the same account may look into this process."""
+    _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
+
+
+def landlock_abi() -> int:
+    """The version of Landlock that this kernel has; 0 without."""
+    version: int = _libc.syscall(_SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _CREATE_RULESET_VERSION)
+    return max(version, 0)
+
+
+def landlock(root: int, abi: int) -> None:
+    """From now on this thread, and those it starts, open nothing but what is beneath `root`; from version 4 on they
+    neither listen nor connect by TCP, from 6 on they signal nobody outside."""
+    handled = 0x1FFF | _REFER
+    if abi >= 3:
+        handled |= _TRUNCATE
+    if abi >= 5:
+        handled |= 1 << 15  # ioctl of devices
+    rules = _Ruleset(handled, 0b11 if abi >= 4 else 0, 0b11 if abi >= 6 else 0)
+    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
+    ruleset = _checked(_libc.syscall(_SYS_LANDLOCK_CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(size), 0))
+    try:
+        beneath = _PathBeneath(_ALLOWED & handled, root)
+        _checked(_libc.syscall(_SYS_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(beneath), 0))
+        _checked(_libc.syscall(_SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0))
+    finally:
+        os.close(ruleset)

@@ -1,0 +1,234 @@
+"""What core and helper say to each other: frames, requests, and how a request can fail.
+
+A frame is two lengths (32 bits each, network order), a JSON header and bytes. A request's header is its number, its
+kind and its fields; the answer's is the number and either `result` or `failure` and `message`. Answers come in any
+order. Names are text in which bytes that are no UTF-8 stand as lone surrogates (PEP 383).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any, ClassVar, Final
+
+LENGTHS: Final = struct.Struct("!II")
+MAX_HEADER: Final = 1 << 20
+MAX_PAYLOAD: Final = 8 << 20
+
+TEMPORARY: Final = b".svc-tmp"
+"""A folder in every site's root: uploads that are not finished, what is being written, what is being removed."""
+
+
+class Failed(StrEnum):
+    NOT_FOUND = "not_found"
+    EXISTS = "exists"
+    CONFLICT = "conflict"
+    """The thing is not of the kind that the request needs, or was changed meanwhile."""
+    REFUSED = "refused"
+    """It leads out of the site, or belongs to somebody else."""
+    INVALID = "invalid"
+    NO_SPACE = "no_space"
+    BROKEN = "broken"
+
+
+class FileError(Exception):
+    """How a request ended; nothing was changed unless the message says what."""
+
+    def __init__(self, code: Failed, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True)
+class FileRequest:
+    """Paths are relative to the site's root; an empty one is the root itself."""
+
+    kind: ClassVar[str]
+    mutates: ClassVar[bool] = True
+    """Mutations are done one after the other, and beside them what does not mutate."""
+
+
+@dataclass(frozen=True)
+class ListFolder(FileRequest):
+    """The `limit` entries from `offset` on, folders first, by name. The answer's bytes are a JSON list of entries."""
+
+    kind = "list"
+    mutates = False
+    path: str
+    offset: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class Stat(FileRequest):
+    kind = "stat"
+    mutates = False
+    path: str
+
+
+@dataclass(frozen=True)
+class Read(FileRequest):
+    """`length` bytes of a regular file from `offset` on, and which version of the file they are of."""
+
+    kind = "read"
+    mutates = False
+    path: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Write(FileRequest):
+    """The payload becomes the whole of a file. `expected`: the SHA-256 that a present file must have."""
+
+    kind = "write"
+    path: str
+    replace: bool
+    expected: str | None = None
+
+
+@dataclass(frozen=True)
+class MakeFolder(FileRequest):
+    kind = "mkdir"
+    path: str
+    parents: bool
+
+
+@dataclass(frozen=True)
+class Rename(FileRequest):
+    kind = "rename"
+    path: str
+    to: str
+    replace: bool
+
+
+@dataclass(frozen=True)
+class Delete(FileRequest):
+    """Files, links, and folders with all that is in them."""
+
+    kind = "delete"
+    paths: list[str]
+
+
+@dataclass(frozen=True)
+class ChangeMode(FileRequest):
+    kind = "chmod"
+    path: str
+    mode: int
+
+
+@dataclass(frozen=True)
+class Copy(FileRequest):
+    kind = "copy"
+    path: str
+    to: str
+
+
+@dataclass(frozen=True)
+class Compress(FileRequest):
+    kind = "compress"
+    paths: list[str]
+    to: str
+    format: str
+
+
+@dataclass(frozen=True)
+class Extract(FileRequest):
+    """What the archive `path` holds comes into the folder `to`, which is made if it is not there. Files that are there
+    already end it, before anything is placed, unless `replace`."""
+
+    kind = "extract"
+    path: str
+    to: str
+    replace: bool
+
+
+@dataclass(frozen=True)
+class UploadWrite(FileRequest):
+    """The payload is a part of an upload. Uploads are no part of the site before they are finished, so this stands
+    beside mutations."""
+
+    kind = "upload_write"
+    mutates = False
+    upload: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class UploadVerify(FileRequest):
+    """Whether an upload has this size and SHA-256."""
+
+    kind = "upload_verify"
+    mutates = False
+    upload: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class UploadPlace(FileRequest):
+    kind = "upload_place"
+    upload: str
+    path: str
+    replace: bool
+
+
+@dataclass(frozen=True)
+class UploadDiscard(FileRequest):
+    kind = "upload_discard"
+    mutates = False
+    upload: str
+
+
+@dataclass(frozen=True)
+class FreeSpace(FileRequest):
+    kind = "free_space"
+    mutates = False
+
+
+REQUESTS: Final[dict[str, type[FileRequest]]] = {
+    request.kind: request
+    for request in (
+        ListFolder, Stat, Read, Write, MakeFolder, Rename, Delete, ChangeMode, Copy, Compress, Extract,
+        UploadWrite, UploadVerify, UploadPlace, UploadDiscard, FreeSpace,
+    )
+}  # fmt: skip
+
+
+def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return LENGTHS.pack(len(text), len(payload)) + text + payload
+
+
+def encode_request(number: int, request: FileRequest, payload: bytes) -> bytes:
+    return encode({"number": number, "kind": request.kind, "fields": asdict(request)}, payload)
+
+
+def decode_request(header: dict[str, Any]) -> FileRequest:
+    """Raises `FileError` for what is no request: the other side is not trusted for being the core."""
+    kind = REQUESTS.get(header["kind"])
+    given = header["fields"]
+    if kind is None or set(given) != {field.name for field in fields(kind)}:
+        raise FileError(Failed.INVALID, "There is no such request.")
+    for field in fields(kind):
+        if not _fits(given[field.name], str(field.type)):
+            raise FileError(Failed.INVALID, f"{field.name} is no {field.type}.")
+    return kind(**given)
+
+
+def _fits(value: object, annotation: str) -> bool:
+    match annotation:
+        case "str":
+            return isinstance(value, str)
+        case "str | None":
+            return value is None or isinstance(value, str)
+        case "bool":
+            return isinstance(value, bool)
+        case "int":
+            return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        case "list[str]":
+            return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return False

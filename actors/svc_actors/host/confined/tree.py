@@ -1,0 +1,203 @@
+"""A site's files, every path looked up beneath the descriptor of its root.
+
+Descriptors are opened by `open_*` and closed by their `with`. Messages name paths as the caller wrote them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from svc_actors.host.confined import kernel
+from svc_actors.host.confined.protocol import TEMPORARY, Failed, FileError
+
+MAX_PATH: Final = 4096
+MAX_NAME: Final = 255
+MAX_DEPTH: Final = 200
+"""How deep folders are followed: a descriptor is held for each level."""
+BLOCK: Final = 1 << 18
+
+_FAILURES: Final = {
+    errno.ENOENT: (Failed.NOT_FOUND, "There is nothing at {}."),
+    errno.EEXIST: (Failed.EXISTS, "There is something at {} already."),
+    errno.ENOTEMPTY: (Failed.EXISTS, "The folder {} is not empty."),
+    errno.ENOTDIR: (Failed.CONFLICT, "A part of {} is no folder."),
+    errno.EISDIR: (Failed.CONFLICT, "{} is a folder."),
+    errno.ENXIO: (Failed.CONFLICT, "{} is no file."),
+    errno.ELOOP: (Failed.REFUSED, "{} is a link, or links lead around in a circle."),
+    errno.EXDEV: (Failed.REFUSED, "{} leads out of the site's folder."),
+    errno.EACCES: (Failed.REFUSED, "The site's account may not touch {}."),
+    errno.EPERM: (Failed.REFUSED, "The site's account may not touch {}."),
+    errno.ENAMETOOLONG: (Failed.INVALID, "{} is too long."),
+    errno.EINVAL: (Failed.INVALID, "{} cannot be placed there."),
+    errno.ENOSPC: (Failed.NO_SPACE, "There is no space left for {}."),
+    errno.EDQUOT: (Failed.NO_SPACE, "There is no space left for {}."),
+    errno.EFBIG: (Failed.NO_SPACE, "{} would be larger than a file may be."),
+    errno.EMFILE: (Failed.INVALID, "Folders in {} lie too deep in each other."),
+}
+
+
+def failure_of(error: OSError, path: str) -> FileError:
+    code, message = _FAILURES.get(
+        error.errno or 0, (Failed.BROKEN, "{} could not be worked on: " + str(error.strerror))
+    )
+    return FileError(code, message.format(path or "the site's folder"))
+
+
+@contextmanager
+def told(path: str) -> Iterator[None]:
+    """What the system refuses about `path` becomes a `FileError` that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise failure_of(error, path) from error
+
+
+@contextmanager
+def held(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def parts(path: str) -> list[bytes]:
+    """The names in a path; none for the root. The kernel holds paths beneath the root, this keeps names sensible."""
+    try:
+        raw = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise FileError(Failed.INVALID, "A path has a character that no name can have.") from None
+    if not raw:
+        return []
+    names = raw.split(b"/")
+    if len(raw) > MAX_PATH or any(len(name) > MAX_NAME for name in names):
+        raise FileError(Failed.INVALID, "A path is too long.")
+    if b"\0" in raw or any(name in (b"", b".", b"..") for name in names):
+        raise FileError(Failed.INVALID, f"{path} is no path beneath the site's folder.")
+    return names
+
+
+def is_foreign(found: os.stat_result) -> bool:
+    """A further name of somebody else's file, by which its content would be shown or changed in the site's name."""
+    return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_uid != os.geteuid()
+
+
+class Tree:
+    def __init__(self, root: int) -> None:
+        self.root = root
+
+    def open(self, path: str, flags: int, mode: int = 0) -> int:
+        with told(path):
+            return kernel.open_beneath(self.root, b"/".join(parts(path)) or b".", flags, mode)
+
+    def open_folder(self, path: str) -> int:
+        return self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def open_parent(self, path: str) -> tuple[int, bytes]:
+        """The folder that holds `path`, and the name in it. The temporary folder is nobody's to name."""
+        names = parts(path)
+        if not names:
+            raise FileError(Failed.INVALID, "The site's folder itself is not changed.")
+        if names[0] == TEMPORARY:
+            raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
+        with told(path):
+            folder = kernel.open_beneath(self.root, b"/".join(names[:-1]) or b".", os.O_RDONLY | os.O_DIRECTORY)
+        return folder, names[-1]
+
+    def open_file(self, path: str, flags: int = os.O_RDONLY) -> int:
+        """A regular file of the site's own. Opening waits for nobody, so a pipe is refused and not waited for."""
+        descriptor = self.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            check_file(os.fstat(descriptor), path)
+        except FileError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    @contextmanager
+    def temporary(self) -> Iterator[int]:
+        """The temporary folder, made if it is not there."""
+        with told(""), suppress(FileExistsError):
+            os.mkdir(TEMPORARY, 0o700, dir_fd=self.root)
+        with told(os.fsdecode(TEMPORARY)):
+            folder = kernel.open_beneath(self.root, TEMPORARY, os.O_RDONLY | os.O_DIRECTORY, follow=False)
+        with held(folder):
+            yield folder
+
+    def move(self, path: str, to: str, *, replace: bool) -> None:
+        """rename(2): one or the other name, at every moment."""
+        source, old = self.open_parent(path)
+        with held(source):
+            target, new = self.open_parent(to)
+            with held(target):
+                self._movable(source, old, path)
+                with told(to):
+                    kernel.rename(source, old, target, new, replace=replace)
+
+    def discard(self, path: str) -> bytes:
+        """Take what is at `path` out of the site at once; returns its name in the temporary folder, for `remove`."""
+        folder, name = self.open_parent(path)
+        with held(folder), self.temporary() as temporary:
+            self._movable(folder, name, path)
+            gone = b"gone-" + secrets.token_hex(8).encode()
+            with told(path):
+                kernel.rename(folder, name, temporary, gone, replace=False)
+            return gone
+
+    def _movable(self, folder: int, name: bytes, path: str) -> None:
+        """A folder changes its parent only for somebody who may write into it."""
+        with told(path):
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWUSR:
+                set_mode(folder, name, stat.S_IMODE(found.st_mode) & 0o1777 | stat.S_IRWXU)
+
+
+def check_file(found: os.stat_result, path: str) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise FileError(Failed.CONFLICT, f"{path} is a folder.")
+    if not stat.S_ISREG(found.st_mode):
+        raise FileError(Failed.CONFLICT, f"{path} is no file.")
+    if is_foreign(found):
+        raise FileError(Failed.REFUSED, f"{path} is another name of a file that is not the site's own.")
+
+
+def set_mode(folder: int, name: bytes, mode: int) -> None:
+    """Set the mode of what `name` is, and never of what a link leads to: Landlock does not hold chmod(2)."""
+    with held(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as descriptor:
+        if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        os.chmod(f"/proc/self/fd/{descriptor}", mode)
+
+
+def remove(folder: int, name: bytes, depth: int = 0) -> None:
+    """Remove a file, a link, or a folder with all that is in it. Links are never followed."""
+    try:
+        os.unlink(name, dir_fd=folder)
+        return
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):
+        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise
+    if depth > MAX_DEPTH:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    with held(_own_folder(folder, name)) as inner:
+        for entry in os.listdir(inner):
+            remove(inner, os.fsencode(entry), depth + 1)
+    os.rmdir(name, dir_fd=folder)
+
+
+def _own_folder(folder: int, name: bytes) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if found.st_mode & stat.S_IRWXU != stat.S_IRWXU and found.st_uid == os.geteuid():
+            set_mode(folder, name, stat.S_IRWXU)
+    except FileNotFoundError:
+        pass
+    return kernel.open_beneath(folder, name, flags, follow=False)
