@@ -34,6 +34,7 @@ class Limits:
 @dataclass(frozen=True)
 class ListeningSocket:
     """A Unix socket that is bound for the service and handed to it: connections wait while the service is replaced.
+    Its folder is root's alone. The sockets of one service have the same mode, owner and group.
 
     The service finds its descriptor by the variable `variable` of its environment, formatted by `form`."""
 
@@ -73,7 +74,9 @@ class ServiceStatus:
     restarts: int = 0
     """How often it ended by itself and was started again, with back-off."""
     last_exit: str | None = None
-    """How it ended last: "exit status 1", "signal 11"."""
+    """How it ended last: "exit status 1", "signal 11"; None where that is not known any more."""
+    weaker_limits: tuple[str, ...] = ()
+    """What of its limits this server cannot hold as they are meant, in words."""
 
 
 class Launcher(Protocol):

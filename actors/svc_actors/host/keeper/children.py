@@ -1,0 +1,170 @@
+"""Processes: recorded before their program is executed, watched by pidfd, known again by their start time."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+from svc_actors.host.keeper.definition import Definition, RefusedError, accounts
+from svc_actors.host.keeper.groups import Group, stat_fields
+
+_FIRST = 3
+"""The first descriptor that is handed on, as in sd_listen_fds(3)."""
+_EXECUTED_WITHIN = 10.0
+_PIDFD_GETFD = 438
+"""The system call's number, the same on every architecture since 5.6; Python has no function for it."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Process(NamedTuple):
+    pid: int
+    started: int
+    """Clock ticks after the boot: with `pid` it names this process and no later one."""
+    descriptor: int
+    """A pidfd(2), readable when it has ended."""
+
+    def signal(self, number: int) -> None:
+        try:
+            signal.pidfd_send_signal(self.descriptor, number)
+        except ProcessLookupError:
+            return
+
+    def ended(self) -> str:
+        """Reap it and say how it ended; one that another keeper started cannot be asked."""
+        os.close(self.descriptor)
+        try:
+            _, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return "ended, its exit status is not known"
+        code = os.waitstatus_to_exitcode(status)
+        return f"exit status {code}" if code >= 0 else f"signal {-code}"
+
+
+def begin(
+    definition: Definition, group: Group, listening: list[socket.socket], record: Callable[[Process], None]
+) -> Process:
+    """`record` is called with the process before the program is executed. `RefusedError` if it cannot be."""
+    uid, gid = accounts(definition.user, definition.group)
+    groups = os.getgrouplist(definition.user, gid)
+    environment = dict(definition.environment)
+    for number, one in enumerate(definition.sockets, _FIRST):
+        environment[one.variable] = one.form.replace("{descriptor}", str(number))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        pid = os.fork()
+        if pid == 0:
+            control = theirs.fileno()
+            try:
+                os.setsid()
+                ours.close()
+                # The keeper died before it let us go: nobody knows of this process.
+                if theirs.recv(1) != b"g":
+                    os._exit(0)
+                control = _descriptors(definition, listening, theirs)
+                for limit, value in group.rlimits.items():
+                    resource.setrlimit(limit, (value, value))
+                os.setgroups(groups)
+                os.setresgid(gid, gid, gid)
+                os.setresuid(uid, uid, uid)
+                os.umask(0o022)
+                os.chdir("/")
+                # What Python ignores, and what the keeper's starter may have held back, is as in a new process.
+                for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT):
+                    signal.signal(number, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
+                os.execve(definition.command[0], definition.command, environment)  # noqa: S606 - no shell is wanted
+            except (OSError, ValueError) as error:
+                os.write(control, str(error).encode())
+            finally:
+                os._exit(127)
+        theirs.close()
+        try:
+            group.join(pid)
+            fields = stat_fields(pid)
+            assert fields is not None, "a child that is not reaped is there"
+            process = Process(pid, int(fields[19]), os.pidfd_open(pid))
+            record(process)
+        except OSError as error:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise RefusedError(f"{definition.name} could not be started: {error}.") from error
+        ours.settimeout(_EXECUTED_WITHIN)
+        try:
+            ours.sendall(b"g")
+            # Closed by the execution: nothing to read means that the program runs.
+            failure = ours.recv(4096).decode()
+        except OSError as error:
+            failure = str(error)
+    if failure:
+        process.signal(signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(process.descriptor)
+        raise RefusedError(f"{definition.name} could not be started: {failure}.")
+    return process
+
+
+def _descriptors(definition: Definition, listening: list[socket.socket], control: socket.socket) -> int:
+    """Standard streams, then the sockets, then `control` until the program is executed; nothing else stays open.
+
+    Returns the descriptor of `control`."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    written = nothing if definition.log is None else os.open(definition.log, flags, 0o640)
+    after = _FIRST + len(listening)
+    # First out of the way of the numbers that are to be taken.
+    high = [_above(fd, after + 1) for fd in (nothing, written, written, *[one.fileno() for one in listening])]
+    kept = _above(control.fileno(), after + 1)
+    for number, descriptor in enumerate(high):
+        os.dup2(descriptor, number)
+    os.dup2(kept, after, inheritable=False)
+    os.closerange(after + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return after
+
+
+def _above(descriptor: int, lowest: int) -> int:
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
+
+
+def found(pid: int, started: int) -> Process | None:
+    """The process that an earlier keeper began, if it runs still."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return None
+    # Asked after it is held: the number may have been another's before, and is not from now on.
+    fields = stat_fields(pid)
+    if fields is None or fields[0] in ("Z", "X") or int(fields[19]) != started:
+        os.close(descriptor)
+        return None
+    return Process(pid, started, descriptor)
+
+
+def taken_back(pid: int, inode: int) -> socket.socket | None:
+    """A socket that the process holds, by its inode: a descriptor of our own of it."""
+    try:
+        holder = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                if os.readlink(f"/proc/{pid}/fd/{name}") != f"socket:[{inode}]":
+                    continue
+            except FileNotFoundError:
+                continue
+            descriptor = _libc.syscall(_PIDFD_GETFD, holder, int(name), 0)
+            if descriptor >= 0:
+                os.set_inheritable(descriptor, False)
+                return socket.socket(fileno=descriptor)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    finally:
+        os.close(holder)
+    return None

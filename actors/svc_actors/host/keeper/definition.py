@@ -1,0 +1,177 @@
+"""What a service is, as a request or a state file says it: checked before anything is done about it."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import signal
+import stat
+from typing import NamedTuple
+
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+_LONGEST_NAME = 64
+_LONGEST_STOP = 600.0
+
+
+class RefusedError(Exception):
+    """The request cannot be done; nothing was changed. The message is for the one who asked."""
+
+
+class Socket(NamedTuple):
+    path: str
+    mode: int
+    owner: str
+    group: str
+    variable: str
+    form: str
+
+
+class Definition(NamedTuple):
+    """Equal definitions are the same service."""
+
+    name: str
+    command: tuple[str, ...]
+    user: str
+    group: str
+    environment: dict[str, str]
+    sockets: tuple[Socket, ...]
+    cpu_percent: int | None
+    memory_mib: int | None
+    processes: int | None
+    log: str | None
+    stop_signal: int
+    stop_seconds: float
+
+
+def parse(given: object) -> Definition:
+    """From JSON: exactly the members that `wire` writes. `RefusedError` where one is missing, unknown
+    or of another type."""
+    fields = _members(
+        given,
+        *("name", "command", "user", "group", "environment", "sockets", "limits"),
+        *("log", "stop_signal", "stop_seconds"),
+    )
+    limits = _members(fields["limits"], "cpu_percent", "memory_mib", "processes")
+    environment = fields["environment"]
+    if not isinstance(environment, dict):
+        raise RefusedError("The environment is not an object.")
+    for variable in environment:
+        _plain(variable, "A variable's name")
+        if not variable or "=" in variable:
+            raise RefusedError(f"{variable!r} is no name of a variable.")
+    command = tuple(_plain(word, "A word of the command") for word in _list(fields["command"], "The command"))
+    if not command or not command[0].startswith("/"):
+        raise RefusedError("The command does not begin with the absolute path of a program.")
+    return Definition(
+        name=checked_name(fields["name"]),
+        command=command,
+        user=_plain(fields["user"], "The user"),
+        group=_plain(fields["group"], "The group"),
+        environment={variable: _plain(value, f"The value of {variable}") for variable, value in environment.items()},
+        sockets=tuple(_socket(one) for one in _list(fields["sockets"], "The sockets")),
+        cpu_percent=_limit(limits["cpu_percent"]),
+        memory_mib=_limit(limits["memory_mib"]),
+        processes=_limit(limits["processes"]),
+        log=None if fields["log"] is None else _absolute(fields["log"], "The log"),
+        stop_signal=signal.Signals(_whole(fields["stop_signal"], "The stop signal", signal.NSIG - 1)),
+        stop_seconds=_seconds(fields["stop_seconds"]),
+    )
+
+
+def wire(definition: Definition) -> dict[str, object]:
+    """What `parse` reads."""
+    fields = definition._asdict()
+    fields["sockets"] = [one._asdict() for one in definition.sockets]
+    fields["limits"] = {limit: fields.pop(limit) for limit in ("cpu_percent", "memory_mib", "processes")}
+    return fields
+
+
+def checked_name(given: object) -> str:
+    if not isinstance(given, str) or not 0 < len(given) <= _LONGEST_NAME or not _NAME.issuperset(given):
+        raise RefusedError("A service's name is of lower case letters, digits and dashes.")
+    return given
+
+
+def check(definition: Definition) -> None:
+    """What can be known before the old process is stopped is found here: the program, the accounts, the folders."""
+    program = definition.command[0]
+    if not os.path.isfile(program) or not os.access(program, os.X_OK):
+        raise RefusedError(f"{program} is not a program that can be executed.")
+    accounts(definition.user, definition.group)
+    if definition.log is not None and not os.path.isdir(os.path.dirname(definition.log)):
+        raise RefusedError(f"There is no folder for {definition.log}.")
+    for socket in definition.sockets:
+        accounts(socket.owner, socket.group)
+        owned_by_root(os.path.dirname(socket.path))
+
+
+def accounts(user: str, group: str) -> tuple[int, int]:
+    """Their numbers."""
+    try:
+        return pwd.getpwnam(user).pw_uid, grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise RefusedError(f"There is no user {user} or no group {group} on this server.") from error
+
+
+def owned_by_root(folder: str) -> None:
+    """A path in a folder that others may write to can be made to mean another file between two system calls."""
+    try:
+        found = os.stat(folder)
+    except OSError as error:
+        raise RefusedError(f"{folder}: {error.strerror}.") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise RefusedError(f"{folder} is not a folder that root alone may change.")
+
+
+def _socket(given: object) -> Socket:
+    fields = _members(given, "path", "mode", "owner", "group", "variable", "form")
+    return Socket(
+        path=_absolute(fields["path"], "The path of a socket"),
+        mode=_whole(fields["mode"], "The mode of a socket", 0o777),
+        owner=_plain(fields["owner"], "The owner of a socket"),
+        group=_plain(fields["group"], "The group of a socket"),
+        variable=_plain(fields["variable"], "The variable of a socket"),
+        form=_plain(fields["form"], "The form of a socket"),
+    )
+
+
+def _members(given: object, *names: str) -> dict[str, object]:
+    if not isinstance(given, dict) or given.keys() != set(names):
+        raise RefusedError(f"Expected an object with exactly {', '.join(names)}.")
+    return given
+
+
+def _list(given: object, what: str) -> list[object]:
+    if not isinstance(given, list):
+        raise RefusedError(f"{what} is not a list.")
+    return given
+
+
+def _plain(given: object, what: str) -> str:
+    if not isinstance(given, str) or "\0" in given:
+        raise RefusedError(f"{what} is not a text without NUL.")
+    return given
+
+
+def _absolute(given: object, what: str) -> str:
+    path = _plain(given, what)
+    if not path.startswith("/") or os.path.normpath(path) != path:
+        raise RefusedError(f"{what} is not an absolute path: {path!r}.")
+    return path
+
+
+def _whole(given: object, what: str, highest: int) -> int:
+    if type(given) is not int or not 0 < given <= highest:
+        raise RefusedError(f"{what} is not a number from 1 to {highest}.")
+    return given
+
+
+def _limit(given: object) -> int | None:
+    return None if given is None else _whole(given, "A limit", 1 << 40)
+
+
+def _seconds(given: object) -> float:
+    if type(given) not in (int, float) or not 0 <= float(str(given)) <= _LONGEST_STOP:
+        raise RefusedError(f"The time to stop is not a number of seconds up to {_LONGEST_STOP:.0f}.")
+    return float(str(given))

@@ -1,0 +1,201 @@
+"""All processes of a service as one: bounded together, and ended together.
+
+A group is a control group in every hierarchy that is of use: in cgroup v2 to know the processes and to end them, and
+for limits in v2 where it has the controllers, else in v1. Where no hierarchy can be written to (a container), the group
+is the session of the program, and limits are those of setrlimit(2): `weaker` says what that means.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from contextlib import suppress
+
+from svc_actors.host.keeper.definition import Definition
+
+_PERIOD = 100_000
+"""Microseconds: the kernel's own period of processor quotas."""
+_MIB = 1 << 20
+
+_V2 = {
+    "memory": lambda limit: {"memory.max": str(limit * _MIB), "memory.swap.max": "0"},
+    "pids": lambda limit: {"pids.max": str(limit)},
+    "cpu": lambda limit: {"cpu.max": f"{limit * _PERIOD // 100} {_PERIOD}"},
+}
+# memory.memsw counts memory and swap together, and may not be lower than the limit of memory: it comes after it.
+_V1 = {
+    "memory": lambda limit: {
+        "memory.limit_in_bytes": str(limit * _MIB),
+        "memory.memsw.limit_in_bytes": str(limit * _MIB),
+    },
+    "pids": lambda limit: {"pids.max": str(limit)},
+    "cpu": lambda limit: {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": str(limit * _PERIOD // 100)},
+}
+_OPTIONAL = {"memory.swap.max", "memory.memsw.limit_in_bytes"}
+"""Absent where the kernel does not account swap."""
+
+
+class Group:
+    def __init__(self, folders: list[str] | None = None, session: int = 0, weaker: list[str] | None = None) -> None:
+        self.folders = folders or []
+        """Of control groups; the first one tells the processes. None: the session."""
+        self.session = session
+        """The process id of the program; 0 as long as there is none."""
+        self.rlimits: dict[int, int] = {}
+        self.weaker = weaker or []
+        """What of the limits holds less than whole, in words."""
+
+    def join(self, pid: int) -> None:
+        self.session = pid
+        for folder in self.folders:
+            _write(f"{folder}/cgroup.procs", str(pid))
+
+    def processes(self) -> list[int]:
+        if self.folders:
+            try:
+                return [int(line) for line in _read(f"{self.folders[0]}/cgroup.procs").split()]
+            except FileNotFoundError:
+                return []
+        return [] if self.session == 0 else [pid for pid in _all() if _session_of(pid) == self.session]
+
+    def kill(self) -> None:
+        """SIGKILL to every process; `processes` says when they are gone."""
+        for folder in self.folders:
+            # No process begins any more: what forks faster than it is killed does not get away.
+            if os.path.exists(f"{folder}/pids.max"):
+                _write(f"{folder}/pids.max", "0")
+        if self.folders and os.path.exists(f"{self.folders[0]}/cgroup.kill"):
+            _write(f"{self.folders[0]}/cgroup.kill", "1")
+            return
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def remove(self) -> None:
+        """Once it is empty."""
+        for folder in self.folders:
+            with suppress(FileNotFoundError):
+                os.rmdir(folder)
+            with suppress(OSError):
+                # Other services may be in it.
+                os.rmdir(os.path.dirname(folder))
+
+
+class Hierarchies:
+    """The control groups of this server, and this keeper's own place in them, named by its data folder."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._v2: str | None = None
+        self._v1: dict[str, str] = {}
+        own = {}
+        for line in _read("/proc/self/cgroup").splitlines():
+            _, controllers, path = line.split(":", 2)
+            own[controllers] = path.rstrip("/")
+        for line in _read("/proc/self/mounts").splitlines():
+            _, folder, kind, options, *_ = line.split(" ")
+            if kind == "cgroup2":
+                # At the top: a group that holds processes itself cannot have bounded ones beneath it.
+                self._v2 = folder
+            elif kind == "cgroup":
+                for controllers, path in own.items():
+                    if controllers and set(controllers.split(",")) <= set(options.split(",")):
+                        # Beneath our own: what bounds the keeper bounds what it starts.
+                        self._v1 |= dict.fromkeys(controllers.split(","), f"{folder}{path}")
+
+    def group(self, definition: Definition) -> Group:
+        """Made, and bounded as defined."""
+        group = Group()
+        wanted = {
+            "memory": definition.memory_mib,
+            "pids": definition.processes,
+            "cpu": definition.cpu_percent,
+        }
+        limits = {controller: limit for controller, limit in wanted.items() if limit is not None}
+        if self._v2 is not None:
+            folder = self._folder(self._v2, definition.name, [*limits])
+            if folder is not None:
+                group.folders.append(folder)
+                limits = {c: limit for c, limit in limits.items() if not _bounded(folder, _V2[c](limit))}
+        for controller in _V1.keys() & self._v1.keys():
+            # In v1 a group of "pids" knows the processes where there is no v2, also if their number is not limited.
+            if controller in limits or (controller == "pids" and not group.folders):
+                folder = self._folder(self._v1[controller], definition.name)
+                if folder is not None:
+                    group.folders.append(folder)
+                    if controller in limits and _bounded(folder, _V1[controller](limits[controller])):
+                        del limits[controller]
+        for controller, limit in limits.items():
+            _by_rlimit(group, controller, limit)
+        return group
+
+    def _folder(self, hierarchy: str, name: str, controllers: list[str] | None = None) -> str | None:
+        place = f"{hierarchy}/svc-keeper-{self._place}"
+        folder = f"{place}/{name}"
+        try:
+            _read(f"{hierarchy}/cgroup.procs")
+            os.makedirs(folder, mode=0o755, exist_ok=True)
+        except OSError:
+            # Read-only, as in many containers, or hidden beneath another mount.
+            return None
+        for controller in controllers or []:
+            for parent in (hierarchy, place):
+                try:
+                    _write(f"{parent}/cgroup.subtree_control", f"+{controller}")
+                except OSError:
+                    break
+        return folder
+
+
+def _bounded(folder: str, settings: dict[str, str]) -> bool:
+    for name, value in settings.items():
+        try:
+            _write(f"{folder}/{name}", value)
+        except OSError:
+            if name not in _OPTIONAL:
+                return False
+    return True
+
+
+def _by_rlimit(group: Group, controller: str, limit: int) -> None:
+    if controller == "memory":
+        group.rlimits[resource.RLIMIT_AS] = limit * _MIB
+        group.weaker.append("memory: a limit of each process alone, this server has no control groups for it")
+    elif controller == "pids":
+        group.rlimits[resource.RLIMIT_NPROC] = limit
+        group.weaker.append("processes: a limit of the user and none for root, this server has no control groups")
+    else:
+        group.weaker.append("processor: no limit, this server has no control groups for it")
+
+
+def _all() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _session_of(pid: int) -> int:
+    """0 for one that has ended."""
+    fields = stat_fields(pid)
+    return 0 if fields is None or fields[0] in ("Z", "X") else int(fields[3])
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """/proc/PID/stat from the state on (field 3 of proc(5)), which follows the name in brackets; None: no process."""
+    try:
+        return _read(f"/proc/{pid}/stat").rpartition(") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def _write(path: str, value: str) -> None:
+    """Into a file that is there: none is ever made."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)

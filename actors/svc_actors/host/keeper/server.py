@@ -1,0 +1,153 @@
+"""The keeper's socket and its loop: JSON lines from uid 0, ends of processes, and time.
+
+A request is `{"request": "ensure", "service": {...}}`; "reload", "stop" or "status" with a "name"; or "list". The
+reply is `{"answer": ...}` with the service's status, of "list" `{"services": {name: status}, "pid": ...}`; or
+`{"error": "what happened"}`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from svc_actors.host.keeper import sockets
+from svc_actors.host.keeper.definition import RefusedError, checked_name, owned_by_root, parse
+from svc_actors.host.keeper.groups import Hierarchies
+from svc_actors.host.keeper.service import Answer, Held
+
+_LARGEST = 1 << 20
+_TAKEN_WITHIN = 5.0
+"""A client that does not read its answer is let go after that."""
+_NOBODY: dict[str, Any] = {
+    "running": False,
+    "pid": None,
+    "since": None,
+    "restarts": 0,
+    "last_exit": None,
+    "weaker_limits": [],
+}
+
+
+class Keeper:
+    def __init__(self, data: str) -> None:
+        self._run = os.path.join(data, "run")
+        os.makedirs(self._run, mode=0o711, exist_ok=True)
+        owned_by_root(self._run)
+        self._lock = os.open(os.path.join(self._run, "keeper.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RefusedError(f"Another keeper holds the services of {data}.") from error
+        self._states = os.path.join(self._run, "keeper")
+        os.makedirs(self._states, mode=0o700, exist_ok=True)
+        self._selector = selectors.DefaultSelector()
+        self._hierarchies = Hierarchies(str(os.stat(data).st_ino))
+        self._held: dict[str, Held] = {}
+
+    def run(self) -> None:
+        for entry in sorted(os.listdir(self._states)):
+            name, _, kind = entry.rpartition(".")
+            if kind == "json":
+                self._adopt(name)
+        # Listens only now: whoever gets an answer finds everything adopted.
+        listening = sockets.bind(os.path.join(self._run, "keeper.sock"), 0o600, 0, 0)
+        self._selector.register(listening, selectors.EVENT_READ, partial(self._accept, listening))
+        while True:
+            now = time.monotonic()
+            for held in [held for held in self._held.values() if held.due <= now]:
+                held.act()
+            self._held = {name: held for name, held in self._held.items() if not held.gone}
+            due = min((held.due for held in self._held.values()), default=float("inf"))
+            timeout = None if due == float("inf") else max(0.0, due - time.monotonic())
+            for key, _ in self._selector.select(timeout):
+                # Each unregisters nothing but itself, so that none of this round is called in vain.
+                key.data()
+
+    def _adopt(self, name: str) -> None:
+        held = Held(name, self._states, self._hierarchies, self._selector)
+        try:
+            held.adopt()
+        except (RefusedError, ValueError, KeyError) as error:
+            print(f"keeper: {name}.json is left as it is, it cannot be read: {error}", file=sys.stderr, flush=True)
+        else:
+            self._held[name] = held
+
+    def _accept(self, listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid != 0:
+            connection.close()
+            return
+        connection.settimeout(_TAKEN_WITHIN)
+        self._selector.register(connection, selectors.EVENT_READ, partial(self._receive, connection, bytearray()))
+
+    def _receive(self, connection: socket.socket, received: bytearray) -> None:
+        try:
+            read = connection.recv(65536)
+        except OSError:
+            read = b""
+        received += read
+        if not read or len(received) > _LARGEST:
+            self._selector.unregister(connection)
+            connection.close()
+            return
+        while (end := received.find(b"\n")) >= 0:
+            line = bytes(received[:end])
+            del received[: end + 1]
+            self._obey(line, partial(_reply, connection))
+
+    def _obey(self, line: bytes, answer: Answer) -> None:
+        try:
+            request = json.loads(line)
+            if not isinstance(request, dict):
+                raise RefusedError("A request is an object.")
+            match request.get("request"):
+                case "ensure":
+                    definition = parse(request.get("service"))
+                    held = self._held.get(definition.name)
+                    if held is None:
+                        held = Held(definition.name, self._states, self._hierarchies, self._selector)
+                        self._held[definition.name] = held
+                    held.ensure(definition, answer)
+                case "list":
+                    services = {name: held.status() for name, held in self._held.items()}
+                    answer({"services": services, "pid": os.getpid()})
+                case "reload" | "stop" | "status" as asked:
+                    self._of_one(asked, checked_name(request.get("name")), answer)
+                case _:
+                    raise RefusedError("There is no such request.")
+        except (RefusedError, ValueError, OSError) as error:
+            answer(error if isinstance(error, RefusedError) else RefusedError(str(error)))
+
+    def _of_one(self, asked: str, name: str, answer: Answer) -> None:
+        held = self._held.get(name)
+        if held is None:
+            if asked == "reload":
+                raise RefusedError(f"{name} does not run.")
+            answer(_NOBODY)
+        elif asked == "stop":
+            held.stop(answer)
+        else:
+            if asked == "reload":
+                held.signal(signal.SIGHUP)
+            answer(held.status())
+
+
+def _reply(connection: socket.socket, result: dict[str, Any] | RefusedError) -> None:
+    reply = {"error": str(result)} if isinstance(result, RefusedError) else {"answer": result}
+    try:
+        connection.sendall(json.dumps(reply).encode() + b"\n")
+    except OSError:
+        # It asks again if it wants to know. Half a line must not be followed by another.
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)

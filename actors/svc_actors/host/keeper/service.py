@@ -1,0 +1,245 @@
+"""One service as the keeper holds it: a state machine that is moved by its process's end, by time, and by requests.
+
+    RUNNING   its process runs
+    STOPPING  it was sent its stop signal; when time is up, everything of it is killed
+    CLEARING  its process ended, and what it left behind is killed; goes on when nothing is left
+    WAITING   it ended by itself and is started when its back-off is over
+
+`definition` is what shall run, or None once it is to be stopped; the process may still be that of an earlier one. Who
+asked is answered when that is so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from svc_actors.host.keeper import children, sockets
+from svc_actors.host.keeper.children import Process
+from svc_actors.host.keeper.definition import Definition, RefusedError, Socket, check, parse, wire
+from svc_actors.host.keeper.groups import Group, Hierarchies
+
+RUNNING, STOPPING, CLEARING, WAITING = "running", "stopping", "clearing", "waiting"
+
+_STEADY = 10.0
+"""Seconds: what ran so long did not fail at its start, and is started again without delay."""
+_BACK_OFF = 0.1
+_LONGEST_BACK_OFF = 30.0
+_LOOK_AGAIN = 0.02
+"""Seconds: killed processes are gone within a few milliseconds, but nothing tells when."""
+
+Answer = Callable[[dict[str, Any] | RefusedError], None]
+"""Gives whoever asked the status, or the reason why not; once."""
+
+
+class Held:
+    def __init__(self, name: str, folder: str, hierarchies: Hierarchies, selector: selectors.BaseSelector) -> None:
+        self.name = name
+        self.phase = WAITING
+        self.due = math.inf
+        """On the monotonic clock: when `act` is to be called."""
+        self.definition: Definition | None = None
+        self.process: Process | None = None
+        self._runs: Definition | None = None
+        """What its process was started as."""
+        self._path = os.path.join(folder, f"{name}.json")
+        self._hierarchies = hierarchies
+        self._selector = selector
+        self._group = Group()
+        self._listening: dict[Socket, socket.socket] = {}
+        self._answers: list[Answer] = []
+        self._asked = True
+        """Its process ends because we want it, not by itself."""
+        self._since = 0.0
+        self._began = -math.inf
+        self._failures = 0
+        self._restarts = 0
+        self._last_exit: str | None = None
+
+    @property
+    def gone(self) -> bool:
+        return self.definition is None and self.phase == WAITING
+
+    def ensure(self, definition: Definition, answer: Answer) -> None:
+        check(definition)
+        same = self.definition == definition
+        self.definition = definition
+        if self.phase == RUNNING and same:
+            answer(self.status())
+            return
+        self._answers.append(answer)
+        if self.phase == RUNNING:
+            self._begin_stop()
+        elif self.phase == WAITING:
+            self._settle()
+
+    def stop(self, answer: Answer) -> None:
+        self._answers.append(answer)
+        self.definition = None
+        if self.phase == RUNNING:
+            self._begin_stop()
+        elif self.phase == WAITING:
+            self._settle()
+
+    def signal(self, number: int) -> None:
+        if self.phase != RUNNING or self.process is None:
+            raise RefusedError(f"{self.name} does not run.")
+        self.process.signal(number)
+
+    def status(self) -> dict[str, Any]:
+        running = self.phase == RUNNING
+        return {
+            "running": running,
+            "pid": self.process.pid if running and self.process else None,
+            "since": self._since if running else None,
+            "restarts": self._restarts,
+            "last_exit": self._last_exit,
+            "weaker_limits": self._group.weaker,
+        }
+
+    def adopt(self) -> None:
+        """Go on with what an earlier keeper recorded: its process and sockets, or a start where it runs no more."""
+        with open(self._path) as file:
+            state = json.load(file)
+        definition = self.definition = parse(state["definition"])
+        process = children.found(state["pid"], state["started"]) if state["boot"] == boot() else None
+        self._group = Group(state["groups"], process.pid if process else 0, state["weaker"])
+        self._since, self._restarts, self._asked = state["since"], state["restarts"], False
+        holders = [*([process.pid] if process else []), *self._group.processes()]
+        for wanted, inode in zip(definition.sockets, state["inodes"], strict=True):
+            taken = (children.taken_back(holder, inode) for holder in holders)
+            held = next((one for one in taken if one is not None), None)
+            if held is not None:
+                self._listening[wanted] = held
+        if process is None:
+            self.phase, self.due = CLEARING, 0.0
+            return
+        self._watch(process, definition)
+        if len(self._listening) < len(definition.sockets):
+            # It closed one: whoever connects is refused until it is bound again, and handed to a new process.
+            self._begin_stop()
+
+    def act(self) -> None:
+        """What is due."""
+        if self.phase == STOPPING:
+            self._group.kill()
+            if self.process is not None:
+                self.process.signal(signal.SIGKILL)
+            self.due = math.inf
+        elif self.phase == CLEARING:
+            if not self._cleared():
+                self._group.kill()
+                self.due = time.monotonic() + _LOOK_AGAIN
+            elif self.definition is None or self._asked:
+                self._settle()
+            else:
+                if time.monotonic() - self._began >= _STEADY:
+                    self._failures = 0
+                self._wait()
+        elif self.phase == WAITING:
+            self._settle()
+
+    def _wait(self) -> None:
+        self.phase = WAITING
+        self.due = time.monotonic() + min(_BACK_OFF * 2**self._failures, _LONGEST_BACK_OFF)
+        self._failures = min(self._failures + 1, 16)
+
+    def _settle(self) -> None:
+        """There is no process: start one, or let go what is left."""
+        result: dict[str, Any] | RefusedError
+        if self.definition is None:
+            for wanted in [*self._listening]:
+                sockets.release(self._listening.pop(wanted), wanted.path)
+            if os.path.exists(self._path):
+                os.unlink(self._path)
+            self.phase, self.due = WAITING, math.inf
+            result = self.status()
+        else:
+            try:
+                self._start(self.definition)
+                result = self.status()
+            except (RefusedError, OSError) as error:
+                self._last_exit = str(error)
+                self._wait()
+                result = RefusedError(f"{error} It is tried again.")
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            answer(result)
+
+    def _start(self, definition: Definition) -> None:
+        for wanted in self._listening.keys() - set(definition.sockets):
+            sockets.release(self._listening.pop(wanted), wanted.path)
+        for wanted in definition.sockets:
+            if wanted not in self._listening:
+                self._listening[wanted] = sockets.bind_for_service(wanted)
+        if not self._asked:
+            self._restarts += 1
+        self._began, self._since = time.monotonic(), time.time()
+        self._group = self._hierarchies.group(definition)
+        listening = [self._listening[wanted] for wanted in definition.sockets]
+        process = children.begin(definition, self._group, listening, lambda begun: self._record(definition, begun))
+        self._watch(process, definition)
+
+    def _watch(self, process: Process, definition: Definition) -> None:
+        self.process, self._runs = process, definition
+        self._selector.register(process.descriptor, selectors.EVENT_READ, self._ended)
+        self.phase, self.due = RUNNING, math.inf
+
+    def _begin_stop(self) -> None:
+        assert self.process is not None, "what runs has a process"
+        assert self._runs is not None, "and a definition that it was started by"
+        self.phase, self.due = STOPPING, time.monotonic() + self._runs.stop_seconds
+        self.process.signal(self._runs.stop_signal)
+
+    def _ended(self) -> None:
+        """Its process is a zombie or gone."""
+        assert self.process is not None, "what is not there does not end"
+        self._asked = self.phase == STOPPING
+        # Before it is reaped: until then its number, which is the session's, is nobody else's.
+        self._group.kill()
+        self._selector.unregister(self.process.descriptor)
+        self._last_exit = self.process.ended()
+        self.process = self._runs = None
+        self.phase = CLEARING
+        self.act()
+
+    def _cleared(self) -> bool:
+        if self._group.processes():
+            return False
+        try:
+            self._group.remove()
+        except OSError:
+            return False
+        return True
+
+    def _record(self, definition: Definition, process: Process) -> None:
+        state = {
+            "boot": boot(),
+            "definition": wire(definition),
+            "pid": process.pid,
+            "started": process.started,
+            "since": self._since,
+            "restarts": self._restarts,
+            "groups": self._group.folders,
+            "weaker": self._group.weaker,
+            "inodes": [sockets.inode(self._listening[wanted]) for wanted in definition.sockets],
+        }
+        new = f"{self._path}.new"
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(new, self._path)
+
+
+def boot() -> str:
+    """Names this boot of the server: process ids and groups of another one mean nothing."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()

@@ -1,0 +1,141 @@
+"""The launcher where systemd is not the first process: it asks the keeper, and starts it where none answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import subprocess
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from svc_actors.host import keeper
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import LauncherError, Service, ServiceName, ServiceStatus
+
+PROGRAM = (sys.executable, "-I", "-S", str(Path(keeper.__file__).with_name("__main__.py")))
+_ANSWERS_WITHIN = 30.0
+_STARTS_WITHIN = 30.0
+_LOOK_AGAIN = 0.02
+_LARGEST = 1 << 24
+
+
+class KeeperLauncher:
+    def __init__(self, folders: HostFolders) -> None:
+        self._folders = folders
+        self._starting = trio.Lock()
+        self._started: trio.Process | None = None
+
+    async def ensure(self, service: Service) -> ServiceStatus:
+        return _status(await self._ask({"request": "ensure", "service": wire(service)}, service.stop_seconds))
+
+    async def reload(self, name: ServiceName) -> None:
+        await self._ask({"request": "reload", "name": name})
+
+    async def stop(self, name: ServiceName) -> None:
+        # How long it may take is known to the keeper alone.
+        await self._ask({"request": "stop", "name": name}, 600.0)
+
+    async def status(self, name: ServiceName) -> ServiceStatus:
+        return _status(await self._ask({"request": "status", "name": name}))
+
+    async def names(self) -> frozenset[ServiceName]:
+        """Every service that was ensured and not stopped, by whichever core."""
+        return frozenset((await self._ask({"request": "list"}))["services"])
+
+    async def keeper_pid(self) -> int:
+        """The keeper's own."""
+        return int((await self._ask({"request": "list"}))["pid"])
+
+    async def _ask(self, request: dict[str, Any], longer: float = 0.0) -> Any:
+        """One that is cut off is sent again: every request may be repeated."""
+        line = json.dumps(request).encode() + b"\n"
+        with trio.move_on_after(_ANSWERS_WITHIN + longer):
+            while True:
+                try:
+                    reply = await self._exchange(line)
+                except (FileNotFoundError, ConnectionError, trio.BrokenResourceError, EOFError):
+                    await self._start()
+                    continue
+                if "error" in reply:
+                    raise LauncherError(reply["error"])
+                return reply["answer"]
+        raise LauncherError(f"The keeper at {self._folders.keeper_socket} did not answer in time; ask for it again.")
+
+    async def _exchange(self, line: bytes) -> dict[str, Any]:
+        with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            await connection.connect(str(self._folders.keeper_socket))
+            _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid != 0:
+                raise LauncherError(f"{self._folders.keeper_socket} is answered by uid {uid}, which is not the keeper.")
+            stream = trio.SocketStream(connection)
+            await stream.send_all(line)
+            received = bytearray()
+            while not received.endswith(b"\n"):
+                chunk = await stream.receive_some()
+                received += chunk
+                if not chunk or len(received) > _LARGEST:
+                    raise EOFError
+            reply: dict[str, Any] = json.loads(received)
+            return reply
+
+    async def _start(self) -> None:
+        """A keeper of its own session, which does not end with us; returns when it answers, or one that was there."""
+        async with self._starting:
+            if await self._answers():
+                return
+            log = self._folders.data / "logs" / "keeper.log"
+            log.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+            with log.open("ab") as errors:
+                # Not waited for: it outlives us. One that ended before us is reaped when the next one is started.
+                self._started = await trio.lowlevel.open_process(
+                    [*PROGRAM, str(self._folders.data)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    env={},
+                    cwd="/",
+                    start_new_session=True,
+                )
+            with trio.move_on_after(_STARTS_WITHIN):
+                while not await self._answers():
+                    if self._started.poll() is not None and not await self._answers():
+                        raise LauncherError(f"The keeper ended as soon as it was started; {log} says why.")
+                    await trio.sleep(_LOOK_AGAIN)
+                return
+            raise LauncherError(f"The keeper was started and does not answer; {log} may say why.")
+
+    async def _answers(self) -> bool:
+        with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            try:
+                await connection.connect(str(self._folders.keeper_socket))
+            except (FileNotFoundError, ConnectionRefusedError):
+                return False
+        return True
+
+
+def wire(service: Service) -> dict[str, Any]:
+    """As `keeper.definition.parse` reads it."""
+    fields = asdict(service)
+    fields["environment"] = dict(service.environment)
+    fields["log"] = None if service.log is None else str(service.log)
+    fields["stop_signal"] = int(service.stop_signal)
+    for listening in fields["sockets"]:
+        listening["path"] = str(listening["path"])
+    return fields
+
+
+def _status(answer: dict[str, Any]) -> ServiceStatus:
+    return ServiceStatus(
+        running=answer["running"],
+        pid=answer["pid"],
+        since=None if answer["since"] is None else datetime.fromtimestamp(answer["since"], UTC),
+        restarts=answer["restarts"],
+        last_exit=answer["last_exit"],
+        weaker_limits=tuple(answer["weaker_limits"]),
+    )

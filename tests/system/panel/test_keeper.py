@@ -1,0 +1,325 @@
+"""The keeper's own promises: what becomes of everything when it is killed, whom it obeys, what it weighs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import LauncherError, Limits, ServiceName
+from svc_actors.host.launcher_keeper import PROGRAM
+from tests.support.launchers import Place, keeper_place, until, written
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+WEB = ServiceName("web")
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    async with keeper_place() as place:
+        yield place
+
+
+async def kill_the_keeper(place: Place) -> int:
+    """Returns the process id that it had."""
+    killed = await place.launcher.keeper_pid()
+    os.kill(killed, signal.SIGKILL)
+
+    async def gone() -> bool:
+        return not place.alive(killed)
+
+    await until(gone)
+    return killed
+
+
+async def test_a_killed_keeper_leaves_everything_running_and_its_successor_takes_it_over(place: Place) -> None:
+    service = place.service("web", "serve", "hello", listens=True)
+    before = await place.launcher.ensure(service)
+
+    killed = await kill_the_keeper(place)
+    meanwhile = await place.greeting("web")
+    again = await place.launcher.ensure(service)
+
+    assert meanwhile == f"hello {before.pid}"
+    assert (again.pid, again.since, again.restarts) == (before.pid, before.since, 0)
+    assert await place.launcher.keeper_pid() != killed
+
+
+async def test_a_successor_starts_again_what_ends_on_the_same_socket(place: Place) -> None:
+    first = await place.launcher.ensure(place.service("web", "serve", "hello", listens=True))
+    assert first.pid is not None
+    inode = place.socket("web").stat().st_ino
+    await kill_the_keeper(place)
+    await place.launcher.names()
+
+    place.kill(first.pid)
+    # Refused, it would raise: the socket that the successor took back is listening while nothing runs.
+    answered = await place.greeting("web")
+    second = await place.launcher.ensure(place.service("web", "serve", "changed", listens=True))
+
+    assert answered.startswith("hello ")
+    assert await place.greeting("web") == f"changed {second.pid}"
+    assert place.socket("web").stat().st_ino == inode
+
+
+async def test_what_ended_while_there_was_no_keeper_is_started_and_what_it_left_is_ended(place: Place) -> None:
+    left = place.folder / "writable" / "left"
+    before = await place.launcher.ensure(place.service("forks", "leave", str(left)))
+    stray = int(await written(left))
+    assert before.pid is not None
+
+    await kill_the_keeper(place)
+    place.kill(before.pid)
+    left.unlink()
+    await place.launcher.names()
+
+    async def back() -> bool:
+        return (await place.launcher.status(ServiceName("forks"))).running
+
+    await until(back)
+    assert not place.alive(stray)
+    assert (await place.launcher.status(ServiceName("forks"))).pid != before.pid
+
+
+async def test_no_connection_is_refused_while_keeper_after_keeper_is_killed(place: Place) -> None:
+    await place.launcher.ensure(place.service("web", "serve", "hello", listens=True))
+    heard = set()
+    finished = trio.Event()
+
+    async def connect_all_the_time() -> None:
+        while not finished.is_set():
+            heard.add(await place.greeting("web"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connect_all_the_time)
+        for _ in range(5):
+            await kill_the_keeper(place)
+            await place.launcher.names()
+        finished.set()
+
+    assert len(heard) == 1
+
+
+async def test_what_fails_at_its_start_is_tried_again_ever_more_slowly(place: Place) -> None:
+    service = place.service("fails", "end", "3")
+    began = trio.current_time()
+
+    await place.launcher.ensure(service)
+
+    async def tried_four_times() -> bool:
+        return (await place.launcher.status(service.name)).restarts >= 4
+
+    await until(tried_four_times)
+    assert trio.current_time() - began >= 0.1 + 0.2 + 0.4 + 0.8
+    assert (await place.launcher.status(service.name)).last_exit == "exit status 3"
+
+
+async def test_killing_the_core_with_all_its_group_changes_nothing(place: Place) -> None:
+    core = f"""
+import trio
+from pathlib import Path
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Service, ServiceName
+from svc_actors.host.launcher_keeper import KeeperLauncher
+
+async def main():
+    launcher = KeeperLauncher(HostFolders(Path({str(place.folder)!r})))
+    await launcher.ensure(Service(ServiceName("sleeps"), ("/bin/sleep", "3600")))
+    print(await launcher.keeper_pid(), flush=True)
+    await trio.sleep_forever()
+
+trio.run(main)
+"""
+    with subprocess.Popen([sys.executable, "-c", core], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        keeper = int(await trio.to_thread.run_sync(process.stdout.readline))
+        os.killpg(process.pid, signal.SIGKILL)
+
+    assert await place.launcher.keeper_pid() == keeper
+    assert (await place.launcher.status(ServiceName("sleeps"))).running
+
+
+async def test_another_user_is_not_listened_to_however_the_socket_is_reached(place: Place) -> None:
+    await place.launcher.names()
+    path = HostFolders(place.folder).keeper_socket
+    mode = path.stat().st_mode & 0o777
+    path.chmod(0o666)
+    ask = f"""
+import socket
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect({str(path)!r})
+    try:
+        connection.sendall(b'{{"request": "list"}}\\n')
+        print(connection.recv(100))
+    except ConnectionError:
+        print(b"")
+"""
+
+    async def answer_to(user: int) -> str:
+        asked = await trio.run_process(["/usr/bin/python3", "-c", ask], capture_stdout=True, user=user)
+        return asked.stdout.decode().strip()
+
+    assert mode == 0o600
+    assert await answer_to(33) == "b''"
+    assert "services" in await answer_to(0)
+
+
+async def test_requests_that_are_none_are_refused_and_the_next_one_is_answered(place: Place) -> None:
+    await place.launcher.names()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(HostFolders(place.folder).keeper_socket))
+        connection.settimeout(30)
+        lines = connection.makefile("r")
+        replies = []
+        for request in (b"no json", b"[]", b'{"request": "run"}', b'{"request": "stop", "name": "../x"}', b'"\xff"'):
+            connection.sendall(request + b"\n")
+            replies.append(json.loads(lines.readline()))
+        connection.sendall(b'{"request": "list"}\n')
+        last = json.loads(lines.readline())
+
+    assert all(reply.keys() == {"error"} for reply in replies)
+    assert last["answer"]["services"] == {}
+
+
+async def test_only_a_socket_of_an_earlier_keeper_is_replaced(place: Place) -> None:
+    await place.launcher.names()
+    path = HostFolders(place.folder).keeper_socket
+    await kill_the_keeper(place)
+    assert path.is_socket()
+    await place.launcher.names()
+    await kill_the_keeper(place)
+    path.unlink()
+    path.write_text("somebody's")
+
+    with pytest.raises(LauncherError, match=r"keeper\.log"):
+        await place.launcher.names()
+
+    assert path.read_text() == "somebody's"
+    assert "is not a socket" in (place.folder / "logs" / "keeper.log").read_text()
+    path.unlink()
+
+
+async def test_a_socket_that_another_user_answers_is_no_keeper(place: Place) -> None:
+    path = HostFolders(place.folder).keeper_socket
+    path.parent.mkdir()
+    path.parent.chmod(0o777)
+    impostor = f"""
+import socket
+listening = socket.socket(socket.AF_UNIX)
+listening.bind({str(path)!r})
+listening.listen()
+print("listening", flush=True)
+listening.accept()[0].recv(1)
+"""
+    with subprocess.Popen(["/usr/bin/python3", "-c", impostor], stdout=subprocess.PIPE, user=33) as process:
+        assert process.stdout is not None
+        await trio.to_thread.run_sync(process.stdout.readline)
+        with pytest.raises(LauncherError, match="uid 33"):
+            await place.launcher.names()
+        process.kill()
+    path.unlink()
+    path.parent.chmod(0o711)
+
+
+async def test_a_second_keeper_of_the_same_folder_ends(place: Place) -> None:
+    await place.launcher.names()
+
+    second = await trio.run_process([*PROGRAM, str(place.folder)], capture_stderr=True, check=False)
+
+    assert second.returncode == 1
+    assert b"Another keeper" in second.stderr
+
+
+async def test_without_control_groups_limits_are_those_of_setrlimit_and_the_status_says_so(place: Place) -> None:
+    hidden = "mount -t tmpfs tmpfs /sys/fs/cgroup"
+    count = place.folder / "writable" / "count"
+    bounded = Limits(cpu_percent=50, memory_mib=64, processes=20)
+    async with keeper_after(hidden, place):
+        large = await place.launcher.ensure(place.service("large", "grow", "512", limits=bounded))
+        many = await place.launcher.ensure(place.service("many", "multiply", str(count), limits=bounded, user="games"))
+        begun = int(await written(count))
+        serving = await place.launcher.ensure(place.service("web", "serve", "hello", listens=True))
+        await place.launcher.stop(ServiceName("many"))
+        owned = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _is_of(entry, 5)]
+
+        async def failed() -> bool:
+            return (await place.launcher.status(ServiceName("large"))).last_exit == "exit status 1"
+
+        await until(failed)
+        for name in await place.launcher.names():
+            await place.launcher.stop(name)
+
+    assert [line.split(":")[0] for line in large.weaker_limits] == ["memory", "processes", "processor"]
+    assert serving.weaker_limits == ()
+    assert many.running
+    assert begun == 19
+    assert owned == []
+
+
+@asynccontextmanager
+async def keeper_after(prepared: str, place: Place) -> AsyncIterator[None]:
+    """A keeper in a mount namespace of its own, in which `prepared` was run."""
+    program = f"{prepared} && exec {' '.join(PROGRAM)} {place.folder}"
+
+    async def listening() -> bool:
+        return HostFolders(place.folder).keeper_socket.is_socket()
+
+    with subprocess.Popen(["unshare", "--mount", "sh", "-c", program]) as keeper:
+        await until(listening)
+        try:
+            yield
+        finally:
+            keeper.kill()
+
+
+def _is_of(process: Path, uid: int) -> bool:
+    try:
+        return process.stat().st_uid == uid and process.joinpath("stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_supplementary_groups_are_those_of_the_user(place: Place, tmp_path: Path) -> None:
+    groups = tmp_path / "group"
+    groups.write_text(Path("/etc/group").read_text() + "shared:x:4242:www-data\n")
+    bound = f"mount --bind {groups} /etc/group"
+    async with keeper_after(bound, place):
+        status = await place.launcher.ensure(place.service("web", "serve", "hello", listens=True))
+        lines = (place.proc(status.pid) / "status").read_text().splitlines()
+        await place.launcher.stop(WEB)
+
+    assert "Groups:\t33 4242 " in lines
+
+
+async def test_it_is_small_with_ten_services_and_does_nothing_at_rest(place: Place) -> None:
+    for number in range(10):
+        service = place.service(f"sleeps-{number}")
+        await place.launcher.ensure(replace(service, command=("/bin/sleep", "3600")))
+    pid = await place.launcher.keeper_pid()
+
+    async def rests() -> bool:
+        before = _switches(pid)
+        await trio.sleep(1)
+        return _switches(pid) == before
+
+    await until(rests)
+    resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    print(f"\nkeeper with 10 services: {resident / 1e6:.1f} MB resident")
+    assert resident < 15_000_000
+
+
+def _switches(pid: int) -> list[str]:
+    """How often it was let run: it never is while nothing happens."""
+    return [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "ctxt_switches" in line]

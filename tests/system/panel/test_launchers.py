@@ -1,0 +1,223 @@
+"""What a launcher promises, tried with real processes: of the keeper, and of systemd."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from svc_actors.host.launcher import LauncherError, Limits, ServiceName
+from tests.support.launchers import Place, keeper_place, until, written
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    async with keeper_place() as place:
+        yield place
+
+
+async def test_an_equal_definition_leaves_the_process_alone(place: Place) -> None:
+    service = place.service("web", "serve", "hello", listens=True)
+
+    first = await place.launcher.ensure(service)
+    again = await place.launcher.ensure(service)
+
+    assert first.running
+    assert again.pid == first.pid
+    assert again.since == first.since
+    assert await place.greeting("web") == f"hello {first.pid}"
+    assert await place.launcher.names() == {"web"}
+
+
+async def test_a_changed_definition_replaces_it_without_a_refused_connection(place: Place) -> None:
+    service = place.service("web", "serve", "0", listens=True)
+    first = await place.launcher.ensure(service)
+    heard: list[str] = []
+    finished = trio.Event()
+
+    async def connect_all_the_time() -> None:
+        while not finished.is_set():
+            heard.append((await place.greeting("web")).split()[0])
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(connect_all_the_time)
+        for number in range(6):
+            await place.launcher.ensure(replace(service, command=(*service.command[:-1], str(number))))
+            await _heard(heard, str(number))
+        finished.set()
+
+    assert set(heard) == {"0", "1", "2", "3", "4", "5"}
+    assert (await place.launcher.status(service.name)).restarts == first.restarts == 0
+
+
+async def test_what_ends_by_itself_is_started_again(place: Place) -> None:
+    first = await place.launcher.ensure(place.service("web", "serve", "hello", listens=True))
+    assert first.pid is not None
+
+    place.kill(first.pid)
+
+    async def back() -> bool:
+        status = await place.launcher.status(ServiceName("web"))
+        return status.running and status.pid != first.pid
+
+    await until(back)
+    status = await place.launcher.status(ServiceName("web"))
+    assert status.restarts == 1
+    assert await place.greeting("web") == f"hello {status.pid}"
+
+
+async def _heard(greetings: list[str], greeting: str) -> None:
+    async def last() -> bool:
+        return greetings[-1:] == [greeting]
+
+    await until(last)
+
+
+async def test_stopping_ends_everything_that_it_started_and_unbinds_its_socket(place: Place) -> None:
+    left = place.folder / "writable" / "left"
+    service = place.service("forks", "leave", str(left), listens=True)
+    status = await place.launcher.ensure(service)
+    stray = int(await written(place.seen(left)))
+    assert status.pid is not None
+    assert place.alive(stray)
+
+    await place.launcher.stop(service.name)
+    await place.launcher.stop(service.name)
+
+    assert not place.alive(stray)
+    assert not place.alive(status.pid)
+    assert not place.seen(place.socket("forks")).exists()
+    assert await place.launcher.names() == set()
+    assert not (await place.launcher.status(service.name)).running
+
+
+async def test_what_does_not_stop_in_time_is_killed(place: Place) -> None:
+    service = place.service("slow", "leave", str(place.folder / "writable" / "left"), stop_seconds=0.5)
+    stubborn = replace(service, command=("/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"))
+    status = await place.launcher.ensure(stubborn)
+    assert status.pid is not None
+
+    await place.launcher.stop(service.name)
+
+    assert not place.alive(status.pid)
+
+
+async def test_it_gets_exactly_its_environment_and_nothing_else_that_is_open(place: Place) -> None:
+    odd = {"PLAIN": "1", "QUOTED": "a \"b\" 'c' $HOME `id` \\ %n %%", "LINES": "one\ntwo", "EMPTY": "", "UTF": "grün"}
+    status = await place.launcher.ensure(place.service("web", "serve", "x", environment=odd, listens=True))
+    await place.greeting("web")
+
+    process = place.proc(status.pid)
+    given = dict(one.split("=", 1) for one in (process / "environ").read_text().split("\0") if one)
+    open_files = {int(entry.name): os.readlink(entry) for entry in (process / "fd").iterdir()}
+
+    assert given == odd | {"LISTENING": "3"}
+    # Its standard streams, the socket, and the pipe that the program itself made.
+    assert open_files[0] == "/dev/null"
+    assert open_files[1] == open_files[2] == str(place.folder / "web.log")
+    assert open_files[3].startswith("socket:")
+    assert all(target.startswith("pipe:") for number, target in open_files.items() if number > 3)
+    assert len(open_files) == 6
+
+
+async def test_it_runs_as_its_user_with_that_users_groups(place: Place) -> None:
+    status = await place.launcher.ensure(place.service("web", "serve", "x", user="www-data", listens=True))
+
+    lines = dict(line.split(":", 1) for line in (place.proc(status.pid) / "status").read_text().splitlines())
+    bound = place.seen(place.socket("web")).stat()
+
+    assert lines["Uid"].split() == ["33"] * 4
+    assert lines["Gid"].split() == ["33"] * 4
+    assert lines["Groups"].split() == ["33"]
+    assert (bound.st_uid, bound.st_gid, bound.st_mode & 0o777) == (33, 33, 0o660)
+
+
+async def test_what_it_writes_is_appended_to_its_log(place: Place) -> None:
+    service = place.service("talks")
+    for word in ("one", "two"):
+        await place.launcher.ensure(replace(service, command=("/bin/sh", "-c", f"echo {word}; exec sleep 3600")))
+        assert service.log is not None
+        log = place.seen(service.log)
+        await written(log, word)
+
+    assert log.read_text() == "one\ntwo\n"
+
+
+async def test_reloading_is_a_hangup_signal(place: Place) -> None:
+    service = place.service("reloads")
+    command = ("/bin/sh", "-c", "trap 'echo reloaded' HUP; echo ready; while :; do sleep 0.1; done")
+    await place.launcher.ensure(replace(service, command=command))
+    assert service.log is not None
+    log = place.seen(service.log)
+    await written(log, "ready")
+
+    await place.launcher.reload(service.name)
+
+    await written(log, "reloaded")
+    with pytest.raises(LauncherError):
+        await place.launcher.reload(ServiceName("unknown"))
+
+
+async def test_a_definition_that_cannot_run_is_refused_and_what_ran_goes_on(place: Place) -> None:
+    service = place.service("web", "serve", "hello", listens=True)
+    first = await place.launcher.ensure(service)
+
+    for broken in (
+        replace(service, command=("/no/such/program",)),
+        replace(service, user="nobody-of-that-name"),
+        replace(service, log=Path("/no/such/folder/log")),
+    ):
+        with pytest.raises(LauncherError):
+            await place.launcher.ensure(broken)
+
+    assert await place.greeting("web") == f"hello {first.pid}"
+
+
+async def test_the_socket_of_an_earlier_process_is_replaced_and_a_file_is_not(place: Place) -> None:
+    left = place.seen(place.socket("web"))
+    left.write_text("somebody's")
+    with pytest.raises(LauncherError):
+        await place.launcher.ensure(place.service("web", "serve", "hello", listens=True))
+    kept = left.read_text()
+    await place.launcher.stop(ServiceName("web"))
+    left.unlink()
+    with trio.socket.socket(trio.socket.AF_UNIX) as earlier:
+        await earlier.bind(str(left))
+
+    status = await place.launcher.ensure(place.service("web", "serve", "hello", listens=True))
+
+    assert kept == "somebody's"
+    assert await place.greeting("web") == f"hello {status.pid}"
+
+
+async def test_no_socket_is_bound_where_others_may_write(place: Place) -> None:
+    service = place.service("web", "serve", "hello", listens=True)
+    listening = replace(service.sockets[0], path=place.folder / "writable" / "web.sock")
+
+    with pytest.raises(LauncherError):
+        await place.launcher.ensure(replace(service, sockets=(listening,)))
+
+    assert not place.seen(listening.path).exists()
+
+
+async def test_processes_and_memory_of_a_service_are_bounded_as_one(place: Place) -> None:
+    count = place.folder / "writable" / "count"
+    bounded = Limits(cpu_percent=50, memory_mib=64, processes=20)
+
+    many = await place.launcher.ensure(place.service("many", "multiply", str(count), limits=bounded))
+    begun = int(await written(place.seen(count)))
+    await place.launcher.ensure(place.service("large", "grow", "512", limits=bounded))
+
+    async def killed() -> bool:
+        return (await place.launcher.status(ServiceName("large"))).restarts > 0
+
+    await until(killed)
+    assert many.weaker_limits == ()
+    assert begun == 19
