@@ -28,7 +28,8 @@ def modules_by_event() -> dict[str, set[str]]:
                     found[ast.literal_eval(node.args[0])].add(str(path.relative_to(ROOT)))
                 elif isinstance(node, ast.Dict):
                     for key, value in zip(node.keys, node.values, strict=True):
-                        if ast.unparse(key or value) == "'event'" and NAME.fullmatch(ast.unparse(value).strip("'")):
+                        named = isinstance(value, ast.Constant) and ast.unparse(key or value) == "'event'"
+                        if named and NAME.fullmatch(ast.unparse(value).strip("'")):
                             found[ast.literal_eval(value)].add(str(path.relative_to(ROOT)))
     return found
 

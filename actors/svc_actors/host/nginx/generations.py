@@ -267,8 +267,12 @@ class Generations:
         """Gives the number of the new generation."""
         generation = max((0, *self._tree.generations())) + 1
         texts = {number: file.text for number, file in pending.items()}
-        for number in self._tree.write(generation, base, texts, self._main(generation)):
-            site_logs(self._folders, number).mkdir(mode=0o750, exist_ok=True)
+        try:
+            for number in self._tree.write(generation, base, texts, self._main(generation)):
+                site_logs(self._folders, number).mkdir(mode=0o750, exist_ok=True)
+        except OSError as error:
+            self._tree.discard(generation)
+            raise NginxError(f"The web server's configuration cannot be written: {error.strerror}.") from error
         return generation
 
     def _main(self, generation: int) -> str:

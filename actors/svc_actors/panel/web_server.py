@@ -1,0 +1,158 @@
+"""The web server as the rest of the panel knows it: sites are handed over, and served when the call returns.
+
+A generation of the configuration costs a second or two with a thousand sites, nearly as much for one change as for a
+hundred. So changes that come close together are taken up as one, by one loop, which is the only writer; an actor, which
+handles one message after another, could not do that.
+
+Invariants:
+- whoever asked is told of their own sites only, and always: served, refused, or that nothing was done;
+- when the loop begins, nginx serves what the records say; where it does, nothing is reloaded;
+- a site that had to be left out for the sake of the others has an alert until it is served again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+import trio
+
+from svc_actors.alerts import Severity, close_alerts, raise_alert
+from svc_actors.errors import ServiceError, conflict, unavailable
+from svc_actors.host.nginx import NginxError, SiteServer, WebServing
+from svc_actors.store import Database, Transaction
+
+MERGE_SECONDS: Final = 0.15
+"""How long a change waits for others: not felt by whoever asked, long enough for a burst."""
+_ALERTS: Final = "web_server:site:"
+_TRY_AGAIN: Final = "What was served before is served on. Try again; the same change may be made twice."
+
+Wanted = Callable[[], Awaitable[Iterable[SiteServer]]]
+"""All sites as the records want them to be served."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.web_server")
+
+
+@dataclass(eq=False)
+class _Asked:
+    servers: Mapping[int, SiteServer | None]
+    done: trio.Event = field(default_factory=trio.Event)
+    error: ServiceError | None = None
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Why nothing was changed, or why single sites are not served as asked."""
+
+    failure: str | None
+    refused: Mapping[int, str] = field(default_factory=dict)
+
+    def of(self, servers: Mapping[int, SiteServer | None]) -> ServiceError | None:
+        """What whoever asked for these is told."""
+        if self.failure is not None:
+            return unavailable(self.failure, hint=_TRY_AGAIN)
+        told = [
+            f"{number if server is None else server.domain}: {self.refused[number]}"
+            for number, server in servers.items()
+            if number in self.refused
+        ]
+        if not told:
+            return None
+        return conflict(
+            f"The web server does not take the configuration of {'; '.join(told)}.",
+            hint="What was served before is served on; other sites are not concerned.",
+        )
+
+
+class WebServer:
+    def __init__(self, database: Database, serving: WebServing, wanted: Wanted) -> None:
+        self._database = database
+        self._serving = serving
+        self._wanted = wanted
+        self._asked: list[_Asked] = []
+        self._woken = trio.Event()
+        self._down: str | None = None
+        self._left_out: dict[int, str] = {}
+
+    async def change(self, servers: Mapping[int, SiteServer | None]) -> None:
+        """Serve these sites, by number, as they are now, or (None) no more. May be repeated.
+
+        Raises `conflict` where nginx refuses one of them, which is served as before, and `unavailable` where nothing
+        could be changed. What was taken up is finished even if the caller is cancelled."""
+        if self._down is not None:
+            raise unavailable(self._down, hint=_TRY_AGAIN)
+        asked = _Asked(servers)
+        self._asked.append(asked)
+        self._woken.set()
+        try:
+            await asked.done.wait()
+        finally:
+            if asked in self._asked:
+                self._asked.remove(asked)
+        if asked.error is not None:
+            raise asked.error
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises `NginxError` where nginx cannot be started: to be run again."""
+        try:
+            await self._begin()
+        except NginxError as error:
+            self._down = str(error)
+            for asked in self._take():
+                asked.error = unavailable(self._down, hint=_TRY_AGAIN)
+                asked.done.set()
+            raise
+        self._down = None
+        while True:
+            await self._woken.wait()
+            await trio.sleep(MERGE_SECONDS)
+            await self._serve(self._take())
+
+    async def _begin(self) -> None:
+        self._left_out = await self._serving.start(await self._wanted())
+        for number, words in self._left_out.items():
+            log.error("web_server.site_refused", site=number, reason=words)
+        await self._database.transact(self._write_alerts)
+
+    def _take(self) -> list[_Asked]:
+        taken, self._asked = self._asked, []
+        self._woken = trio.Event()
+        return taken
+
+    async def _serve(self, batch: list[_Asked]) -> None:
+        # Of two changes to one site the later one counts, for both who asked.
+        changes = {number: server for asked in batch for number, server in asked.servers.items()}
+        # Whatever ends this, a cancellation or a defect, nobody waits for an answer that does not come.
+        outcome = _Outcome("The change of the web server was interrupted.")
+        try:
+            outcome = await self._apply(changes)
+        finally:
+            for asked in batch:
+                asked.error = outcome.of(asked.servers)
+                asked.done.set()
+        await self._note(changes, outcome.refused)
+
+    async def _apply(self, changes: Mapping[int, SiteServer | None]) -> _Outcome:
+        try:
+            return _Outcome(None, await self._serving.apply(changes))
+        except NginxError as error:
+            log.error("web_server.not_changed", sites=len(changes), reason=str(error))
+            return _Outcome(str(error))
+
+    async def _note(self, changes: Mapping[int, SiteServer | None], refused: Mapping[int, str]) -> None:
+        left_out = {number: words for number, words in self._left_out.items() if number not in changes}
+        for number, words in refused.items():
+            if number not in changes:
+                log.error("web_server.site_left_out", site=number, reason=words)
+                left_out[number] = words
+        if left_out != self._left_out:
+            self._left_out = left_out
+            await self._database.transact(self._write_alerts)
+
+    async def _write_alerts(self, tx: Transaction) -> None:
+        for number, words in self._left_out.items():
+            message = f"The web server does not take the configuration of site {number}: {words}"
+            await raise_alert(tx, f"{_ALERTS}{number}", message, severity=Severity.CRITICAL)
+        await close_alerts(tx, _ALERTS, keep=[f"{_ALERTS}{number}" for number in self._left_out])
