@@ -1,8 +1,8 @@
 """Programs that the core runs to their end, and that never outlive it.
 
-Each runs under a tether (`svc_actors.host.tether`), which ends it with all of its descendants when it is cancelled and
-when the core dies, however that happens. Should the tether be killed as well, the next core finds what is left by a
-variable of its environment (`end_marked`).
+Each runs under a process of its own (`svc_actors.host.subreaper`), which ends it with all of its descendants when it is
+cancelled and when the core dies, however that happens. Should that process be killed as well, the next core finds what
+is left by a variable of its environment (`end_marked`).
 
 A program is given an argument list, never a shell, and an environment that is stated, not the core's.
 """
@@ -22,7 +22,7 @@ from typing import Final
 
 import trio
 
-from svc_actors.host import tether
+from svc_actors.host import subreaper
 
 STOP_SECONDS: Final = 5.0
 """Between SIGTERM and SIGKILL."""
@@ -91,7 +91,7 @@ async def _start(program: Program, end: int) -> trio.Process:
     stdin = await trio.to_thread.run_sync(os.open, program.stdin or os.devnull, os.O_RDONLY)
     try:
         return await trio.lowlevel.open_process(
-            [sys.executable, "-I", "-S", tether.__file__, str(end), *program.command],
+            [sys.executable, "-I", "-S", subreaper.__file__, str(end), *program.command],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -15,9 +16,10 @@ from svc.panel.services import Panel
 from svc_actors.host.launcher import Launcher
 from svc_actors.mail import Outbox
 from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
-from svc_actors.store import LANE, Database, EventLog, keep_running
+from svc_actors.store import LANE, Database, EventLog, keep_repeating, keep_running
 from svc_actors.tracing import ORIGIN
 
 DRAIN_SECONDS = 10.0
@@ -55,6 +57,8 @@ async def open_services(
             jobs.handle(kind, done_by)
         # All work is known from here on: what was queued before a restart begins now.
         await nursery.start(jobs.run)
+        forget = partial(forget_old_jobs, database)
+        nursery.start_soon(keep_repeating, "removal of old jobs", REMOVAL_PERIOD, forget, loop_alerts.notice)
         try:
             yield Panel(
                 config=config,

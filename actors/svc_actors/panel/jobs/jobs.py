@@ -40,7 +40,7 @@ from svc_actors.panel.jobs.records import (
 )
 from svc_actors.panel.jobs.run import MARK, JobRun
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
-from svc_actors.runtime import ActorSystem
+from svc_actors.runtime import ActorSystem, Ref
 from svc_actors.store import Caller, Database, LoopAlert, Transaction, keep_running
 
 LONGEST_SECONDS: Final = 6 * 3600.0
@@ -126,7 +126,10 @@ class Jobs:
         job = await get_job(self._database, job_id)
         if job is None:
             return None
-        return await self._actors.ref(JobQueue, job.job_class).ask(JobQueue.cancel, caller, job_id)
+        return await self.queue_of(job.job_class).ask(JobQueue.cancel, caller, job_id)
+
+    def queue_of(self, job_class: JobClass) -> Ref[JobQueue]:
+        return self._actors.ref(JobQueue, job_class.value)
 
     @contextmanager
     def watching(self, job_id: int) -> Iterator[Callable[[], Awaitable[None]]]:
@@ -217,10 +220,9 @@ class Jobs:
         self._woken[JobClass(job_class)].set()
 
     async def _serve(self, job_class: JobClass) -> None:
-        queue = self._actors.ref(JobQueue, job_class.value)
         while not self._draining:
             woken = self._woken[job_class] = trio.Event()
-            await queue.ask(JobQueue.begin_next)
+            await self.queue_of(job_class).ask(JobQueue.begin_next)
             with trio.move_on_after(SWEEP):
                 await woken.wait()
         await trio.sleep_forever()

@@ -1,9 +1,9 @@
-"""Runs one program so that nothing of it outlives the core: `python -I -S tether.py DESCRIPTOR PROGRAM ARGUMENT...`
+"""Runs one program so that nothing of it outlives the core: `python -I -S subreaper.py DESCRIPTOR PROGRAM ARGUMENT...`
 
 The descriptor is the end of a pipe whose other end the core alone holds. A byte in it asks the program to stop
 (SIGTERM); its end, which the kernel also makes of a core that was killed, kills the program and all of its descendants
 at once. Those that left the program's process group, or lost their parent, are found all the same: this process is
-their subreaper. Should it be killed itself, the program gets SIGKILL from the kernel.
+their subreaper (prctl(2)). Should it be killed itself, the program gets SIGKILL from the kernel.
 
 Invariant: when this process ends by itself, none of its descendants is left. Its exit status is the program's, or 128
 and the number of the signal that ended it. It stands alone, and needs the standard library only.
@@ -41,7 +41,7 @@ def main() -> None:
 
 def _become(line: int, command: list[str]) -> None:
     os.close(line)
-    # A group of its own: SIGTERM goes to all of it, and not to this tether.
+    # A group of its own: SIGTERM goes to all of it, and not to this process.
     os.setpgid(0, 0)
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and a program would inherit that.
         signal.signal(ignored, signal.SIG_DFL)
