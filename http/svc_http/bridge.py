@@ -31,6 +31,8 @@ _HOP: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer", b"upgrade")
 )
 _TRANSFER: Final = b"transfer-encoding"
+_OF_OURS: Final = b"date"
+"""Which every answer of this listener has anyhow."""
 _ANSWER_HEADERS: Final = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.bridge")
@@ -81,7 +83,7 @@ class Web(QuartTrio):
                 await _refuse(send)
                 return
             headers = [(name.lower(), value) for name, value in answer.headers]
-            kept = [(name, value) for name, value in headers if name not in _HOP and name != _TRANSFER]
+            kept = [(name, value) for name, value in headers if name not in (*_HOP, _TRANSFER, _OF_OURS)]
             await send({"type": "http.response.start", "status": answer.status, "headers": kept, "trailers": False})
             async for chunk in answer.aiter_stream():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})

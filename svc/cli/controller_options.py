@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import asyncclick as click
 
+from svc.cli.acme_options import acme_options, acme_settings
 from svc.cli.configuration import environment, fill_in
 from svc.cli.failures import Exit, Failure
 from svc.controller.config import ControllerConfig
-from svc_actors.certificates.settings import LETS_ENCRYPT, AcmeSettings
 from svc_actors.mail import mail_settings
 
 _FOLDER = click.Path(path_type=Path, resolve_path=True, file_okay=False)
@@ -47,26 +47,11 @@ _OPTIONS = (
         help="A certificate of your own for browsers, with its chain: PEM, read again when it changes.",
     ),
     click.option("--certificate-key", type=_FILE, help="Its private key."),
-    click.option(
-        "--acme-contact", help="Get the certificate by ACME instead: the e-mail address that the authority writes to."
-    ),
-    click.option(
-        "--acme-terms-agreed",
-        type=bool,
-        default=False,
-        show_default=True,
-        help="You agree to the authority's terms; without, nothing is asked of it.",
-    ),
+    *acme_options("Get the certificate by ACME instead: the e-mail address that the authority writes to."),
     click.option("--acme-name", "acme_names", multiple=True, help="For this name; --public-host if none is given."),
-    click.option("--acme-directory", default=LETS_ENCRYPT, show_default=True, help="The authority."),
-    click.option(
-        "--acme-roots", type=_FILE, help="Who vouches for the authority's own server, if the system does not."
-    ),
     click.option(
         "--acme-port", default=80, show_default=True, help="Where it asks for proofs; 0: the API's port alone."
     ),
-    click.option("--acme-eab-key-id", help="Your account with a commercial authority (external account binding)."),
-    click.option("--acme-eab-key-file", type=_FILE, help="The file of its key, in base64url."),
     click.option("--api-port", default=8443, show_default=True),
     click.option("--gateway-port", default=8444, show_default=True),
     click.option("--operations-port", default=8445, show_default=True, help="Loopback: /metrics and /healthz."),
@@ -142,25 +127,19 @@ def _config(
         )
     if (certificate is None) is not (certificate_key is None):
         raise Failure(Exit.INVALID, "A certificate needs its key, and a key its certificate: give both, or none.")
-    if (acme_eab_key_id is None) is not (acme_eab_key_file is None):
-        raise Failure(Exit.INVALID, "An external account has an id and a file with its key: give both, or none.")
     if acme_contact is None and (acme_terms_agreed or acme_names or acme_eab_key_id):
         raise Failure(Exit.INVALID, "A certificate by ACME needs a contact: an e-mail address for the authority.")
     if acme_contact is not None and certificate is not None:
         raise Failure(Exit.INVALID, "The certificate is either in files of yours, or comes by ACME: give one of them.")
-    acme = (
-        AcmeSettings(
-            acme_contact,
-            acme_names or (public_host,),
-            terms_agreed=acme_terms_agreed,
-            directory=acme_directory,
-            roots=acme_roots,
-            external_key_id=acme_eab_key_id,
-            external_key_file=acme_eab_key_file,
-            port=acme_port,
-        )
-        if acme_contact is not None
-        else None
+    acme = acme_settings(
+        acme_contact,
+        terms_agreed=acme_terms_agreed,
+        names=acme_names or (public_host,),
+        directory=acme_directory,
+        roots=acme_roots,
+        eab_key_id=acme_eab_key_id,
+        eab_key_file=acme_eab_key_file,
+        port=acme_port,
     )
     return ControllerConfig(
         data_dir=data,

@@ -16,7 +16,7 @@ from svc.identity import (
     tokens,
     users,
 )
-from svc.panel import accounts, audit, jobs, sites
+from svc.panel import accounts, audit, jobs, sites, status
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc.registry.registry import Registry
@@ -36,6 +36,7 @@ AREAS = (
     audit,
     sites,
     jobs,
+    status,
 )
 
 

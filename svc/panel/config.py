@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.host.folders import HostFolders
 from svc_actors.mail import MailSettings
 
@@ -26,6 +27,8 @@ class PanelConfig:
     sites_https_port: int = 443
     bind_host: str = "0.0.0.0"  # noqa: S104 - visitors and browsers come from elsewhere
     further_origins: tuple[str, ...] = ()
+    acme: AcmeSettings | None = None
+    """Where sites' certificates come from; without it sites have those that are uploaded."""
     mail: MailSettings | None = None
 
     @property

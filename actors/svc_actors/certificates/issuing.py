@@ -13,7 +13,7 @@ came of it (`registered`, `ordered`, `issued`, `failed`). Each of these is one t
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -72,12 +72,21 @@ class Issued:
     key: bytes
 
 
+Failed = Callable[[Transaction, str, Sequence[str], AcmeError], Awaitable[None]]
+
+
+async def _nobody(tx: Transaction, name: str, names: Sequence[str], error: AcmeError) -> None:
+    return
+
+
 @dataclass(frozen=True)
 class Issuing:
-    """What the actors of certificates work with."""
+    """What the actors of certificates work with. `failed` is told of every attempt that came to nothing, in the
+    transaction that records it: the certificate, what it is for, and why."""
 
     database: Database
     sealer: Sealer
+    failed: Failed = _nobody
 
 
 class IssuedCertificate(Actor):
@@ -86,6 +95,7 @@ class IssuedCertificate(Actor):
     def __init__(self, issuing: Issuing) -> None:
         self._database = issuing.database
         self._sealer = issuing.sealer
+        self._told_failed = issuing.failed
 
     async def want(self, directory: str, contact: str, names: Sequence[str]) -> Issued | None:
         """Have a certificate for these names, from this authority. Gives the one that there is."""
@@ -204,6 +214,15 @@ class IssuedCertificate(Actor):
 
         await self._database.transact(work)
 
+    async def forget(self) -> None:
+        """Have it renewed no more, and forget its keys."""
+
+        async def work(tx: Transaction) -> None:
+            await tx.execute("DELETE FROM acme_certificates WHERE name = $1", self.key)
+            await close_alert(tx, alert_of(self.key))
+
+        await self._database.transact(work)
+
     async def _row(self, tx: Transaction) -> Record:
         return await tx.fetchone("SELECT * FROM acme_certificates WHERE name = $1 FOR NO KEY UPDATE", self.key)
 
@@ -236,6 +255,7 @@ class IssuedCertificate(Actor):
             f"{there_is}; the next attempt is at {due_at:%Y-%m-%d %H:%M} UTC."
         )
         await raise_alert(tx, alert_of(self.key), message)
+        await self._told_failed(tx, self.key, row["names"], error)
         log.warning("certificate.not_issued", certificate=self.key, failures=failures, error=str(error))
 
 

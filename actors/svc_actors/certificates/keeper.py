@@ -82,13 +82,13 @@ class Keeper:
         """Get and renew the certificate until cancelled. Raises what the actor raises: to be begun again."""
         while True:
             self._asked = trio.Event()
-            until = await self._attempt()
+            until = await self.attempt()
             seconds = (until - datetime.now(UTC)).total_seconds()
             with trio.move_on_after(min(max(seconds, 0.0), LONGEST_SLEEP_SECONDS)):
                 await self._asked.wait()
 
-    async def _attempt(self) -> datetime:
-        """Do what there is to do; gives when there is something to do again."""
+    async def attempt(self) -> datetime:
+        """Do what there is to do now; gives when there is something to do again."""
         step = await self._actor.ask(IssuedCertificate.step)
         if isinstance(step, Wait):
             return step.until

@@ -1,0 +1,62 @@
+"""The authority that certificates come from, as options of the commands of either service (docs/configuration.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import asyncclick as click
+
+from svc.cli.failures import Exit, Failure
+from svc_actors.certificates.settings import LETS_ENCRYPT, AcmeSettings
+
+_FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False, readable=True)
+
+
+def acme_options(contact: str) -> tuple[Callable[[Any], Any], ...]:
+    """`contact`: what it means to give one."""
+    return (
+        click.option("--acme-contact", help=contact),
+        click.option(
+            "--acme-terms-agreed",
+            type=bool,
+            default=False,
+            show_default=True,
+            help="You agree to the authority's terms; without, nothing is asked of it.",
+        ),
+        click.option("--acme-directory", default=LETS_ENCRYPT, show_default=True, help="The authority."),
+        click.option(
+            "--acme-roots", type=_FILE, help="Who vouches for the authority's own server, if the system does not."
+        ),
+        click.option("--acme-eab-key-id", help="Your account with a commercial authority (external account binding)."),
+        click.option("--acme-eab-key-file", type=_FILE, help="The file of its key, in base64url."),
+    )
+
+
+def acme_settings(
+    contact: str | None,
+    *,
+    terms_agreed: bool,
+    directory: str,
+    roots: Path | None,
+    eab_key_id: str | None,
+    eab_key_file: Path | None,
+    names: tuple[str, ...] = (),
+    port: int = 0,
+) -> AcmeSettings | None:
+    """None without a contact. Raises `Failure` for what contradicts itself."""
+    if (eab_key_id is None) is not (eab_key_file is None):
+        raise Failure(Exit.INVALID, "An external account has an id and a file with its key: give both, or none.")
+    if contact is None:
+        return None
+    return AcmeSettings(
+        contact,
+        names,
+        terms_agreed=terms_agreed,
+        directory=directory,
+        roots=roots,
+        external_key_id=eab_key_id,
+        external_key_file=eab_key_file,
+        port=port,
+    )

@@ -1,0 +1,95 @@
+"""`svc panel core`: what holds the panel's state and drives the server, as root, on a Unix socket alone.
+
+What serves the sites goes on without it: programs are started by a launcher that outlives it, and a core that was
+killed finds them when it starts again.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+import asyncclick as click
+import structlog
+import trio
+
+from svc.cli.failures import Exit, Failure
+from svc.cli.panel.compose import Host, open_services
+from svc.cli.panel.options import CONTEXT, panel_options
+from svc.cli.panel.server import this_server
+from svc.cli.serve import told_plainly
+from svc.cli.supervisor import tell_supervisor
+from svc.identity.authenticate import Authentication
+from svc.panel.catalogue import panel_registry
+from svc.panel.config import PanelConfig
+from svc.panel.realm import REALM
+from svc_actors.admission import raise_descriptor_limit
+from svc_actors.host.self_signed import keep_self_signed
+from svc_actors.sealing import Sealer
+from svc_actors.store import PANEL_SCHEMA, Database, Lane, database_urls, exclusive, prepare_schema
+from svc_http.app import App, create_app
+from svc_http.server import serve_local
+
+CONNECTIONS = {Lane.READING: 6, Lane.ORDERS: 8, Lane.BACKGROUND: 6}
+"""Each lane's own (`svc_actors.store.lanes`)."""
+
+log = structlog.get_logger("svc.panel.core")
+
+
+@click.command(context_settings=CONTEXT)
+@panel_options
+async def core(config: PanelConfig, environ: Mapping[str, str]) -> None:
+    """Run the core of the hosting panel.
+
+    An option that is not given is taken from the environment (SVC_PANEL_PUBLIC_HOST), then from the configuration
+    file. SVC_DATABASE_URL names a PostgreSQL server; without it one runs in the data folder."""
+    from svc_http.logs import configure
+
+    configure()
+    if os.geteuid() != 0:
+        raise Failure(Exit.FORBIDDEN, "The core drives the server's accounts and services, so it runs as root.")
+    try:
+        web = pwd.getpwnam(config.web_user)
+    except KeyError:
+        hint = f"make it: useradd --system --no-create-home --shell /usr/sbin/nologin {config.web_user}"
+        raise Failure(Exit.INVALID, f"There is no account {config.web_user} for the web tier.", hint) from None
+    raise_descriptor_limit()
+    config.socket.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
+    shown = keep_self_signed(config.folders.web, config.own_names, web.pw_gid)
+    stop = trio.Event()
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with (
+            told_plainly(),
+            open_core(config, environ, this_server(config)) as app,
+            trio.open_nursery() as nursery,
+        ):
+            await nursery.start(partial(serve_local, app, config.socket, config.web_user, stop))
+            tell_supervisor(os.environ, "READY=1")
+            log.info("core.started", socket=str(config.socket), certificate_sha256=shown)
+            async for received in signals:
+                tell_supervisor(os.environ, "STOPPING=1")
+                log.info("core.stopping", signal=signal.Signals(received).name)
+                stop.set()
+                break
+    log.info("core.stopped")
+
+
+@asynccontextmanager
+async def open_core(config: PanelConfig, environ: Mapping[str, str], host: Host) -> AsyncIterator[App]:
+    """The core's application over its database, for the length of the block."""
+    async with (
+        database_urls(config.data_dir, environ) as urls,
+        Database.open(urls.service, lanes=CONNECTIONS) as database,
+        exclusive(database, "panel"),
+    ):
+        await prepare_schema(urls, PANEL_SCHEMA)
+        sealer = Sealer.from_file(config.data_dir / "secret.key")
+        async with open_services(config, database, host, sealer=sealer) as services:
+            yield create_app(
+                panel_registry(), services, authenticator=Authentication(database, REALM), origins=config.origins
+            )

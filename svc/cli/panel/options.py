@@ -1,0 +1,118 @@
+"""The settings of the panel's core, as options of the commands that need them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, Final
+
+import asyncclick as click
+
+from svc.cli.acme_options import acme_options, acme_settings
+from svc.cli.configuration import environment, fill_in
+from svc.cli.failures import Exit, Failure
+from svc.cli.services import CORE_SOCKET, PANEL_PORT
+from svc.panel.config import PanelConfig
+from svc_actors.mail import MailSettings, mail_settings
+
+CONTEXT: Final = {"auto_envvar_prefix": "SVC_PANEL"}
+"""The context settings of a command with these options."""
+_OPTIONS: Final = (
+    click.option(
+        "--config",
+        type=click.Path(path_type=Path, resolve_path=True),
+        default=Path("/etc/svc/panel.toml"),
+        show_default=True,
+        is_eager=True,
+        expose_value=False,
+        callback=fill_in,
+        help="The configuration file.",
+    ),
+    click.option(
+        "--data",
+        type=click.Path(path_type=Path, resolve_path=True, file_okay=False),
+        default=Path("/var/lib/svc/panel"),
+        show_default=True,
+    ),
+    click.option("--public-host", default="127.0.0.1", show_default=True, help="How browsers reach the panel."),
+    click.option("--socket", type=click.Path(path_type=Path), default=CORE_SOCKET, show_default=True),
+    click.option("--web-user", default="svc-web", show_default=True, help="The account of `svc panel web`."),
+    click.option("--port", default=PANEL_PORT, show_default=True, help="Of `svc panel web`."),
+    click.option("--sites-bind", default="0.0.0.0", show_default=True, help="The address sites are served on."),  # noqa: S104
+    click.option("--sites-http-port", default=80, show_default=True),
+    click.option("--sites-https-port", default=443, show_default=True),
+    click.option(
+        "--origin",
+        "origins",
+        multiple=True,
+        help="Where browsers see the pages besides: https://name. May be repeated.",
+    ),
+    *acme_options("Get sites' certificates by ACME: the e-mail address that the authority writes to."),
+)
+
+
+def panel_options(
+    command: Callable[Concatenate[PanelConfig, Mapping[str, str], ...], Awaitable[None]],
+) -> Callable[..., Awaitable[None]]:
+    """Have `command` called with the configuration, and with the environment that names the database."""
+
+    @click.pass_context
+    @wraps(command)
+    async def run(context: click.Context, /, **given: Any) -> None:
+        own = {name: given.pop(name) for name in given.keys() - _NAMES}
+        environ = environment(context)
+        try:
+            config = _config(mail=mail_settings(environ), **given)
+        except ValueError as error:
+            raise Failure(Exit.INVALID, f"{error}.") from None
+        await command(config, environ, **own)
+
+    for option in reversed(_OPTIONS):
+        run = option(run)
+    return run
+
+
+def _config(
+    *,
+    data: Path,
+    public_host: str,
+    socket: Path,
+    web_user: str,
+    port: int,
+    sites_bind: str,
+    sites_http_port: int,
+    sites_https_port: int,
+    origins: tuple[str, ...],
+    acme_contact: str | None,
+    acme_terms_agreed: bool,
+    acme_directory: str,
+    acme_roots: Path | None,
+    acme_eab_key_id: str | None,
+    acme_eab_key_file: Path | None,
+    mail: MailSettings | None,
+) -> PanelConfig:
+    return PanelConfig(
+        data_dir=data,
+        public_host=public_host,
+        socket=socket,
+        web_user=web_user,
+        port=port,
+        bind_host=sites_bind,
+        sites_http_port=sites_http_port,
+        sites_https_port=sites_https_port,
+        further_origins=tuple(origin.rstrip("/") for origin in origins),
+        acme=acme_settings(
+            acme_contact,
+            terms_agreed=acme_terms_agreed,
+            directory=acme_directory,
+            roots=acme_roots,
+            eab_key_id=acme_eab_key_id,
+            eab_key_file=acme_eab_key_file,
+        ),
+        mail=mail,
+    )
+
+
+_NAMES: Final = frozenset(inspect.signature(_config).parameters)

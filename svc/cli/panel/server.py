@@ -1,0 +1,12 @@
+"""The server that the panel runs on: what starts its programs, and what each of them is given."""
+
+from __future__ import annotations
+
+from svc.cli.panel.compose import Host
+from svc.panel.config import PanelConfig
+from svc_actors.host.launcher_keeper import KeeperLauncher
+
+
+def this_server(config: PanelConfig) -> Host:
+    """What drives it. Nothing is started yet."""
+    return Host(launcher=KeeperLauncher(config.folders))

@@ -1,0 +1,34 @@
+"""`svc panel stop`: what serves the sites is stopped as well, which ending the core leaves running."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import asyncclick as click
+
+from svc.cli.failures import Exit, Failure
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import LauncherError
+from svc_actors.host.launcher_keeper import KeeperLauncher
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, resolve_path=True, file_okay=False, exists=True),
+    default=Path("/var/lib/svc/panel"),
+    show_default=True,
+)
+async def stop(data: Path) -> None:
+    """Stop what serves the sites of this server. A core that still runs starts it again."""
+    launcher = KeeperLauncher(HostFolders(data))
+    try:
+        for name in sorted(await launcher.names()):
+            await launcher.stop(name)
+            click.echo(f"stopped {name}")
+        # Of the keeper itself nobody is in need now; the next core starts another one.
+        os.kill(await launcher.keeper_pid(), signal.SIGTERM)
+    except LauncherError as error:
+        raise Failure(Exit.UNAVAILABLE, str(error)) from error
