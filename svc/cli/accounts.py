@@ -13,6 +13,7 @@ import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import asyncclick as click
 import httpx
@@ -31,7 +32,7 @@ _BROWSER = "_browser"
 @dataclass(frozen=True)
 class SignIn:
     """What `svc login` was told. `trusted` is the certificate authority of the service, where the system's do not
-    vouch for it."""
+    vouch for it. `code` is asked for where one is needed and None was given."""
 
     url: str
     email: str
@@ -39,6 +40,7 @@ class SignIn:
     name: str
     days: int
     trusted: str | None
+    code: str | None = field(default=None, repr=False)
 
 
 async def login(environment: Mapping[str, str], given: SignIn) -> None:
@@ -46,23 +48,51 @@ async def login(environment: Mapping[str, str], given: SignIn) -> None:
     before = stored.profiles.get(given.name)
     known_by = before.known_by if before is not None and before.url == given.url else None
     profile = Profile(url=given.url, trusted=given.trusted, known_by=known_by)
-    signed_in = await trade_password(profile, given.email, given.password, given.days)
+    signed_in = await trade_password(profile, given.email, given.password, given.days, given.code)
     profiles.save(environment, ProfileFile(given.name, {**stored.profiles, given.name: signed_in}))
     say(f"signed in to {given.url} as {given.email}; profile {given.name}", style="green")
 
 
-async def trade_password(profile: Profile, email: str, password: str, days: int) -> Profile:
-    """The profile with an API token for the password: sign in, make the token, sign out. The token may do
-    whatever its owner may; `days` 0 is for ever."""
+async def trade_password(profile: Profile, email: str, password: str, days: int, code: str | None = None) -> Profile:
+    """The profile with an API token for the password, and a code where one is needed: sign in, make the token, sign
+    out. The token may do whatever its owner may; `days` 0 is for ever."""
     async with Client.open(profile) as client:
         guard = {"X-Service-Request": "1", "Origin": profile.url}
         known = {"Cookie": profile.known_by} if profile.known_by else {}
-        await client.call("POST", "/auth/login", body={"email": email, "password": password}, headers=guard | known)
+        headers = guard | known
+        answer = await client.call("POST", "/auth/login", body={"email": email, "password": password}, headers=headers)
+        if "pending" in answer:
+            await _give_code(client, answer, code, headers)
         known_by = client.cookie(_BROWSER) or profile.known_by
         wanted = {"name": f"svc on {socket.gethostname()}", "days": days}
         created = await client.call("POST", "/tokens", body=wanted, headers=guard)
         await client.call("POST", "/auth/logout", body={}, headers=guard)
         return replace(profile, token=str(created["token"]), known_by=known_by)
+
+
+async def _give_code(client: Client, needed: Mapping[str, Any], code: str | None, headers: Mapping[str, str]) -> None:
+    """The second step of a sign-in; the first of all where a second factor has to be set up."""
+    enrolment = needed["enrolment"]
+    if enrolment is not None:
+        say("Administrators sign in with a code as well here. Have an authenticator read this, or type the secret:\n")
+        say(f"{enrolment['url']}\nsecret: {enrolment['secret']}\n")
+    if code is None:
+        code = await _typed_code()
+    body = {"pending": needed["pending"], "code": code}
+    signed_in = await client.call("POST", "/auth/code", body=body, headers=headers)
+    if signed_in["recovery_codes"]:
+        say("Each of these signs in once without the authenticator. They are shown once and kept nowhere:\n")
+        say("\n".join(signed_in["recovery_codes"]) + "\n")
+
+
+async def _typed_code() -> str:
+    if sys.stdin.isatty():
+        typed: str = await click.prompt("Code of your authenticator, or a recovery code", err=True)
+        return typed
+    line = click.get_text_stream("stdin").readline()
+    if not line:
+        raise Failure(Exit.INVALID, "this account needs a code of its authenticator", "give --code")
+    return line.strip()
 
 
 async def trust(url: str, fingerprint: str | None) -> str | None:

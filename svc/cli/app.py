@@ -30,6 +30,7 @@ _HELP = {
     "plan": "Sizes of machines.",
     "pool": "Addresses.",
     "project": "Projects and their members.",
+    "second-factor": "Signing in with a code as well as the password.",
     "security-group": "Rules about machines' own traffic.",
     "settings": "Settings of the service.",
     "ssh-key": "Public keys for machines.",

@@ -32,6 +32,7 @@ from svc.controller.nodes.package import agent_release
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.setup import ensure_setup_token
+from svc.identity import pending_sign_ins
 from svc.identity.alert_mail import LOOK_SECONDS as ALERT_MAIL_SECONDS
 from svc.identity.alert_mail import tell_operators
 from svc.identity.authenticate import Authentication
@@ -344,6 +345,7 @@ async def _forget(database: Database) -> None:
     await forget_expired(database)
     await forget_old_failures(database)
     await forget_old_links(database)
+    await pending_sign_ins.forget_expired(database)
     await forget_closed_alerts(database)
 
 

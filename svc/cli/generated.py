@@ -29,7 +29,7 @@ from svc.cli.shapes import shaped, shortened
 if TYPE_CHECKING:
     from svc.cli.client import Client
 
-SHOWN_ONCE = ("password", "token")
+SHOWN_ONCE = ("password", "token", "secret")
 
 
 class OperationCommand(click.Command):

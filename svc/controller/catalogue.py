@@ -20,6 +20,7 @@ from svc.identity import (
     mail,
     password_links,
     people,
+    second_factor,
     settings,
     sign_in,
     support,
@@ -31,6 +32,7 @@ from svc.registry.registry import Registry
 AREAS = (
     setup,
     sign_in,
+    second_factor,
     password_links,
     activity,
     events,

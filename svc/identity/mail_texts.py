@@ -56,6 +56,20 @@ def sign_in(
     )
 
 
+def second_factor(
+    settings: Settings, name: str, what: str, at: datetime, address: str | None, url: str
+) -> tuple[str, str]:
+    """`what` has happened, in a sentence of ours; `address` None where it is not to be told."""
+    where = [f"    Address:  {one_line(address)}"] if address is not None else []
+    return f"The second factor of your account at {settings.service_name}", _text(
+        settings,
+        f"Hello {one_line(name)},",
+        what,
+        "\n".join([f"    Time:     {_time(at)}", *where]),
+        f"If you did not expect this, write to us, and choose another password at once: {url}",
+    )
+
+
 def alerts(settings: Settings, url: str, opened: Sequence[Record], closed: Sequence[Record]) -> tuple[str, str]:
     """Rows with `severity`, `message` and `at`, of those that opened and those that closed."""
     counts = [f"{len(rows)} {word}" for rows, word in ((opened, "opened"), (closed, "closed")) if rows]

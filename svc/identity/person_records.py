@@ -23,7 +23,9 @@ USER_PIECES = "text_pieces(ARRAY[email, name, company, phone])"
 
 PERSON_SELECT = """
 SELECT u.id, u.name, u.email, u.role, u.phone, u.company, u.note, u.suspension_reason, u.suspended_at, u.created_at,
-       u.last_sign_in_at, CASE WHEN u.suspended_at IS NULL THEN 'active' ELSE 'suspended' END AS status
+       u.last_sign_in_at,
+       EXISTS (SELECT FROM second_factors AS f WHERE f.user_id = u.id AND f.confirmed_at IS NOT NULL) AS second_factor,
+       CASE WHEN u.suspended_at IS NULL THEN 'active' ELSE 'suspended' END AS status
 FROM users AS u"""
 
 
@@ -45,6 +47,7 @@ class Person(Model):
     suspended_at: datetime | None
     created_at: datetime
     last_sign_in_at: datetime | None
+    second_factor: bool
 
     @property
     def target(self) -> Target:

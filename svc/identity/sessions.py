@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from svc.identity import pending_sign_ins
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, Transaction
 from svc_actors.store.removal import remove_rows
@@ -73,11 +74,13 @@ async def end(tx: Transaction, session_id: UUID) -> None:
 
 
 async def end_all(tx: Transaction, user_id: UUID) -> int:
-    """End every session of a person, support sessions in their account and led by them included; returns how many."""
+    """End every session of a person, support sessions in their account and led by them included, and sign-ins that
+    wait for a code; returns how many sessions."""
     await tx.execute(
         "UPDATE impersonations SET ended_at = now() WHERE $1 IN (customer_id, operator_id) AND ended_at IS NULL",
         user_id,
     )
+    await pending_sign_ins.end_all(tx, user_id)
     return await tx.change(
         """
         DELETE FROM sessions
@@ -90,6 +93,7 @@ async def end_all(tx: Transaction, user_id: UUID) -> int:
 async def end_everybodys(tx: Transaction) -> int:
     """End every session of everybody; returns how many."""
     await tx.execute("UPDATE impersonations SET ended_at = now() WHERE ended_at IS NULL")
+    await pending_sign_ins.end_everybodys(tx)
     return await tx.change("DELETE FROM sessions")
 
 

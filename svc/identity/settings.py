@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Annotated
+from uuid import UUID
 
 from pydantic import Field
 
+from svc.identity import second_factor_records
 from svc.identity.fields import Line, Name
 from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
@@ -13,6 +15,7 @@ from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.disk_space import Thresholds
+from svc_actors.errors import conflict
 from svc_actors.store import Queryable, Target, Transaction, audit
 
 operations = Operations[IdentityServices]()
@@ -22,12 +25,14 @@ Days = Annotated[int, Field(ge=1, le=36_500)]
 
 
 class Settings(Model):
-    """`service_name` heads the pages; `support_contact` is told to whom the service turns away. `keep_...` say how long
+    """`service_name` heads the pages; `support_contact` is told to whom the service turns away.
+    `require_second_factor`: administrators sign in with a code as well. `keep_...` say how long
     what is over is kept (docs/retention.md); `disk_...` from when on a disk of the service or of a node has an alert
     (docs/full-disks.md)."""
 
     service_name: str = "Virtual machines"
     support_contact: str = ""
+    require_second_factor: bool = False
     keep_task_days: int = 90
     keep_event_days: int = 7
     keep_audit_days: int = 400
@@ -46,6 +51,7 @@ class SettingsUpdate(Request):
 
     service_name: Name | None = None
     support_contact: Line | None = None
+    require_second_factor: bool | None = None
     keep_task_days: Days | None = None
     keep_event_days: Days | None = None
     keep_audit_days: Annotated[int, Field(ge=30, le=36_500)] | None = None
@@ -96,7 +102,16 @@ async def update(context: Context[IdentityServices], request: SettingsUpdate) ->
                 name,
                 value,
             )
+        if request.require_second_factor:
+            await _require_second_factor(tx, context.principal.user_id)
         await audit.record(tx, context.caller, Target("settings", None, None), {"changed": changes})
         return await read_settings(tx)
 
     return await context.services.database.transact(work)
+
+
+async def _require_second_factor(tx: Transaction, asker: UUID | None) -> None:
+    """End the sessions of administrators who have none. Raises `conflict` where the asker would be one of them."""
+    if asker is not None and (await second_factor_records.state(tx, asker)).confirmed_at is None:
+        raise conflict("You have no second factor yourself.", hint="Set one up first: `svc second-factor enrol`.")
+    await second_factor_records.end_sessions_without(tx)

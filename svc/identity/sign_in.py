@@ -1,31 +1,44 @@
 """Sign-in, sign-out and /me.
 
-Invariants: whoever is unknown, has no
-password or typed a wrong one gets the same answer at the same cost; only who proved the password is told of a
-suspension.
+Invariants: whoever is unknown, has no password or typed a wrong one gets the same answer at the same cost; only who
+proved the password is told of a suspension, and that a code is asked for; who has a second factor, or needs one, has no
+session before a code of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 from pydantic import Field
 
-from svc.identity import sessions, sign_in_mail
+from svc.identity import (
+    pending_sign_ins,
+    person_records,
+    second_factor_mail,
+    second_factor_records,
+    sessions,
+    sign_in_mail,
+)
+from svc.identity.person_records import Person
+from svc.identity.second_factor import Code, Enrolment, begin_enrolment, required_of
+from svc.identity.second_factor_records import Proof
 from svc.identity.services import IdentityServices
 from svc.identity.settings import read_settings
-from svc.identity.throttle import SignInAttempt
+from svc.identity.throttle import CODES, SignInAttempt
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
-from svc_actors.errors import forbidden, invalid, not_found, unauthenticated
-from svc_actors.store import Target, Transaction, Via, audit
+from svc.registry.shapes import LINE
+from svc_actors.errors import ServiceError, forbidden, invalid, not_found, unauthenticated
+from svc_actors.store import Caller, Target, Transaction, Via, audit
 
 operations = Operations[IdentityServices]()
+
+_ACCEPTED: Final = 202
 
 
 class LoginRequest(Request):
@@ -45,6 +58,26 @@ class LoginResult(Model):
 
     user: SignedIn
     expires_at: datetime
+
+
+class CodeNeeded(Model):
+    """The password was right and nobody is signed in yet: POST /auth/code with `pending` and a code, before
+    `expires_at`. With `enrolment` there is no second factor yet and one has to be set up: the code is its first."""
+
+    pending: str
+    expires_at: datetime
+    enrolment: Enrolment | None = None
+
+
+class CodeRequest(Request):
+    pending: Annotated[str, Field(min_length=1, max_length=200), LINE]
+    code: Code
+
+
+class SignedInByCode(LoginResult):
+    """`recovery_codes` of a second factor that this sign-in has set up; they are shown this once."""
+
+    recovery_codes: list[str] | None = None
 
 
 class Impersonation(Model):
@@ -77,9 +110,10 @@ class Me(Model):
     access=Access.PUBLIC,
     scope=Scope.WRITE,
     positional=("email",),
+    statuses=(_ACCEPTED,),
     target="user",
 )
-async def login(context: Context[IdentityServices], request: LoginRequest) -> LoginResult:
+async def login(context: Context[IdentityServices], request: LoginRequest) -> LoginResult | CodeNeeded:
     database, passwords = context.services.database, context.services.passwords
     email = request.email.strip().lower()
     attempt = SignInAttempt(email, context.caller.address, context.browser)
@@ -89,7 +123,7 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
         await attempt.admit(database)
         row = await database.fetchrow(
             """
-            SELECT id, email, name, role, password_hash, suspension_reason, last_sign_in_at FROM users WHERE email = $1
+            SELECT id, password_hash, suspension_reason FROM users WHERE email = $1
             """,
             email,
         )
@@ -104,26 +138,102 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
             details={"suspension_reason": row["suspension_reason"]},
         )
 
-    async def begin(tx: Transaction) -> LoginResult:
-        recognised = await attempt.succeeded(tx)
-        context.effects.know_browser = recognised.browser
+    async def proceed(tx: Transaction) -> LoginResult | CodeNeeded:
         # A password that was changed, or a suspension, while the hash was computed counts.
         still = await tx.fetchval(
-            """
-            UPDATE users SET last_sign_in_at = now()
-            WHERE id = $1 AND suspended_at IS NULL AND password_hash = $2 RETURNING true
-            """,
+            "SELECT true FROM users WHERE id = $1 AND suspended_at IS NULL AND password_hash = $2 FOR UPDATE",
             row["id"],
             row["password_hash"],
         )
         if not still:
             raise unauthenticated("The email address or the password is wrong.")
-        address = context.caller.address or "not known"
-        await sign_in_mail.tell(tx, context.services.outbox, row, recognised, address, context.user_agent)
-        user = SignedIn(id=row["id"], email=row["email"], name=row["name"], role=Role(row["role"]))
-        return await begin_session(context, tx, user, via=Via.SESSION)
+        person = await person_records.person(tx, row["id"])
+        if person.second_factor or await required_of(tx, person.role):
+            return await _ask_for_code(context, tx, person)
+        return await _signed_in(context, tx, attempt, person)
 
-    return await database.transact(begin)
+    return await database.transact(proceed)
+
+
+@operations.declare(
+    "session.code",
+    "Sign in with a code, after the password",
+    Route.post("/auth/code"),
+    access=Access.PUBLIC,
+    scope=Scope.WRITE,
+    secret=True,
+    target="user",
+)
+async def confirm_code(context: Context[IdentityServices], request: CodeRequest) -> SignedInByCode:
+    services, pending = context.services, request.pending
+
+    async def work(tx: Transaction) -> SignedInByCode | None:
+        """None for a wrong code, which is to be counted."""
+        user_id = await pending_sign_ins.owner(tx, pending)
+        if user_id is None:
+            raise _ended()
+        person = await person_records.locked(tx, user_id)
+        # Of several at once, those before this one have counted their codes and used it up.
+        if await pending_sign_ins.owner(tx, pending) is None:
+            raise _ended()
+        attempt = SignInAttempt(person.email, context.caller.address, context.browser, CODES)
+        await attempt.admit(tx)
+        codes, proof = None, None
+        if person.second_factor:
+            proof = await second_factor_records.use(tx, services.sealer, user_id, request.code)
+        else:
+            codes = await second_factor_records.confirm(tx, services.sealer, user_id, request.code)
+        if proof is None and codes is None:
+            await attempt.failed(tx)
+            await pending_sign_ins.count_wrong_code(tx, pending)
+            return None
+        await pending_sign_ins.end(tx, pending)
+        if (told := _worth_telling(codes, proof)) is not None:
+            await second_factor_mail.tell(tx, services.outbox, person, told, context.caller.address)
+        result = await _signed_in(context, tx, attempt, person)
+        return SignedInByCode(**result.model_dump(), recovery_codes=codes)
+
+    result = await services.database.transact(work)
+    if result is None:
+        raise unauthenticated("This code is wrong, or was used before.", hint="Take the next one.")
+    return result
+
+
+async def _ask_for_code(context: Context[IdentityServices], tx: Transaction, person: Person) -> CodeNeeded:
+    enrolment = None
+    if not person.second_factor:
+        enrolment = await begin_enrolment(context, tx, person.id, person.email)
+    pending, until = await pending_sign_ins.begin(tx, person.id)
+    details = {"code": "asked for", "second_factor": "to be set up" if enrolment else "there"}
+    await audit.record(tx, _as(context.caller, person, Via.SESSION), person.target, details)
+    context.effects.status = _ACCEPTED
+    return CodeNeeded(pending=pending, expires_at=until, enrolment=enrolment)
+
+
+async def _signed_in(
+    context: Context[IdentityServices], tx: Transaction, attempt: SignInAttempt, person: Person
+) -> LoginResult:
+    """Begin the session of somebody who has proved all that they have to."""
+    recognised = await attempt.succeeded(tx)
+    context.effects.know_browser = recognised.browser
+    await tx.execute("UPDATE users SET last_sign_in_at = now() WHERE id = $1", person.id)
+    address = context.caller.address or "not known"
+    await sign_in_mail.tell(tx, context.services.outbox, person, recognised, address, context.user_agent)
+    user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)
+    return await begin_session(context, tx, user, via=Via.SESSION)
+
+
+def _worth_telling(codes: list[str] | None, proof: Proof | None) -> str | None:
+    """What a sign-in by code has changed, for the person's mail."""
+    if codes is not None:
+        return second_factor_mail.SET_UP
+    if proof is not None and proof.recovery_codes_left is not None:
+        return second_factor_mail.code_used(proof.recovery_codes_left)
+    return None
+
+
+def _ended() -> ServiceError:
+    return unauthenticated("This sign-in has ended.", hint="Begin again with the password.")
 
 
 @operations.declare(
@@ -201,7 +311,11 @@ async def begin_session(
         user_agent=context.user_agent,
         replaces=context.principal.session_id,
     )
-    caller = replace(context.caller, actor_id=user.id, actor=user.email, role=user.role.value, via=via, token_id=None)
-    await audit.record(tx, caller, Target("user", user.id, user.email))
+    await audit.record(tx, _as(context.caller, user, via), Target("user", user.id, user.email))
     context.effects.set_session = begun.cookie
     return LoginResult(user=user, expires_at=begun.expires_at)
+
+
+def _as(caller: Caller, user: SignedIn | Person, via: Via) -> Caller:
+    """Whose doing it is, once they have said who they are."""
+    return replace(caller, actor_id=user.id, actor=user.email, role=user.role.value, via=via, token_id=None)

@@ -8,11 +8,12 @@ from typing import Final
 import structlog
 
 from svc.identity import mail_texts
+from svc.identity.person_records import Person
 from svc.identity.settings import read_settings
 from svc.identity.throttle import Recognised
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.mail import MailKind, NewMail, Outbox
-from svc_actors.store import Record, Transaction
+from svc_actors.store import Transaction
 
 MAILS_AN_HOUR: Final = 5
 """Whoever has the password shall not fill the mailbox that tells of it."""
@@ -22,26 +23,26 @@ log = structlog.get_logger(__name__)
 
 
 async def tell(
-    tx: Transaction, outbox: Outbox, person: Record, recognised: Recognised, address: str, user_agent: str | None
+    tx: Transaction, outbox: Outbox, person: Person, recognised: Recognised, address: str, user_agent: str | None
 ) -> None:
-    """Write the mail where there is something to tell. `person` has id, email, name and last_sign_in_at as it was.
+    """Write the mail where there is something to tell. `person` is as they were before.
     Never keeps anybody from signing in: a full queue is logged."""
     new = recognised.new
-    if new is None or person["last_sign_in_at"] is None or not outbox.configured:
+    if new is None or person.last_sign_in_at is None or not outbox.configured:
         return
     row = await tx.fetchone(
         """
         SELECT count(*) AS told, now() AS at FROM mails
         WHERE user_id = $1 AND kind = 'sign_in' AND created_at > now() - interval '1 hour'
         """,
-        person["id"],
+        person.id,
     )
     if row["told"] >= MAILS_AN_HOUR:
         return
     at: datetime = row["at"]
     subject, text = mail_texts.sign_in(
         await read_settings(tx),
-        person["name"],
+        person.name,
         at,
         address,
         user_agent or "not said",
@@ -50,11 +51,11 @@ async def tell(
     )
     mail = NewMail(
         kind=MailKind.SIGN_IN,
-        recipient=person["email"],
+        recipient=person.email,
         subject=subject,
         text=text,
         lasts=_LASTS,
-        user_id=person["id"],
+        user_id=person.id,
     )
     try:
         await outbox.write(tx, mail)
@@ -62,4 +63,4 @@ async def tell(
         # Both are found before the queue is written to, so the transaction goes on.
         if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.INVALID):
             raise
-        log.warning("sign_in.mail_not_written", user_id=str(person["id"]), error=error.message)
+        log.warning("sign_in.mail_not_written", user_id=str(person.id), error=error.message)

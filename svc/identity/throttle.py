@@ -3,7 +3,7 @@
 Failures are counted for the account, for the address, and for both together, which bounds most tightly: who guesses
 from one address soon waits minutes. An address is an IPv4 address or an IPv6 /64, which is what one subscriber has.
 Tries made while one has to wait are not judged, and do not prolong the wait. Counts are forgotten 15 minutes after the
-last failure, and the account's at a sign-in.
+last failure, and the account's at a sign-in. Codes of a second factor are counted by themselves, and more tightly.
 
 Strangers must not lock the owner out: a browser or an address that has signed in to the account within 90 days is
 familiar, and is bounded by its own failures alone, whatever others did to the account or from the address.
@@ -26,15 +26,38 @@ FAMILIAR_DAYS = 90
 
 @dataclass(frozen=True)
 class _Bound:
-    """After `free` failures, waits of 1, 2, 4 ... seconds, up to `longest`."""
+    """After `free` failures, waits of 1, 2, 4 ... seconds, up to `longest`; all are forgotten so many seconds after the
+    last."""
 
     free: int
     longest: float
+    forgotten: float = 900
 
 
-_PAIR = _Bound(free=5, longest=300)
-_ACCOUNT = _Bound(free=20, longest=30)
-_ADDRESS = _Bound(free=50, longest=60)
+@dataclass(frozen=True)
+class Limits:
+    """What is bounded together. `kind` begins the subjects under which failures are counted."""
+
+    kind: str
+    account: _Bound
+    address: _Bound
+    pair: _Bound
+
+
+PASSWORDS = Limits(
+    "",
+    account=_Bound(free=20, longest=30),
+    address=_Bound(free=50, longest=60),
+    pair=_Bound(free=5, longest=300),
+)
+CODES = Limits(
+    "code:",
+    # Whoever tries codes has the password, from wherever they come. A code that is guessed is right once in 333,333
+    # times (three steps of a million): with a try an hour, once in 38 years.
+    account=_Bound(free=10, longest=3600, forgotten=7200),
+    address=_Bound(free=50, longest=60),
+    pair=_Bound(free=5, longest=300),
+)
 
 
 @dataclass(frozen=True)
@@ -56,13 +79,14 @@ class Recognised:
 class SignInAttempt:
     """One try to sign in as `email` from `address`, by a browser that was given the cookie `browser` before."""
 
-    def __init__(self, email: str, address: str | None, browser: str | None) -> None:
+    def __init__(self, email: str, address: str | None, browser: str | None, limits: Limits = PASSWORDS) -> None:
+        self._limits = limits
         self._account = hashlib.sha256(email.encode()).hexdigest()
         self._place = place_of(address or "")
         self._browser = browser
         self._bounds: dict[str, _Bound] = {}
 
-    async def admit(self, database: Database) -> None:
+    async def admit(self, database: Queryable) -> None:
         """Raise `rate_limited`, with `details.retry_after` in seconds, while this try has to wait."""
         self._bounds = await self._bounds_of(database)
         left = await database.fetchval(
@@ -82,18 +106,19 @@ class SignInAttempt:
                 "Too many failed sign-ins.", hint=f"Try again in {wait}.", details={"retry_after": seconds}
             )
 
-    async def failed(self, database: Database) -> None:
+    async def failed(self, database: Queryable) -> None:
         bounds = list(self._bounds.values())
         await database.execute(
             """
             INSERT INTO sign_in_attempts AS known (subject, failures, blocked_until, forget_at)
-            SELECT subject, 1, now(), now() + interval '15 minutes'
-            FROM unnest($1::text[]) AS new (subject) ORDER BY subject
+            SELECT subject, 1, now(), now() + make_interval(secs => forgotten)
+            FROM unnest($1::text[], $2::float8[]) AS new (subject, forgotten) ORDER BY subject
             ON CONFLICT (subject) DO UPDATE SET
                 failures = CASE WHEN known.forget_at < now() THEN 1 ELSE known.failures + 1 END,
                 forget_at = excluded.forget_at
             """,
             list(self._bounds),
+            [bound.forgotten for bound in bounds],
         )
         await database.execute(
             """
@@ -117,9 +142,13 @@ class SignInAttempt:
         await tx.execute(
             "DELETE FROM sign_in_attempts WHERE subject = ANY($1)",
             [
-                f"account:{self._account}",
-                f"pair:{self._account}:{self._place}",
-                *(f"familiar:{self._account}:{mark}" for mark in marks),
+                kind + subject
+                for kind in (PASSWORDS.kind, CODES.kind)
+                for subject in (
+                    f"account:{self._account}",
+                    f"pair:{self._account}:{self._place}",
+                    *(f"familiar:{self._account}:{mark}" for mark in marks),
+                )
             ],
         )
         # What is read sees the table as it was before what is written (PostgreSQL, Data-Modifying Statements in WITH).
@@ -139,7 +168,7 @@ class SignInAttempt:
         address, of_browser = (mark in {row["mark"] for row in known} for mark in marks)
         return Recognised(browser, new_browser=not of_browser, new_address=not address)
 
-    async def _bounds_of(self, database: Database) -> dict[str, _Bound]:
+    async def _bounds_of(self, database: Queryable) -> dict[str, _Bound]:
         marks = [f"address:{self._place}", *([_mark(self._browser)] if self._browser else [])]
         # Of both, the browser: others may share its address.
         familiar = await database.fetchval(
@@ -151,12 +180,13 @@ class SignInAttempt:
             marks,
             FAMILIAR_DAYS,
         )
+        limits = self._limits
         if familiar is not None:
-            return {f"familiar:{self._account}:{familiar}": _PAIR}
+            return {f"{limits.kind}familiar:{self._account}:{familiar}": limits.pair}
         return {
-            f"account:{self._account}": _ACCOUNT,
-            f"address:{self._place}": _ADDRESS,
-            f"pair:{self._account}:{self._place}": _PAIR,
+            f"{limits.kind}account:{self._account}": limits.account,
+            f"{limits.kind}address:{self._place}": limits.address,
+            f"{limits.kind}pair:{self._account}:{self._place}": limits.pair,
         }
 
 

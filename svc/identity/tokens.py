@@ -22,7 +22,7 @@ from svc.registry.principal import Access, Role
 from svc.registry.realm import Realm
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.errors import forbidden, not_found, wrong_field
+from svc_actors.errors import forbidden, invalid, not_found, wrong_field
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Target, Transaction, audit
 
@@ -108,9 +108,12 @@ async def list_tokens(context: Context[IdentityServices], request: TokenList) ->
     secret=True,
 )
 async def create_token(context: Context[IdentityServices], request: ApiTokenCreateRequest) -> ApiTokenCreated:
+    owner = context.principal.user_id
+    if owner is None:
+        raise invalid("Only a person has API tokens.", hint="`svc user token OWNER` makes one that acts as somebody.")
 
     async def work(tx: Transaction) -> ApiTokenCreated:
-        return await add_token(context, tx, context.principal.user_id, request.name, request.scopes, request.days)
+        return await add_token(context, tx, owner, request.name, request.scopes, request.days)
 
     return await context.services.database.transact(work)
 
@@ -118,7 +121,7 @@ async def create_token(context: Context[IdentityServices], request: ApiTokenCrea
 async def add_token(
     context: Context[IdentityServices],
     tx: Transaction,
-    owner: UUID | None,
+    owner: UUID,
     name: str,
     scopes: list[str] | None,
     days: int,

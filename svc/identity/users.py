@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from svc.identity import password_links, person_records
+from svc.identity import password_links, person_records, second_factor_records
 from svc.identity.fields import Email, Line, Name, NewPassword, Phone
 from svc.identity.passwords import check_password
 from svc.identity.person_records import USER_PIECES
 from svc.identity.services import IdentityServices
+from svc.identity.settings import read_settings
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
@@ -142,6 +143,8 @@ async def update_person(
     if "role" in changes and changes["role"] is not Role.ADMINISTRATOR:
         await person_records.keep_an_administrator(tx, context, target)
     changed = await person_records.change(tx, user_id, changes)
+    if changes.get("role") is Role.ADMINISTRATOR and (await read_settings(tx)).require_second_factor:
+        await second_factor_records.end_sessions_without(tx)
     await audit.record(tx, context.caller, changed.target, {"changed": sorted(changes)})
     return changed
 

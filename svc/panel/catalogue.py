@@ -10,6 +10,7 @@ from svc.identity import (
     mail,
     password_links,
     people,
+    second_factor,
     settings,
     sign_in,
     support,
@@ -23,6 +24,7 @@ from svc.registry.registry import Registry
 
 AREAS = (
     sign_in,
+    second_factor,
     password_links,
     tokens,
     users,

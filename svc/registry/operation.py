@@ -161,11 +161,11 @@ class Context(Generic[ServicesT_co]):
 class Operation(Generic[ServicesT_contra, RequestT, ResponseT]):
     """One thing the service can do.
 
-    `response` is a model, a `list[Model]`, a `Page[Model]` or None. `secret`: the result reveals a secret, so the
-    read is audited as well. `in_support_session`: allowed to a support session although it mutates. `statuses`:
-    further codes of a success that the handler may choose. `upload`: the body is a file of any size
-    (`application/octet-stream`), read from `Context.upload`; the request model then holds the path's parameters alone.
-    `target` is what the audit calls the thing, where that is not the first word of the name.
+    `response` is a model, one of several (`A | B`), a `list[Model]`, a `Page[Model]` or None. `secret`: the result
+    reveals a secret, so the read is audited as well. `in_support_session`: allowed to a support session although it
+    mutates. `statuses`: further codes of a success that the handler may choose. `upload`: the body is a file of any
+    size (`application/octet-stream`), read from `Context.upload`; the request model then holds the path's parameters
+    alone. `target` is what the audit calls the thing, where that is not the first word of the name.
     """
 
     name: str

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import re
+import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, get_args, get_origin
@@ -249,12 +250,12 @@ def _check(operation: Operation[Any, Any, Any]) -> None:
     if not math.floor(route.status / 100) == 2 and operation.presentation is not Presentation.REDIRECT:
         raise refuse(f"{route.status} is not a code of success")
     if operation.presentation is Presentation.JSON and not _is_answer(operation.response):
-        raise refuse("the response is a model, a list or a page of models, or None")
+        raise refuse("the response is a model, one of several, a list or a page of models, or None")
 
 
 def _is_answer(response: Any) -> bool:
     if response is None:
         return True
-    if get_origin(response) is list:
+    if get_origin(response) in (list, types.UnionType):
         return all(_is_answer(argument) and argument is not None for argument in get_args(response))
     return isinstance(response, type) and issubclass(response, BaseModel)

@@ -18,6 +18,7 @@ from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.protocol import FailureCode, NodeOperation, OperationResult
 from svc_nodeagent.simulated import Behaviour, SimulatedHost
 from tests.cli.conftest import EMAIL, IMAGE, PASSWORD, House, Terminal
+from tests.support.authenticator import Authenticator
 
 UUID_TEXT = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 
@@ -179,6 +180,45 @@ async def test_sign_in_trusts_only_the_fingerprint_that_was_given(house: House, 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert PASSWORD not in path.read_text()
     assert (await terminal.ok("me", "-o", "json")).json["email"] == EMAIL
+
+
+async def test_sign_in_asks_for_a_code_where_one_is_needed(
+    house: House, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phone = Authenticator.with_clock(monkeypatch)
+    enrolled = await house.svc("second-factor", "enrol", "--password", "-", "-o", "json", given=f"{PASSWORD}\n")
+    phone.secret = enrolled.json["secret"]
+    codes = (await house.ok("second-factor", "confirm", phone.code(), "-o", "json")).json["recovery_codes"]
+    phone.pass_time()
+    order = ("login", house.url, "--email", EMAIL, "--password", "-", "--fingerprint", house.fingerprint)
+
+    without = await terminal.svc(*order, given=f"{PASSWORD}\n")
+    wrong = await terminal.svc(*order, "--code", phone.wrong_code(), given=f"{PASSWORD}\n")
+    typed = await terminal.svc(*order, given=f"{PASSWORD}\n{phone.code()}\n")
+    recovered = await terminal.svc(*order, "--code", codes[0], given=f"{PASSWORD}\n")
+
+    assert (without.code, "--code" in without.err) == (Exit.INVALID, True)
+    assert wrong.code == Exit.UNAUTHENTICATED
+    assert (typed.code, recovered.code) == (Exit.OK, Exit.OK)
+    assert (await terminal.ok("second-factor", "show", "-o", "json")).json["recovery_codes"] == 9
+
+
+async def test_an_administrator_sets_up_a_required_second_factor_at_the_terminal(
+    house: House, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phone = Authenticator.with_clock(monkeypatch)
+    bob = ("user", "create", "bob@example.org", "--name", "Bob", "--role", "administrator", "--password", "-")
+    assert (await house.svc(*bob, given=f"{PASSWORD}\n")).code == Exit.OK
+    enrolled = await house.svc("second-factor", "enrol", "--password", "-", "-o", "json", given=f"{PASSWORD}\n")
+    phone.secret = enrolled.json["secret"]
+    await house.ok("second-factor", "confirm", phone.code())
+    await house.ok("settings", "update", "--require-second-factor")
+    order = ("login", house.url, "--email", "bob@example.org", "--password", "-", "--fingerprint", house.fingerprint)
+
+    told = await terminal.svc(*order, given=f"{PASSWORD}\n")
+
+    assert "otpauth://totp/" in told.err
+    assert told.code == Exit.INVALID
 
 
 async def test_every_page_is_fetched_when_asked(house: House) -> None:

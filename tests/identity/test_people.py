@@ -297,6 +297,7 @@ async def test_settings_are_the_administrators(world: IdentityHarness) -> None:
     assert changed.json() == {
         "service_name": "Virtual machines",
         "support_contact": "help@example.org",
+        "require_second_factor": False,
         "keep_task_days": 90,
         "keep_event_days": 7,
         "keep_audit_days": 400,

@@ -38,6 +38,7 @@ class MailKind(StrEnum):
     INVITATION = "invitation"
     PASSWORD_RESET = "password_reset"  # noqa: S105 - the name of a kind
     SIGN_IN = "sign_in"
+    SECOND_FACTOR = "second_factor"
     ALERTS = "alerts"
 
 

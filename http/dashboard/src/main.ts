@@ -18,6 +18,7 @@ import { overviewView } from "./views/overview";
 import { peopleView } from "./views/people";
 import { plansView } from "./views/plans";
 import { poolView } from "./views/pool";
+import { accountView } from "./views/second-factor";
 import { securityGroupView } from "./views/security-group";
 import { securityGroupsView } from "./views/security-groups";
 import { forgotPasswordView, setPasswordView, setupView, signInView } from "./views/signin";
@@ -35,6 +36,8 @@ interface Section {
   roles: Me["role"][];
   /** Who may open a page of one of them, where that is more than who sees the list. */
   rolesOfOne?: Me["role"][];
+  /** It is led to from elsewhere than the list of sections. */
+  unlisted?: boolean;
   open: (me: Me, id: string | undefined) => View;
 }
 
@@ -64,6 +67,7 @@ const SECTIONS: Section[] = [
   { path: "tokens", label: "API tokens", roles: EVERYBODY, open: () => tokensView() },
   { path: "alerts", label: "Alerts", roles: EVERYBODY, open: (me) => alertsView(me) },
   { path: "activity", label: "Activity", roles: EVERYBODY, open: () => activityView() },
+  { path: "account", label: "Your account", roles: EVERYBODY, unlisted: true, open: (me) => accountView(me) },
 ];
 
 /** Views for everybody, signed in or not: those that links in mail lead to, and what asks for one. */
@@ -164,7 +168,7 @@ function frame(me: Me): TemplateResult {
     <a class="skip" href="#content" @click=${skip}>To the content</a>
     <nav aria-label="Sections">
       <a class="brand" href="#/">svc</a>
-      ${SECTIONS.filter((section) => section.roles.includes(me.role)).map(
+      ${SECTIONS.filter((section) => !section.unlisted && section.roles.includes(me.role)).map(
         (section) => html`<a href="#/${section.path}" aria-current=${section.path === here ? "page" : nothing}>${section.label}</a>`,
       )}
     </nav>
@@ -173,7 +177,7 @@ function frame(me: Me): TemplateResult {
       <span class="gap"></span>
       <span class="live ${live.connection.live ? "on" : ""}" title=${live.connection.live ? "Changes appear as they happen" : "Reconnecting: what is shown may be old"}>
         ${live.connection.live ? "live" : "reconnecting"}</span>
-      <span class="me" title=${me.role}>${me.email}</span>
+      <a class="me" href="#/account" title="Your account (${me.role})">${me.email}</a>
       <button class="plain" @click=${signOut}>Sign out</button>
     </header>
     ${

@@ -65,6 +65,16 @@ function actions(person: Person): TemplateResult {
         ? html`<button class="danger" @click=${withReason(`Suspend ${person.email}`, "They are signed out at once, and shown the reason when they sign in.", "Suspend", "suspend")}>Suspend</button>`
         : html`<button @click=${() => restore(person)}>Restore</button>`
     }
+    ${
+      person.second_factor
+        ? html`<button class="danger" @click=${withReason(
+            `Disable the second factor of ${person.email}`,
+            "For somebody who has lost it: they are signed out everywhere, and told by mail. Make sure that it is them who asks.",
+            "Disable",
+            "second-factor/disable",
+          )}>Disable second factor</button>`
+        : nothing
+    }
     <a href="#/people/${person.id}">Tokens</a>`;
 }
 

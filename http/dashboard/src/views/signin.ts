@@ -1,8 +1,10 @@
 /** The pages for who is not signed in: first-run setup with the installer's token, sign-in, and a password by mail. */
 import { html, nothing } from "lit-html";
 import { api, ApiError } from "../api";
+import type { CodeNeeded, LoginResult, SignedInByCode } from "../generated";
 import { address, changed, type View } from "../page";
 import { failure, inputs, valuesOf, type Field, type Fragment, type Values } from "../ui";
+import { authenticatorTold, CODE, recoveryCodes } from "./second-factor";
 
 const NEW_PASSWORD: Field = {
   name: "password",
@@ -14,6 +16,14 @@ const NEW_PASSWORD: Field = {
 };
 
 export function signInView(sendsMail: boolean, done: () => void): View {
+  let step = passwordStep(sendsMail, done, (needed) => {
+    step = codeStep(needed, done);
+    changed();
+  });
+  return { title: "Sign in", draw: () => step.draw() };
+}
+
+function passwordStep(sendsMail: boolean, done: () => void, needsCode: (needed: CodeNeeded) => void): View {
   return entry(
     "Sign in",
     "Sign in",
@@ -23,10 +33,36 @@ export function signInView(sendsMail: boolean, done: () => void): View {
       { name: "password", label: "Password", kind: "password", required: true, autocomplete: "current-password" },
     ],
     async (values) => {
-      await api.post("/auth/login", values);
-      done();
+      const answer = await api.post<LoginResult | CodeNeeded>("/auth/login", values);
+      if ("pending" in answer) needsCode(answer);
+      else done();
     },
   );
+}
+
+/** The second step, and the setting up of a second factor where one is required and there is none. */
+function codeStep({ pending, enrolment }: CodeNeeded, done: () => void): View {
+  return entry(
+    "Sign in with a code",
+    "Sign in",
+    enrolment
+      ? html`<p class="quiet">Administrators sign in with a code as well here.</p>${authenticatorTold(enrolment)}`
+      : html`<p class="quiet">Type the code that your authenticator shows, or one of your recovery codes. <a href="#/" @click=${again}>Back</a></p>`,
+    [CODE],
+    async (values) => {
+      const signedIn = await api.post<SignedInByCode>("/auth/code", { pending, ...values });
+      if (!signedIn.recovery_codes) {
+        done();
+        return;
+      }
+      return html`${recoveryCodes(signedIn.recovery_codes)}<button class="primary" @click=${done}>I have kept them</button>`;
+    },
+  );
+}
+
+function again(event: Event): void {
+  event.preventDefault();
+  location.reload();
 }
 
 export function setupView(done: () => void): View {

@@ -1,0 +1,55 @@
+"""A mail about every change of a person's second factor, and about a recovery code that was used."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from svc.identity import mail_texts
+from svc.identity.person_records import Person
+from svc.identity.settings import read_settings
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.mail import MailKind, NewMail, Outbox
+from svc_actors.store import Transaction
+
+SET_UP: Final = "From now on your account is signed in to with a code of your authenticator as well as the password."
+DISABLED: Final = "The second factor of your account was disabled: from now on the password alone signs in."
+DISABLED_BY_ADMINISTRATOR: Final = (
+    "An administrator has disabled the second factor of your account: from now on the password alone signs in."
+)
+RENEWED: Final = "Your account has new recovery codes. Those from before do not work any more."
+_LASTS: Final = timedelta(days=1)
+
+log = structlog.get_logger(__name__)
+
+
+def code_used(left: int) -> str:
+    return f"A recovery code signed in to your account. {left or 'None'} of them {'is' if left == 1 else 'are'} left."
+
+
+async def tell(tx: Transaction, outbox: Outbox, person: Person, what: str, address: str | None) -> None:
+    """Write the mail in the transaction of the change. Never keeps the change from being made: a full queue is
+    logged."""
+    if not outbox.configured:
+        return
+    at: datetime = await tx.fetchval("SELECT now()")
+    subject, text = mail_texts.second_factor(
+        await read_settings(tx), person.name, what, at, address, f"{outbox.base_url}/#/forgot-password"
+    )
+    mail = NewMail(
+        kind=MailKind.SECOND_FACTOR,
+        recipient=person.email,
+        subject=subject,
+        text=text,
+        lasts=_LASTS,
+        user_id=person.id,
+    )
+    try:
+        await outbox.write(tx, mail)
+    except ServiceError as error:
+        # Both are found before the queue is written to, so the transaction goes on.
+        if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.INVALID):
+            raise
+        log.warning("second_factor.mail_not_written", user_id=str(person.id), error=error.message)
