@@ -76,11 +76,16 @@ class ProcessLauncher:
         running = process is not None and process.poll() is None
         return ServiceStatus(running=running, pid=process.pid if running and process is not None else None)
 
-    def kill(self) -> None:
-        for process in self.processes.values():
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    def end(self, name: ServiceName) -> None:
+        """As the kernel ends it: at once, with its workers."""
+        process = self.processes.pop(name)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def close(self) -> None:
+        for name in list(self.processes):
+            self.end(name)
         for held in self.held.values():
             held.close()
 
@@ -190,7 +195,7 @@ def nginx_sites() -> Iterator[Sites]:
     try:
         yield Sites(folders, ports, launcher, Generations(folders, launcher, ports))
     finally:
-        launcher.kill()
+        launcher.close()
         shutil.rmtree(data)
 
 

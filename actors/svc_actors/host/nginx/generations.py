@@ -174,7 +174,7 @@ class Generations:
         since: float | None = None
         with trio.move_on_after(RELOAD_SECONDS):
             while since is None or trio.current_time() < since + STEADY_SECONDS:
-                if await self._served() == generation:
+                if await program.served_generation(self._folders) == generation:
                     since = since or trio.current_time()
                 else:
                     since = None
@@ -288,7 +288,12 @@ class Generations:
         self._tree.prepare()
 
     async def _served(self) -> int | None:
-        return await program.served_generation(self._folders)
+        try:
+            running = (await self._launcher.status(program.NGINX)).running
+        except LauncherError as error:
+            raise NginxError(f"Whether the web server runs cannot be found out: {error}") from error
+        # The status socket outlives nginx: nobody would answer there.
+        return await program.served_generation(self._folders) if running else None
 
 
 class _Tail:
