@@ -17,7 +17,7 @@ from svc.identity import (
     tokens,
     users,
 )
-from svc.panel import accounts, audit, jobs, sites, status
+from svc.panel import accounts, audit, files, jobs, sites, status, uploads
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc.registry.registry import Registry
@@ -39,6 +39,8 @@ AREAS = (
     sites,
     jobs,
     status,
+    files,
+    uploads,
 )
 
 

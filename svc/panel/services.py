@@ -7,10 +7,13 @@ from uuid import UUID
 
 from svc.identity.passwords import Passwords
 from svc.panel.config import PanelConfig
+from svc.panel.downloads import Downloads
 from svc.panel.realm import REALM
 from svc.registry.principal import Role
 from svc.registry.realm import Realm
+from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.mail import Outbox
+from svc_actors.panel.files import Uploads
 from svc_actors.panel.jobs import Jobs
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
@@ -27,6 +30,9 @@ class Panel:
     passwords: Passwords
     outbox: Outbox
     jobs: Jobs
+    files: ConfinedFiles
+    uploads: Uploads
+    downloads: Downloads
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

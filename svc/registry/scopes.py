@@ -34,6 +34,9 @@ class Scoped(Protocol):
     @property
     def mutates(self) -> bool: ...
 
+    @property
+    def secret(self) -> bool: ...
+
 
 class ScopePolicy(Protocol):
     @property
@@ -75,13 +78,14 @@ class ListedScopes:
 @dataclass(frozen=True)
 class Area:
     """Operations by the beginnings of their names, cut at a dot: `site` is site.create and never sitemap.show.
-    No prefix is every operation. `reads_only` leaves those out that change something."""
+    No prefix is every operation. `reads_only` leaves those out that change something
+    or reveal a secret: a token that may look shall not take."""
 
     prefixes: tuple[str, ...] = ()
     reads_only: bool = False
 
     def holds(self, operation: Scoped) -> bool:
-        if self.reads_only and operation.mutates:
+        if self.reads_only and (operation.mutates or operation.secret):
             return False
         return not self.prefixes or any(operation.name.startswith(f"{prefix}.") for prefix in self.prefixes)
 

@@ -97,6 +97,7 @@ def test_a_scope_is_an_area_of_operation_names(scopes: set[str], name: str, muta
         def __init__(self) -> None:
             self.name = name
             self.mutates = mutates
+            self.secret = False
 
     assert REALM.scopes.allows(frozenset(scopes), Operation()) is allowed
 

@@ -39,7 +39,6 @@ START_SECONDS: Final = 10.0
 AT_ONCE: Final = 32
 """Requests that one helper has at a time; more wait here, where their deadlines run."""
 
-_LOOK: Final = "See whether the change was made before you repeat it."
 _ERRORS: Final = {
     Failed.NOT_FOUND: not_found,
     Failed.EXISTS: conflict,
@@ -83,6 +82,7 @@ class _Helper:
         self._stream = stream
         self._sending = trio.Lock()
         self._slots = trio.CapacityLimiter(AT_ONCE)
+        self._long = trio.CapacityLimiter(1)
         self._waiting: dict[int, _Waiting] = {}
         self._received = bytearray()
         self._number = 0
@@ -118,19 +118,42 @@ class _Helper:
             for waiting in self._waiting.values():
                 waiting.done.set()
 
-    async def ask(self, request: FileRequest, payload: bytes) -> tuple[dict[str, Any], bytes]:
-        async with self._slots:
-            if self.gone:
-                raise _HelperGoneError
-            self._number += 1
-            number, waiting = self._number, _Waiting()
-            self._waiting[number] = waiting
-            try:
-                await self._send(encode_request(number, request, payload))
-                await waiting.done.wait()
-            finally:
-                self._waiting.pop(number, None)
-                self.used_at = trio.current_time()
+    async def ask(self, request: FileRequest, payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
+        deadline = trio.current_time() + seconds
+        slots = self._long if request.long else self._slots
+        with trio.move_on_at(deadline) as waiting:
+            await slots.acquire()
+        if waiting.cancelled_caught:
+            raise unavailable(
+                "Other work on this site's files is under way; nothing was changed.",
+                hint="Try again when it has ended.",
+            )
+        try:
+            with trio.move_on_at(deadline):
+                return await self._exchange(request, payload)
+        finally:
+            slots.release()
+        self.end()
+        raise unavailable(
+            f"This took longer than {seconds:.0f} seconds and was ended.", hint="No file was left half written."
+        )
+
+    async def _exchange(self, request: FileRequest, payload: bytes) -> tuple[dict[str, Any], bytes]:
+        if self.gone:
+            raise _HelperGoneError
+        self._number += 1
+        number, waiting = self._number, _Waiting()
+        self._waiting[number] = waiting
+        try:
+            await self._send(encode_request(number, request, payload))
+            await waiting.done.wait()
+        except trio.Cancelled:
+            if request.long:  # It would go on for long, and come into the site when nobody wants it any more.
+                self.end()
+            raise
+        finally:
+            self._waiting.pop(number, None)
+            self.used_at = trio.current_time()
         if waiting.answer is None:
             raise _HelperGoneError
         return waiting.answer
@@ -199,27 +222,15 @@ class ConfinedFiles:
         self, site: SiteFolder, request: FileRequest, payload: bytes = b"", *, seconds: float = 10.0
     ) -> Answer:
         """Raises `ServiceError`: what the helper refuses, and `unavailable` when it does not answer in time."""
-        helper: _Helper | None = None
         try:
-            with trio.fail_after(seconds):
-                while True:
-                    again = helper is None and not request.mutates
-                    helper = await self._helper(site)
-                    try:
-                        header, answered = await helper.ask(request, payload)
-                        break
-                    except _HelperGoneError:
-                        if not again:
-                            raise unavailable(
-                                "The process that works on this site's files ended before it answered.",
-                                hint=_LOOK if request.mutates else None,
-                            ) from None
-        except trio.TooSlowError:
-            if helper is not None:
-                helper.end()
-            raise unavailable(
-                f"This took longer than {seconds:.0f} seconds and was ended.", hint="No file was left half written."
-            ) from None
+            header, answered = await (await self._helper(site)).ask(request, payload, seconds)
+        except _HelperGoneError:
+            if request.mutates:
+                raise _ended("See whether the change was made before you repeat it.") from None
+            try:
+                header, answered = await (await self._helper(site)).ask(request, payload, seconds)
+            except _HelperGoneError:
+                raise _ended("Try again.") from None
         if "failure" in header:
             raise _error(header)
         return Answer(header["result"], answered)
@@ -340,6 +351,10 @@ def _open_root(site: SiteFolder) -> int:
         os.close(root)
         raise unavailable("The site's folder does not belong to its account.", hint="Repair the site's permissions.")
     return root
+
+
+def _ended(hint: str) -> ServiceError:
+    return unavailable("The process that works on this site's files ended before it answered.", hint=hint)
 
 
 def _error(header: dict[str, Any]) -> ServiceError:

@@ -12,9 +12,12 @@ import trio
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.identity.passwords import Passwords
 from svc.panel.config import PanelConfig
+from svc.panel.downloads import Downloads
 from svc.panel.services import Panel
+from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.launcher import Launcher
 from svc_actors.mail import Outbox
+from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork, Uploads
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
 from svc_actors.runtime import ActorSystem
@@ -47,6 +50,7 @@ async def open_services(
     events = EventLog(database, alert=loop_alerts.notice)
     async with (
         ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
+        ConfinedFiles.open() as files,
         trio.open_nursery() as nursery,
     ):
         await nursery.start(events.run)
@@ -55,10 +59,15 @@ async def open_services(
         jobs = Jobs(database, actors, alert=loop_alerts.notice)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
+        for kind in (EXTRACT, COMPRESS):
+            jobs.handle(kind, FileWork(database, files, config.folders))
         # All work is known from here on: what was queued before a restart begins now.
         await nursery.start(jobs.run)
         forget = partial(forget_old_jobs, database)
         nursery.start_soon(keep_repeating, "removal of old jobs", REMOVAL_PERIOD, forget, loop_alerts.notice)
+        uploads = Uploads(database, files, config.folders)
+        remove = uploads.remove_abandoned
+        nursery.start_soon(keep_repeating, "removal of abandoned uploads", 3600.0, remove, loop_alerts.notice)
         try:
             yield Panel(
                 config=config,
@@ -69,6 +78,9 @@ async def open_services(
                 passwords=passwords or Passwords(),
                 outbox=Outbox(sealer, config.mail, config.public_url),
                 jobs=jobs,
+                files=files,
+                uploads=uploads,
+                downloads=Downloads(),
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):

@@ -32,6 +32,7 @@ from svc_actors.host.confined.protocol import (
     MakeFolder,
     Read,
     Stat,
+    UploadOpen,
     UploadPlace,
     UploadVerify,
     UploadWrite,
@@ -312,16 +313,19 @@ async def test_helpers_end_with_the_core(site: SiteFolder) -> None:
 async def test_parts_of_an_upload_come_in_any_order_overlap_and_repeat(files: ConfinedFiles, site: SiteFolder) -> None:
     content = os.urandom(3_000_000)
     upload = uuid4().hex
+    await files.ask(site, UploadOpen(upload))
     starts = [2_500_000, 0, 2_000_000, 1_000_000, 500_000, 1_500_000, 1_250_000, 0]
 
     async with trio.open_nursery() as nursery:
         for start in starts:
             part = content[start : start + 500_000]
             nursery.start_soon(files.ask, site, UploadWrite(upload, start), part)
-    verified = await files.ask(site, UploadVerify(upload, len(content), hashlib.sha256(content).hexdigest()))
+    verified = await files.ask(
+        site, UploadVerify(upload, "video.mp4", len(content), hashlib.sha256(content).hexdigest())
+    )
     await files.ask(site, UploadPlace(upload, "video.mp4", False))
 
-    assert verified.result == {"present": True}
+    assert verified.result == {"placed": False}
     assert (site.path / "video.mp4").read_bytes() == content
     assert (site.path / "video.mp4").stat().st_mode & 0o777 == 0o644
 
@@ -330,6 +334,7 @@ async def test_an_upload_survives_its_helper_and_is_refused_with_a_wrong_sum(
     files: ConfinedFiles, site: SiteFolder
 ) -> None:
     upload = uuid4().hex
+    await files.ask(site, UploadOpen(upload))
     await files.ask(site, UploadWrite(upload, 0), b"first ")
     (helper,) = helpers_of(site)
     os.kill(helper, signal.SIGKILL)
@@ -337,17 +342,17 @@ async def test_an_upload_survives_its_helper_and_is_refused_with_a_wrong_sum(
     await files.ask(site, UploadWrite(upload, 6), b"second")
 
     with pytest.raises(ServiceError) as refused:
-        await files.ask(site, UploadVerify(upload, 12, "0" * 64))
-    right = await files.ask(site, UploadVerify(upload, 12, hashlib.sha256(b"first second").hexdigest()))
+        await files.ask(site, UploadVerify(upload, "video.mp4", 12, "0" * 64))
+    right = await files.ask(site, UploadVerify(upload, "video.mp4", 12, hashlib.sha256(b"first second").hexdigest()))
 
     assert refused.value.code is ErrorCode.INVALID
-    assert right.result == {"present": True}
+    assert right.result == {"placed": False}
 
 
 async def test_an_upload_that_nobody_comes_back_for_is_removed(files: ConfinedFiles, site: SiteFolder) -> None:
     old, new = uuid4().hex, uuid4().hex
-    await files.ask(site, UploadWrite(old, 0), b"x")
-    await files.ask(site, UploadWrite(new, 0), b"x")
+    await files.ask(site, UploadOpen(old))
+    await files.ask(site, UploadOpen(new))
     days_ago = time.time() - 3 * 86_400
     os.utime(site.path / ".svc-tmp" / f"upload-{old}", (days_ago, days_ago))
 

@@ -37,6 +37,7 @@ def compress(tree: Tree, request: Compress) -> dict[str, Any]:
             pack_all(tree, request.paths, archive)
         with told(request.to):
             finish(file, FILE_MODE)
+        with tree.changing, told(request.to):
             kernel.rename(temporary, placed_as, folder, name, replace=False)
         return entry(os.fsdecode(name), os.fstat(file), None)
 

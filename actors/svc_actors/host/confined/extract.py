@@ -36,7 +36,8 @@ def extract(tree: Tree, request: Extract) -> dict[str, Any]:
             with held(kernel.open_beneath(temporary, staged, _FOLDER, follow=False)) as folder:
                 with told(request.to):
                     entries = _unpack(folder, archive)
-                _place(tree, temporary, staged, folder, request)
+                with tree.changing:
+                    _place(tree, temporary, staged, folder, request)
         finally:
             with suppress(OSError):
                 remove(temporary, staged)

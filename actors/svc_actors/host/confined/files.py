@@ -231,7 +231,7 @@ def copy(tree: Tree, request: Copy) -> dict[str, Any]:
             staged = b"copy-" + secrets.token_hex(8).encode()
             try:
                 _copy(source, name, temporary, staged, request.path, 0)
-                with told(request.to):
+                with tree.changing, told(request.to):
                     kernel.rename(temporary, staged, target, new, replace=False)
             finally:
                 with suppress(OSError):

@@ -49,6 +49,8 @@ class FileRequest:
     kind: ClassVar[str]
     mutates: ClassVar[bool] = True
     """Mutations are done one after the other, and beside them what does not mutate."""
+    long: ClassVar[bool] = False
+    """It prepares what it changes aside, beside other mutations; one such request at a time."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ class ChangeMode(FileRequest):
 @dataclass(frozen=True)
 class Copy(FileRequest):
     kind = "copy"
+    long = True
     path: str
     to: str
 
@@ -130,6 +133,7 @@ class Copy(FileRequest):
 @dataclass(frozen=True)
 class Compress(FileRequest):
     kind = "compress"
+    long = True
     paths: list[str]
     to: str
     format: str
@@ -141,9 +145,17 @@ class Extract(FileRequest):
     already end it, before anything is placed, unless `replace`."""
 
     kind = "extract"
+    long = True
     path: str
     to: str
     replace: bool
+
+
+@dataclass(frozen=True)
+class UploadOpen(FileRequest):
+    kind = "upload_open"
+    mutates = False
+    upload: str
 
 
 @dataclass(frozen=True)
@@ -159,11 +171,13 @@ class UploadWrite(FileRequest):
 
 @dataclass(frozen=True)
 class UploadVerify(FileRequest):
-    """Whether an upload has this size and SHA-256."""
+    """An upload has this size and SHA-256, or the file at `path`, if there is no such upload any more: it was placed,
+    and who asks had no answer."""
 
     kind = "upload_verify"
     mutates = False
     upload: str
+    path: str
     size: int
     sha256: str
 
@@ -193,7 +207,7 @@ REQUESTS: Final[dict[str, type[FileRequest]]] = {
     request.kind: request
     for request in (
         ListFolder, Stat, Read, Write, MakeFolder, Rename, Delete, ChangeMode, Copy, Compress, Extract,
-        UploadWrite, UploadVerify, UploadPlace, UploadDiscard, FreeSpace,
+        UploadOpen, UploadWrite, UploadVerify, UploadPlace, UploadDiscard, FreeSpace,
     )
 }  # fmt: skip
 

@@ -1,7 +1,8 @@
 """The helper's loop: requests in, answers out, until the socket ends.
 
-Threads are started before the first request and no more afterwards: one for what changes the site, one change at a
-time, and a few beside it. The end of the socket ends the process, whatever it is doing.
+Threads are started before the first request and no more afterwards: one for what changes the site, one for what
+prepares a large change beside that, and a few for what changes nothing. The end of the socket ends the process,
+whatever it is doing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import socket
 import threading
+from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -34,6 +36,7 @@ from svc_actors.host.confined.protocol import (
     Rename,
     Stat,
     UploadDiscard,
+    UploadOpen,
     UploadPlace,
     UploadVerify,
     UploadWrite,
@@ -61,9 +64,10 @@ def serve(root: int, link: socket.socket, identity: Identity, *, without_landloc
         return
     beside: SimpleQueue[_Work] = SimpleQueue()
     mutations: SimpleQueue[_Work] = SimpleQueue()
+    long_ones: SimpleQueue[_Work] = SimpleQueue()
     sending = threading.Lock()
     threading.stack_size(_STACK)
-    for queue in (mutations, *[beside] * _READERS):
+    for queue in (mutations, long_ones, *[beside] * _READERS):
         threading.Thread(target=_work, args=(tree, queue, link, sending), daemon=True).start()
     start_no_processes()
     link.sendall(encode({"number": 0, "result": {"landlock": abi}}))
@@ -73,7 +77,8 @@ def serve(root: int, link: socket.socket, identity: Identity, *, without_landloc
         if isinstance(request, FileError):
             _send(link, sending, number, request)
         else:
-            (mutations if request.mutates else beside).put((number, request, payload))
+            queue = long_ones if request.long else mutations if request.mutates else beside
+            queue.put((number, request, payload))
 
 
 def _next(read: Any) -> tuple[int, FileRequest | FileError, bytes] | None:
@@ -97,7 +102,8 @@ def _work(tree: Tree, queue: SimpleQueue[_Work], link: socket.socket, sending: t
     while True:
         number, request, payload = queue.get()
         try:
-            outcome: _Answer | FileError = _handle(tree, request, payload)
+            with tree.changing if request.mutates and not request.long else nullcontext():
+                outcome: _Answer | FileError = _handle(tree, request, payload)
         except FileError as failure:
             outcome = failure
         except Exception as error:  # noqa: BLE001 - a defect answers its own request, and no other
@@ -143,6 +149,8 @@ def _handle(tree: Tree, request: FileRequest, payload: bytes) -> _Answer:
             return compress.compress(tree, request), b""
         case Extract():
             return extract.extract(tree, request), b""
+        case UploadOpen():
+            return uploads.begin(tree, request), b""
         case UploadWrite():
             return uploads.write_part(tree, request, payload), b""
         case UploadVerify():

@@ -9,6 +9,7 @@ import errno
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -90,6 +91,8 @@ def is_foreign(found: os.stat_result) -> bool:
 class Tree:
     def __init__(self, root: int) -> None:
         self.root = root
+        self.changing = threading.Lock()
+        """Held by whoever changes what others see of the site."""
 
     def open(self, path: str, flags: int, mode: int = 0) -> int:
         with told(path):

@@ -14,6 +14,7 @@ from svc_actors.host.confined.protocol import (
     Failed,
     FileError,
     UploadDiscard,
+    UploadOpen,
     UploadPlace,
     UploadVerify,
     UploadWrite,
@@ -40,8 +41,13 @@ def _open(temporary: int, upload: str, flags: int) -> int:
     return descriptor
 
 
+def begin(tree: Tree, request: UploadOpen) -> dict[str, Any]:
+    with tree.temporary() as temporary, held(_open(temporary, request.upload, os.O_RDWR | os.O_CREAT)):
+        return {}
+
+
 def write_part(tree: Tree, request: UploadWrite, payload: bytes) -> dict[str, Any]:
-    with tree.temporary() as temporary, held(_open(temporary, request.upload, os.O_RDWR | os.O_CREAT)) as file:
+    with tree.temporary() as temporary, held(_open(temporary, request.upload, os.O_RDWR)) as file:
         with told("The upload"):
             rest, offset = memoryview(payload), request.offset
             while rest:
@@ -51,19 +57,19 @@ def write_part(tree: Tree, request: UploadWrite, payload: bytes) -> dict[str, An
 
 
 def verify(tree: Tree, request: UploadVerify) -> dict[str, Any]:
-    """`present` False: there is no such upload, say because it was placed before."""
+    """`placed`: it is in the site already."""
     with tree.temporary() as temporary:
         try:
-            file = _open(temporary, request.upload, os.O_RDWR | (os.O_CREAT if request.size == 0 else 0))
-        except FileError as failure:
-            if failure.code is not Failed.NOT_FOUND:
+            file, placed = _open(temporary, request.upload, os.O_RDWR), False
+        except FileError as gone:
+            if gone.code is not Failed.NOT_FOUND:
                 raise
-            return {"present": False}
+            file, placed = tree.open_file(request.path), True
         with held(file), told("The upload"):
             if os.fstat(file).st_size != request.size or sha256_of(file) != request.sha256:
                 raise FileError(Failed.INVALID, "What was uploaded does not have this SHA-256; send it again.")
             os.fsync(file)
-    return {"present": True}
+    return {"placed": placed}
 
 
 def place(tree: Tree, request: UploadPlace) -> dict[str, Any]:

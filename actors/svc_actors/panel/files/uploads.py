@@ -1,0 +1,238 @@
+"""Uploads: sessions of parts, resumable and in any order, and the removal of those that nobody continues.
+
+Invariants:
+- a part is written before it is recorded as received: what is recorded is there, unless this server lost its power;
+- an upload becomes a file only when its content has the SHA-256 that the caller named, so also then no part is missing;
+- a finished upload stays known for a day, and finishing it again is answered as the first time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from svc_actors.errors import ServiceError, capacity, conflict, not_found
+from svc_actors.host.confined.protocol import (
+    FreeSpace,
+    UploadDiscard,
+    UploadOpen,
+    UploadPlace,
+    UploadVerify,
+    UploadWrite,
+)
+from svc_actors.host.confined_client import ConfinedFiles, SiteFolder
+from svc_actors.host.folders import HostFolders
+from svc_actors.panel.files.folders import site_folder
+from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.store import Caller, Database, Record, Target, Transaction, audit
+
+KEPT_HOURS: Final = 24
+"""After its last part. The helper removes what is older by itself, should the record be gone before it."""
+OPEN_AT_ONCE: Final = 20
+"""Of a site."""
+_HASH_BYTES_PER_SECOND: Final = 50 << 20
+"""The slowest disk for which a large upload is not given up while its SHA-256 is worked out."""
+_COLUMNS: Final = """id, site_id, path, size, replace, status, sha256, created_at, touched_at,
+    ARRAY(SELECT lower(part) FROM unnest(received) AS part) AS starts,
+    ARRAY(SELECT upper(part) FROM unnest(received) AS part) AS ends"""
+
+
+class UploadStatus(StrEnum):
+    OPEN = "open"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Upload:
+    """`received`: which bytes have come, as offsets from and before which, in order and without overlap."""
+
+    id: UUID
+    site_id: UUID
+    path: str
+    size: int
+    replace: bool
+    status: UploadStatus
+    sha256: str | None
+    received: tuple[tuple[int, int], ...]
+    created_at: datetime
+    touched_at: datetime
+
+    @property
+    def missing(self) -> tuple[int, int] | None:
+        """The first range that has not come."""
+        begin = 0
+        for start, end in self.received:
+            if start > begin:
+                return begin, start
+            begin = end
+        return None if begin >= self.size else (begin, self.size)
+
+
+def _upload(row: Record) -> Upload:
+    return Upload(
+        id=row["id"],
+        site_id=row["site_id"],
+        path=row["path"],
+        size=row["size"],
+        replace=row["replace"],
+        status=UploadStatus(row["status"]),
+        sha256=row["sha256"],
+        received=tuple(zip(row["starts"], row["ends"], strict=True)),
+        created_at=row["created_at"],
+        touched_at=row["touched_at"],
+    )
+
+
+class Uploads:
+    """One a process."""
+
+    def __init__(self, database: Database, files: ConfinedFiles, folders: HostFolders) -> None:
+        self._database = database
+        self._files = files
+        self._folders = folders
+
+    async def begin(self, caller: Caller, site: SiteRow, path: str, size: int, *, replace: bool) -> Upload:
+        folder = site_folder(self._folders, site)
+        free = (await self._files.ask(folder, FreeSpace())).result["bytes"]
+        if size > free:
+            raise capacity(
+                f"The file has {size:,} bytes, and {free:,} are free; nothing was written.", hint="Delete files first."
+            )
+
+        async def write(tx: Transaction) -> Upload:
+            waiting = await tx.fetchval(
+                "SELECT count(*) FROM file_uploads WHERE site_id = $1 AND status = 'open'", site.id
+            )
+            if waiting >= OPEN_AT_ONCE:
+                raise conflict(f"The site has {OPEN_AT_ONCE} unfinished uploads.", hint="Finish some, or remove them.")
+            row = await tx.fetchone(
+                f"INSERT INTO file_uploads (site_id, path, size, replace) VALUES ($1, $2, $3, $4) RETURNING {_COLUMNS}",
+                site.id,
+                path,
+                size,
+                replace,
+            )
+            await audit.record(tx, caller, _target(site, path), {"upload": str(row["id"]), "size": size})
+            return _upload(row)
+
+        upload = await self._database.transact(write)
+        await self._files.ask(folder, UploadOpen(upload.id.hex))
+        return upload
+
+    async def of_site(self, site: SiteRow) -> list[Upload]:
+        rows = await self._database.fetch(
+            f"SELECT {_COLUMNS} FROM file_uploads WHERE site_id = $1 ORDER BY created_at, id LIMIT 200", site.id
+        )
+        return [_upload(row) for row in rows]
+
+    async def get(self, site: SiteRow, upload_id: UUID) -> Upload:
+        row = await self._database.fetchrow(
+            f"SELECT {_COLUMNS} FROM file_uploads WHERE id = $1 AND site_id = $2", upload_id, site.id
+        )
+        if row is None:
+            raise not_found("There is no such upload.", hint="Unfinished ones are removed after a day.")
+        return _upload(row)
+
+    async def write(self, site: SiteRow, upload_id: UUID, offset: int, part: bytes) -> Upload:
+        upload = await self._open(site, upload_id)
+        if offset + len(part) > upload.size:
+            raise conflict(f"The upload has {upload.size:,} bytes; this part would end behind them.")
+        folder = site_folder(self._folders, site)
+        try:
+            await self._files.ask(folder, UploadWrite(upload.id.hex, offset), part)
+        except ServiceError as error:
+            if error.code is not not_found("").code:
+                raise
+            # Somebody of the site has removed it: what had come before is gone.
+            await self._files.ask(folder, UploadOpen(upload.id.hex))
+            await self._database.execute("UPDATE file_uploads SET received = '{}' WHERE id = $1", upload.id)
+            raise conflict("What had come of this upload was removed; send it again from the beginning.") from None
+        row = await self._database.fetchrow(
+            f"""
+            UPDATE file_uploads SET received = received + int8multirange(int8range($2, $3)), touched_at = now()
+            WHERE id = $1 AND status = 'open' RETURNING {_COLUMNS}
+            """,
+            upload.id,
+            offset,
+            offset + len(part),
+        )
+        if row is None:
+            raise conflict("The upload was finished or removed meanwhile.")
+        return _upload(row)
+
+    async def finish(self, caller: Caller, site: SiteRow, upload_id: UUID, sha256: str) -> Upload:
+        upload = await self.get(site, upload_id)
+        if upload.status is UploadStatus.FINISHED:
+            if upload.sha256 != sha256:
+                raise conflict("The upload was finished with another SHA-256.")
+            return upload
+        if upload.missing is not None:
+            start, end = upload.missing
+            raise conflict(f"Bytes {start:,} to {end:,} have not come; the upload stays open.")
+        folder = site_folder(self._folders, site)
+        verify = UploadVerify(upload.id.hex, upload.path, upload.size, sha256)
+        answer = await self._files.ask(folder, verify, seconds=30 + upload.size / _HASH_BYTES_PER_SECOND)
+        if not answer.result["placed"]:
+            await self._files.ask(folder, UploadPlace(upload.id.hex, upload.path, upload.replace))
+
+        async def write(tx: Transaction) -> Upload:
+            row = await tx.fetchrow(
+                f"""
+                UPDATE file_uploads SET status = 'finished', sha256 = $2, touched_at = now()
+                WHERE id = $1 AND status = 'open' RETURNING {_COLUMNS}
+                """,
+                upload.id,
+                sha256,
+            )
+            if row is None:
+                raise conflict("The upload was finished or removed meanwhile.")
+            details = {"upload": str(upload.id), "size": upload.size, "sha256": sha256}
+            await audit.record(tx, caller, _target(site, upload.path), details)
+            return _upload(row)
+
+        return await self._database.transact(write)
+
+    async def discard(self, caller: Caller, site: SiteRow, upload_id: UUID) -> None:
+        upload = await self.get(site, upload_id)
+        await self._files.ask(site_folder(self._folders, site), UploadDiscard(upload.id.hex))
+
+        async def write(tx: Transaction) -> None:
+            await tx.execute("DELETE FROM file_uploads WHERE id = $1", upload.id)
+            await audit.record(tx, caller, _target(site, upload.path), {"upload": str(upload.id)})
+
+        await self._database.transact(write)
+
+    async def remove_abandoned(self) -> int:
+        """Those that nobody has continued for a day, and what had come of them."""
+        rows = await self._database.fetch(
+            f"SELECT {_COLUMNS} FROM file_uploads WHERE touched_at < now() - make_interval(hours => $1) LIMIT 1000",
+            KEPT_HOURS,
+        )
+        removed = 0
+        for upload in map(_upload, rows):
+            if upload.status is UploadStatus.OPEN and (folder := await self._folder_of(upload)) is not None:
+                await self._files.ask(folder, UploadDiscard(upload.id.hex))
+            removed += await self._database.change("DELETE FROM file_uploads WHERE id = $1", upload.id)
+        return removed
+
+    async def _folder_of(self, upload: Upload) -> SiteFolder | None:
+        """None where there is nothing to remove: the site goes, with all of its files."""
+        site = await read_site(self._database, upload.site_id)
+        try:
+            return None if site is None else site_folder(self._folders, site)
+        except ServiceError:
+            return None
+
+    async def _open(self, site: SiteRow, upload_id: UUID) -> Upload:
+        upload = await self.get(site, upload_id)
+        if upload.status is not UploadStatus.OPEN:
+            raise conflict("The upload is finished.")
+        return upload
+
+
+def _target(site: SiteRow, path: str) -> Target:
+    """The site, by what was done in it: its owner may read the row."""
+    return Target("site", site.id, f"{site.domain}: {path}"[:200], site.owner_id)

@@ -1,0 +1,408 @@
+"""The file manager: what a site's files are, and changes to them, by the site's own account and beneath its folder.
+
+Changes to files cannot be rolled back with a transaction, so the row of the audit is written behind the change; what
+was refused or failed leaves its row by the registry. Reading a file's content is a read of a secret: in it may be the
+password of a database.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.access import SiteChange, SiteRequest, site_of
+from svc.panel.file_models import (
+    MAX_PAGE_BYTES,
+    MAX_TEXT_BYTES,
+    ArchiveFormat,
+    FileContent,
+    FileEntry,
+    FileList,
+    FileMode,
+    FileName,
+    FilePage,
+    FilesDeleted,
+    FileVersion,
+    FileWritten,
+    FolderPath,
+    Sha256,
+    SitePath,
+    Text,
+)
+from svc.panel.jobs import JobModel, job_answer
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.errors import conflict, invalid, wrong_field
+from svc_actors.host.confined.protocol import (
+    ChangeMode,
+    Copy,
+    Delete,
+    FileRequest,
+    ListFolder,
+    MakeFolder,
+    Read,
+    Rename,
+    Write,
+)
+from svc_actors.host.confined_client import Answer, SiteFolder
+from svc_actors.panel.files import COMPRESS, EXTRACT, site_folder
+from svc_actors.panel.jobs import JobClass, NewJob, enqueue
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.store import Target, Transaction, audit
+
+operations = Operations[Panel]()
+
+_COPY_SECONDS = 40.0
+_DELETE_SECONDS = 40.0
+
+
+class FileListRequest(SiteRequest):
+    path: FolderPath = ""
+    offset: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    limit: Annotated[int, Field(ge=1, le=5000)] = 1000
+
+
+class FileReadRequest(SiteRequest):
+    path: SitePath
+
+
+class FileDownloadRequest(SiteRequest):
+    """`version`: of the page before; the file must not have changed since."""
+
+    path: SitePath
+    offset: Annotated[int, Field(ge=0, le=1 << 50)] = 0
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE_BYTES)] = 512 << 10
+    version: FileVersion | None = None
+
+
+class FileWriteRequest(SiteChange):
+    """`expected_sha256`: of the content that is to be replaced; another one there ends it. `replace` False:
+    there must be no file yet."""
+
+    path: SitePath
+    content: Text
+    expected_sha256: Sha256 | None = None
+    replace: bool = True
+
+
+class FolderCreateRequest(SiteChange):
+    """`parents`: folders above it are made as well."""
+
+    path: SitePath
+    parents: bool = False
+
+
+class FileRenameRequest(SiteChange):
+    path: SitePath
+    name: FileName
+    replace: bool = False
+
+
+class FileMoveRequest(SiteChange):
+    """`to` is the new path, name included."""
+
+    path: SitePath
+    to: SitePath
+    replace: bool = False
+
+
+class FileCopyRequest(SiteChange):
+    path: SitePath
+    to: SitePath
+
+
+class FileDeleteRequest(SiteChange):
+    """Folders are deleted with all that is in them."""
+
+    paths: Annotated[list[SitePath], Field(min_length=1, max_length=200)]
+
+
+class FileModeRequest(SiteChange):
+    path: SitePath
+    mode: FileMode
+
+
+class FileExtractRequest(SiteChange):
+    """`to` is the folder to unpack into, made if it is not there. `replace`: files that are there may be replaced."""
+
+    path: SitePath
+    to: FolderPath
+    replace: bool = False
+
+
+class FileCompressRequest(SiteChange):
+    paths: Annotated[list[SitePath], Field(min_length=1, max_length=200)]
+    to: SitePath
+    format: ArchiveFormat = ArchiveFormat.ZIP
+
+
+@operations.declare(
+    "file.list",
+    "What is in a folder of a site",
+    Route.get("/sites/{id}/files"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
+async def list_files(context: Context[Panel], request: FileListRequest) -> FileList:
+    _, folder = await _of(context, request.id)
+    answer = await context.services.files.ask(folder, ListFolder(request.path, request.offset, request.limit))
+    return FileList(
+        path=request.path,
+        entries=[FileEntry.told(entry) for entry in json.loads(answer.payload)],
+        total=answer.result["total"],
+        offset=request.offset,
+    )
+
+
+@operations.declare(
+    "file.read",
+    "A text file, to edit it",
+    Route.get("/sites/{id}/files/content"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    secret=True,
+    target="site",
+)
+async def read_file(context: Context[Panel], request: FileReadRequest) -> FileContent:
+    site, folder = await _of(context, request.id)
+    answer = await context.services.files.ask(folder, Read(request.path, 0, MAX_TEXT_BYTES + 1))
+    if answer.result["size"] > MAX_TEXT_BYTES:
+        raise conflict(f"The file is larger than {MAX_TEXT_BYTES >> 10} KiB.", hint="Download it.")
+    try:
+        text = answer.payload.decode()
+    except UnicodeDecodeError:
+        raise conflict("The file is no text in UTF-8.", hint="Download it.") from None
+    if "\0" in text:
+        raise conflict("The file is no text.", hint="Download it.")
+    await _record(context, site, request.path)
+    return FileContent(
+        path=request.path, content=text, size=len(answer.payload), sha256=hashlib.sha256(answer.payload).hexdigest()
+    )
+
+
+@operations.declare(
+    "file.download",
+    "A file, page by page",
+    Route.get("/sites/{id}/files/download"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    secret=True,
+    target="site",
+)
+async def download_file(context: Context[Panel], request: FileDownloadRequest) -> FilePage:
+    site, folder = await _of(context, request.id)
+    answer = await context.services.files.ask(folder, Read(request.path, request.offset, request.limit))
+    version = answer.result["version"]
+    if request.version is not None and request.version != version:
+        raise conflict("The file has changed since the download began.", hint="Begin again at offset 0.")
+    # Whichever page is asked for first, a row tells of it: a download need not begin at 0.
+    download = (context.principal.user_id, site.id, request.path, version)
+    if context.services.downloads.begins(download, anew=request.offset == 0):
+        await _record(context, site, request.path, {"size": answer.result["size"]})
+    return FilePage(
+        offset=request.offset,
+        data_base64=base64.b64encode(answer.payload).decode(),
+        size=answer.result["size"],
+        sha256=hashlib.sha256(answer.payload).hexdigest(),
+        version=version,
+    )
+
+
+@operations.declare(
+    "file.write",
+    "Write a text file",
+    Route.put("/sites/{id}/files/content"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def write_file(context: Context[Panel], request: FileWriteRequest) -> FileWritten:
+    content = request.content.encode()
+    if len(content) > MAX_TEXT_BYTES:
+        raise wrong_field("content", f"has more than {MAX_TEXT_BYTES:,} bytes", hint="Upload the file.")
+    site, answer = await _change(
+        context, request.id, Write(request.path, request.replace, request.expected_sha256), content
+    )
+    digest = hashlib.sha256(content).hexdigest()
+    await _record(context, site, request.path, {"size": len(content), "sha256": digest})
+    return FileWritten(entry=FileEntry.told(answer.result), sha256=digest)
+
+
+@operations.declare(
+    "file.mkdir",
+    "Make a folder",
+    Route.post("/sites/{id}/files/mkdir"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def make_folder(context: Context[Panel], request: FolderCreateRequest) -> FileEntry:
+    site, answer = await _change(context, request.id, MakeFolder(request.path, request.parents))
+    await _record(context, site, request.path)
+    return FileEntry.told(answer.result)
+
+
+@operations.declare(
+    "file.rename",
+    "Give a file or folder another name",
+    Route.post("/sites/{id}/files/rename"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def rename_file(context: Context[Panel], request: FileRenameRequest) -> FileEntry:
+    above = request.path.rpartition("/")[0]
+    to = f"{above}/{request.name}" if above else request.name
+    site, answer = await _change(context, request.id, Rename(request.path, to, request.replace))
+    await _record(context, site, request.path, {"to": to})
+    return FileEntry.told(answer.result)
+
+
+@operations.declare(
+    "file.move",
+    "Move a file or folder",
+    Route.post("/sites/{id}/files/move"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def move_file(context: Context[Panel], request: FileMoveRequest) -> FileEntry:
+    if request.to.startswith(f"{request.path}/"):
+        raise invalid("A folder cannot be moved into itself.")
+    site, answer = await _change(context, request.id, Rename(request.path, request.to, request.replace))
+    await _record(context, site, request.path, {"to": request.to})
+    return FileEntry.told(answer.result)
+
+
+@operations.declare(
+    "file.copy",
+    "Copy a file, or a folder with all that is in it",
+    Route.post("/sites/{id}/files/copy"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def copy_file(context: Context[Panel], request: FileCopyRequest) -> FileEntry:
+    site, answer = await _change(context, request.id, Copy(request.path, request.to), seconds=_COPY_SECONDS)
+    await _record(context, site, request.path, {"to": request.to})
+    return FileEntry.told(answer.result)
+
+
+@operations.declare(
+    "file.delete",
+    "Delete files and folders",
+    Route.post("/sites/{id}/files/delete"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    confirm=True,
+    target="site",
+)
+async def delete_files(context: Context[Panel], request: FileDeleteRequest) -> FilesDeleted:
+    site, answer = await _change(context, request.id, Delete(list(request.paths)), seconds=_DELETE_SECONDS)
+    await _record(context, site, request.paths[0], {"paths": list(request.paths)})
+    return FilesDeleted(deleted=answer.result["deleted"])
+
+
+@operations.declare(
+    "file.chmod",
+    "Set who may read, write and run a file",
+    Route.post("/sites/{id}/files/chmod"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def change_mode(context: Context[Panel], request: FileModeRequest) -> FileEntry:
+    site, answer = await _change(context, request.id, ChangeMode(request.path, int(request.mode, 8)))
+    await _record(context, site, request.path, {"mode": request.mode})
+    return FileEntry.told(answer.result)
+
+
+@operations.declare(
+    "file.extract",
+    "Unpack an archive: a job",
+    Route.post("/sites/{id}/files/extract"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def extract_archive(context: Context[Panel], request: FileExtractRequest) -> JobModel:
+    parameters = {"path": request.path, "to": request.to, "replace": request.replace}
+    title = f"Unpack {request.path}"
+    return await _queue(context, request.id, EXTRACT, title, "unpack", request.path, parameters)
+
+
+@operations.declare(
+    "file.compress",
+    "Pack files and folders into an archive: a job",
+    Route.post("/sites/{id}/files/compress"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def compress_files(context: Context[Panel], request: FileCompressRequest) -> JobModel:
+    parameters = {"paths": list(request.paths), "to": request.to, "format": request.format.value}
+    title = f"Pack {request.to}"
+    return await _queue(context, request.id, COMPRESS, title, "pack", request.to, parameters)
+
+
+async def _of(context: Context[Panel], site_id: UUID) -> tuple[SiteRow, SiteFolder]:
+    site = await site_of(context.services.database, context.principal, site_id)
+    return site, site_folder(context.services.config.folders, site)
+
+
+async def _change(
+    context: Context[Panel], site_id: UUID, request: FileRequest, payload: bytes = b"", *, seconds: float = 10.0
+) -> tuple[SiteRow, Answer]:
+    site, folder = await _of(context, site_id)
+    return site, await context.services.files.ask(folder, request, payload, seconds=seconds)
+
+
+async def _record(context: Context[Panel], site: SiteRow, path: str, details: Mapping[str, Any] | None = None) -> None:
+    async def write(tx: Transaction) -> None:
+        await audit.record(tx, context.caller, _target(site, path), {"path": path, **(details or {})})
+
+    await context.services.database.transact(write)
+
+
+def _target(site: SiteRow, path: str) -> Target:
+    """The site, by what was done in it: its owner may read the row."""
+    return Target("site", site.id, f"{site.domain}: {path}"[:200], site.owner_id)
+
+
+async def _queue(
+    context: Context[Panel],
+    site_id: UUID,
+    kind: Literal["file.extract", "file.compress"],
+    title: str,
+    step: str,
+    path: str,
+    parameters: Mapping[str, Any],
+) -> JobModel:
+    async def write(tx: Transaction) -> JobModel:
+        site = await site_of(tx, context.principal, site_id)
+        site_folder(context.services.config.folders, site)
+        job = await enqueue(
+            tx,
+            NewJob(
+                kind=kind,
+                title=f"{title} of {site.domain}"[:200],
+                job_class=JobClass.SITES,
+                steps=(step,),
+                site_id=site.id,
+                owner_id=site.owner_id,
+                parameters=parameters,
+            ),
+        )
+        await audit.record(tx, context.caller, _target(site, path), {**parameters, "job": job.id})
+        return await job_answer(tx, job)
+
+    return await context.services.database.transact(write)

@@ -1,0 +1,151 @@
+"""Uploads in parts: one is begun, parts are put at their offsets, and it is finished with the SHA-256 of the whole."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.access import SiteChange, SiteRequest, site_of
+from svc.panel.file_models import Base64, FileUpload, Sha256, SitePath
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+
+operations = Operations[Panel]()
+
+MAX_BYTES = 64 << 30
+
+
+class UploadCreateRequest(SiteChange):
+    """`replace`: a file that is there may be replaced, when the upload is finished."""
+
+    path: SitePath
+    size: Annotated[int, Field(ge=0, le=MAX_BYTES, description="Bytes of the whole file.")]
+    replace: bool = False
+
+
+class UploadRequest(SiteRequest):
+    upload: UUID
+
+
+class UploadListRequest(SiteRequest):
+    """Those of one site."""
+
+
+class UploadChunkRequest(SiteChange):
+    """Parts may come in any order, at once, overlap and repeat."""
+
+    upload: UUID
+    offset: Annotated[int, Field(ge=0, le=MAX_BYTES)]
+    data_base64: Base64
+
+
+class UploadFinishRequest(SiteChange):
+    """May be repeated when the answer was lost."""
+
+    upload: UUID
+    sha256: Sha256
+
+
+class UploadDiscardRequest(SiteChange):
+    upload: UUID
+
+
+class UploadDiscarded(Model):
+    """Nothing to say."""
+
+
+@operations.declare(
+    "file.upload",
+    "Begin to upload a file",
+    Route.post("/sites/{id}/files/upload"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    command=("file", "upload", "begin"),
+    target="site",
+)
+async def create_upload(context: Context[Panel], request: UploadCreateRequest) -> FileUpload:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+    upload = await services.uploads.begin(context.caller, site, request.path, request.size, replace=request.replace)
+    return FileUpload.told(upload)
+
+
+@operations.declare(
+    "file.upload_list",
+    "A site's uploads of the last day",
+    Route.get("/sites/{id}/files/upload"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    command=("file", "upload", "list"),
+    columns=("path", "size", "status", "id"),
+)
+async def list_uploads(context: Context[Panel], request: UploadListRequest) -> list[FileUpload]:
+    site = await site_of(context.services.database, context.principal, request.id)
+    return [FileUpload.told(upload) for upload in await context.services.uploads.of_site(site)]
+
+
+@operations.declare(
+    "file.upload_show",
+    "What of an upload has come",
+    Route.get("/sites/{id}/files/upload/{upload}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    command=("file", "upload", "show"),
+)
+async def show_upload(context: Context[Panel], request: UploadRequest) -> FileUpload:
+    site = await site_of(context.services.database, context.principal, request.id)
+    return FileUpload.told(await context.services.uploads.get(site, request.upload))
+
+
+@operations.declare(
+    "file.upload_chunk",
+    "Put a part of an upload at its offset",
+    Route.put("/sites/{id}/files/upload/{upload}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    command=("file", "upload", "chunk"),
+    hidden=True,
+    target="site",
+)
+async def put_chunk(context: Context[Panel], request: UploadChunkRequest) -> FileUpload:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+    part = base64.b64decode(request.data_base64)
+    return FileUpload.told(await services.uploads.write(site, request.upload, request.offset, part))
+
+
+@operations.declare(
+    "file.upload_finish",
+    "Make a file of an upload whose parts have all come",
+    Route.post("/sites/{id}/files/upload/{upload}/finish"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    command=("file", "upload", "finish"),
+    target="site",
+)
+async def finish_upload(context: Context[Panel], request: UploadFinishRequest) -> FileUpload:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+    return FileUpload.told(await services.uploads.finish(context.caller, site, request.upload, request.sha256))
+
+
+@operations.declare(
+    "file.upload_discard",
+    "Remove an upload that is not wanted any more",
+    Route.delete("/sites/{id}/files/upload/{upload}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    command=("file", "upload", "discard"),
+    target="site",
+)
+async def discard_upload(context: Context[Panel], request: UploadDiscardRequest) -> UploadDiscarded:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+    await services.uploads.discard(context.caller, site, request.upload)
+    return UploadDiscarded()
