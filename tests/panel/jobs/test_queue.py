@@ -42,7 +42,14 @@ async def test_no_class_has_more_running_than_its_slots_and_no_site_two(panel_da
     sampled = Sampled()
     async with open_jobs(panel_database, work=Steps(work=sampled.work)) as jobs:
         queued = [
-            await queue(panel_database, "work", "work", job_class=job_class, site=SITES[number % 4])
+            # Of sites that several classes work at, and enough of others to fill the slots.
+            await queue(
+                panel_database,
+                "work",
+                "work",
+                job_class=job_class,
+                site=SITES[number % (6 if job_class is JobClass.SITES else 2)],
+            )
             for number in range(12)
             for job_class in JobClass
         ]

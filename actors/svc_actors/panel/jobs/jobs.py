@@ -5,13 +5,13 @@ core restarted`, and its programs are gone by then; what was queued runs.
 
 Invariants:
 - the end of a job, what it means for what the job is about (`ended` of the work) and the webhook of its failure are one
-  transaction, however it ends;
-- an end is stored once, as long as the database may be away; until then its slot is held.
+  transaction, however it ends, which begins the next job of the class as well;
+- an end is stored, however long the database is away; until then the job holds its slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ from svc_actors.panel.jobs.queue import JobQueue
 from svc_actors.panel.jobs.records import (
     CHANNEL,
     INTERRUPTED,
+    Begun,
     Job,
     JobClass,
     JobError,
     JobStatus,
-    Step,
     end_job,
     get_job,
     next_step,
@@ -83,7 +83,7 @@ class Jobs:
         self._emptied = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._context = copy_context()
-        self._draining = False
+        self.draining = False
         self._installation = UUID(int=0)
         actors.register(JobQueue, lambda key: JobQueue(JobClass(key), database, self))
 
@@ -115,7 +115,7 @@ class Jobs:
     async def drain(self, deadline: float) -> None:
         """Shut down: begin nothing more, and let what runs end for at most `deadline` seconds. What does not is left
         to the next start, which fails it."""
-        self._draining = True
+        self.draining = True
         with trio.move_on_after(deadline):
             while self._hosted:
                 self._emptied = trio.Event()
@@ -161,13 +161,26 @@ class Jobs:
     def hosts(self, job_id: int) -> bool:
         return job_id in self._hosted
 
-    def host(self, job: Job, steps: Sequence[Step]) -> None:
+    def host(self, begun: Begun) -> None:
         """Begin the work of a job that is running in the database."""
         assert self._nursery is not None
-        self._hosted[job.id] = run = JobRun(job, steps, self._database, self.changed, self._installation)
+        job = begun.job
+        self._hosted[job.id] = run = JobRun(begun, self._database, self.changed, self._installation)
         # Begun from an actor's handler, the work is not that handler's.
         self._context.run(partial(self._nursery.start_soon, self._host, run, name=f"job {job.id} {job.kind}"))
         self.changed(job.id)
+
+    def ended(self, job_id: int) -> None:
+        """The end of a job that was hosted is stored."""
+        run = self._hosted.pop(job_id, None)
+        if run is not None and run.job.site_id is not None:
+            # A job of another class may be waiting for the site.
+            for job_class in JobClass:
+                if job_class is not run.job.job_class:
+                    self._woken[job_class].set()
+        self.changed(job_id)
+        if not self._hosted:
+            self._emptied.set()
 
     def stop(self, job_id: int) -> None:
         run = self._hosted.get(job_id)
@@ -179,7 +192,7 @@ class Jobs:
         found = self._kinds.get(kind)
         return found.irrevocable if found is not None else None
 
-    async def end(self, tx: Transaction, job_id: int, status: JobStatus, error: JobError | None = None) -> Job | None:
+    async def end(self, tx: Transaction, job_id: int, status: JobStatus, error: JobError | None) -> Job | None:
         """Write the end of an open job and what it means. None when it had ended."""
         job = await end_job(tx, job_id, status, error)
         if job is None:
@@ -212,7 +225,8 @@ class Jobs:
         else:
             if ended:
                 log.warning("job.programs_ended", processes=ended)
-        for job in await running_jobs(self._database):
+        for each in await running_jobs(self._database):
+            job = each.job
             await self._database.transact(partial(self.end, job_id=job.id, status=JobStatus.FAILED, error=INTERRUPTED))
             log.warning("job.interrupted", job_id=job.id, kind=job.kind)
 
@@ -220,22 +234,23 @@ class Jobs:
         self._woken[JobClass(job_class)].set()
 
     async def _serve(self, job_class: JobClass) -> None:
-        while not self._draining:
+        while True:
             woken = self._woken[job_class] = trio.Event()
             await self.queue_of(job_class).ask(JobQueue.begin_next)
             with trio.move_on_after(SWEEP):
                 await woken.wait()
-        await trio.sleep_forever()
+                while self._full(job_class):  # The end of one of its jobs begins the next.
+                    woken = self._woken[job_class] = trio.Event()
+                    await woken.wait()
+
+    def _full(self, job_class: JobClass) -> bool:
+        return sum(run.job.job_class is job_class for run in self._hosted.values()) >= job_class.slots
 
     async def _host(self, run: JobRun) -> None:
         began = trio.current_time()
         status, error = await self._work(run)
-        try:
-            await run.transact(partial(self.end, job_id=run.id, status=status, error=error))
-        except Exception:
-            # A defect. The job stays hosted, and so is not begun again; the next core fails it.
-            log.exception("job.end_not_stored", job_id=run.id, kind=run.job.kind)
-            return
+        queue = self.queue_of(run.job.job_class)
+        await run.persist(lambda: queue.ask(JobQueue.end, run.id, status, error))
         log.info(
             "job.ended",
             job_id=run.id,
@@ -244,12 +259,6 @@ class Jobs:
             error_code=error.code.value if error is not None else None,
             seconds=round(trio.current_time() - began, 3),
         )
-        del self._hosted[run.id]
-        self.changed(run.id)
-        for woken in self._woken.values():  # Another class may have been waiting for the site.
-            woken.set()
-        if not self._hosted:
-            self._emptied.set()
 
     async def _work(self, run: JobRun) -> tuple[JobStatus, JobError | None]:
         """Do the steps one after the other; how the job ends."""
@@ -258,14 +267,14 @@ class Jobs:
             return _failed(f"This version of the service does not know how to do {run.job.kind}.")
         with trio.move_on_after(kind.seconds) as deadline, run.scope:
             try:
-                for step in run.steps:
-                    run.step = step
-                    work: StepWork | None = getattr(kind.work, step.name, None)
+                for position, step in enumerate(run.steps, 1):
+                    run.position = position
+                    work: StepWork | None = getattr(kind.work, step, None)
                     if work is None:
-                        return _failed(f"This version of the service does not know the step {step.name}.")
+                        return _failed(f"This version of the service does not know the step {step}.")
                     await work(run)
-                    if step is not run.steps[-1]:
-                        done = partial(next_step, job_id=run.id, position=step.position, progress=run.part_done(100))
+                    if run.position < len(run.steps):
+                        done = partial(next_step, job_id=run.id, position=run.position, progress=run.part_done(100))
                         await run.transact(done)
                         self.changed(run.id)
                 return JobStatus.SUCCEEDED, None
@@ -273,7 +282,7 @@ class Jobs:
                 cause = _only(error)
                 if isinstance(cause, ServiceError):
                     return JobStatus.FAILED, JobError.of(cause)
-                log.exception("job.crashed", job_id=run.id, kind=run.job.kind, step=run.step.name)
+                log.exception("job.crashed", job_id=run.id, kind=run.job.kind, step=run.steps[run.position - 1])
                 return _failed("The service failed while doing this.", "Tell its administrator: its log says why.")
         if deadline.cancelled_caught and not run.cancel_requested:
             hours = kind.seconds / 3600

@@ -22,15 +22,14 @@ import trio
 
 from svc_actors.errors import conflict, not_found
 from svc_actors.panel.jobs.records import (
+    Begun,
     Job,
     JobClass,
     JobError,
     JobStatus,
-    Step,
-    begin_job,
+    begin_jobs,
     lock_job,
     running_jobs,
-    steps_of,
     write_lines,
 )
 from svc_actors.runtime import Actor
@@ -77,19 +76,22 @@ class Hosting(Protocol):
     choosing: trio.Lock
     """Held from looking at what runs until what begins is hosted: a site is given to one class."""
 
+    @property
+    def draining(self) -> bool: ...
+
     def hosts(self, job_id: int) -> bool: ...
 
-    def host(self, job: Job, steps: Sequence[Step]) -> None: ...
+    def host(self, begun: Begun) -> None: ...
 
     def stop(self, job_id: int) -> None: ...
 
-    def irrevocable(self, kind: str) -> str | None: ...
-
-    async def end(
-        self, tx: Transaction, job_id: int, status: JobStatus, error: JobError | None = None
-    ) -> Job | None: ...
+    def ended(self, job_id: int) -> None: ...
 
     def changed(self, job_id: int) -> None: ...
+
+    def irrevocable(self, kind: str) -> str | None: ...
+
+    async def end(self, tx: Transaction, job_id: int, status: JobStatus, error: JobError | None) -> Job | None: ...
 
 
 class JobQueue(Actor):
@@ -103,8 +105,20 @@ class JobQueue(Actor):
     async def begin_next(self) -> None:
         """Give free slots to jobs that wait."""
         async with self._hosting.choosing:
-            for job, steps in await self._database.transact(self._begin):
-                self._hosting.host(job, steps)
+            self._host(await self._database.transact(self._begin))
+
+    async def end(self, job_id: int, status: JobStatus, error: JobError | None) -> None:
+        """Write how a job that was hosted has ended, and give its slot to the next, in one transaction. Repeating it
+        changes nothing."""
+
+        async def hand_over(tx: Transaction) -> list[Begun]:
+            await self._hosting.end(tx, job_id, status, error)
+            return await self._begin(tx)
+
+        async with self._hosting.choosing:
+            begun = await self._database.transact(hand_over)
+            self._hosting.ended(job_id)
+            self._host(begun)
 
     async def cancel(self, caller: Caller, job_id: int) -> Job:
         """End a queued job, or have the work of a running one stopped: it ends once that has given up.
@@ -123,7 +137,7 @@ class JobQueue(Actor):
             await audit.record(tx, caller, Target("job", str(job_id), job.title, job.owner_id))
             await write_lines(tx, job_id, None, [f"Cancellation asked for by {caller.actor}."])
             if job.status is JobStatus.QUEUED:
-                job = await self._hosting.end(tx, job_id, JobStatus.CANCELLED) or job
+                job = await self._hosting.end(tx, job_id, JobStatus.CANCELLED, None) or job
             return job
 
         job = await self._database.transact(decide)
@@ -131,17 +145,22 @@ class JobQueue(Actor):
         self._hosting.changed(job_id)
         return job
 
-    async def _begin(self, tx: Transaction) -> list[tuple[Job, list[Step]]]:
+    async def _begin(self, tx: Transaction) -> list[Begun]:
+        if self._hosting.draining:
+            return []
         running = await running_jobs(tx)
         # Begun by a transaction whose answer was lost with its connection.
-        begun = [job for job in running if job.job_class is self._class and not self._hosting.hosts(job.id)]
-        held = [Running(job.job_class, job.site_id, job.owner_id) for job in running]
-        for job_id in pick(self._class, await _waiting(tx, self._class), held):
-            job = await begin_job(tx, job_id)
-            if job is not None:
-                begun.append(job)
-        steps = await steps_of(tx, [job.id for job in begun]) if begun else {}
-        return [(job, steps[job.id]) for job in begun]
+        mine = [each for each in running if each.job.job_class is self._class]
+        begun = [each for each in mine if not self._hosting.hosts(each.job.id)]
+        if len(mine) < self._class.slots:
+            held = [Running(each.job.job_class, each.job.site_id, each.job.owner_id) for each in running]
+            if chosen := pick(self._class, await _waiting(tx, self._class), held):
+                begun += await begin_jobs(tx, chosen)
+        return begun
+
+    def _host(self, begun: Sequence[Begun]) -> None:
+        for each in begun:
+            self._hosting.host(each)
 
 
 async def _waiting(queryable: Queryable, job_class: JobClass) -> list[Waiting]:

@@ -111,6 +111,14 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """A job that is running, with the names of its steps in order."""
+
+    job: Job
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Step:
     """Positions are 1, 2, 3, ...; the name is that of the method that does it."""
 
@@ -163,20 +171,24 @@ async def enqueue(tx: Transaction, new: NewJob) -> Job:
     return job
 
 
-async def begin_job(tx: Transaction, job_id: int) -> Job | None:
-    """Mark a queued job and its first step as running. None when it is queued no more."""
-    row = await tx.fetchrow(
+async def begin_jobs(tx: Transaction, job_ids: Sequence[int]) -> list[Begun]:
+    """Mark queued jobs and their first steps as running. One that is queued no more is left out."""
+    rows = await tx.fetch(
         """WITH job AS (
                UPDATE jobs SET status = 'running', started_at = now(), turn = nextval('job_turns')
-               WHERE id = $1 AND status = 'queued' RETURNING *
+               WHERE id = ANY($1::bigint[]) AND status = 'queued' RETURNING *
            ), step AS (
                UPDATE job_steps SET status = 'running', started_at = now()
                FROM job WHERE job_id = job.id AND position = 1
            )
-           SELECT * FROM job""",
-        job_id,
+           SELECT job.*, ARRAY(SELECT name FROM job_steps WHERE job_id = job.id ORDER BY position) AS steps
+           FROM job""",
+        list(job_ids),
     )
-    return await _announced(tx, row)
+    begun = [Begun(as_job(row), tuple(row["steps"])) for row in rows]
+    for each in begun:
+        await announce(tx, each.job)
+    return begun
 
 
 async def next_step(tx: Transaction, job_id: int, position: int, progress: int) -> Job | None:
@@ -210,6 +222,9 @@ async def set_progress(tx: Transaction, job_id: int, progress: int) -> Job | Non
 async def end_job(tx: Transaction, job_id: int, status: JobStatus, error: JobError | None = None) -> Job | None:
     """Write the end of an open job, of its running step and of those that will not run. None when it had ended already:
     then the caller, whose transaction this is, must change nothing else on its behalf."""
+    if error is not None:
+        last = error.message if error.hint is None else f"{error.message.rstrip('.')}. {error.hint}"
+        await write_lines(tx, job_id, None, [last])
     row = await tx.fetchrow(
         """WITH job AS (
                UPDATE jobs SET status = $2, error = $3, ended_at = now(),
@@ -227,17 +242,16 @@ async def end_job(tx: Transaction, job_id: int, status: JobStatus, error: JobErr
         status.value,
         {"code": error.code.value, "message": error.message, "hint": error.hint} if error is not None else None,
     )
-    if row is not None and error is not None:
-        last = error.message if error.hint is None else f"{error.message.rstrip('.')}. {error.hint}"
-        await write_lines(tx, job_id, None, [last])
     return await _announced(tx, row)
 
 
 async def write_lines(queryable: Queryable, job_id: int, step: int | None, messages: Sequence[str]) -> int:
-    """Add lines to the log of a job; how many were written. A statement, so all of them or none."""
+    """Add lines to the log of an open job; how many were written. One statement, so all of them or none: what a core
+    that was killed had sent is there before the end, or not at all."""
     return await queryable.change(
         """WITH job AS (
-               UPDATE jobs SET last_seq = last_seq + cardinality($3::text[]) WHERE id = $1 RETURNING id, last_seq
+               UPDATE jobs SET last_seq = last_seq + cardinality($3::text[])
+               WHERE id = $1 AND status IN ('queued', 'running') RETURNING id, last_seq
            )
            INSERT INTO job_lines (job_id, seq, step, message)
            SELECT job.id, job.last_seq - cardinality($3::text[]) + line.place, $2, line.message
@@ -258,9 +272,12 @@ async def lock_job(tx: Transaction, job_id: int) -> Job | None:
     return as_job(row) if row else None
 
 
-async def running_jobs(queryable: Queryable) -> list[Job]:
-    rows = await queryable.fetch("SELECT * FROM jobs WHERE status = 'running' ORDER BY turn")
-    return [as_job(row) for row in rows]
+async def running_jobs(queryable: Queryable) -> list[Begun]:
+    rows = await queryable.fetch(
+        """SELECT *, ARRAY(SELECT name FROM job_steps WHERE job_id = jobs.id ORDER BY position) AS steps
+           FROM jobs WHERE status = 'running' ORDER BY turn"""
+    )
+    return [Begun(as_job(row), tuple(row["steps"])) for row in rows]
 
 
 async def steps_of(queryable: Queryable, job_ids: Sequence[int]) -> dict[int, list[Step]]:

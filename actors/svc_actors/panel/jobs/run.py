@@ -11,7 +11,8 @@ import trio
 
 from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.host.programs import Program, run_program
-from svc_actors.panel.jobs.records import Job, Step, set_progress, write_lines
+from svc_actors.panel.jobs.records import Begun, set_progress, write_lines
+from svc_actors.runtime import DomainError
 from svc_actors.store import Database, Transaction
 
 MARK: Final = "SVC_PANEL_JOB"
@@ -38,17 +39,16 @@ class ProgramFailed(ServiceError):  # noqa: N818 - named for what it says
 class JobRun:
     """Given to each step of the work. What it is asked for waits while the database is away."""
 
-    def __init__(
-        self, job: Job, steps: Sequence[Step], database: Database, changed: Callable[[int], None], installation: UUID
-    ) -> None:
-        self.job = job
-        self.steps = steps
-        self.step = steps[0]
+    def __init__(self, begun: Begun, database: Database, changed: Callable[[int], None], installation: UUID) -> None:
+        self.job = begun.job
+        self.steps = begun.steps
+        self.position = 1
+        """Of the step that is running."""
         self.scope = trio.CancelScope()
         self.cancel_requested = False
         self._database = database
         self._changed = changed
-        self._mark = f"{installation}/{job.id}"
+        self._mark = f"{installation}/{begun.job.id}"
 
     @property
     def id(self) -> int:
@@ -67,7 +67,7 @@ class JobRun:
     async def log(self, *messages: str) -> None:
         """Add lines to the log. Should the connection to the database be lost in the midst they may be there twice."""
         lines = [line for message in messages for line in message.splitlines() or [""]]
-        await self.persist(lambda: write_lines(self._database, self.id, self.step.position, lines))
+        await self.persist(lambda: write_lines(self._database, self.id, self.position, lines))
         self._changed(self.id)
 
     async def progress(self, percent: float) -> None:
@@ -77,7 +77,7 @@ class JobRun:
 
     def part_done(self, percent: float) -> int:
         """Of the whole job, in percent; a job is done when it has succeeded."""
-        share = (self.step.position - 1 + min(max(percent, 0.0), 100.0) / 100) / len(self.steps)
+        share = (self.position - 1 + min(max(percent, 0.0), 100.0) / 100) / len(self.steps)
         return min(int(share * 100), 99)
 
     async def program(
@@ -117,13 +117,14 @@ class JobRun:
         await self.persist(lambda: self._database.transact(write))
 
     async def persist(self, write: Callable[[], Awaitable[object]]) -> None:
+        """Do what may be repeated until the database, or the actor that it is asked of, has taken it."""
         pause = _FIRST_PAUSE
         while True:
             try:
                 await write()
                 return
-            except ServiceError as error:
-                if error.code is not ErrorCode.UNAVAILABLE:
+            except DomainError as error:
+                if isinstance(error, ServiceError) and error.code is not ErrorCode.UNAVAILABLE:
                     raise
             await trio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
