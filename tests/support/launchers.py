@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import trio
 
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits, ListeningSocket, Service, ServiceName
 from svc_actors.host.launcher_keeper import KeeperLauncher
+from svc_actors.host.launcher_systemd import SystemdLauncher
+from tests.support.systemd_root import SystemdRoot
 
 PYTHON = "/usr/bin/python3"
 
@@ -78,9 +82,16 @@ globals()[sys.argv[1]](*sys.argv[2:])
 class Place:
     """`folder` is where its services keep their things, as they see it; `root` is its file system as we see it."""
 
-    launcher: KeeperLauncher
+    launcher: KeeperLauncher | SystemdLauncher
     folder: Path
     root: Path
+    enter: tuple[str, ...] = ()
+    """The beginning of a command that runs there."""
+
+    @property
+    def keeper(self) -> KeeperLauncher:
+        assert isinstance(self.launcher, KeeperLauncher)
+        return self.launcher
 
     def seen(self, path: Path) -> Path:
         return self.root / path.relative_to("/")
@@ -134,7 +145,7 @@ class Place:
         return received.decode()
 
     def kill(self, pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)
+        subprocess.run([*self.enter, "sh", "-c", f"kill -KILL {pid}"], check=True)
 
     def alive(self, pid: int) -> bool:
         try:
@@ -175,3 +186,19 @@ async def keeper_place() -> AsyncIterator[Place]:
                 await launcher.stop(name)
             os.kill(await launcher.keeper_pid(), signal.SIGTERM)
         shutil.rmtree(folder)
+
+
+@asynccontextmanager
+async def systemd_place(host: SystemdRoot) -> AsyncIterator[Place]:
+    """A folder in it; no service is left afterwards."""
+    root = Path(f"/proc/{host.init}/root")
+    folder = Path("/srv") / uuid4().hex[:8]
+    (root / folder.relative_to("/")).mkdir()
+    place = Place(SystemdLauncher(root=root, enter=host.enter), folder, root, host.enter)
+    place.prepare()
+    try:
+        yield place
+    finally:
+        with trio.CancelScope(shield=True, relative_deadline=60):
+            for name in await place.launcher.names():
+                await place.launcher.stop(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,18 +51,21 @@ class SystemdRoot:
     init: int
     """The process id of its first process, as the host counts."""
 
-    def _inside(self, command: Sequence[str]) -> list[str]:
-        enter = ("nsenter", "--target", str(self.init), *["--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup"])
-        return [*enter, "env", "-i", f"PATH={_PATH}", "DEBIAN_FRONTEND=noninteractive", *command]
+    @property
+    def enter(self) -> tuple[str, ...]:
+        """The beginning of a command that runs in it."""
+        namespaces = ("--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup")
+        environment = ("env", "-i", f"PATH={_PATH}", "DEBIAN_FRONTEND=noninteractive")
+        return ("nsenter", "--target", str(self.init), *namespaces, *environment)
 
     def start(self, *command: str) -> subprocess.Popen[bytes]:
         """Begin a command that is not waited for."""
-        return subprocess.Popen(self._inside(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return subprocess.Popen([*self.enter, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def run(self, *command: str, check: bool = True) -> str:
         """What a command in it writes to its standard output; what it writes to the other one is in the error."""
         ended = subprocess.run(
-            self._inside(command),
+            [*self.enter, *command],
             capture_output=True,
             text=True,
             timeout=120,

@@ -34,7 +34,7 @@ async def place() -> AsyncIterator[Place]:
 
 async def kill_the_keeper(place: Place) -> int:
     """Returns the process id that it had."""
-    killed = await place.launcher.keeper_pid()
+    killed = await place.keeper.keeper_pid()
     os.kill(killed, signal.SIGKILL)
 
     async def gone() -> bool:
@@ -54,7 +54,7 @@ async def test_a_killed_keeper_leaves_everything_running_and_its_successor_takes
 
     assert meanwhile == f"hello {before.pid}"
     assert (again.pid, again.since, again.restarts) == (before.pid, before.since, 0)
-    assert await place.launcher.keeper_pid() != killed
+    assert await place.keeper.keeper_pid() != killed
 
 
 async def test_a_successor_starts_again_what_ends_on_the_same_socket(place: Place) -> None:
@@ -147,7 +147,7 @@ trio.run(main)
         keeper = int(await trio.to_thread.run_sync(process.stdout.readline))
         os.killpg(process.pid, signal.SIGKILL)
 
-    assert await place.launcher.keeper_pid() == keeper
+    assert await place.keeper.keeper_pid() == keeper
     assert (await place.launcher.status(ServiceName("sleeps"))).running
 
 
@@ -242,6 +242,22 @@ async def test_a_second_keeper_of_the_same_folder_ends(place: Place) -> None:
     assert b"Another keeper" in second.stderr
 
 
+async def test_processes_and_memory_of_a_service_are_bounded_as_one(place: Place) -> None:
+    count = place.folder / "writable" / "count"
+    bounded = Limits(cpu_percent=50, memory_mib=64, processes=20)
+
+    many = await place.launcher.ensure(place.service("many", "multiply", str(count), limits=bounded))
+    begun = int(await written(count))
+    await place.launcher.ensure(place.service("large", "grow", "512", limits=bounded))
+
+    async def killed() -> bool:
+        return (await place.launcher.status(ServiceName("large"))).last_exit == "signal 9"
+
+    await until(killed)
+    assert many.weaker_limits == ()
+    assert begun == 19
+
+
 async def test_without_control_groups_limits_are_those_of_setrlimit_and_the_status_says_so(place: Place) -> None:
     hidden = "mount -t tmpfs tmpfs /sys/fs/cgroup"
     count = place.folder / "writable" / "count"
@@ -307,7 +323,7 @@ async def test_it_is_small_with_ten_services_and_does_nothing_at_rest(place: Pla
     for number in range(10):
         service = place.service(f"sleeps-{number}")
         await place.launcher.ensure(replace(service, command=("/bin/sleep", "3600")))
-    pid = await place.launcher.keeper_pid()
+    pid = await place.keeper.keeper_pid()
 
     async def rests() -> bool:
         before = _switches(pid)

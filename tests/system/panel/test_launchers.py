@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 
+from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import LauncherError, Limits, ServiceName
-from tests.support.launchers import Place, keeper_place, until, written
+from svc_actors.host.launcher_keeper import KeeperLauncher
+from svc_actors.host.launcher_systemd import SystemdLauncher
+from svc_actors.host.launchers import launcher_of
+from tests.support.launchers import Place, keeper_place, systemd_place, until, written
+from tests.support.systemd_root import SystemdRoot, systemd_root
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 
+@pytest.fixture(scope="module")
+def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdRoot]:
+    with systemd_root(tmp_path_factory.mktemp("systemd"), "python3-minimal") as root:
+        yield root
+
+
+@pytest.fixture(params=["keeper", "systemd"])
+def host(request: pytest.FixtureRequest) -> SystemdRoot | None:
+    """None: this one, with a keeper."""
+    return request.getfixturevalue("systemd") if request.param == "systemd" else None
+
+
 @pytest.fixture
-async def place() -> AsyncIterator[Place]:
-    async with keeper_place() as place:
+async def place(host: SystemdRoot | None) -> AsyncIterator[Place]:
+    async with keeper_place() if host is None else systemd_place(host) as place:
         yield place
 
 
@@ -207,17 +224,39 @@ async def test_no_socket_is_bound_where_others_may_write(place: Place) -> None:
     assert not place.seen(listening.path).exists()
 
 
-async def test_processes_and_memory_of_a_service_are_bounded_as_one(place: Place) -> None:
-    count = place.folder / "writable" / "count"
-    bounded = Limits(cpu_percent=50, memory_mib=64, processes=20)
+async def test_limits_are_those_of_the_unit_and_what_nobody_holds_is_said(systemd: SystemdRoot) -> None:
+    async with systemd_place(systemd) as place:
+        limits = Limits(cpu_percent=50, memory_mib=64, processes=20)
+        status = await place.launcher.ensure(place.service("web", "serve", "x", listens=True, limits=limits))
+        wanted = "--property=MemoryMax,MemorySwapMax,TasksMax,CPUQuotaPerSecUSec"
+        shown = systemd.run("systemctl", "show", wanted, "svc-host-web.service").splitlines()
 
-    many = await place.launcher.ensure(place.service("many", "multiply", str(count), limits=bounded))
-    begun = int(await written(place.seen(count)))
-    await place.launcher.ensure(place.service("large", "grow", "512", limits=bounded))
+    controllers = Path("/sys/fs/cgroup/unified/cgroup.controllers")
+    held = controllers.read_text().split() if controllers.exists() else ["memory", "pids", "cpu"]
+    assert set(shown) == {"MemoryMax=67108864", "MemorySwapMax=0", "TasksMax=20", "CPUQuotaPerSecUSec=500ms"}
+    assert len(status.weaker_limits) == 3 - len({"memory", "pids", "cpu"} & set(held))
 
-    async def killed() -> bool:
-        return (await place.launcher.status(ServiceName("large"))).restarts > 0
 
-    await until(killed)
-    assert many.weaker_limits == ()
-    assert begun == 19
+async def test_no_other_user_sees_the_environment_of_a_unit(systemd: SystemdRoot) -> None:
+    async with systemd_place(systemd) as place:
+        await place.launcher.ensure(place.service("web", "serve", "x", environment={"KEY": "planted"}, listens=True))
+        read = "cat /run/systemd/system/svc-host-* /run/svc-host/*; systemctl show svc-host-web.service"
+        seen = systemd.run("setpriv", "--reuid=33", "--regid=33", "--clear-groups", "sh", "-c", read, check=False)
+
+    assert "EnvironmentFile=/run/svc-host/web.env" in seen
+    assert "planted" not in seen
+
+
+@pytest.mark.parametrize("name", ["../escape", "Upper", "", "a b", "a.service"])
+async def test_a_name_that_would_be_another_file_is_refused(place: Place, name: str) -> None:
+    with pytest.raises(LauncherError):
+        await place.launcher.ensure(replace(place.service("web", "serve", "x"), name=ServiceName(name)))
+    with pytest.raises(LauncherError):
+        await place.launcher.stop(ServiceName(name))
+
+
+def test_systemd_is_the_launcher_where_it_is_the_first_process(tmp_path: Path) -> None:
+    folders = HostFolders(tmp_path)
+
+    assert isinstance(launcher_of(folders, systemd=tmp_path), SystemdLauncher)
+    assert isinstance(launcher_of(folders, systemd=tmp_path / "absent"), KeeperLauncher)

@@ -1,0 +1,284 @@
+"""The launcher where systemd is the first process: a service is a unit, its listening sockets are a socket unit.
+
+The units are written below /run: they are what this boot runs, and each boot's core ensures them anew. The environment
+may hold secrets, and anybody may read a unit: it is a file of root's. What the units say is what
+`systemd.exec(5)`, `systemd.service(5)` and `systemd.socket(5)` of systemd 252 say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import trio
+
+from svc_actors.host.launcher import LauncherError, ListeningSocket, Service, ServiceName, ServiceStatus
+
+_PREFIX = "svc-host-"
+_WITHIN = 60.0
+_FIRST_DESCRIPTOR = 3
+
+_OF_SYSTEMD = {
+    *("PATH", "HOME", "LOGNAME", "USER", "SHELL", "TERM", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID"),
+    *("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"),
+    *("LANG", "LANGUAGE", "LC_CTYPE", "LC_NUMERIC", "LC_TIME", "LC_COLLATE", "LC_MONETARY", "LC_MESSAGES"),
+    *("LC_PAPER", "LC_NAME", "LC_ADDRESS", "LC_TELEPHONE", "LC_MEASUREMENT", "LC_IDENTIFICATION"),
+}
+"""Variables that systemd adds by itself; a service has those of its definition alone."""
+
+_EXITED, _KILLED, _DUMPED = "1", "2", "3"
+"""ExecMainCode: si_code of waitid(2)."""
+
+
+class SystemdLauncher:
+    """`root` and `enter` are for a systemd that is not this process's own: its file system as it is seen here, and the
+    beginning of a command that runs in its namespaces."""
+
+    def __init__(self, *, root: Path = Path("/"), enter: Sequence[str] = ()) -> None:
+        self._root = root
+        self._enter = tuple(enter)
+        self._units = root / "run/systemd/system"
+        self._environments = root / "run/svc-host"
+        self._one_at_a_time: defaultdict[ServiceName, trio.Lock] = defaultdict(trio.Lock)
+
+    async def ensure(self, service: Service) -> ServiceStatus:
+        unit, listening = _unit(service.name), _socket_unit(service.name)
+        async with self._one_at_a_time[service.name]:
+            await self._check(service)
+            sockets_changed = self._differs(self._units / listening, _socket_text(service))
+            changed = self._differs(self._units / unit, _service_text(service))
+            changed |= self._differs(self._environment_file(service.name), _environment_text(service))
+            if sockets_changed:
+                # Sockets cannot be changed while a process holds them.
+                await self._end(service.name)
+            if sockets_changed or changed:
+                self._write(service)
+                await self._systemctl("daemon-reload")
+            if service.sockets:
+                await self._systemctl("start", listening)
+            # In both cases it returns when the program was executed (Type=exec), or could not be.
+            await self._systemctl("restart" if changed else "start", unit, longer=service.stop_seconds)
+            return await self.status(service.name)
+
+    async def reload(self, name: ServiceName) -> None:
+        await self._systemctl("kill", "--kill-who=main", "--signal=SIGHUP", _unit(name))
+
+    async def stop(self, name: ServiceName) -> None:
+        async with self._one_at_a_time[name]:
+            if not (self._units / _unit(name)).exists():
+                return
+            await self._end(name)
+            for path in (self._units / _unit(name), self._units / _socket_unit(name), self._environment_file(name)):
+                path.unlink(missing_ok=True)
+            await self._systemctl("daemon-reload")
+
+    async def status(self, name: ServiceName) -> ServiceStatus:
+        if not (self._units / _unit(name)).exists():
+            return ServiceStatus(running=False)
+        wanted = "SubState,MainPID,ExecMainStartTimestamp,NRestarts,ExecMainCode,ExecMainStatus"
+        shown = await self._systemctl("show", "--timestamp=unix", f"--property={wanted}", _unit(name))
+        now = dict(line.split("=", 1) for line in shown.splitlines())
+        running = now["SubState"] == "running"
+        return ServiceStatus(
+            running=running,
+            pid=int(now["MainPID"]) if running else None,
+            since=datetime.fromtimestamp(int(now["ExecMainStartTimestamp"].removeprefix("@")), UTC)
+            if running
+            else None,
+            restarts=int(now["NRestarts"]),
+            last_exit=_exit(now["ExecMainCode"], now["ExecMainStatus"]),
+            weaker_limits=self._weaker(name),
+        )
+
+    async def names(self) -> frozenset[ServiceName]:
+        """Every service that was ensured and not stopped, by whichever core."""
+        units = self._units.glob(f"{_PREFIX}*.service")
+        return frozenset(ServiceName(path.stem.removeprefix(_PREFIX)) for path in units)
+
+    async def _end(self, name: ServiceName) -> None:
+        # First the socket: whoever connects in between would have the service started again.
+        for unit in (_socket_unit(name), _unit(name)):
+            if (self._units / unit).exists():
+                # How long it may take is known to systemd: TimeoutStopSec.
+                await self._systemctl("stop", unit, longer=600.0)
+
+    async def _check(self, service: Service) -> None:
+        """What can be known before anything is changed; systemd would find it after it has stopped what ran."""
+        program = self._seen(Path(service.command[0]))
+        if not program.is_file() or not os.access(program, os.X_OK):
+            raise LauncherError(f"{service.command[0]} is not a program that can be executed.")
+        if service.log is not None and not self._seen(service.log.parent).is_dir():
+            raise LauncherError(f"There is no folder for {service.log}.")
+        if len({(one.mode, one.owner, one.group) for one in service.sockets}) > 1:
+            raise LauncherError(f"The sockets of {service.name} have not all the same mode, owner and group.")
+        for listening in service.sockets:
+            self._check_socket(listening)
+        for kind, names in (
+            ("passwd", {service.user, *(one.owner for one in service.sockets)}),
+            ("group", {service.group, *(one.group for one in service.sockets)}),
+        ):
+            await self._run("getent", kind, *sorted(names), failure=f"An account of {service.name} does not exist")
+
+    def _check_socket(self, listening: ListeningSocket) -> None:
+        folder, path = self._seen(listening.path.parent), self._seen(listening.path)
+        if not folder.is_dir() or folder.stat().st_uid != 0 or folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise LauncherError(f"{listening.path.parent} is not a folder that root alone may change.")
+        if path.exists() and not path.is_socket():
+            raise LauncherError(f"{listening.path} is there and is not a socket: move it away.")
+
+    def _write(self, service: Service) -> None:
+        self._environments.mkdir(mode=0o700, exist_ok=True)
+        for path, text, mode in (
+            (self._environment_file(service.name), _environment_text(service), 0o600),
+            (self._units / _socket_unit(service.name), _socket_text(service), 0o644),
+            (self._units / _unit(service.name), _service_text(service), 0o644),
+        ):
+            if not text:
+                path.unlink(missing_ok=True)
+                continue
+            new = path.with_suffix(".new")
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+                file.write(text)
+            new.rename(path)
+
+    def _differs(self, path: Path, text: str) -> bool:
+        return (path.read_text() if path.exists() else "") != text
+
+    def _environment_file(self, name: ServiceName) -> Path:
+        return self._environments / f"{name}.env"
+
+    def _seen(self, path: Path) -> Path:
+        return self._root / path.relative_to("/")
+
+    def _weaker(self, name: ServiceName) -> tuple[str, ...]:
+        """Without a controller systemd takes a limit and holds nothing."""
+        unit = (self._units / _unit(name)).read_text()
+        hierarchy = self._root / "sys/fs/cgroup"
+        unified = hierarchy / "cgroup.controllers"
+        there = unified.read_text().split() if unified.exists() else [path.name for path in hierarchy.iterdir()]
+        settings = (("memory", "MemoryMax="), ("processes", "TasksMax="), ("processor", "CPUQuota="))
+        controllers = {"memory": "memory", "processes": "pids", "processor": "cpu"}
+        return tuple(
+            f"{what}: no limit, this server has no control groups for it"
+            for what, setting in settings
+            if setting in unit and controllers[what] not in there
+        )
+
+    async def _systemctl(self, *words: str, longer: float = 0.0) -> str:
+        what = f"systemctl {' '.join(words)} failed"
+        return await self._run("systemctl", "--no-ask-password", *words, failure=what, longer=longer)
+
+    async def _run(self, *command: str, failure: str, longer: float = 0.0) -> str:
+        with trio.move_on_after(_WITHIN + longer):
+            ended = await trio.run_process(
+                [*self._enter, *command], capture_stdout=True, capture_stderr=True, check=False
+            )
+            if ended.returncode != 0:
+                raise LauncherError(f"{failure}: {ended.stderr.decode(errors='replace').strip()}")
+            return ended.stdout.decode()
+        raise LauncherError(f"{failure}: no answer in time.")
+
+
+def _unit(name: ServiceName) -> str:
+    if not re.fullmatch("[a-z0-9-]{1,64}", name):
+        raise LauncherError(f"{name!r} is no name of a service: lower case letters, digits and dashes.")
+    return f"{_PREFIX}{name}.service"
+
+
+def _socket_unit(name: ServiceName) -> str:
+    return f"{_PREFIX}{name}.socket"
+
+
+def _service_text(service: Service) -> str:
+    limits = service.limits
+    given = {*service.environment, *(one.variable for one in service.sockets)}
+    lines = [
+        "[Unit]",
+        f"Description={service.name} of the hosting panel",
+        # It is tried again for ever.
+        "StartLimitIntervalSec=0",
+        "",
+        "[Service]",
+        "Type=exec",
+        # ":" keeps variables from being replaced in the words.
+        f"ExecStart=:{' '.join(_quoted(word) for word in service.command)}",
+        f"User={_literal(service.user)}",
+        f"Group={_literal(service.group)}",
+        "WorkingDirectory=/",
+        "UMask=0022",
+        "IgnoreSIGPIPE=no",
+        f"EnvironmentFile=/run/svc-host/{service.name}.env",
+        f"UnsetEnvironment={' '.join(sorted(_OF_SYSTEMD - given))}",
+        *([f"Sockets={_socket_unit(service.name)}"] if service.sockets else []),
+        f"StandardOutput={'null' if service.log is None else 'append:' + _literal(str(service.log))}",
+        "StandardError=inherit",
+        "Restart=always",
+        "RestartSec=1",
+        # The main process is asked, and what is left then is killed.
+        "KillMode=mixed",
+        f"KillSignal={service.stop_signal.name}",
+        f"TimeoutStopSec={service.stop_seconds}",
+        "OOMPolicy=continue",
+        f"TasksMax={limits.processes}" if limits.processes is not None else "",
+        f"MemoryMax={limits.memory_mib}M\nMemorySwapMax=0" if limits.memory_mib is not None else "",
+        f"CPUQuota={limits.cpu_percent}%" if limits.cpu_percent is not None else "",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _socket_text(service: Service) -> str:
+    """One unit for all of them: of several, nothing is said about the order of their descriptors."""
+    if not service.sockets:
+        return ""
+    first = service.sockets[0]
+    lines = [
+        "[Unit]",
+        f"Description=Sockets of {service.name} of the hosting panel",
+        "",
+        "[Socket]",
+        *[f"ListenStream={_literal(str(one.path))}" for one in service.sockets],
+        f"SocketMode={first.mode:04o}",
+        f"SocketUser={_literal(first.owner)}",
+        f"SocketGroup={_literal(first.group)}",
+        "Backlog=4096",
+        "RemoveOnStop=yes",
+        # However often its service is started: the socket stays.
+        "TriggerLimitIntervalSec=0",
+        f"Service={_unit(service.name)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _environment_text(service: Service) -> str:
+    environment = dict(service.environment)
+    for number, one in enumerate(service.sockets, _FIRST_DESCRIPTOR):
+        environment[one.variable] = one.form.replace("{descriptor}", str(number))
+    for name, value in environment.items():
+        # systemd would leave them out, and say so in its journal alone.
+        if not name.isidentifier() or not name.isascii() or any(ord(c) < 32 and c not in "\t\n" for c in value):
+            raise LauncherError(f"systemd cannot give {service.name} the variable {name}: a name or character of it.")
+    escaped = {name: "".join("\\" + c if c in '"\\`$' else c for c in value) for name, value in environment.items()}
+    return "".join(f'{name}="{value}"\n' for name, value in escaped.items()) or "\n"
+
+
+def _quoted(word: str) -> str:
+    escaped = "".join(f"\\x{ord(c):02x}" if ord(c) < 32 or c in '"\\' else c for c in word)
+    return f'"{_literal(escaped)}"'
+
+
+def _literal(text: str) -> str:
+    """Without specifiers (systemd.unit(5)), and never more than its line."""
+    if any(ord(character) < 32 for character in text):
+        raise LauncherError(f"{text!r} has control characters, which no line of a unit can have.")
+    return text.replace("%", "%%")
+
+
+def _exit(code: str, status: str) -> str | None:
+    if code == _EXITED:
+        return f"exit status {status}"
+    return f"signal {status}" if code in (_KILLED, _DUMPED) else None

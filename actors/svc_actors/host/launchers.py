@@ -1,0 +1,17 @@
+"""Which launcher this server has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Launcher
+from svc_actors.host.launcher_keeper import KeeperLauncher
+from svc_actors.host.launcher_systemd import SystemdLauncher
+
+_SYSTEMD = Path("/run/systemd/system")
+"""There if systemd is the first process, and only then: sd_booted(3)."""
+
+
+def launcher_of(folders: HostFolders, *, systemd: Path = _SYSTEMD) -> Launcher:
+    return SystemdLauncher() if systemd.is_dir() else KeeperLauncher(folders)
