@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,6 +52,15 @@ class KeeperLauncher:
     async def keeper_pid(self) -> int:
         """The keeper's own."""
         return int((await self._ask({"request": "list"}))["pid"])
+
+    async def watch(self) -> None:
+        """There is a keeper for as long as this runs: one that ends is followed by the next at once."""
+        while True:
+            with suppress(FileNotFoundError, ConnectionError, trio.BrokenResourceError):
+                async with await trio.open_unix_socket(self._folders.keeper_socket) as stream:
+                    # Nothing is asked, so that nothing is received but the end.
+                    await stream.receive_some()
+            await self._start()
 
     async def _ask(self, request: dict[str, Any], longer: float = 0.0) -> Any:
         """One that is cut off is sent again: every request may be repeated."""

@@ -10,7 +10,12 @@ from typing import Final
 
 import asyncclick as click
 
-_COMMANDS: Final = {"core": "svc.cli.panel.core", "stop": "svc.cli.panel.stop", "web": "svc.cli.panel.web"}
+_COMMANDS: Final = {
+    "core": "svc.cli.panel.core",
+    "keeper": "svc.cli.panel.keeper",
+    "stop": "svc.cli.panel.stop",
+    "web": "svc.cli.panel.web",
+}
 
 
 class _Programs(click.Group):

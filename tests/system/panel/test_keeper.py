@@ -112,6 +112,28 @@ async def test_no_connection_is_refused_while_keeper_after_keeper_is_killed(plac
     assert len(heard) == 1
 
 
+async def test_a_watched_keeper_is_followed_by_the_next_without_a_request(place: Place) -> None:
+    service = place.service("web", "serve", "hello", listens=True)
+    first = await place.launcher.ensure(service)
+    assert first.pid is not None
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(place.keeper.watch)
+        await kill_the_keeper(place)
+        await until(lambda: _listens(place))
+        place.kill(first.pid)
+        answered = await place.greeting("web")
+        nursery.cancel_scope.cancel()
+
+    assert answered != f"hello {first.pid}"
+
+
+async def _listens(place: Place) -> bool:
+    """Asked without the launcher, which would start a keeper."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(HostFolders(place.folder).keeper_socket)) == 0
+
+
 async def test_what_fails_at_its_start_is_tried_again_ever_more_slowly(place: Place) -> None:
     service = place.service("fails", "end", "3")
     began = trio.current_time()
@@ -289,11 +311,8 @@ async def keeper_after(prepared: str, place: Place) -> AsyncIterator[None]:
     """A keeper in a mount namespace of its own, in which `prepared` was run."""
     program = f"{prepared} && exec {' '.join(PROGRAM)} {place.folder}"
 
-    async def listening() -> bool:
-        return HostFolders(place.folder).keeper_socket.is_socket()
-
     with subprocess.Popen(["unshare", "--mount", "sh", "-c", program]) as keeper:
-        await until(listening)
+        await until(lambda: _listens(place))
         try:
             yield
         finally:
@@ -317,6 +336,43 @@ async def test_supplementary_groups_are_those_of_the_user(place: Place, tmp_path
         await place.launcher.stop(WEB)
 
     assert "Groups:\t33 4242 " in lines
+
+
+async def test_what_its_starter_left_open_is_no_programs_and_nor_is_its_limit(place: Place) -> None:
+    with (place.folder / "secret").open("w") as left:
+        os.set_inheritable(left.fileno(), True)
+        await _started(place, [*PROGRAM, str(place.folder)], left.fileno())
+    status = await place.launcher.ensure(place.service("web", "serve", "hello", listens=True))
+    await place.greeting("web")
+
+    open_files = [os.readlink(entry) for entry in (place.proc(status.pid) / "fd").iterdir()]
+    limits = {pid: _descriptor_limit(pid) for pid in (status.pid, await place.keeper.keeper_pid())}
+
+    assert str(place.folder / "secret") not in open_files
+    assert limits[status.pid] == 1024
+    assert limits[await place.keeper.keeper_pid()] > 1024
+
+
+async def test_its_command_becomes_the_small_program(place: Place) -> None:
+    await _started(place, [str(Path(sys.executable).with_name("svc")), "panel", "keeper", "--data", str(place.folder)])
+
+    pid = await place.keeper.keeper_pid()
+
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    assert words[:-1] == [*PROGRAM, str(place.folder)]
+    assert int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") < 15_000_000
+
+
+async def _started(place: Place, command: list[str], *descriptors: int) -> None:
+    """Without the launcher's own start; ended with the place."""
+    subprocess.Popen(command, pass_fds=descriptors, start_new_session=True)
+
+    await until(lambda: _listens(place))
+
+
+def _descriptor_limit(pid: int | None) -> int:
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    return next(int(line.split()[3]) for line in lines if line.startswith("Max open files"))
 
 
 async def test_it_is_small_with_ten_services_and_does_nothing_at_rest(place: Place) -> None:

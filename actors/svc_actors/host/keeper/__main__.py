@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import sys
 
 if __name__ == "__main__":
@@ -17,6 +19,12 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or os.geteuid() != 0:
         print("usage (as root): keeper DATA-FOLDER", file=sys.stderr)
         return 2
+    # What the starter left open would be every program's as well.
+    most, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.closerange(3, most)
+    # Two descriptors and more for each service.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         Keeper(os.path.abspath(arguments[0])).run()
     except RefusedError as error:

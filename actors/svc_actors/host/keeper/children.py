@@ -17,6 +17,8 @@ from svc_actors.host.keeper.groups import Group, stat_fields
 _FIRST = 3
 """The first descriptor that is handed on, as in sd_listen_fds(3)."""
 _EXECUTED_WITHIN = 10.0
+_DESCRIPTORS = 1024
+"""What a program may open unless it asks for more, as under systemd: the keeper's own limit is higher."""
 _PIDFD_GETFD = 438
 """The system call's number, the same on every architecture since 5.6; Python has no function for it."""
 
@@ -68,6 +70,8 @@ def begin(
                 if theirs.recv(1) != b"g":
                     os._exit(0)
                 control = _descriptors(definition, listening, theirs)
+                highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+                resource.setrlimit(resource.RLIMIT_NOFILE, (min(_DESCRIPTORS, highest), highest))
                 for limit, value in group.rlimits.items():
                     resource.setrlimit(limit, (value, value))
                 os.setgroups(groups)
@@ -111,7 +115,8 @@ def begin(
 
 
 def _descriptors(definition: Definition, listening: list[socket.socket], control: socket.socket) -> int:
-    """Standard streams, then the sockets, then `control` until the program is executed; nothing else stays open.
+    """Standard streams, then the sockets, then `control` until the program is executed. Whatever else is open is closed
+    by the execution: the keeper began without an inherited descriptor (`__main__.py`), and made none inheritable.
 
     Returns the descriptor of `control`."""
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -124,7 +129,6 @@ def _descriptors(definition: Definition, listening: list[socket.socket], control
     for number, descriptor in enumerate(high):
         os.dup2(descriptor, number)
     os.dup2(kept, after, inheritable=False)
-    os.closerange(after + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     return after
 
 

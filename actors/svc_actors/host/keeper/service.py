@@ -70,6 +70,8 @@ class Held:
     def ensure(self, definition: Definition, answer: Answer) -> None:
         check(definition)
         same = self.definition == definition
+        if not same:
+            self._failures = 0
         self.definition = definition
         if self.phase == RUNNING and same:
             answer(self.status())
@@ -167,6 +169,7 @@ class Held:
                 result = self.status()
             except (RefusedError, OSError) as error:
                 self._last_exit = str(error)
+                self._cleared()
                 self._wait()
                 result = RefusedError(f"{error} It is tried again.")
         answers, self._answers = self._answers, []
