@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Launcher
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.launcher_systemd import SystemdLauncher
 
@@ -13,5 +12,5 @@ _SYSTEMD = Path("/run/systemd/system")
 """There if systemd is the first process, and only then: sd_booted(3)."""
 
 
-def launcher_of(folders: HostFolders, *, systemd: Path = _SYSTEMD) -> Launcher:
+def launcher_of(folders: HostFolders, *, systemd: Path = _SYSTEMD) -> KeeperLauncher | SystemdLauncher:
     return SystemdLauncher() if systemd.is_dir() else KeeperLauncher(folders)

@@ -16,6 +16,7 @@ from svc.panel.downloads import Downloads
 from svc.panel.services import Panel
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.launcher import Launcher
+from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.mail import Outbox
 from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork, Uploads
 from svc_actors.panel.jobs import Jobs
@@ -56,6 +57,8 @@ async def open_services(
         await nursery.start(events.run)
         nursery.start_soon(keep_running, "alerts of actors", alerts.run, loop_alerts.notice)
         nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
+        if isinstance(host.launcher, KeeperLauncher):
+            nursery.start_soon(keep_running, "keeper of programs", host.launcher.watch, loop_alerts.notice)
         jobs = Jobs(database, actors, alert=loop_alerts.notice)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)

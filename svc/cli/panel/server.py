@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from svc.cli.panel.compose import Host
 from svc.panel.config import PanelConfig
-from svc_actors.host.launcher_keeper import KeeperLauncher
+from svc_actors.host.launchers import launcher_of
 
 
 def this_server(config: PanelConfig) -> Host:
     """What drives it. Nothing is started yet."""
-    return Host(launcher=KeeperLauncher(config.folders))
+    return Host(launcher=launcher_of(config.folders))

@@ -12,6 +12,7 @@ from svc.cli.failures import Exit, Failure
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import LauncherError
 from svc_actors.host.launcher_keeper import KeeperLauncher
+from svc_actors.host.launchers import launcher_of
 
 
 @click.command()
@@ -23,12 +24,13 @@ from svc_actors.host.launcher_keeper import KeeperLauncher
 )
 async def stop(data: Path) -> None:
     """Stop what serves the sites of this server. A core that still runs starts it again."""
-    launcher = KeeperLauncher(HostFolders(data))
+    launcher = launcher_of(HostFolders(data))
     try:
         for name in sorted(await launcher.names()):
             await launcher.stop(name)
             click.echo(f"stopped {name}")
-        # Of the keeper itself nobody is in need now; the next core starts another one.
-        os.kill(await launcher.keeper_pid(), signal.SIGTERM)
+        if isinstance(launcher, KeeperLauncher):
+            # Of the keeper itself nobody is in need now; the next core starts another one.
+            os.kill(await launcher.keeper_pid(), signal.SIGTERM)
     except LauncherError as error:
         raise Failure(Exit.UNAVAILABLE, str(error)) from error

@@ -16,10 +16,13 @@ from pathlib import Path
 import pytest
 import trio
 
+from svc.cli.panel.compose import Host
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import LauncherError, Limits, ServiceName
 from svc_actors.host.launcher_keeper import PROGRAM
+from svc_actors.store import Database
 from tests.support.launchers import Place, keeper_place, until, written
+from tests.support.panel import open_panel
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -128,6 +131,15 @@ async def test_a_watched_keeper_is_followed_by_the_next_without_a_request(place:
     assert answered != f"hello {first.pid}"
 
 
+async def test_a_core_follows_its_keeper_with_the_next(place: Place, panel_database: Database, tmp_path: Path) -> None:
+    async with open_panel(panel_database, tmp_path, Host(place.launcher)):
+        await until(lambda: _listens(place))
+        killed = await kill_the_keeper(place)
+        await until(lambda: _listens(place))
+
+    assert await place.keeper.keeper_pid() != killed
+
+
 async def _listens(place: Place) -> bool:
     """Asked without the launcher, which would start a keeper."""
     with socket.socket(socket.AF_UNIX) as connection:
@@ -152,6 +164,7 @@ async def test_killing_the_core_with_all_its_group_changes_nothing(place: Place)
     core = f"""
 import trio
 from pathlib import Path
+from svc.cli.panel.compose import Host
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Service, ServiceName
 from svc_actors.host.launcher_keeper import KeeperLauncher
@@ -285,7 +298,8 @@ async def test_without_control_groups_limits_are_those_of_setrlimit_and_the_stat
     count = place.folder / "writable" / "count"
     bounded = Limits(cpu_percent=50, memory_mib=64, processes=20)
     async with keeper_after(hidden, place):
-        large = await place.launcher.ensure(place.service("large", "grow", "512", limits=bounded))
+        # As accounts that run nothing else here: setrlimit(2) counts the processes of a user.
+        large = await place.launcher.ensure(place.service("large", "grow", "512", limits=bounded, user="news"))
         many = await place.launcher.ensure(place.service("many", "multiply", str(count), limits=bounded, user="games"))
         begun = int(await written(count))
         serving = await place.launcher.ensure(place.service("web", "serve", "hello", listens=True))
