@@ -17,7 +17,7 @@ from svc.identity import (
     tokens,
     users,
 )
-from svc.panel import accounts, audit, files, jobs, sites, status, uploads
+from svc.panel import accounts, audit, files, jobs, sites, status, uploads, webhooks
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc.registry.registry import Registry
@@ -41,6 +41,7 @@ AREAS = (
     status,
     files,
     uploads,
+    webhooks,
 )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.host.folders import HostFolders
 from svc_actors.mail import MailSettings
+from svc_actors.panel.webhooks.settings import WebhookSettings
 
 HTTPS_PORT = 443
 
@@ -30,6 +31,7 @@ class PanelConfig:
     acme: AcmeSettings | None = None
     """Where sites' certificates come from; without it sites have those that are uploaded."""
     mail: MailSettings | None = None
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
 
     @property
     def folders(self) -> HostFolders:

@@ -15,6 +15,7 @@ from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.mail import Outbox
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.webhooks.receivers import Receivers
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog, Transaction
@@ -33,6 +34,7 @@ class Panel:
     files: ConfinedFiles
     uploads: Uploads
     downloads: Downloads
+    receivers: Receivers
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

@@ -1,8 +1,9 @@
-"""A certificate for `localhost` that nobody vouches for, as servers in tests show it."""
+"""A certificate that nobody vouches for, as servers in tests show it."""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -13,10 +14,10 @@ from cryptography.x509.oid import NameOID
 from svc_http.certificates import TlsFiles
 
 
-def self_signed(folder: Path) -> TlsFiles:
-    """A certificate and its key, made anew: `certificate.pem` and `key.pem` in `folder`."""
+def self_signed(folder: Path, names: Sequence[str] = ("localhost",)) -> TlsFiles:
+    """A certificate of these names and its key, made anew: `certificate.pem` and `key.pem` in `folder`."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
     now = datetime.datetime.now(datetime.UTC)
     made = (
         x509.CertificateBuilder()
@@ -26,7 +27,7 @@ def self_signed(folder: Path) -> TlsFiles:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=30))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )

@@ -19,6 +19,7 @@ from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc.registry.realm import Realm
 from svc_actors.host.launcher import Service, ServiceName, ServiceStatus
+from svc_actors.panel.webhooks.settings import WebhookSettings
 from svc_actors.sealing import Sealer
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database
@@ -108,10 +109,20 @@ class PanelHarness:
 
 @asynccontextmanager
 async def open_panel(
-    database: Database, folder: Path, host: Host | None = None, *, work: Mapping[str, object] | None = None
+    database: Database,
+    folder: Path,
+    host: Host | None = None,
+    *,
+    work: Mapping[str, object] | None = None,
+    webhooks: WebhookSettings | None = None,
 ) -> AsyncIterator[PanelHarness]:
     """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
-    config = PanelConfig(data_dir=folder, public_host="panel.test", socket=folder / "core.sock")
+    config = PanelConfig(
+        data_dir=folder,
+        public_host="panel.test",
+        socket=folder / "core.sock",
+        webhooks=webhooks or WebhookSettings(),
+    )
     host = host or Host(RecordedLauncher())
     services_of = open_services(config, database, host, sealer=Sealer(bytes(32)), passwords=CheapPasswords(), work=work)
     async with services_of as services:

@@ -18,9 +18,13 @@ from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.launcher import Launcher
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.mail import Outbox
+from svc_actors.outbound import Outbound, Resolve, resolve
 from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork, Uploads
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
+from svc_actors.panel.webhooks.dispatch import install_webhooks, run_webhooks
+from svc_actors.panel.webhooks.endpoint import Clock, Delivering, utc_now
+from svc_actors.panel.webhooks.receivers import Receivers
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import LANE, Database, EventLog, keep_repeating, keep_running
@@ -34,6 +38,8 @@ class Host:
     """The server that sites run on, or a test's stand-in for it."""
 
     launcher: Launcher
+    resolve: Resolve = resolve
+    clock: Clock = utc_now
 
 
 @asynccontextmanager
@@ -49,11 +55,16 @@ async def open_services(
     """What operations use, running. No listener. `work` is that of further kinds of jobs."""
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
     events = EventLog(database, alert=loop_alerts.notice)
+    receivers = Receivers(
+        Outbound(config.webhooks.networks, config.sites_https_port, host.resolve), config.webhooks.ca_file
+    )
+    delivering = Delivering(database, sealer, receivers, host.clock)
     async with (
         ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
         ConfinedFiles.open() as files,
         trio.open_nursery() as nursery,
     ):
+        install_webhooks(actors, delivering)
         await nursery.start(events.run)
         nursery.start_soon(keep_running, "alerts of actors", alerts.run, loop_alerts.notice)
         nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
@@ -71,6 +82,7 @@ async def open_services(
         uploads = Uploads(database, files, config.folders)
         remove = uploads.remove_abandoned
         nursery.start_soon(keep_repeating, "removal of abandoned uploads", 3600.0, remove, loop_alerts.notice)
+        nursery.start_soon(run_webhooks, actors, delivering, loop_alerts.notice)
         try:
             yield Panel(
                 config=config,
@@ -84,6 +96,7 @@ async def open_services(
                 files=files,
                 uploads=uploads,
                 downloads=Downloads(),
+                receivers=receivers,
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):

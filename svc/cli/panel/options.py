@@ -16,6 +16,7 @@ from svc.cli.failures import Exit, Failure
 from svc.cli.services import CORE_SOCKET, PANEL_PORT
 from svc.panel.config import PanelConfig
 from svc_actors.mail import MailSettings, mail_settings
+from svc_actors.panel.webhooks.settings import WebhookSettings, webhook_settings
 
 CONTEXT: Final = {"auto_envvar_prefix": "SVC_PANEL"}
 """The context settings of a command with these options."""
@@ -64,7 +65,7 @@ def panel_options(
         own = {name: given.pop(name) for name in given.keys() - _NAMES}
         environ = environment(context)
         try:
-            config = _config(mail=mail_settings(environ), **given)
+            config = _config(mail=mail_settings(environ), webhooks=webhook_settings(environ), **given)
         except ValueError as error:
             raise Failure(Exit.INVALID, f"{error}.") from None
         await command(config, environ, **own)
@@ -92,6 +93,7 @@ def _config(
     acme_eab_key_id: str | None,
     acme_eab_key_file: Path | None,
     mail: MailSettings | None,
+    webhooks: WebhookSettings,
 ) -> PanelConfig:
     return PanelConfig(
         data_dir=data,
@@ -112,6 +114,7 @@ def _config(
             eab_key_file=acme_eab_key_file,
         ),
         mail=mail,
+        webhooks=webhooks,
     )
 
 

@@ -1,0 +1,88 @@
+"""What has the actors of endpoints make their attempts: at once when something was written, and when a retry is due.
+
+Invariants:
+- the schedule is in the rows: nothing is known here that a restart would lose;
+- each endpoint has a task of its own: one that hangs, crashes or refuses delays no other.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.panel.webhooks import deliveries
+from svc_actors.panel.webhooks.endpoint import Delivering, WebhookEndpoint
+from svc_actors.panel.webhooks.outbox import CHANNEL
+from svc_actors.runtime import ActorSystem, DomainError
+from svc_actors.store import LoopAlert, keep_repeating, keep_running
+
+LONGEST_LOOK: Final = 30.0
+"""Seconds between two looks at the most: what is announced may be lost with the process that wrote it."""
+_SHORTEST_LOOK: Final = 0.05
+_PAUSE_AFTER_FAILURE: Final = 5.0
+_FORGET_SECONDS: Final = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+def install_webhooks(actors: ActorSystem, delivering: Delivering) -> None:
+    actors.register(WebhookEndpoint, lambda _: WebhookEndpoint(delivering))
+
+
+async def run_webhooks(actors: ActorSystem, delivering: Delivering, alert: LoopAlert) -> None:
+    """Deliver, and forget what is old, until cancelled."""
+    forget = partial(_forget, delivering)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_running, "webhooks", Dispatcher(actors, delivering).run, alert)
+        nursery.start_soon(keep_repeating, "webhook history", _FORGET_SECONDS, forget, alert)
+
+
+async def _forget(delivering: Delivering) -> None:
+    await deliveries.forget_old(delivering.database, delivering.clock())
+
+
+class Dispatcher:
+    def __init__(self, actors: ActorSystem, delivering: Delivering) -> None:
+        self._actors = actors
+        self._database = delivering.database
+        self._clock = delivering.clock
+        self._busy: set[UUID] = set()
+        self._woken = trio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled. Raises what the database raises; called again it goes on where it was."""
+        self._busy.clear()
+        with self._database.announcements.listener(CHANNEL, lambda _: self._woken.set()):
+            async with trio.open_nursery() as nursery:
+                while True:
+                    self._woken = trio.Event()
+                    pause = await self._look(nursery)
+                    with trio.move_on_after(pause):
+                        await self._woken.wait()
+
+    async def _look(self, nursery: trio.Nursery) -> float:
+        """Wake the actors of all endpoints that have something due; returns the seconds to the next look."""
+        now = self._clock()
+        for endpoint_id in await deliveries.endpoints_due(self._database, now):
+            if endpoint_id not in self._busy:
+                self._busy.add(endpoint_id)
+                nursery.start_soon(self._deliver, endpoint_id)
+        at = await deliveries.next_attempt(self._database, now)
+        if at is None:
+            return LONGEST_LOOK
+        return min(max((at - self._clock()).total_seconds(), _SHORTEST_LOOK), LONGEST_LOOK)
+
+    async def _deliver(self, endpoint_id: UUID) -> None:
+        try:
+            await self._actors.ref(WebhookEndpoint, str(endpoint_id)).ask(WebhookEndpoint.deliver)
+        except DomainError as error:
+            # Its own supervision has seen to a crash; the rows are as they were, and tried again.
+            log.warning("webhook.round_failed", endpoint=str(endpoint_id), error=str(error))
+            await trio.sleep(_PAUSE_AFTER_FAILURE)
+        finally:
+            self._busy.discard(endpoint_id)
+            self._woken.set()
