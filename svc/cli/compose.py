@@ -20,6 +20,7 @@ import trio
 from svc.cli.backup import told as backups_told
 from svc.cli.backup.restore import UNFINISHED
 from svc.cli.figures import LoopLag, watch_controller
+from svc.cli.identity_loops import start_identity_loops
 from svc.cli.machine_consoles import MachineConsoles
 from svc.cli.retention import keep_retention
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
@@ -32,16 +33,10 @@ from svc.controller.nodes.package import agent_release
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.setup import ensure_setup_token
-from svc.identity import pending_sign_ins
-from svc.identity.alert_mail import LOOK_SECONDS as ALERT_MAIL_SECONDS
-from svc.identity.alert_mail import tell_operators
 from svc.identity.authenticate import Authentication
-from svc.identity.password_links import PasswordAsks, forget_old_links
 from svc.identity.passwords import Passwords
-from svc.identity.throttle import forget_old_failures
-from svc.registry.idempotency import forget_expired
 from svc_actors.acme import Http01
-from svc_actors.alerts import Severity, close_alert, forget_closed_alerts, set_alert
+from svc_actors.alerts import Severity, set_alert
 from svc_actors.certificates import Issued, IssuedCertificate, Issuing, Keeper, alert_of
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
@@ -57,8 +52,7 @@ from svc_actors.controller.reconcile.power_watch import PowerWatch
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.disk_guard import DiskGuard
-from svc_actors.mail import Delivery, Outbox
-from svc_actors.mail.delivery import ALERT as MAIL_ALERT
+from svc_actors.mail import Outbox
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import (
@@ -70,7 +64,6 @@ from svc_actors.store import (
     EventLog,
     Lane,
     background_nursery,
-    counts,
     database_urls,
     exclusive,
     keep_repeating,
@@ -93,7 +86,6 @@ COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "da
 """The views that count the lists whose numbers are kept."""
 _PORT_ALERT = "certificate-port"
 DRAIN_SECONDS = 10.0
-FORGET_SECONDS = 600.0
 
 log = structlog.get_logger("svc.compose")
 
@@ -261,23 +253,12 @@ async def open_services(
         report = watch.hooks.unauthorised_report
         await nursery.start(TrafficWatch(database, gateway, unauthorised_report=report, alert=loop_alerts.notice).run)
         nursery.start_soon(keep_retention, database, events, config.data_dir, loop_alerts.notice)
-        if config.mail is None:
-            # It would close with the next mail that is sent.
-            await database.transact(partial(close_alert, key=MAIL_ALERT))
-        else:
-            delivery = Delivery(database, outbox, config.mail)
-            nursery.start_soon(keep_running, "mail delivery", delivery.run, loop_alerts.notice)
-            asks = PasswordAsks(database, outbox)
-            nursery.start_soon(keep_running, "password asks", asks.run, loop_alerts.notice)
-            telling = partial(tell_operators, database, outbox)
-            nursery.start_soon(keep_repeating, "alert mail", ALERT_MAIL_SECONDS, telling, loop_alerts.notice)
+        await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loop_alerts.notice)
         backups = partial(backups_told.look, database)
         nursery.start_soon(keep_repeating, "backups", backups_told.LOOK_SECONDS, backups, loop_alerts.notice)
         keeper = await _certificate_keeper(config, database, sealer, actors)
         if keeper is not None:
             nursery.start_soon(keep_running, "certificate by ACME", keeper.run, loop_alerts.notice)
-        nursery.start_soon(keep_running, "list counts", partial(counts.run, database, COUNTED), loop_alerts.notice)
-        nursery.start_soon(keep_repeating, "forgetting", FORGET_SECONDS, partial(_forget, database), loop_alerts.notice)
         try:
             yield Controller(
                 config,
@@ -337,16 +318,6 @@ async def _serve_challenges(config: ControllerConfig, database: Database, challe
     app = challenge_app(challenges, config.public_url)
     serving = partial(serve_plain, app, f"{config.bind_host}:{config.acme.port}", tell)
     await keep_running("answers to challenges", serving)
-
-
-async def _forget(database: Database) -> None:
-    """Remove what has run out: answers to idempotency keys, counts of failed sign-ins, links to set a password, alerts
-    closed long ago."""
-    await forget_expired(database)
-    await forget_old_failures(database)
-    await forget_old_links(database)
-    await pending_sign_ins.forget_expired(database)
-    await forget_closed_alerts(database)
 
 
 async def _tell_of_certificates(database: Database, problem: str | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from svc.controller import certificate, holdings, images, overview, projects, setup, tasks
+from svc.controller import certificate, holdings, images, overview, projects, settings, setup, tasks
 from svc.controller.machines import consoles, creation, machines, plans, ssh_keys
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
@@ -21,7 +21,6 @@ from svc.identity import (
     password_links,
     people,
     second_factor,
-    settings,
     sign_in,
     support,
     tokens,

@@ -30,6 +30,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc.registry.shapes import LINE
 from svc_actors.admission import place_of
 from svc_actors.errors import ErrorCode, ServiceError, conflict, forbidden, rate_limited, unavailable
 from svc_actors.mail import MailKind, NewMail, Outbox
@@ -53,13 +54,13 @@ log = structlog.get_logger(__name__)
 
 
 class ForgotPasswordRequest(Request):
-    email: Annotated[str, Field(max_length=254)]
+    email: Annotated[str, Field(max_length=254), LINE]
 
 
 class SetPasswordRequest(Request):
     """`token` is what the link carries behind `token=`."""
 
-    token: Annotated[str, Field(min_length=1, max_length=200)]
+    token: Annotated[str, Field(min_length=1, max_length=200), LINE]
     password: NewPassword
 
 

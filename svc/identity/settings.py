@@ -1,8 +1,11 @@
-"""GET and PATCH /settings: what administrators decide for the whole service. One not stored has its default."""
+"""What administrators decide for the whole service. One not stored has its default.
+
+Here is what every service has; each has a model of its own with what is peculiar to it, and declares the operations.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 from pydantic import Field
@@ -10,15 +13,10 @@ from pydantic import Field
 from svc.identity import second_factor_records
 from svc.identity.fields import Line, Name
 from svc.identity.services import IdentityServices
-from svc.registry.declare import Operations
-from svc.registry.operation import Context, Empty, Model, Request, Route
-from svc.registry.principal import Access
-from svc.registry.scopes import Scope
+from svc.registry.operation import Context, Model, Request
 from svc_actors.disk_space import Thresholds
 from svc_actors.errors import conflict
 from svc_actors.store import Queryable, Target, Transaction, audit
-
-operations = Operations[IdentityServices]()
 
 Percent = Annotated[int, Field(ge=50, le=99)]
 Days = Annotated[int, Field(ge=1, le=36_500)]
@@ -26,24 +24,22 @@ Days = Annotated[int, Field(ge=1, le=36_500)]
 
 class Settings(Model):
     """`service_name` heads the pages; `support_contact` is told to whom the service turns away.
-    `require_second_factor`: administrators sign in with a code as well. `keep_...` say how long
-    what is over is kept (docs/retention.md); `disk_...` from when on a disk of the service or of a node has an alert
-    (docs/full-disks.md)."""
+    `require_second_factor`: administrators sign in with a code as well. `keep_...` say how long what is over is kept
+    (docs/retention.md); `disk_...` from when on a disk of the service has an alert (docs/full-disks.md)."""
 
     service_name: str = "Virtual machines"
     support_contact: str = ""
     require_second_factor: bool = False
-    keep_task_days: int = 90
     keep_event_days: int = 7
     keep_audit_days: int = 400
-    keep_sample_days: int = 400
     keep_session_days: int = 30
     keep_mail_days: int = 30
-    keep_deleted_days: int = 90
-    keep_traffic_months: int = 25
     disk_warning_percent: int = Thresholds.warning_percent
     disk_critical_percent: int = Thresholds.critical_percent
     disk_critical_free_mib: int = Thresholds.critical_free_mib
+
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 class SettingsUpdate(Request):
@@ -52,47 +48,32 @@ class SettingsUpdate(Request):
     service_name: Name | None = None
     support_contact: Line | None = None
     require_second_factor: bool | None = None
-    keep_task_days: Days | None = None
     keep_event_days: Days | None = None
     keep_audit_days: Annotated[int, Field(ge=30, le=36_500)] | None = None
-    keep_sample_days: Days | None = None
     keep_session_days: Days | None = None
     keep_mail_days: Days | None = None
-    keep_deleted_days: Days | None = None
-    keep_traffic_months: Annotated[int, Field(ge=1, le=1_200)] | None = None
     disk_warning_percent: Percent | None = None
     disk_critical_percent: Percent | None = None
     disk_critical_free_mib: Annotated[int, Field(ge=0, le=1_048_576)] | None = None
 
 
 async def read_settings(queryable: Queryable) -> Settings:
+    return await read_as(Settings, queryable)
+
+
+async def read_as(model: type[SettingsT], queryable: Queryable) -> SettingsT:
+    """The settings of a service, by its own model."""
     rows = await queryable.fetch("SELECT name, value FROM settings")
-    known = Settings.model_fields
-    return Settings.model_validate({row["name"]: row["value"] for row in rows if row["name"] in known})
+    known = model.model_fields
+    return model.model_validate({row["name"]: row["value"] for row in rows if row["name"] in known})
 
 
-@operations.declare(
-    "settings.show",
-    "The settings of the service",
-    Route.get("/settings"),
-    access=Access.ADMINISTRATOR,
-    scope=Scope.READ,
-)
-async def show(context: Context[IdentityServices], request: Empty) -> Settings:
-    return await read_settings(context.services.database)
-
-
-@operations.declare(
-    "settings.update",
-    "Change settings of the service",
-    Route.patch("/settings"),
-    access=Access.ADMINISTRATOR,
-    scope=Scope.ADMIN,
-)
-async def update(context: Context[IdentityServices], request: SettingsUpdate) -> Settings:
+async def change_settings(
+    model: type[SettingsT], context: Context[IdentityServices], request: SettingsUpdate
+) -> SettingsT:
     changes = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
-    async def work(tx: Transaction) -> Settings:
+    async def work(tx: Transaction) -> SettingsT:
         for name, value in changes.items():
             await tx.execute(
                 """
@@ -105,7 +86,7 @@ async def update(context: Context[IdentityServices], request: SettingsUpdate) ->
         if request.require_second_factor:
             await _require_second_factor(tx, context.principal.user_id)
         await audit.record(tx, context.caller, Target("settings", None, None), {"changed": changes})
-        return await read_settings(tx)
+        return await read_as(model, tx)
 
     return await context.services.database.transact(work)
 

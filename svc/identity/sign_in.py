@@ -42,8 +42,8 @@ _ACCEPTED: Final = 202
 
 
 class LoginRequest(Request):
-    email: Annotated[str, Field(max_length=254)]
-    password: Annotated[str, Field(max_length=1024)]
+    email: Annotated[str, Field(max_length=254), LINE]
+    password: Annotated[str, Field(max_length=1024), LINE]
 
 
 class SignedIn(Model):

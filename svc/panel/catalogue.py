@@ -11,13 +11,12 @@ from svc.identity import (
     password_links,
     people,
     second_factor,
-    settings,
     sign_in,
     support,
     tokens,
     users,
 )
-from svc.panel import accounts, audit, files, jobs, sites, status, uploads, webhooks
+from svc.panel import accounts, audit, files, jobs, settings, sites, status, uploads, webhooks
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc.registry.registry import Registry

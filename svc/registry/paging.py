@@ -20,6 +20,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 from pydantic import Field
 
 from svc.registry.operation import Model, Request
+from svc.registry.shapes import LINE, Shape
 from svc_actors.errors import wrong_field
 from svc_actors.store import Queryable
 
@@ -35,9 +36,14 @@ class PageRequest(Request):
     page: Annotated[int, Field(ge=1, le=1_000_000, description="Which page.")] = 1
     page_size: Annotated[int, Field(ge=1, le=200, description="Rows a page, at most 200.")] = 50
     sort: (
-        Annotated[str, Field(max_length=64, description="Sort by this field; -FIELD for descending order.")] | None
+        Annotated[
+            str,
+            Field(max_length=64, description="Sort by this field; -FIELD for descending order."),
+            Shape(r"-?[a-z_]+", "the name of a field, with - before it for descending order"),
+        ]
+        | None
     ) = None
-    q: Annotated[str, Field(max_length=200, description="Only what contains this text.")] | None = None
+    q: Annotated[str, Field(max_length=200, description="Only what contains this text."), LINE] | None = None
 
 
 class Page(Model, Generic[T]):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from pydantic import TypeAdapter
 
 from svc.cli.description import describe
 from svc.panel.catalogue import panel_registry
 from svc.panel.realm import REALM
 from svc.registry.operation import Presentation
 from svc_actors.store import Database
-from tests.support.identity import PASSWORD, Client
+from tests.support.authenticator import Authenticator, code_given
+from tests.support.identity import MAIL, PASSWORD, Client
 from tests.support.panel import PanelHarness, open_panel
 
 
@@ -207,3 +210,71 @@ def test_the_command_of_the_specification_makes_a_token() -> None:
     assert taken["name"] == (True, False, None)
     assert taken["days"] == (False, False, "365")
     assert taken["scopes"] == (False, True, None)
+
+
+async def test_a_code_besides_the_password_works_as_in_the_other_service(
+    panel: PanelHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phone = Authenticator.with_clock(monkeypatch)
+    await panel.person("ada@example.com")
+    browser = panel.browser()
+    await browser.post("/auth/login", {"email": "ada@example.com", "password": PASSWORD})
+    codes = await phone.set_up(browser)
+
+    asked = await panel.browser().post("/auth/login", {"email": "ada@example.com", "password": PASSWORD})
+    pending = asked.json()["pending"]
+    wrong = await code_given(panel.browser(), pending, phone.wrong_code())
+    right = await code_given(panel.browser(), pending, phone.code())
+    disabled = await browser.post("/me/second-factor/disable", {"password": PASSWORD, "code": codes[0]})
+
+    assert (asked.status_code, "set-cookie" in asked.headers) == (202, False)
+    assert set(wrong.json()["error"]) == {"code", "message", "hint"}
+    assert right.headers["set-cookie"].startswith("svc_session=")
+    assert (disabled.status_code, disabled.json()) == (200, {})
+
+
+async def test_the_panel_has_settings_of_its_own(panel: PanelHarness) -> None:
+    root = await panel.administrator()
+
+    first = (await root.get("/settings")).json()
+    changed = await root.call("PATCH", "/settings", {"service_name": "Example Hosting", "keep_mail_days": 7})
+
+    assert first["service_name"] == "Hosting"
+    assert not {"keep_task_days", "keep_traffic_months"} & set(first)
+    assert (changed.json()["service_name"], changed.json()["keep_mail_days"]) == ("Example Hosting", 7)
+    assert (await root.call("PATCH", "/settings", {"keep_task_days": 7})).status_code == 400
+
+
+async def test_somebody_who_forgot_their_password_is_mailed_a_link(panel_database: Database, tmp_path: Path) -> None:
+    async with open_panel(panel_database, tmp_path, mail=MAIL) as panel:
+        await panel.person("ada@example.com")
+
+        with trio.fail_after(30):
+            await panel.browser().post("/auth/forgot-password", {"email": "ada@example.com"})
+            while not (rows := await panel.database.fetch("SELECT kind, recipient FROM mails")):
+                await trio.sleep(0.02)  # a loop answers by itself; nothing is asserted by the pause
+
+    assert [tuple(row) for row in rows] == [("password_reset", "ada@example.com")]
+
+
+def test_every_text_of_a_request_has_a_shape_and_a_length() -> None:
+    unbounded = [
+        f"{operation.name}: {path}"
+        for operation in panel_registry()
+        for path, schema in texts(TypeAdapter(operation.request).json_schema())
+        if not ({"enum", "const"} & set(schema) or schema.get("format") in ("uuid", "date-time"))
+        and not {"pattern", "maxLength"} <= set(schema)
+    ]
+
+    assert unbounded == []
+
+
+def texts(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """The texts of a JSON schema, by their paths; definitions are looked at by themselves."""
+    if schema.get("type") == "string":
+        yield path, schema
+    parts = [*schema.get("anyOf", []), *([schema["items"]] if "items" in schema else [])]
+    for part in parts:
+        yield from texts(part, path)
+    for name, part in {**schema.get("properties", {}), **schema.get("$defs", {})}.items():
+        yield from texts(part, f"{path}/{name}")

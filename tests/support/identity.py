@@ -15,7 +15,7 @@ from uuid import UUID
 import httpx
 import trio
 
-from svc.controller import holdings, projects, setup
+from svc.controller import holdings, projects, settings, setup
 from svc.controller.catalogue import controller_registry
 from svc.controller.machines import ssh_keys
 from svc.controller.newcomers import give_project
@@ -29,7 +29,6 @@ from svc.identity import (
     password_links,
     people,
     second_factor,
-    settings,
     sign_in,
     support,
     tokens,

@@ -19,6 +19,7 @@ from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc.registry.realm import Realm
 from svc_actors.host.launcher import Service, ServiceName, ServiceStatus
+from svc_actors.mail import MailSettings
 from svc_actors.panel.webhooks.settings import WebhookSettings
 from svc_actors.sealing import Sealer
 from svc_actors.secrets import fingerprint, new_secret
@@ -115,12 +116,14 @@ async def open_panel(
     *,
     work: Mapping[str, object] | None = None,
     webhooks: WebhookSettings | None = None,
+    mail: MailSettings | None = None,
 ) -> AsyncIterator[PanelHarness]:
     """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
     config = PanelConfig(
         data_dir=folder,
         public_host="panel.test",
         socket=folder / "core.sock",
+        mail=mail,
         webhooks=webhooks or WebhookSettings(),
     )
     host = host or Host(RecordedLauncher())

@@ -9,8 +9,11 @@ from functools import partial
 
 import trio
 
+from svc.cli.identity_loops import start_identity_loops
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.identity.passwords import Passwords
+from svc.identity.retention import remove_old_records
+from svc.identity.settings import read_settings
 from svc.panel.config import PanelConfig
 from svc.panel.downloads import Downloads
 from svc.panel.services import Panel
@@ -31,6 +34,9 @@ from svc_actors.store import LANE, Database, EventLog, keep_repeating, keep_runn
 from svc_actors.tracing import ORIGIN
 
 DRAIN_SECONDS = 10.0
+RETENTION_PERIOD = 3600.0
+COUNTED = ("audit_numbers",)
+"""The views that count the lists whose numbers are kept."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ async def open_services(
 ) -> AsyncIterator[Panel]:
     """What operations use, running. No listener. `work` is that of further kinds of jobs."""
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
+    outbox = Outbox(sealer, config.mail, config.public_url)
     events = EventLog(database, alert=loop_alerts.notice)
     receivers = Receivers(
         Outbound(config.webhooks.networks, config.sites_https_port, host.resolve), config.webhooks.ca_file
@@ -77,6 +84,9 @@ async def open_services(
             jobs.handle(kind, FileWork(database, files, config.folders))
         # All work is known from here on: what was queued before a restart begins now.
         await nursery.start(jobs.run)
+        await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loop_alerts.notice)
+        retention = partial(_remove_what_is_old, database, events, config)
+        nursery.start_soon(keep_repeating, "retention", RETENTION_PERIOD, retention, loop_alerts.notice)
         forget = partial(forget_old_jobs, database)
         nursery.start_soon(keep_repeating, "removal of old jobs", REMOVAL_PERIOD, forget, loop_alerts.notice)
         uploads = Uploads(database, files, config.folders)
@@ -91,7 +101,7 @@ async def open_services(
                 actors=actors,
                 sealer=sealer,
                 passwords=passwords or Passwords(),
-                outbox=Outbox(sealer, config.mail, config.public_url),
+                outbox=outbox,
                 jobs=jobs,
                 files=files,
                 uploads=uploads,
@@ -103,3 +113,7 @@ async def open_services(
                 await jobs.drain(DRAIN_SECONDS)
                 await actors.drain(DRAIN_SECONDS)
             nursery.cancel_scope.cancel()
+
+
+async def _remove_what_is_old(database: Database, events: EventLog, config: PanelConfig) -> None:
+    await remove_old_records(database, events, config.data_dir, await read_settings(database))

@@ -1,0 +1,53 @@
+"""What runs behind the operations that services share: mail is delivered, links are mailed to those who asked,
+operators are told of alerts, numbers of lists are folded, what has run out is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import trio
+
+from svc.identity import pending_sign_ins
+from svc.identity.alert_mail import LOOK_SECONDS as ALERT_MAIL_SECONDS
+from svc.identity.alert_mail import tell_operators
+from svc.identity.password_links import PasswordAsks, forget_old_links
+from svc.identity.throttle import forget_old_failures
+from svc.registry.idempotency import forget_expired
+from svc_actors.alerts import close_alert, forget_closed_alerts
+from svc_actors.mail import Delivery, MailSettings, Outbox
+from svc_actors.mail.delivery import ALERT as MAIL_ALERT
+from svc_actors.store import Database, LoopAlert, counts, keep_repeating, keep_running
+
+FORGET_SECONDS = 600.0
+
+
+async def start_identity_loops(
+    nursery: trio.Nursery,
+    database: Database,
+    outbox: Outbox,
+    mail: MailSettings | None,
+    counted: Sequence[str],
+    alert: LoopAlert,
+) -> None:
+    """Start them. `counted` are the views that count the service's lists whose numbers are kept."""
+    if mail is None:
+        # It would close with the next mail that is sent.
+        await database.transact(partial(close_alert, key=MAIL_ALERT))
+    else:
+        nursery.start_soon(keep_running, "mail delivery", Delivery(database, outbox, mail).run, alert)
+        nursery.start_soon(keep_running, "password asks", PasswordAsks(database, outbox).run, alert)
+        telling = partial(tell_operators, database, outbox)
+        nursery.start_soon(keep_repeating, "alert mail", ALERT_MAIL_SECONDS, telling, alert)
+    nursery.start_soon(keep_running, "list counts", partial(counts.run, database, counted), alert)
+    nursery.start_soon(keep_repeating, "forgetting", FORGET_SECONDS, partial(_forget, database), alert)
+
+
+async def _forget(database: Database) -> None:
+    """Remove what has run out: answers to idempotency keys, counts of failed sign-ins, links to set a password,
+    sign-ins that wait for a code, alerts closed long ago."""
+    await forget_expired(database)
+    await forget_old_failures(database)
+    await forget_old_links(database)
+    await pending_sign_ins.forget_expired(database)
+    await forget_closed_alerts(database)

@@ -1,0 +1,55 @@
+"""GET and PATCH /settings of the controller."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from svc.controller.services import Controller
+from svc.identity.settings import Days, Settings, SettingsUpdate, change_settings, read_as
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Empty, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+
+operations = Operations[Controller]()
+
+
+class ControllerSettings(Settings):
+    """Beside what every service has: how long what is over of machines and tasks is kept. `disk_...` hold for the disks
+    of nodes as well."""
+
+    keep_task_days: int = 90
+    keep_sample_days: int = 400
+    keep_deleted_days: int = 90
+    keep_traffic_months: int = 25
+
+
+class ControllerSettingsUpdate(SettingsUpdate):
+    keep_task_days: Days | None = None
+    keep_sample_days: Days | None = None
+    keep_deleted_days: Days | None = None
+    keep_traffic_months: Annotated[int, Field(ge=1, le=1_200)] | None = None
+
+
+@operations.declare(
+    "settings.show",
+    "The settings of the service",
+    Route.get("/settings"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+)
+async def show(context: Context[Controller], request: Empty) -> ControllerSettings:
+    return await read_as(ControllerSettings, context.services.database)
+
+
+@operations.declare(
+    "settings.update",
+    "Change settings of the service",
+    Route.patch("/settings"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
+async def update(context: Context[Controller], request: ControllerSettingsUpdate) -> ControllerSettings:
+    return await change_settings(ControllerSettings, context, request)
