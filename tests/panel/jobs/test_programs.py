@@ -57,7 +57,7 @@ def ids_in(path: Path) -> list[int]:
 
 
 async def messages(database: Database, job_id: int) -> list[str]:
-    return [line.message for line in await read_lines(database, job_id, after=0, limit=1000)]
+    return [line.message for line in await read_lines(database, job_id, after=0, limit=1_000_000)]
 
 
 async def test_what_a_program_writes_is_in_the_log(panel_database: Database) -> None:
@@ -122,6 +122,24 @@ print([name for name in os.listdir("/proc/self/fd") if int(name) > 3])
     names = ["LANG", "PATH", "SVC_PANEL_JOB", "WHO"]
     assert read == [f"['$(id)', '; reboot'] given {tmp_path} {names}", "[]"]
     assert await messages(panel_database, job.id) == []
+
+
+async def test_a_program_that_runs_wild_does_not_fill_the_database(
+    panel_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc_actors.panel.jobs.run.MOST_OUTPUT", 10_000)
+
+    async def work(run: JobRun) -> None:
+        await run.program(python("for n in range(100_000): print('line', n)"), seconds=60)
+
+    async with open_jobs(panel_database, build=Steps(work=work)) as jobs:
+        job = await ended(jobs, panel_database, await queue(panel_database, "build", "work"))
+
+    lines = await messages(panel_database, job.id)
+    assert job.status is JobStatus.SUCCEEDED
+    assert len(lines) < 20_000
+    assert lines[0] == "line 0"
+    assert "left out" in lines[-1]
 
 
 async def test_a_program_past_its_time_is_ended_and_the_step_says_so(panel_database: Database, tmp_path: Path) -> None:

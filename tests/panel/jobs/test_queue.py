@@ -172,6 +172,7 @@ waiting = st.lists(
 running = st.lists(
     st.builds(
         Running,
+        id=st.integers(1001, 2000),
         job_class=st.sampled_from(JobClass),
         site_id=st.sampled_from([None, *SITES]),
         owner_id=st.sampled_from([None, *PEOPLE]),

@@ -110,7 +110,10 @@ class Jobs:
                     serve = partial(self._serve, job_class)
                     nursery.start_soon(keep_running, f"jobs of the class {job_class}", serve, self._alert)
                 task_status.started()
-                await trio.sleep_forever()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    self._nursery = None
 
     async def drain(self, deadline: float) -> None:
         """Shut down: begin nothing more, and let what runs end for at most `deadline` seconds. What does not is left
@@ -162,8 +165,10 @@ class Jobs:
         return job_id in self._hosted
 
     def host(self, begun: Begun) -> None:
-        """Begin the work of a job that is running in the database."""
-        assert self._nursery is not None
+        """Begin the work of a job that is running in the database. One that is begun while this ends is the next core's
+        to fail."""
+        if self._nursery is None:
+            return
         job = begun.job
         self._hosted[job.id] = run = JobRun(begun, self._database, self.changed, self._installation)
         # Begun from an actor's handler, the work is not that handler's.

@@ -49,6 +49,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Running:
+    id: int
     job_class: JobClass
     site_id: UUID | None
     owner_id: UUID | None
@@ -148,14 +149,13 @@ class JobQueue(Actor):
     async def _begin(self, tx: Transaction) -> list[Begun]:
         if self._hosting.draining:
             return []
-        running = await running_jobs(tx)
+        waiting, running = await _look(tx, self._class)
+        chosen = pick(self._class, waiting, running)
+        begun = await begin_jobs(tx, chosen) if chosen else []
         # Begun by a transaction whose answer was lost with its connection.
-        mine = [each for each in running if each.job.job_class is self._class]
-        begun = [each for each in mine if not self._hosting.hosts(each.job.id)]
-        if len(mine) < self._class.slots:
-            held = [Running(each.job.job_class, each.job.site_id, each.job.owner_id) for each in running]
-            if chosen := pick(self._class, await _waiting(tx, self._class), held):
-                begun += await begin_jobs(tx, chosen)
+        if any(job.job_class is self._class and not self._hosting.hosts(job.id) for job in running):
+            of_class = [each for each in await running_jobs(tx) if each.job.job_class is self._class]
+            return [each for each in of_class if not self._hosting.hosts(each.job.id)]
         return begun
 
     def _host(self, begun: Sequence[Begun]) -> None:
@@ -163,9 +163,11 @@ class JobQueue(Actor):
             self._hosting.host(each)
 
 
-async def _waiting(queryable: Queryable, job_class: JobClass) -> list[Waiting]:
-    """The first of each flow. Found by a step from flow to flow in the index, so that this costs what there are flows,
-    and not jobs."""
+async def _look(queryable: Queryable, job_class: JobClass) -> tuple[list[Waiting], list[Running]]:
+    """What waits in this class, the first of each flow, and what runs in all of them.
+
+    The first of a flow is found by a step from flow to flow in the index, so that this costs what there are flows, and
+    not jobs: some 30 us each."""
     rows = await queryable.fetch(
         """WITH RECURSIVE heads AS (
                (SELECT id, flow, site_id, owner_id, tenant FROM jobs
@@ -176,12 +178,21 @@ async def _waiting(queryable: Queryable, job_class: JobClass) -> list[Waiting]:
                    WHERE class = $1 AND status = 'queued' AND flow > heads.flow ORDER BY flow, id LIMIT 1
                ) AS following
            )
-           SELECT id, site_id, owner_id,
+           SELECT NULL AS running, id, site_id, owner_id,
                   coalesce((SELECT max(turn) FROM jobs
                             WHERE class = $1 AND flow = heads.flow AND turn IS NOT NULL), 0) AS flow_turn,
                   coalesce((SELECT max(turn) FROM jobs
                             WHERE class = $1 AND tenant = heads.tenant AND turn IS NOT NULL), 0) AS owner_turn
-           FROM heads""",
+           FROM heads
+           UNION ALL
+           SELECT class, id, site_id, owner_id, 0, 0 FROM jobs WHERE status = 'running'""",
         job_class.value,
     )
-    return [Waiting(row["id"], row["site_id"], row["owner_id"], row["owner_turn"], row["flow_turn"]) for row in rows]
+    waiting, running = [], []
+    for row in rows:
+        job_id, site_id, owner_id = row["id"], row["site_id"], row["owner_id"]
+        if row["running"] is None:
+            waiting.append(Waiting(job_id, site_id, owner_id, row["owner_turn"], row["flow_turn"]))
+        else:
+            running.append(Running(job_id, JobClass(row["running"]), site_id, owner_id))
+    return waiting, running

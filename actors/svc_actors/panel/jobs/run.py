@@ -17,6 +17,9 @@ from svc_actors.store import Database, Transaction
 
 MARK: Final = "SVC_PANEL_JOB"
 """The variable by which the programs of jobs are known: the installation's id, a slash, the job's."""
+MOST_OUTPUT: Final = 64 * 2**20
+"""Characters of what one program writes that go to the log: a program that runs wild must not fill the database."""
+LEFT_OUT: Final = "The program writes more than 64 MiB; the rest is left out."
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 Read = Callable[[list[str]], Awaitable[None]]
@@ -96,11 +99,16 @@ class JobRun:
         core dies. Raises ProgramFailed, and `unavailable` past `seconds`.
         """
         last = ""
+        room = MOST_OUTPUT
 
         async def take(lines: list[str]) -> None:
-            nonlocal last
+            nonlocal last, room
             last = next((line for line in reversed(lines) if line.strip()), last)
-            await (read(lines) if read is not None else self.log(*lines))
+            if read is not None:
+                await read(lines)
+            elif room > 0:
+                room -= sum(map(len, lines)) + len(lines)
+                await self.log(*lines, *([LEFT_OUT] if room <= 0 else []))
 
         marked = {**(environment or {}), MARK: self._mark}
         status = 0
