@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -18,6 +17,7 @@ from pydantic import Field
 
 from svc.panel.access import SiteChange, SiteRequest, site_of
 from svc.panel.file_models import (
+    ENTRIES,
     MAX_PAGE_BYTES,
     MAX_TEXT_BYTES,
     ArchiveFormat,
@@ -157,7 +157,7 @@ async def list_files(context: Context[Panel], request: FileListRequest) -> FileL
     answer = await context.services.files.ask(folder, ListFolder(request.path, request.offset, request.limit))
     return FileList(
         path=request.path,
-        entries=[FileEntry.told(entry) for entry in json.loads(answer.payload)],
+        entries=ENTRIES.validate_json(answer.payload),
         total=answer.result["total"],
         offset=request.offset,
     )
@@ -234,7 +234,7 @@ async def write_file(context: Context[Panel], request: FileWriteRequest) -> File
     )
     digest = hashlib.sha256(content).hexdigest()
     await _record(context, site, request.path, {"size": len(content), "sha256": digest})
-    return FileWritten(entry=FileEntry.told(answer.result), sha256=digest)
+    return FileWritten(entry=FileEntry.model_validate(answer.result), sha256=digest)
 
 
 @operations.declare(
@@ -248,7 +248,7 @@ async def write_file(context: Context[Panel], request: FileWriteRequest) -> File
 async def make_folder(context: Context[Panel], request: FolderCreateRequest) -> FileEntry:
     site, answer = await _change(context, request.id, MakeFolder(request.path, request.parents))
     await _record(context, site, request.path)
-    return FileEntry.told(answer.result)
+    return FileEntry.model_validate(answer.result)
 
 
 @operations.declare(
@@ -264,7 +264,7 @@ async def rename_file(context: Context[Panel], request: FileRenameRequest) -> Fi
     to = f"{above}/{request.name}" if above else request.name
     site, answer = await _change(context, request.id, Rename(request.path, to, request.replace))
     await _record(context, site, request.path, {"to": to})
-    return FileEntry.told(answer.result)
+    return FileEntry.model_validate(answer.result)
 
 
 @operations.declare(
@@ -280,7 +280,7 @@ async def move_file(context: Context[Panel], request: FileMoveRequest) -> FileEn
         raise invalid("A folder cannot be moved into itself.")
     site, answer = await _change(context, request.id, Rename(request.path, request.to, request.replace))
     await _record(context, site, request.path, {"to": request.to})
-    return FileEntry.told(answer.result)
+    return FileEntry.model_validate(answer.result)
 
 
 @operations.declare(
@@ -294,7 +294,7 @@ async def move_file(context: Context[Panel], request: FileMoveRequest) -> FileEn
 async def copy_file(context: Context[Panel], request: FileCopyRequest) -> FileEntry:
     site, answer = await _change(context, request.id, Copy(request.path, request.to), seconds=_COPY_SECONDS)
     await _record(context, site, request.path, {"to": request.to})
-    return FileEntry.told(answer.result)
+    return FileEntry.model_validate(answer.result)
 
 
 @operations.declare(
@@ -323,7 +323,7 @@ async def delete_files(context: Context[Panel], request: FileDeleteRequest) -> F
 async def change_mode(context: Context[Panel], request: FileModeRequest) -> FileEntry:
     site, answer = await _change(context, request.id, ChangeMode(request.path, int(request.mode, 8)))
     await _record(context, site, request.path, {"mode": request.mode})
-    return FileEntry.told(answer.result)
+    return FileEntry.model_validate(answer.result)
 
 
 @operations.declare(

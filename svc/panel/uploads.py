@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Annotated
 from uuid import UUID
 
@@ -116,8 +115,7 @@ async def show_upload(context: Context[Panel], request: UploadRequest) -> FileUp
 async def put_chunk(context: Context[Panel], request: UploadChunkRequest) -> FileUpload:
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
-    part = base64.b64decode(request.data_base64)
-    return FileUpload.told(await services.uploads.write(site, request.upload, request.offset, part))
+    return FileUpload.told(await services.uploads.write(site, request.upload, request.offset, request.data_base64))
 
 
 @operations.declare(

@@ -145,7 +145,7 @@ class _Helper:
         number, waiting = self._number, _Waiting()
         self._waiting[number] = waiting
         try:
-            await self._send(encode_request(number, request, payload))
+            await self._send(encode_request(number, request, len(payload)), payload)
             await waiting.done.wait()
         except trio.Cancelled:
             if request.long:  # It would go on for long, and come into the site when nobody wants it any more.
@@ -158,10 +158,11 @@ class _Helper:
             raise _HelperGoneError
         return waiting.answer
 
-    async def _send(self, frame: bytes) -> None:
+    async def _send(self, frame: bytes, payload: bytes) -> None:
         async with self._sending:
             try:
                 await self._stream.send_all(frame)
+                await self._stream.send_all(payload)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 raise _HelperGoneError from None
             except trio.Cancelled:

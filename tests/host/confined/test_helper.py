@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import hashlib
 import io
 import json
@@ -319,7 +320,7 @@ async def test_parts_of_an_upload_come_in_any_order_overlap_and_repeat(files: Co
     async with trio.open_nursery() as nursery:
         for start in starts:
             part = content[start : start + 500_000]
-            nursery.start_soon(files.ask, site, UploadWrite(upload, start), part)
+            nursery.start_soon(files.ask, site, UploadWrite(upload, start), base64.b64encode(part))
     verified = await files.ask(
         site, UploadVerify(upload, "video.mp4", len(content), hashlib.sha256(content).hexdigest())
     )
@@ -335,11 +336,11 @@ async def test_an_upload_survives_its_helper_and_is_refused_with_a_wrong_sum(
 ) -> None:
     upload = uuid4().hex
     await files.ask(site, UploadOpen(upload))
-    await files.ask(site, UploadWrite(upload, 0), b"first ")
+    await files.ask(site, UploadWrite(upload, 0), base64.b64encode(b"first "))
     (helper,) = helpers_of(site)
     os.kill(helper, signal.SIGKILL)
     await gone(helper)
-    await files.ask(site, UploadWrite(upload, 6), b"second")
+    await files.ask(site, UploadWrite(upload, 6), base64.b64encode(b"second"))
 
     with pytest.raises(ServiceError) as refused:
         await files.ask(site, UploadVerify(upload, "video.mp4", 12, "0" * 64))

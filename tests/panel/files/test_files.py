@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import os
+import tarfile
 import time
 import zipfile
 
@@ -105,6 +106,30 @@ async def test_a_hostile_archive_fails_its_job_and_says_why(world: Files) -> Non
     assert job["status"] == "failed"
     assert "leads out" in str(job["error"])
     assert not (world.home / "out").exists()
+
+
+async def test_an_archive_whose_job_is_cancelled_leaves_nothing(world: Files) -> None:
+    into = io.BytesIO()
+    with tarfile.open(fileobj=into, mode="w") as archive:
+        for number in range(40_000):
+            archive.addfile(tarfile.TarInfo(f"many/{number}"))
+    give(world.folder, "many.tar", into.getvalue())
+
+    job = (await world.ada.post(world.path("/extract"), {"path": "many.tar", "to": "out"})).json()
+    with trio.fail_after(30):
+        while not (world.home / ".svc-tmp").is_dir() or not os.listdir(world.home / ".svc-tmp"):
+            await trio.sleep(0.005)
+    await world.ada.post(f"/jobs/{job['id']}/cancel")
+    ended = await job_of(world.ada, job)
+    with trio.fail_after(30):
+        while world.folder in world.panel.services.files.sites:
+            await trio.sleep(0.005)
+    made = await world.ada.post(world.path("/mkdir"), {"path": "afterwards"})
+
+    assert ended["status"] == "cancelled"
+    assert made.status_code == 200
+    assert sorted(os.listdir(world.home)) == [".svc-tmp", "afterwards", "many.tar"]
+    assert os.listdir(world.home / ".svc-tmp") == []
 
 
 async def test_the_eight_actions_are_operations_of_their_own_and_no_other_is(world: Files) -> None:

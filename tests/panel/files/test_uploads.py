@@ -148,6 +148,9 @@ async def test_an_empty_file_needs_no_part(world: Files) -> None:
     [
         {"offset": 0, "data_base64": "not base64!"},
         {"offset": 0, "data_base64": "eA="},
+        {"offset": 0, "data_base64": "!!!!"},
+        {"offset": 0, "data_base64": "e==="},
+        {"offset": 0, "data_base64": "éééé"},
         {"offset": -1, "data_base64": "eA=="},
         {"offset": 0, "data_base64": "e" * 960_004},
         {"offset": 0, "data_base64": "eA==", "more": 1},

@@ -55,15 +55,23 @@ _KINDS: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "li
 
 
 def entry(name: str, found: os.stat_result, target: str | None) -> dict[str, Any]:
+    """As the API tells it, so that a long list is not built a second time: `modified_at` in seconds since 1970, `mode`
+    octal. Bytes of a name that are no UTF-8 are shown as U+FFFD, and `name_exact` is false then."""
+    shown = _shown(name)
     return {
-        "name": name,
+        "name": shown,
         "kind": _KINDS.get(stat.S_IFMT(found.st_mode), "other"),
         "size": found.st_size,
-        "mode": stat.S_IMODE(found.st_mode),
-        "modified_ns": found.st_mtime_ns,
+        "mode": f"{stat.S_IMODE(found.st_mode):04o}",
+        "modified_at": int(found.st_mtime),
         "own": found.st_uid == os.geteuid(),
-        "target": target,
+        "target": None if target is None else _shown(target),
+        "name_exact": shown == name,
     }
+
+
+def _shown(name: str) -> str:
+    return name if name.isascii() else name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def version(found: os.stat_result) -> str:
@@ -80,8 +88,15 @@ def list_folder(tree: Tree, request: ListFolder) -> tuple[dict[str, Any], list[d
                 for item in found
                 if item.name != ".svc-tmp" or request.path
             )
-        page = [_entry_of(folder, name) for _, name in ordered[request.offset : request.offset + request.limit]]
-    return {"total": len(ordered)}, [item for item in page if item is not None]
+        page = []
+        for _, name in ordered[request.offset : request.offset + request.limit]:
+            try:
+                found_now = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found_now.st_mode) else None
+            except FileNotFoundError:  # It has just gone.
+                continue
+            page.append(entry(name, found_now, target))
+    return {"total": len(ordered)}, page
 
 
 def _entry_of(folder: int, name: str) -> dict[str, Any] | None:

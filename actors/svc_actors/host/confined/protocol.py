@@ -160,8 +160,8 @@ class UploadOpen(FileRequest):
 
 @dataclass(frozen=True)
 class UploadWrite(FileRequest):
-    """The payload is a part of an upload. Uploads are no part of the site before they are finished, so this stands
-    beside mutations."""
+    """The payload is a part of an upload, in base64 as it came: decoding it is most of the work, and the core has that
+    of all sites. Uploads are no part of the site before they are finished, so this stands beside mutations."""
 
     kind = "upload_write"
     mutates = False
@@ -212,13 +212,14 @@ REQUESTS: Final[dict[str, type[FileRequest]]] = {
 }  # fmt: skip
 
 
-def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
+def encode(header: dict[str, Any], payload_length: int = 0) -> bytes:
+    """A frame but for its payload."""
     text = json.dumps(header, separators=(",", ":")).encode()
-    return LENGTHS.pack(len(text), len(payload)) + text + payload
+    return LENGTHS.pack(len(text), payload_length) + text
 
 
-def encode_request(number: int, request: FileRequest, payload: bytes) -> bytes:
-    return encode({"number": number, "kind": request.kind, "fields": asdict(request)}, payload)
+def encode_request(number: int, request: FileRequest, payload_length: int) -> bytes:
+    return encode({"number": number, "kind": request.kind, "fields": asdict(request)}, payload_length)
 
 
 def decode_request(header: dict[str, Any]) -> FileRequest:

@@ -116,7 +116,7 @@ def _send(link: socket.socket, sending: threading.Lock, number: int, outcome: _A
         frame = encode({"number": number, "failure": outcome.code, "message": outcome.message})
     else:
         result, payload = outcome
-        frame = encode({"number": number, "result": result}, payload)
+        frame = encode({"number": number, "result": result}, len(payload)) + payload
     try:
         with sending:
             link.sendall(frame)

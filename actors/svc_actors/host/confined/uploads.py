@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import os
 import re
 import stat
@@ -47,9 +48,13 @@ def begin(tree: Tree, request: UploadOpen) -> dict[str, Any]:
 
 
 def write_part(tree: Tree, request: UploadWrite, payload: bytes) -> dict[str, Any]:
+    try:
+        part = binascii.a2b_base64(payload, strict_mode=True)
+    except ValueError:
+        raise FileError(Failed.INVALID, "The part is not base64.") from None
     with tree.temporary() as temporary, held(_open(temporary, request.upload, os.O_RDWR)) as file:
         with told("The upload"):
-            rest, offset = memoryview(payload), request.offset
+            rest, offset = memoryview(part), request.offset
             while rest:
                 done = os.pwrite(file, rest, offset)
                 rest, offset = rest[done:], offset + done

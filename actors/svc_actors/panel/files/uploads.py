@@ -136,13 +136,15 @@ class Uploads:
             raise not_found("There is no such upload.", hint="Unfinished ones are removed after a day.")
         return _upload(row)
 
-    async def write(self, site: SiteRow, upload_id: UUID, offset: int, part: bytes) -> Upload:
+    async def write(self, site: SiteRow, upload_id: UUID, offset: int, encoded: str) -> Upload:
+        """`encoded` is base64: what it holds is decoded by the helper."""
         upload = await self._open(site, upload_id)
-        if offset + len(part) > upload.size:
+        end = offset + len(encoded) // 4 * 3 - encoded.count("=", -2)
+        if end > upload.size:
             raise conflict(f"The upload has {upload.size:,} bytes; this part would end behind them.")
         folder = site_folder(self._folders, site)
         try:
-            await self._files.ask(folder, UploadWrite(upload.id.hex, offset), part)
+            await self._files.ask(folder, UploadWrite(upload.id.hex, offset), encoded.encode())
         except ServiceError as error:
             if error.code is not not_found("").code:
                 raise
@@ -157,7 +159,7 @@ class Uploads:
             """,
             upload.id,
             offset,
-            offset + len(part),
+            end,
         )
         if row is None:
             raise conflict("The upload was finished or removed meanwhile.")
