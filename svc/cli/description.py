@@ -210,6 +210,8 @@ def _kind(annotation: Any) -> tuple[Kind, bool, tuple[str, ...]]:
     origin = typing.get_origin(annotation)
     arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
     if origin in (typing.Union, types.UnionType):
+        if all(hasattr(argument, "model_fields") for argument in arguments):
+            return Kind.JSON, False, ()
         return _kind(arguments[0]) if len(arguments) == 1 else (Kind.TEXT, False, ())
     if origin is typing.Annotated:
         return _kind(arguments[0])

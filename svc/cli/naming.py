@@ -15,7 +15,7 @@ from svc.cli.failures import Exit, Failure
 if TYPE_CHECKING:
     from svc.cli.client import Client
 
-NAME_FIELDS = ("name", "slug", "email", "hostname")
+NAME_FIELDS = ("name", "slug", "email", "hostname", "domain")
 _PAGE_SIZE = 200
 
 

@@ -16,7 +16,7 @@ from svc.identity import (
     tokens,
     users,
 )
-from svc.panel import accounts, audit, files, jobs, settings, sites, status, uploads, webhooks
+from svc.panel import accounts, audit, dns, files, jobs, settings, sites, status, uploads, webhooks
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc.registry.registry import Registry
@@ -41,6 +41,7 @@ AREAS = (
     files,
     uploads,
     webhooks,
+    dns,
 )
 
 

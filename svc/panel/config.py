@@ -8,6 +8,7 @@ from pathlib import Path
 from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.host.folders import HostFolders
 from svc_actors.mail import MailSettings
+from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.panel.webhooks.settings import WebhookSettings
 
 HTTPS_PORT = 443
@@ -32,6 +33,7 @@ class PanelConfig:
     """Where sites' certificates come from; without it sites have those that are uploaded."""
     mail: MailSettings | None = None
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    dns: DnsSettings = field(default_factory=DnsSettings)
 
     @property
     def folders(self) -> HostFolders:

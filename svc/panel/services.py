@@ -12,6 +12,8 @@ from svc.panel.realm import REALM
 from svc.registry.principal import Role
 from svc.registry.realm import Realm
 from svc_actors.host.confined_client import ConfinedFiles
+from svc_actors.host.delegation import RememberedDelegations
+from svc_actors.host.knot import Authority
 from svc_actors.mail import Outbox
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.jobs import Jobs
@@ -35,6 +37,8 @@ class Panel:
     uploads: Uploads
     downloads: Downloads
     receivers: Receivers
+    authority: Authority
+    delegations: RememberedDelegations
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

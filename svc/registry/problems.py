@@ -6,10 +6,11 @@ Invariants: a problem names a field of the request as the caller wrote it, or no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from svc_actors.errors import ServiceError, invalid
 
@@ -37,6 +38,10 @@ _WORDS: Final[Mapping[str, str]] = {
     "url_parsing": "must be a URL such as https://example.org/image.qcow2",
     "url_syntax_violation": "must be a URL such as https://example.org/image.qcow2",
     "url_scheme": "must be a URL that begins with http:// or https://",
+    "ip_v4_address": "must be an IPv4 address such as 192.0.2.1",
+    "ip_v6_address": "must be an IPv6 address such as 2001:db8::1",
+    "model_attributes_type": "must be an object",
+    "union_tag_not_found": "must say its type",
     "url_too_long": "must be a shorter URL",
 }
 
@@ -51,6 +56,7 @@ _BOUNDS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "less_than_equal": lambda bound: f"must be at most {bound['le']}",
     "enum": lambda bound: f"must be {bound['expected'].replace(chr(39), '')}",
     "literal_error": lambda bound: f"must be {bound['expected'].replace(chr(39), '')}",
+    "union_tag_invalid": lambda bound: f"must be of one of the types {bound['expected_tags'].replace(chr(39), '')}",
     "value_error": lambda bound: str(bound["error"]),
 }
 
@@ -84,14 +90,43 @@ def _field(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
     union, by which pydantic parts them."""
     parts: list[str] = []
     inside: type[BaseModel] | None = model
+    branches: Mapping[object, type[BaseModel]] | None = None
     for part in location:
         if isinstance(part, int):
             parts.append(str(part))
+        elif branches is not None:
+            inside, branches = branches.get(part), None
         elif inside is not None:
             parts.append(part)
             field = inside.model_fields.get(part)
             inside = _model_of(field.annotation) if field is not None else None
+            branches = _branches(field)
     return ".".join(parts)
+
+
+def _branches(field: FieldInfo | None) -> Mapping[object, type[BaseModel]] | None:
+    """The models of a union whose members are told apart by one field, by the value of that field: pydantic names it in
+    the location of what is wrong inside of one."""
+    for annotation, discriminator in _unions(field):
+        if isinstance(discriminator, str):
+            models = [_model_of(branch) for branch in get_args(annotation)]
+            return {
+                value: model
+                for model in models
+                if model is not None
+                for value in get_args(model.model_fields[discriminator].annotation)
+            }
+    return None
+
+
+def _unions(field: FieldInfo | None) -> Iterator[tuple[Any, object]]:
+    """The field's annotation and, where it may be null, what is beside that; each with its discriminator."""
+    if field is None:
+        return
+    yield field.annotation, field.discriminator
+    for part in get_args(field.annotation):
+        for note in getattr(part, "__metadata__", ()):
+            yield part.__origin__, getattr(note, "discriminator", None)
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:

@@ -6,17 +6,18 @@ import json
 import re
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 from uuid import UUID
 
 import httpx
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from svc.controller.catalogue import controller_registry
 from svc.controller.images import ImageCreateRequest
 from svc.controller.realm import REALM
 from svc.identity.fields import Name, Text
+from svc.registry.operation import Model, Request
 from svc.registry.parameters import Parameters
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.problems import explained
@@ -92,6 +93,27 @@ def test_who_is_refused_for_their_role_is_told_who_may(access: Access, words: st
 
     with pytest.raises(ServiceError, match=f"^This is for {words} only.$"):
         authorise(operation(access=access), customer, REALM)
+
+
+@pytest.mark.parametrize("data", [{"kind": "a"}, {"kind": "a", "size": "x"}, {"kind": "b", "size": "x"}])
+def test_a_field_inside_of_a_union_is_named_without_the_branch(data: dict[str, Any]) -> None:
+    class A(Model):
+        kind: Literal["a"]
+        size: int
+
+    class B(Model):
+        kind: Literal["b"]
+        size: int
+
+    class Asked(Request):
+        data: Annotated[A | B, Field(discriminator="kind")]
+        more: Annotated[A | B, Field(discriminator="kind")] | None = None
+
+    for given in ({"data": data}, {"data": {"kind": "a", "size": 1}, "more": data}):
+        with pytest.raises(ValidationError) as caught:
+            Asked.model_validate(given)
+
+        assert explained(caught.value, Asked).message.startswith(f"{[*given][-1]}.size: ")
 
 
 def test_a_contradiction_between_fields_names_one_of_them() -> None:

@@ -104,6 +104,12 @@ class Client:
     async def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
         return await self.call("POST", path, {} if body is None else body, headers=headers)
 
+    async def patch(self, path: str, body: Any) -> httpx.Response:
+        return await self.call("PATCH", path, body)
+
+    async def delete(self, path: str) -> httpx.Response:
+        return await self.call("DELETE", path)
+
     @property
     def cookie(self) -> str | None:
         return self.http.cookies.get("svcvm_session")

@@ -34,11 +34,11 @@ class RealKnot:
         await self.launcher.kill(SERVICE)
 
     async def start(self) -> None:
-        await self.server.start(self.launcher)
+        await self.server.ensure()
 
     @property
     def log(self) -> str:
-        return (self.server.folders.run / "knot.log").read_text()
+        return self.server.log.read_text()
 
 
 @asynccontextmanager
@@ -48,7 +48,7 @@ async def real_knot() -> AsyncIterator[RealKnot]:
         Path(folder).chmod(0o711)
         listen = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
         async with child_launcher() as launcher:
-            knot = RealKnot(KnotServer(Path(folder) / "knot", KnotSettings(listen, free_port())), launcher)
+            knot = RealKnot(KnotServer(Path(folder) / "knot", KnotSettings(listen, free_port()), launcher), launcher)
             await knot.start()
             yield knot
 

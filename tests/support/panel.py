@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -20,11 +21,13 @@ from svc.panel.services import Panel
 from svc.registry.realm import Realm
 from svc_actors.host.launcher import Service, ServiceName, ServiceStatus
 from svc_actors.mail import MailSettings
+from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.panel.webhooks.settings import WebhookSettings
 from svc_actors.sealing import Sealer
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database
 from svc_http.app import App, create_app
+from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.identity import PASSWORD, CheapPasswords, Client
 
 ORIGIN = "https://panel.test:7443"
@@ -49,6 +52,14 @@ class RecordedLauncher:
 
     async def status(self, name: ServiceName) -> ServiceStatus:
         return ServiceStatus(running=name in self.services)
+
+
+DNS_SETTINGS = DnsSettings(addresses=(ip_address("203.0.113.80"),))
+
+
+def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
+    """A server that does whatever it is told, and remembers it."""
+    return Host(RecordedLauncher(), name_server or RecordedNameServer(), RecordedDelegations())
 
 
 @dataclass
@@ -117,6 +128,7 @@ async def open_panel(
     work: Mapping[str, object] | None = None,
     webhooks: WebhookSettings | None = None,
     mail: MailSettings | None = None,
+    dns: DnsSettings | None = None,
 ) -> AsyncIterator[PanelHarness]:
     """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
     config = PanelConfig(
@@ -125,8 +137,9 @@ async def open_panel(
         socket=folder / "core.sock",
         mail=mail,
         webhooks=webhooks or WebhookSettings(),
+        dns=dns or DNS_SETTINGS,
     )
-    host = host or Host(RecordedLauncher())
+    host = host or recorded_host()
     services_of = open_services(config, database, host, sealer=Sealer(bytes(32)), passwords=CheapPasswords(), work=work)
     async with services_of as services:
         authentication = Authentication(database, REALM)

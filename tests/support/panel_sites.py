@@ -8,7 +8,13 @@ from svc_actors.store import Database
 
 
 async def site_row(
-    database: Database, owner_id: UUID, domain: str, *, type: str = "static", status: str = "active"
+    database: Database,
+    owner_id: UUID,
+    domain: str,
+    *,
+    type: str = "static",
+    status: str = "active",
+    registrable: str | None = None,
 ) -> UUID:
     """A site that nothing was made for on any server."""
     async with database.transaction() as tx:
@@ -20,5 +26,10 @@ async def site_row(
             type,
             status,
         )
-        await tx.execute("INSERT INTO site_domains (site_id, name, registrable) VALUES ($1, $2, $2)", site_id, domain)
+        await tx.execute(
+            "INSERT INTO site_domains (site_id, name, registrable) VALUES ($1, $2, $3)",
+            site_id,
+            domain,
+            registrable or domain,
+        )
     return site_id

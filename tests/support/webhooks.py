@@ -6,7 +6,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
 from pathlib import Path
@@ -16,7 +16,6 @@ from uuid import UUID
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from svc.cli.panel.compose import Host
 from svc_actors.outbound import Resolve
 from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.panel.webhooks import Scalar, Subject, WebhookEvent, emit
@@ -24,7 +23,7 @@ from svc_actors.panel.webhooks.settings import WebhookSettings
 from svc_actors.store import Database, Record
 from tests.support.certificates import self_signed
 from tests.support.identity import Client
-from tests.support.panel import PanelHarness, RecordedLauncher, open_panel
+from tests.support.panel import PanelHarness, open_panel, recorded_host
 
 NAME = "hooks.example"
 """What receivers are called; it leads to this host."""
@@ -210,7 +209,7 @@ async def open_webhooks(
         own = None if receiving else await stack.enter_async_context(open_receiving(folder))
         receiving = receiving or own
         assert receiving is not None
-        host = Host(RecordedLauncher(), resolve=resolve, clock=clock or wall_clock())
+        host = replace(recorded_host(), resolve=resolve, clock=clock or wall_clock())
         settings = WebhookSettings(networks=(ip_network(allowed),), ca_file=receiving.authorities)
         panel = await stack.enter_async_context(open_panel(database, folder, host, webhooks=settings))
         nursery = await stack.enter_async_context(trio.open_nursery())

@@ -9,3 +9,4 @@ class PanelEvent(StrEnum):
     SITE = "site"
     JOB = "job"
     WEBHOOK = "webhook"
+    DNS = "dns"

@@ -18,10 +18,14 @@ from svc.panel.config import PanelConfig
 from svc.panel.downloads import Downloads
 from svc.panel.services import Panel
 from svc_actors.host.confined_client import ConfinedFiles
+from svc_actors.host.delegation import Delegations, RememberedDelegations
+from svc_actors.host.knot import NameServer
 from svc_actors.host.launcher import Launcher
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.mail import Outbox
 from svc_actors.outbound import Outbound, Resolve, resolve
+from svc_actors.panel.dns.watch import ROUND_SECONDS, ZoneWatch
+from svc_actors.panel.dns.zone import DnsZone, Naming
 from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork, Uploads
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
@@ -44,6 +48,8 @@ class Host:
     """The server that sites run on, or a test's stand-in for it."""
 
     launcher: Launcher
+    name_server: NameServer
+    delegations: Delegations
     resolve: Resolve = resolve
     clock: Clock = utc_now
 
@@ -66,12 +72,16 @@ async def open_services(
         Outbound(config.webhooks.networks, config.sites_https_port, host.resolve), config.webhooks.ca_file
     )
     delivering = Delivering(database, sealer, receivers, host.clock)
+    authority = config.dns.authority(config.public_host)
+    naming = Naming(database, host.name_server, authority)
     async with (
         ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
         ConfinedFiles.open() as files,
         trio.open_nursery() as nursery,
     ):
         install_webhooks(actors, delivering)
+        actors.register(DnsZone, lambda key: DnsZone(naming))
+        zones = ZoneWatch(database, actors, host.name_server)
         await nursery.start(events.run)
         nursery.start_soon(keep_running, "alerts of actors", alerts.run, loop_alerts.notice)
         nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
@@ -93,6 +103,8 @@ async def open_services(
         remove = uploads.remove_abandoned
         nursery.start_soon(keep_repeating, "removal of abandoned uploads", 3600.0, remove, loop_alerts.notice)
         nursery.start_soon(run_webhooks, actors, delivering, loop_alerts.notice)
+        compare = partial(keep_repeating, first_after=0)
+        nursery.start_soon(compare, "zones", ROUND_SECONDS, zones.round, loop_alerts.notice)
         try:
             yield Panel(
                 config=config,
@@ -107,6 +119,8 @@ async def open_services(
                 uploads=uploads,
                 downloads=Downloads(),
                 receivers=receivers,
+                authority=authority,
+                delegations=RememberedDelegations(host.delegations),
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):

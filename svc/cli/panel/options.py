@@ -13,6 +13,7 @@ import asyncclick as click
 from svc.cli.acme_options import acme_options, acme_settings
 from svc.cli.configuration import environment, fill_in
 from svc.cli.failures import Exit, Failure
+from svc.cli.panel.dns_options import DNS_OPTIONS, dns_settings
 from svc.cli.services import CORE_SOCKET, PANEL_PORT
 from svc.panel.config import PanelConfig
 from svc_actors.mail import MailSettings, mail_settings
@@ -50,6 +51,7 @@ _OPTIONS: Final = (
         multiple=True,
         help="Where browsers see the pages besides: https://name. May be repeated.",
     ),
+    *DNS_OPTIONS,
     *acme_options("Get sites' certificates by ACME: the e-mail address that the authority writes to."),
 )
 
@@ -86,6 +88,11 @@ def _config(
     sites_http_port: int,
     sites_https_port: int,
     origins: tuple[str, ...],
+    nameservers: tuple[str, ...],
+    hostmaster: str | None,
+    site_addresses: tuple[str, ...],
+    dns_bind: tuple[str, ...],
+    dns_port: int,
     acme_contact: str | None,
     acme_terms_agreed: bool,
     acme_directory: str,
@@ -115,6 +122,13 @@ def _config(
         ),
         mail=mail,
         webhooks=webhooks,
+        dns=dns_settings(
+            nameservers=nameservers,
+            hostmaster=hostmaster,
+            site_addresses=site_addresses,
+            dns_bind=dns_bind,
+            dns_port=dns_port,
+        ),
     )
 
 

@@ -16,13 +16,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc.cli.panel.compose import Host
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import LauncherError, Limits, ServiceName
 from svc_actors.host.launcher_keeper import PROGRAM
 from svc_actors.store import Database
 from tests.support.launchers import Place, keeper_place, until, written
-from tests.support.panel import open_panel
+from tests.support.panel import open_panel, recorded_host
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -132,7 +131,7 @@ async def test_a_watched_keeper_is_followed_by_the_next_without_a_request(place:
 
 
 async def test_a_core_follows_its_keeper_with_the_next(place: Place, panel_database: Database, tmp_path: Path) -> None:
-    async with open_panel(panel_database, tmp_path, Host(place.launcher)):
+    async with open_panel(panel_database, tmp_path, replace(recorded_host(), launcher=place.launcher)):
         await until(lambda: _listens(place))
         killed = await kill_the_keeper(place)
         await until(lambda: _listens(place))
@@ -164,7 +163,6 @@ async def test_killing_the_core_with_all_its_group_changes_nothing(place: Place)
     core = f"""
 import trio
 from pathlib import Path
-from svc.cli.panel.compose import Host
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Service, ServiceName
 from svc_actors.host.launcher_keeper import KeeperLauncher

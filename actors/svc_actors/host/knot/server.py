@@ -22,7 +22,7 @@ import trio
 from svc_actors.host.knot.configuration import KnotFolders, KnotSettings, server_configuration, zone_configuration
 from svc_actors.host.knot.control import Conversation, Item, KnotAway, KnotError, Unit, conversation
 from svc_actors.host.knot.zone import ResourceRecord, Served, Zone, difference
-from svc_actors.host.launcher import Launcher, Service, ServiceName
+from svc_actors.host.launcher import Launcher, LauncherError, Service, ServiceName
 
 SERVICE: Final = ServiceName("knot")
 PROGRAM: Final = "/usr/sbin/knotd"
@@ -47,6 +47,10 @@ class Agreement:
 class NameServer(Protocol):
     """Every method raises `KnotError`: `KnotAway` where Knot does not answer."""
 
+    async def ensure(self) -> None:
+        """Knot runs with its settings, and answers."""
+        ...
+
     async def serials(self) -> dict[str, int | None]:
         """The zones that are configured, with their serials; None for one without contents."""
         ...
@@ -67,9 +71,12 @@ class NameServer(Protocol):
 class KnotServer:
     """A Knot in a folder of its own. `clock` gives Unix time."""
 
-    def __init__(self, folder: Path, settings: KnotSettings, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, folder: Path, settings: KnotSettings, launcher: Launcher, *, clock: Callable[[], float] = time.time
+    ) -> None:
         self.folders = KnotFolders(folder)
         self.settings = settings
+        self._launcher = launcher
         self._clock = clock
         self._reloading = trio.Lock()
 
@@ -81,13 +88,19 @@ class KnotServer:
             name=SERVICE,
             command=(PROGRAM, "--config", str(self.folders.configuration)),
             environment={"SVC_CONFIGURATION": hashlib.sha256(rendered.encode()).hexdigest()[:16]},
-            log=self.folders.run / "knot.log",
+            log=self.log,
         )
 
-    async def start(self, launcher: Launcher) -> None:
-        """Knot runs with its settings, and answers. Raises `KnotAway`, and `LauncherError`."""
-        await trio.to_thread.run_sync(self._prepare)
-        await launcher.ensure(self.service())
+    @property
+    def log(self) -> Path:
+        return self.folders.run / "knot.log"
+
+    async def ensure(self) -> None:
+        try:
+            await trio.to_thread.run_sync(self._prepare)
+            await self._launcher.ensure(self.service())
+        except (LauncherError, OSError) as error:
+            raise KnotAway(f"Knot cannot be started: {error}") from error
         with trio.move_on_after(START_SECONDS):
             while True:
                 try:
@@ -95,9 +108,7 @@ class KnotServer:
                     return
                 except KnotAway:
                     await trio.sleep(_LOOK)
-        raise KnotAway(
-            f"Knot does not answer {START_SECONDS:.0f} seconds after its start; {self.service().log} says why"
-        )
+        raise KnotAway(f"Knot does not answer {START_SECONDS:.0f} seconds after its start; {self.log} says why")
 
     async def serials(self) -> dict[str, int | None]:
         return {

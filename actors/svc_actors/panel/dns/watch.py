@@ -1,0 +1,65 @@
+"""Sees that Knot serves the zones that are recorded and no others, whatever became of either since it looked last.
+
+A round costs two queries and one question to Knot: zones are compared record by record only at the first round, and
+where a revision or a serial says that something changed. Knot raises a zone's serial at every change, by whomever.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from svc_actors.errors import unavailable
+from svc_actors.host.knot import KnotAway, KnotError, NameServer
+from svc_actors.panel.dns.records import as_zone
+from svc_actors.panel.dns.zone import DnsZone
+from svc_actors.runtime import ActorSystem
+from svc_actors.store import Database
+
+ROUND_SECONDS: Final = 5.0
+
+
+class ZoneWatch:
+    def __init__(self, database: Database, actors: ActorSystem, name_server: NameServer) -> None:
+        self._database = database
+        self._actors = actors
+        self._name_server = name_server
+        self._compared = False
+
+    async def round(self) -> None:
+        """Raises unavailable where Knot does not answer: it is tried again."""
+        try:
+            await self._round()
+        except KnotError as error:
+            raise unavailable(f"Zones could not be compared with what Knot serves: {error}") from error
+
+    async def _round(self) -> None:
+        serials = await self._serials()
+        zones = {row["name"]: as_zone(row) for row in await self._database.fetch("SELECT * FROM dns_zones")}
+        if missing := zones.keys() - serials.keys():
+            # At once, since each addition has Knot read its configuration.
+            await self._name_server.add(sorted(missing))
+        for name in await self._left():
+            await self._actors.ref(DnsZone, name).ask(DnsZone.release)
+        for name in sorted(serials.keys() | zones.keys()):
+            zone = zones.get(name)
+            if zone is None or not self._compared or not zone.served or serials.get(name) != zone.serial:
+                await self._actors.ref(DnsZone, name).ask(DnsZone.agree)
+        self._compared = True
+
+    async def _serials(self) -> dict[str, int | None]:
+        """Of a Knot that runs with its settings: it is started where it does not answer, and at the first round."""
+        if self._compared:
+            with suppress(KnotAway):
+                return await self._name_server.serials()
+        await self._name_server.ensure()
+        return await self._name_server.serials()
+
+    async def _left(self) -> list[str]:
+        """Zones in which no site of their owner has a name any more."""
+        rows = await self._database.fetch(
+            """SELECT name FROM dns_zones WHERE NOT EXISTS (
+                   SELECT 1 FROM site_domains JOIN sites ON sites.id = site_domains.site_id
+                   WHERE registrable = dns_zones.name AND sites.owner_id = dns_zones.owner_id)"""
+        )
+        return [row["name"] for row in rows]

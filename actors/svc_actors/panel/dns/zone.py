@@ -1,0 +1,329 @@
+"""One zone: what is decided about it, recorded, and then made true in Knot.
+
+A change is one transaction (records, audit, event) that raises the zone's revision; then Knot is made to agree, and the
+revision that it serves is recorded. What fails in between, or is lost later, is found by the difference and mended by
+`agree`, which may be called at any time: `ZoneWatch` does. A change stands even where Knot does not answer: its caller
+is told that it is not served yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+
+from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.errors import conflict, not_found, unavailable
+from svc_actors.host.knot import Agreement, Authority, KnotAway, KnotError, NameServer, RecordData, RecordType, Zone
+from svc_actors.panel.dns.records import DATA, NewRecord, RecordRow, ZoneRow, as_record, as_zone, read_records, rendered
+from svc_actors.panel.dns.rules import check, check_removal
+from svc_actors.panel.event_kinds import PanelEvent
+from svc_actors.runtime import Actor
+from svc_actors.store import Caller, Database, NewEvent, Transaction, audit, events, service_itself
+
+DEFAULT_TTL: Final = 3_600
+POINTED_TTL: Final = 300
+"""Short: who points a site here may want to point it elsewhere."""
+MANAGED_TTL: Final = 60
+_POINTED: Final = (RecordType.A, RecordType.AAAA, RecordType.CNAME)
+
+log = structlog.get_logger("svc.dns")
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What the actors of zones work with."""
+
+    database: Database
+    name_server: NameServer
+    authority: Authority
+
+
+@dataclass(frozen=True)
+class Pointed:
+    """`replaced` are the records that had led the names elsewhere, as text."""
+
+    zone: ZoneRow
+    replaced: Mapping[str, Sequence[str]]
+
+
+class DnsZone(Actor):
+    """Its key is the zone's name: a registrable domain in A-labels."""
+
+    def __init__(self, naming: Naming) -> None:
+        self._naming = naming
+        self._database = naming.database
+
+    async def add(
+        self, caller: Caller, owner_id: UUID, name: str, ttl: int | None, data: RecordData
+    ) -> tuple[ZoneRow, RecordRow]:
+        """A record more; the zone is made with its first. Raises invalid and conflict."""
+
+        async def work(tx: Transaction) -> RecordRow:
+            zone = await self._zone(tx, owner_id)
+            others = await read_records(tx, self.key)
+            record = NewRecord(name, ttl or _ttl_of(others, name, data.type) or DEFAULT_TTL, data)
+            check(self.key, self._naming.authority.nameservers, others, record)
+            added = await self._insert(tx, record)
+            await self._changed(tx, caller, zone, {"added": told(record)})
+            return added
+
+        added = await self._database.transact(work)
+        return await self.agree_known(), added
+
+    async def update(
+        self, caller: Caller, record_id: UUID, name: str | None, ttl: int | None, data: RecordData | None
+    ) -> tuple[ZoneRow, RecordRow]:
+        """What is None stays as it is. The record keeps its id. Raises invalid, conflict and not_found."""
+
+        async def work(tx: Transaction) -> RecordRow:
+            zone, records, old = await self._record(tx, record_id)
+            others = [record for record in records if record.id != record_id]
+            new = NewRecord(name or old.name, ttl or old.ttl, data or old.data)
+            if (new.name, new.type) != (old.name, old.type):
+                check_removal(others, old)
+            check(self.key, self._naming.authority.nameservers, others, new)
+            row = await tx.fetchone(
+                "UPDATE dns_records SET name = $2, type = $3, ttl = $4, data = $5 WHERE id = $1 RETURNING *",
+                record_id,
+                new.name,
+                new.type.value,
+                new.ttl,
+                new.data.model_dump(mode="json"),
+            )
+            await self._one_ttl(tx, new)
+            await self._changed(tx, caller, zone, {"from": told(old), "to": told(new)})
+            return as_record(row)
+
+        updated = await self._database.transact(work)
+        return await self.agree_known(), updated
+
+    async def remove(self, caller: Caller, record_id: UUID) -> ZoneRow:
+        """Raises not_found and conflict."""
+
+        async def work(tx: Transaction) -> None:
+            zone, records, old = await self._record(tx, record_id)
+            check_removal([record for record in records if record.id != record_id], old)
+            await tx.execute("DELETE FROM dns_records WHERE id = $1", record_id)
+            await self._changed(tx, caller, zone, {"removed": told(old)})
+
+        await self._database.transact(work)
+        return await self.agree_known()
+
+    async def point(
+        self, caller: Caller, owner_id: UUID, names: Sequence[str], addresses: Sequence[IPv4Address | IPv6Address]
+    ) -> Pointed:
+        """The names lead to the addresses and nowhere else. What is so already stays as it is. Raises conflict."""
+
+        async def work(tx: Transaction) -> dict[str, list[str]]:
+            zone = await self._zone(tx, owner_id)
+            replaced: dict[str, list[str]] = {}
+            for name in names:
+                replaced[name] = await self._point_one(tx, name, addresses)
+            await self._changed(tx, caller, zone, {"pointed": replaced, "to": [str(each) for each in addresses]})
+            return replaced
+
+        replaced = await self._database.transact(work)
+        return Pointed(await self.agree_known(), replaced)
+
+    async def set_proofs(self, caller: Caller, owner_id: UUID, name: str, texts: Sequence[str]) -> ZoneRow:
+        """The panel's own TXT records of a name, exactly these: an authority asks for `_acme-challenge` (RFC 8555)."""
+
+        async def work(tx: Transaction) -> None:
+            zone = await self._zone(tx, owner_id)
+            await tx.execute(
+                "DELETE FROM dns_records WHERE zone = $1 AND name = $2 AND type = 'TXT' AND managed", self.key, name
+            )
+            for text in texts:
+                data = DATA.validate_python({"type": "TXT", "text": text})
+                record = NewRecord(name, MANAGED_TTL, data)
+                check(self.key, self._naming.authority.nameservers, await read_records(tx, self.key), record)
+                await self._insert(tx, record, managed=True)
+            await self._changed(tx, caller, zone, {"proofs": name, "texts": len(texts)})
+
+        await self._database.transact(work)
+        return await self.agree_known()
+
+    async def release(self) -> None:
+        """No site of its owner has a name in it any more: the zone goes, with all its records."""
+
+        async def work(tx: Transaction) -> None:
+            row = await tx.fetchrow(
+                """DELETE FROM dns_zones WHERE name = $1 AND NOT EXISTS (
+                       SELECT 1 FROM site_domains JOIN sites ON sites.id = site_domains.site_id
+                       WHERE registrable = dns_zones.name AND sites.owner_id = dns_zones.owner_id) RETURNING *""",
+                self.key,
+            )
+            if row is not None:
+                zone = as_zone(row)
+                await audit.record(tx, service_itself("dns.release"), zone.target)
+                await _announce(tx, zone)
+                await close_alert(tx, alert_of(self.key))
+
+        await self._database.transact(work)
+        await self.agree()
+
+    async def agree(self) -> ZoneRow | None:
+        """Knot serves the zone as it is recorded, and does not serve it where there is no record of it. What Knot says
+        against it is kept with the zone; raises unavailable where there is no zone to keep it with."""
+
+        async def read(tx: Transaction) -> tuple[ZoneRow, list[RecordRow]] | None:
+            row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
+            return None if row is None else (as_zone(row), await read_records(tx, self.key))
+
+        found = await self._database.transact(read)
+        if found is None:
+            try:
+                await self._naming.name_server.remove([self.key])
+            except KnotError as error:
+                raise unavailable(f"Knot still serves {self.key}, which is no zone any more: {error}") from error
+            return None
+        zone, records = found
+        wanted = Zone(self.key, self._naming.authority, rendered(records))
+        try:
+            agreement = await self._naming.name_server.agree(wanted, zone.serial)
+        except KnotError as error:
+            return await self._disagreed(zone, error)
+        if zone.served and zone.serial == agreement.serial:
+            return zone
+        return await self._agreed(zone, agreement)
+
+    async def agree_known(self) -> ZoneRow:
+        zone = await self.agree()
+        if zone is None:
+            raise not_found("The zone was removed meanwhile.")
+        return zone
+
+    async def _agreed(self, zone: ZoneRow, agreement: Agreement) -> ZoneRow:
+        async def work(tx: Transaction) -> ZoneRow:
+            row = await tx.fetchone(
+                """UPDATE dns_zones SET served_revision = $2, serial = $3, problem = NULL WHERE name = $1
+                   RETURNING *""",
+                self.key,
+                zone.revision,
+                agreement.serial,
+            )
+            if zone.problem is not None:
+                await close_alert(tx, alert_of(self.key))
+            await _announce(tx, as_zone(row))
+            return as_zone(row)
+
+        if agreement.changed and zone.revision == zone.served_revision:
+            log.warning("dns.zone_reconciled", zone=self.key, serial=agreement.serial)
+        return await self._database.transact(work)
+
+    async def _disagreed(self, zone: ZoneRow, error: KnotError) -> ZoneRow:
+        """An alert only for what waiting does not mend: that Knot is away is one alert, of the watch."""
+        log.warning("dns.zone_not_served", zone=self.key, error=str(error))
+        if zone.problem == str(error):
+            return zone
+
+        async def work(tx: Transaction) -> None:
+            await tx.execute("UPDATE dns_zones SET problem = $2 WHERE name = $1", self.key, str(error))
+            if not isinstance(error, KnotAway):
+                message = f"The zone {self.key} is not served as its records say: {error}. It is tried again."
+                await raise_alert(tx, alert_of(self.key), message, resource_kind="zone", resource_id=self.key)
+
+        await self._database.transact(work)
+        return replace(zone, problem=str(error))
+
+    async def _zone(self, tx: Transaction, owner_id: UUID) -> ZoneRow:
+        """The zone, locked; made if there is none. One that its last owner's sites have left is made anew."""
+        await tx.execute(
+            """DELETE FROM dns_zones WHERE name = $1 AND owner_id <> $2 AND NOT EXISTS (
+                   SELECT 1 FROM site_domains JOIN sites ON sites.id = site_domains.site_id
+                   WHERE registrable = dns_zones.name AND sites.owner_id = dns_zones.owner_id)""",
+            self.key,
+            owner_id,
+        )
+        await tx.execute(
+            "INSERT INTO dns_zones (name, owner_id) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING", self.key, owner_id
+        )
+        row = await tx.fetchone("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
+        if row["owner_id"] != owner_id:
+            raise conflict(f"The zone {self.key} is in use by somebody else.")
+        return as_zone(row)
+
+    async def _record(self, tx: Transaction, record_id: UUID) -> tuple[ZoneRow, list[RecordRow], RecordRow]:
+        row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
+        records = await read_records(tx, self.key)
+        found = next((record for record in records if record.id == record_id), None)
+        if row is None or found is None:
+            raise not_found("There is no such record.")
+        if found.managed:
+            raise conflict("This record is the panel's own.", hint="It goes when what it is for has ended.")
+        return as_zone(row), records, found
+
+    async def _insert(self, tx: Transaction, record: NewRecord, *, managed: bool = False) -> RecordRow:
+        row = await tx.fetchone(
+            """INSERT INTO dns_records (zone, name, type, ttl, data, managed) VALUES ($1, $2, $3, $4, $5, $6)
+               RETURNING *""",
+            self.key,
+            record.name,
+            record.type.value,
+            record.ttl,
+            record.data.model_dump(mode="json"),
+            managed,
+        )
+        await self._one_ttl(tx, record)
+        return as_record(row)
+
+    async def _one_ttl(self, tx: Transaction, record: NewRecord) -> None:
+        await tx.execute(
+            "UPDATE dns_records SET ttl = $4 WHERE zone = $1 AND name = $2 AND type = $3 AND ttl <> $4",
+            self.key,
+            record.name,
+            record.type.value,
+            record.ttl,
+        )
+
+    async def _point_one(self, tx: Transaction, name: str, addresses: Sequence[IPv4Address | IPv6Address]) -> list[str]:
+        records = await read_records(tx, self.key)
+        wanted = [
+            DATA.validate_python({"type": "A" if address.version == 4 else "AAAA", "address": str(address)})
+            for address in addresses
+        ]
+        there = [record for record in records if record.name == name and record.type in _POINTED]
+        gone = [record for record in there if record.data not in wanted]
+        if gone:
+            await tx.execute("DELETE FROM dns_records WHERE id = ANY($1::uuid[])", [record.id for record in gone])
+        left = [record for record in records if record not in gone]
+        for data in wanted:
+            if any(record.data == data for record in there):
+                continue
+            record = NewRecord(name, _ttl_of(left, name, data.type) or POINTED_TTL, data)
+            check(self.key, self._naming.authority.nameservers, left, record)
+            left.append(await self._insert(tx, record))
+        return [f"{record.type} {record.data.rdata().to_text()}" for record in gone]
+
+    async def _changed(self, tx: Transaction, caller: Caller, zone: ZoneRow, details: Mapping[str, Any]) -> None:
+        row = await tx.fetchone("UPDATE dns_zones SET revision = revision + 1 WHERE name = $1 RETURNING *", self.key)
+        await audit.record(tx, caller, zone.target, details)
+        await _announce(tx, as_zone(row))
+
+
+def alert_of(zone: str) -> str:
+    return f"dns-zone:{zone}"
+
+
+def told(record: NewRecord) -> str:
+    """The record as the audit has it: a line of a zone file."""
+    return f"{record.name} {record.ttl} {record.type} {record.data.rdata().to_text()}"
+
+
+async def _announce(tx: Transaction, zone: ZoneRow) -> None:
+    event = NewEvent(
+        kind=PanelEvent.DNS,
+        subject=zone.name,
+        project_id=zone.owner_id,
+        payload={"zone": zone.name, "revision": zone.revision, "served": zone.served},
+    )
+    await events.append(tx, event)
+
+
+def _ttl_of(records: Sequence[NewRecord], name: str, type_: RecordType) -> int | None:
+    return next((record.ttl for record in records if (record.name, record.type) == (name, type_)), None)

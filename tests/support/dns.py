@@ -1,0 +1,80 @@
+"""A name server that serves what it is told, and parents that say what a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from svc_actors.host.delegation import DelegationError
+from svc_actors.host.knot import Agreement, KnotError, Zone
+
+
+@dataclass
+class RecordedNameServer:
+    """`failure` is raised by everything until it is taken away; `refused` by the zones that are named in it."""
+
+    zones: dict[str, Zone | None] = field(default_factory=dict)
+    known_serials: dict[str, int] = field(default_factory=dict)
+    failure: KnotError | None = None
+    refused: dict[str, KnotError] = field(default_factory=dict)
+    compared: list[str] = field(default_factory=list)
+
+    async def ensure(self) -> None:
+        self._check()
+
+    async def serials(self) -> dict[str, int | None]:
+        self._check()
+        return {name: self.known_serials.get(name) if zone else None for name, zone in self.zones.items()}
+
+    async def agree(self, zone: Zone, last_serial: int | None = None) -> Agreement:
+        self._check()
+        self.compared.append(zone.name)
+        if zone.name in self.refused:
+            raise self.refused[zone.name]
+        changed = self.zones.get(zone.name) != zone
+        if changed:
+            self.zones[zone.name] = zone
+            self.known_serials[zone.name] = max(self.known_serials.get(zone.name, 0), last_serial or 0) + 1
+        return Agreement(self.known_serials[zone.name], changed)
+
+    async def add(self, names: Iterable[str]) -> None:
+        self._check()
+        for name in names:
+            self.zones.setdefault(name, None)
+
+    async def remove(self, names: Iterable[str]) -> None:
+        self._check()
+        for name in names:
+            self.zones.pop(name, None)
+
+    def purge(self, name: str) -> None:
+        """As by hand: the zone is configured and empty."""
+        self.zones[name] = None
+
+    def answers(self, name: str, type_: str) -> set[str]:
+        """What it would answer about a name."""
+        return {
+            record.data
+            for zone in self.zones.values()
+            if zone is not None
+            for record in zone.served
+            if (record.owner, record.type) == (name, type_)
+        }
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
+@dataclass
+class RecordedDelegations:
+    """Domains that are not named cannot be asked about."""
+
+    parents: dict[str, frozenset[str]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    async def nameservers(self, domain: str) -> frozenset[str]:
+        self.asked.append(domain)
+        if domain not in self.parents:
+            raise DelegationError(f"the parent of {domain} could not be asked")
+        return self.parents[domain]
