@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import httpx
 import pytest
+import trio
 
-from svc_actors.host.nginx import PathRedirect, Suspended
-from tests.support.nginx import FIRST, Sites, nginx_sites
+from svc_actors.host.nginx import App, PathRedirect, Proxy, Suspended
+from tests.support.nginx import Sites, nginx_sites
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -192,4 +196,98 @@ async def test_five_generations_are_kept_and_share_the_files_that_did_not_change
     folder = nginx.folders.nginx / "generations"
     assert sorted(int(each.name) for each in folder.iterdir()) == [3, 4, 5, 6, 7]
     assert len({(folder / str(each) / "sites" / "s1002.conf").stat().st_ino for each in (3, 5, 7)}) == 1
-    assert FIRST == 1001
+
+
+@asynccontextmanager
+async def answering(listener: trio.SocketListener) -> AsyncIterator[None]:
+    """A server that answers with the head of the request."""
+
+    async def answer(stream: trio.SocketStream) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += await stream.receive_some()
+        kind = b"text/plain\r\nX-Frame-Options: DENY"
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n" % (kind, len(head)))
+        await stream.send_all(b"Connection: close\r\n\r\n" + head)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, answer, [listener])
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _listening(path: Path) -> trio.SocketListener:
+    listening = trio.socket.socket(trio.socket.AF_UNIX)
+    await listening.bind(str(path))
+    path.chmod(0o666)
+    listening.listen()
+    return trio.SocketListener(listening)
+
+
+async def test_an_application_hears_who_visits_and_not_what_they_claim(nginx: Sites) -> None:
+    path = nginx.folders.data / "app.sock"
+    await nginx.generations.start([nginx.site(1001, serves=App(socket=str(path)))])
+
+    async with answering(await _listening(path)):
+        answer = await nginx.visit(
+            "site1001.example", "/a%20b?c=d", **{"X-Forwarded-For": "10.0.0.1", "Proxy": "http://evil.example/"}
+        )
+
+    head, *rest = answer.text.split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in rest if line)}
+    assert head == "GET /a%20b?c=d HTTP/1.1"
+    assert headers["host"] == "site1001.example"
+    assert headers["x-forwarded-for"] == headers["x-real-ip"] == "127.0.0.1"
+    assert headers["x-forwarded-proto"] == "http"
+    assert "proxy" not in headers
+    # What the application says itself stays, and what it does not say is added.
+    assert answer.headers.get_list("X-Frame-Options") == ["DENY"]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Server"] == "nginx"
+
+
+async def test_a_proxied_site_that_is_down_harms_itself_alone(nginx: Sites) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    proxy = Proxy(host="backend.example", port=port, addresses=(IPv4Address("127.0.0.1"),))
+    (nginx.folders.challenges).mkdir()
+    (nginx.folders.challenges / "token").write_text("proof")
+
+    async with answering(listener):
+        refused = await nginx.generations.start([nginx.site(1001, serves=proxy), nginx.site(1002)])
+        answered = await nginx.visit("site1001.example", "/x")
+    await listener.aclose()
+
+    assert refused == {}
+    assert answered.text.startswith("GET /x HTTP/1.1")
+    assert (await nginx.visit("site1001.example", "/x")).status_code == 502
+    assert (await nginx.visit("site1001.example", "/.well-known/acme-challenge/token")).text == "proof"
+    assert (await nginx.visit("site1002.example")).text == "page of 1002"
+
+
+async def test_only_browsers_that_come_by_https_are_told_to_stay(nginx: Sites) -> None:
+    certificate = nginx.certificate("own")
+    await nginx.generations.start([nginx.site(1001, certificate=certificate, hsts=True)])
+
+    secure, plain = await nginx.visit_tls("site1001.example"), await nginx.visit("site1001.example")
+
+    assert secure.headers["Strict-Transport-Security"] == "max-age=31536000"
+    assert "Strict-Transport-Security" not in plain.headers
+    assert plain.headers["X-Frame-Options"] == "SAMEORIGIN"
+
+
+async def test_old_versions_of_tls_are_rejected(nginx: Sites) -> None:
+    await nginx.generations.start([nginx.site(1001, certificate=nginx.certificate("own"))])
+
+    def offered(version: ssl.TLSVersion) -> str | None:
+        context = ssl._create_unverified_context()
+        context.minimum_version = context.maximum_version = version
+        # Also what OpenSSL itself would not offer any more.
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        with socket.create_connection(("127.0.0.1", nginx.ports.https), timeout=30) as plain:
+            with context.wrap_socket(plain, server_hostname="site1001.example") as secure:
+                return secure.version()
+
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"), pytest.raises((ssl.SSLError, ConnectionError)):
+        await trio.to_thread.run_sync(offered, ssl.TLSVersion.TLSv1_1)
+    assert await trio.to_thread.run_sync(offered, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
