@@ -1,0 +1,70 @@
+"""The panel's Debian package, installed on a server whose first process is systemd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.package import packages
+from tests.support.systemd_root import SystemdRoot, systemd_root
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+CORE, WEB = "svc-panel-core.service", "svc-panel-web.service"
+DOCUMENT = ("curl", "-fsSk", "https://127.0.0.1:7443/api/v1/openapi.json")
+NEEDED = "adduser,ca-certificates,curl,knot,knot-dnsutils,nginx,procps,python3"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdRoot]:
+    with systemd_root(tmp_path_factory.mktemp("server"), NEEDED) as root:
+        (root.folder / "var/cache/svc-panel.deb").write_bytes(packages()["svc-panel"].read_bytes())
+        root.run("dpkg", "--install", "/var/cache/svc-panel.deb")
+        yield root
+
+
+def show(server: SystemdRoot, unit: str, name: str) -> str:
+    return server.run("systemctl", "show", "--property", name, "--value", unit).strip()
+
+
+def test_an_installed_panel_serves_browsers_and_the_command_line(server: SystemdRoot) -> None:
+    document = server.until(*DOCUMENT)
+    listed = server.run("svc", "ops")
+
+    assert '"title":"Hosting Panel"' in document.replace(": ", ":")
+    assert "site.create" in listed or "token.create" in listed
+    assert server.run("systemctl", "is-enabled", CORE, WEB).split() == ["enabled", "enabled"]
+    assert server.run("ps", "-o", "user=", "-p", show(server, WEB, "MainPID")).split() == ["svc-web"]
+    assert server.run("ps", "-o", "user=", "-p", show(server, CORE, "MainPID")).split() == ["root"]
+
+
+def test_debians_own_servers_leave_the_ports_to_the_panel(server: SystemdRoot) -> None:
+    states = server.run("systemctl", "is-active", "nginx.service", "knot.service", check=False).split()
+
+    assert states == ["inactive", "inactive"]
+
+
+def test_the_web_tier_could_do_little_besides(server: SystemdRoot) -> None:
+    verdict = server.run("systemd-analyze", "security", "--no-pager", "--threshold=20", WEB)
+
+    assert "Overall exposure level" in verdict
+
+
+def test_a_killed_core_is_back_and_web_never_ended(server: SystemdRoot) -> None:
+    server.until(*DOCUMENT)
+    web = show(server, WEB, "MainPID")
+
+    server.run("systemctl", "kill", "--signal=KILL", "--kill-who=main", CORE)
+    server.until("sh", "-c", f"[ $(systemctl show --property NRestarts --value {CORE}) -ge 1 ]")
+    server.until(*DOCUMENT)
+
+    assert show(server, WEB, "MainPID") == web
+
+
+def test_a_removed_panel_leaves_its_data_and_no_process(server: SystemdRoot) -> None:
+    server.run("dpkg", "--remove", "svc-panel")
+
+    assert server.run("ls", "/var/lib/svc/panel").split() != []
+    assert server.run("sh", "-c", "ps -eo args= | grep -c '[s]vc panel' || true").strip() == "0"
+    assert server.run("sh", "-c", "ls /run/systemd/system | grep svc-host || true").strip() == ""
