@@ -59,6 +59,8 @@ def shaped(answer: Any) -> Any:
         return _traffic(answer)
     if "taps" in answer and "differences" in answer:
         return _node_network(answer)
+    if "qr_code" in answer and "secret" in answer:
+        return _given(answer, ("secret", "url"))
     if "effective_from" in answer and "note" in answer:
         return {name: answer[name] for name in ("note", "effective_from", "machines")}
     return answer

@@ -44,11 +44,12 @@ class SecondFactor(Model):
 
 
 class Enrolment(Model):
-    """What an authenticator is given, shown this once: `url` as a QR code or a link, or `secret` by hand. It counts
-    when a code of it was given."""
+    """What an authenticator is given, shown this once: `url` as a link, `qr_code` as a picture (a data URI of an SVG),
+    or `secret` by hand. It counts when a code of it was given."""
 
     secret: str
     url: str
+    qr_code: str
 
 
 class RecoveryCodes(Model):
@@ -237,7 +238,8 @@ async def required_of(queryable: Queryable, role: Role | None) -> bool:
 async def begin_enrolment(context: Context[IdentityServices], tx: Transaction, user_id: UUID, email: str) -> Enrolment:
     secret = await second_factor_records.enrol(tx, context.services.sealer, user_id)
     issuer = (await read_settings(tx)).service_name
-    return Enrolment(secret=totp.in_letters(secret), url=totp.otpauth_url(secret, issuer, email))
+    url = totp.otpauth_url(secret, issuer, email)
+    return Enrolment(secret=totp.in_letters(secret), url=url, qr_code=totp.qr_code(url))
 
 
 async def _proof_by(context: Context[IdentityServices], tx: Transaction, person: Person, code: str) -> Proof | None:

@@ -8,6 +8,8 @@ import secrets
 from typing import Final
 from urllib.parse import quote
 
+import segno
+
 STEP_SECONDS: Final = 30
 DIGITS: Final = 6
 _WINDOW: Final = 1
@@ -51,3 +53,9 @@ def otpauth_url(secret: bytes, issuer: str, account: str) -> str:
         f"otpauth://totp/{label}?secret={in_letters(secret)}&issuer={issuer}"
         f"&algorithm=SHA1&digits={DIGITS}&period={STEP_SECONDS}"
     )
+
+
+def qr_code(url: str) -> str:
+    """A picture of the URL for a phone to read, as the address of an SVG that a page shows."""
+    picture: str = segno.make_qr(url).svg_data_uri(scale=4, light="#fff")
+    return picture

@@ -78,3 +78,14 @@ def test_secrets_are_of_160_bits_and_never_the_same() -> None:
 
     assert len(secrets) == 100
     assert {len(secret) for secret in secrets} == {20}
+
+
+def test_the_qr_code_is_a_picture_that_a_page_shows_and_holds_no_text_of_the_secret() -> None:
+    url = totp.otpauth_url(SECRET, "Example", "ada@example.org")
+
+    picture = totp.qr_code(url)
+
+    assert picture.startswith("data:image/svg+xml")
+    assert "svg" in picture
+    assert totp.in_letters(SECRET) not in picture
+    assert picture != totp.qr_code(url + "x")

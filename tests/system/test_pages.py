@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -21,6 +22,7 @@ from svc_nodeagent.config import AgentFolder
 from svc_nodeagent.journal import Journal
 from svc_nodeagent.protocol import PROTOCOL_VERSION, Versions
 from svc_nodeagent.simulated import SimulatedHost
+from tests.support.authenticator import Authenticator
 from tests.support.browser import Browser, Page, open_browser
 from tests.support.stack import BIN, ROOT, Program, Stack, fresh_controller
 
@@ -399,6 +401,40 @@ async def test_a_customer_sees_and_changes_only_what_is_theirs() -> None:
             await page.press("Cancel")
             await page.press("Traffic")
             await row_says(page, "first", "no allowance")
+
+
+async def test_a_person_signs_in_with_a_code_besides_the_password() -> None:
+    async with controller_with_pages() as stack, open_browser() as browser:
+        page = await set_up(browser, stack)
+        await page.press(stack.email)
+        await page.press("Set up a second factor")
+        await page.fill("Your password", stack.password)
+        await page.press("Go on")
+        await page.until("!!document.querySelector('main .secret code')")
+        phone = Authenticator(await page.evaluate("document.querySelector('main .secret code').innerText"), time.time())
+        await page.until("document.querySelector('.qr').naturalWidth > 100")
+        await page.press("Type its code")
+        await page.fill("Code", phone.code())
+        await page.press("Confirm")
+        await page.until("!!document.querySelector('dialog .secret code')")
+        codes = (await page.evaluate("document.querySelector('dialog .secret code').innerText")).split()
+        await page.press("Done")
+        await page.shows("Recovery codes left")
+        await page.press("Sign out")
+        await page.fill("Email", stack.email)
+        await page.fill("Password", stack.password)
+        await page.press("Sign in")
+        await page.shows("the code that your authenticator shows")
+
+        await page.fill("Code", phone.code())
+        await page.press("Sign in")
+        await page.shows("was used before")
+        await page.fill("Code", codes[0])
+        await page.press("Sign in")
+
+        await page.shows("Latest tasks")
+        await page.press(stack.email)
+        await page.until("[...document.querySelectorAll('dd')].some((fact) => fact.innerText === '9')")
 
 
 async def test_a_page_never_runs_what_is_not_its_own() -> None:

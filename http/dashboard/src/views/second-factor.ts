@@ -18,8 +18,9 @@ const PASSWORD: Field = {
 
 /** What an authenticator is told. */
 export function authenticatorTold(enrolment: Enrolment): TemplateResult {
-  return html`<p>Open <a href=${enrolment.url}>this link</a> on the device that has your authenticator, or type the secret
-      there. It is shown this once.</p>
+  return html`<p>Have your authenticator read this, open <a href=${enrolment.url}>the link</a> on the device that it is on, or type the
+      secret. It is shown this once.</p>
+    <img class="qr" src=${enrolment.qr_code} alt="QR code of the secret below">
     ${secret(enrolment.secret)}`;
 }
 
