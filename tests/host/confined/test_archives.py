@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -210,6 +211,33 @@ def test_what_is_no_archive_or_ends_in_the_middle_is_told(tree: Tree, home: Path
 
     assert refused.value.code is Failed.INVALID
     assert os.listdir(home / ".svc-tmp") == []
+
+
+@pytest.mark.parametrize("kind", ["zip", "w", "w:gz", "w:xz"])
+def test_damage_anywhere_in_an_archive_is_refused_or_harmless(tree: Tree, home: Path, kind: str) -> None:
+    entries = (entry("a/b", os.urandom(900)), entry("c" * 150), entry("é/日本", b"text" * 200))
+    good = zipped(*entries) if kind == "zip" else tar(*entries, mode=kind)
+    random = Random(kind)
+    outcomes = set()
+
+    for number in range(120):
+        damaged = bytearray(good)
+        for _ in range(random.randint(1, 8)):
+            damaged[random.randrange(len(damaged))] = random.randrange(256)
+        if random.random() < 0.2:
+            del damaged[random.randrange(len(damaged)) :]
+        (home / "damaged").write_bytes(damaged)
+        try:
+            extract.extract(tree, Extract("damaged", f"out-{number}", False))
+            outcomes.add("unpacked")
+        except FileError as refused:
+            outcomes.add(refused.code.value)
+        assert os.listdir(home / ".svc-tmp") == []
+
+    assert "invalid" in outcomes
+    assert outcomes <= {"unpacked", "invalid", "refused"}
+    assert os.listdir(home.parent / "outside") == []
+    assert sorted(os.listdir(home.parent)) == ["home", "outside"]
 
 
 def test_a_good_archive_keeps_names_that_differ_in_case_modes_times_and_inner_links(tree: Tree, home: Path) -> None:

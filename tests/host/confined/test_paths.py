@@ -216,6 +216,32 @@ def test_deleting_removes_links_and_not_what_they_lead_to(tree: Tree, home: Path
     assert os.listdir(home / ".svc-tmp") == []
 
 
+def test_nothing_is_deleted_when_one_of_the_paths_leads_to_nothing(tree: Tree, home: Path) -> None:
+    (home / "page").write_text("kept")
+
+    with pytest.raises(FileError) as refused:
+        files.delete(tree, Delete(["page", "missing"]))
+
+    assert refused.value.code is Failed.NOT_FOUND
+    assert (home / "page").read_text() == "kept"
+
+
+def test_folders_are_removed_however_deep_they_lie_in_each_other(tree: Tree, home: Path) -> None:
+    (home / "deep").mkdir()
+    folder = os.open(home / "deep", os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+
+    files.delete(tree, Delete(["deep"]))
+
+    assert os.listdir(home) == [".svc-tmp"]
+    assert os.listdir(home / ".svc-tmp") == []
+
+
 @pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o6777])
 def test_no_mode_makes_a_program_run_as_its_owner(tree: Tree, home: Path, mode: int) -> None:
     (home / "program").write_text("x")

@@ -16,6 +16,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import BinaryIO, Final
@@ -86,25 +87,12 @@ class Budget:
             )
 
 
-def members(archive: BinaryIO) -> Iterator[Member]:
-    """The members in the order in which they stand in the archive."""
-    budget = Budget(os.fstat(archive.fileno()).st_size)
-    start = archive.read(_TAR_BLOCK)
-    archive.seek(0)
+@contextmanager
+def understood() -> Iterator[None]:
+    """What readers raise about damaged or hostile input becomes a `FileError`, wherever of it they come upon that: when
+    members are asked for, and when their contents are."""
     try:
-        if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-            yield from _zip_members(archive, budget)
-        elif start.startswith(b"\x1f\x8b"):
-            yield from _tar_members(gzip.GzipFile(fileobj=archive, mode="rb"), budget)
-        elif start.startswith(b"BZh"):
-            yield from _tar_members(bz2.BZ2File(archive), budget)
-        elif start.startswith(b"\xfd7zXZ\x00"):
-            with lzma.LZMAFile(archive) as unpacked:
-                yield from _tar_members(unpacked, budget)
-        elif start[257:262] == b"ustar":
-            yield from _tar_members(archive, budget)
-        else:
-            raise FileError(Failed.INVALID, "This is no archive: zip, tar, tar.gz, tar.bz2 and tar.xz are known.")
+        yield
     except MemoryError:
         raise FileError(Failed.REFUSED, "The archive asks for more memory than an archive needs.") from None
     except OSError as error:
@@ -113,6 +101,26 @@ def members(archive: BinaryIO) -> Iterator[Member]:
         raise FileError(Failed.INVALID, f"The archive is damaged: {error}.") from error
     except _BROKEN as error:
         raise FileError(Failed.INVALID, f"The archive is damaged, or of a kind that is not read: {error}.") from error
+
+
+def members(archive: BinaryIO) -> Iterator[Member]:
+    """The members in the order in which they stand in the archive; read them within `understood`."""
+    budget = Budget(os.fstat(archive.fileno()).st_size)
+    start = archive.read(_TAR_BLOCK)
+    archive.seek(0)
+    if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        yield from _zip_members(archive, budget)
+    elif start.startswith(b"\x1f\x8b"):
+        yield from _tar_members(gzip.GzipFile(fileobj=archive, mode="rb"), budget)
+    elif start.startswith(b"BZh"):
+        yield from _tar_members(bz2.BZ2File(archive), budget)
+    elif start.startswith(b"\xfd7zXZ\x00"):
+        with lzma.LZMAFile(archive) as unpacked:
+            yield from _tar_members(unpacked, budget)
+    elif start[257:262] == b"ustar":
+        yield from _tar_members(archive, budget)
+    else:
+        raise FileError(Failed.INVALID, "This is no archive: zip, tar, tar.gz, tar.bz2 and tar.xz are known.")
 
 
 def _zip_members(archive: BinaryIO, budget: Budget) -> Iterator[Member]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO, Final
 
 from svc_actors.host.confined import kernel
-from svc_actors.host.confined.archive_formats import MAX_TARGET, Kind, Member, members
+from svc_actors.host.confined.archive_formats import MAX_TARGET, Kind, Member, members, understood
 from svc_actors.host.confined.files import FOLDER_MODE, write_all
 from svc_actors.host.confined.protocol import TEMPORARY, Extract, Failed, FileError
 from svc_actors.host.confined.tree import MAX_NAME, MAX_PATH, Tree, held, parts, remove, told
@@ -34,7 +34,7 @@ def extract(tree: Tree, request: Extract) -> dict[str, Any]:
             os.mkdir(staged, FOLDER_MODE, dir_fd=temporary)
         try:
             with held(kernel.open_beneath(temporary, staged, _FOLDER, follow=False)) as folder:
-                with told(request.to):
+                with told(request.to), understood():
                     entries = _unpack(folder, archive)
                 with tree.changing:
                     _place(tree, temporary, staged, folder, request)

@@ -214,8 +214,11 @@ def rename(tree: Tree, request: Rename) -> dict[str, Any]:
 
 
 def delete(tree: Tree, request: Delete) -> dict[str, Any]:
-    """All of it is out of the site before any of it is removed: nobody sees half a tree."""
+    """All of it is out of the site before any of it is removed: nobody sees half a tree. One path that leads to nothing
+    ends it before anything is touched."""
     gone: list[bytes] = []
+    for path in request.paths:
+        show(tree, Stat(path))
     try:
         for path in request.paths:
             gone.append(tree.discard(path))

@@ -177,8 +177,15 @@ def set_mode(folder: int, name: bytes, mode: int) -> None:
         os.chmod(f"/proc/self/fd/{descriptor}", mode)
 
 
-def remove(folder: int, name: bytes, depth: int = 0) -> None:
-    """Remove a file, a link, or a folder with all that is in it. Links are never followed."""
+def remove(folder: int, name: bytes) -> None:
+    """Remove a file, a link, or a folder with all that is in it from `folder`. Links are never followed. However deep
+    folders lie in each other, few descriptors are held: what lies too deep is first moved up into `folder`."""
+    left = [name]
+    while left:
+        _remove(folder, left.pop(), folder, left, 0)
+
+
+def _remove(folder: int, name: bytes, top: int, left: list[bytes], depth: int) -> None:
     try:
         os.unlink(name, dir_fd=folder)
         return
@@ -187,11 +194,14 @@ def remove(folder: int, name: bytes, depth: int = 0) -> None:
     except (IsADirectoryError, PermissionError):
         if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise
-    if depth > MAX_DEPTH:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    if depth == MAX_DEPTH:
+        moved = b"deep-" + secrets.token_hex(8).encode()
+        os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=top)
+        left.append(moved)
+        return
     with held(_own_folder(folder, name)) as inner:
         for entry in os.listdir(inner):
-            remove(inner, os.fsencode(entry), depth + 1)
+            _remove(inner, os.fsencode(entry), top, left, depth + 1)
     os.rmdir(name, dir_fd=folder)
 
 
