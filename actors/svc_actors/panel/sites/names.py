@@ -1,0 +1,79 @@
+"""The names of sites: which texts are names, in the one form in which they are kept.
+
+A name is kept in the ASCII form of IDNA 2008 (RFC 5891): `bücher.example` is `xn--bcher-kva.example`. What UTS #46
+would map to something else (full-width letters, ligatures, ...) is refused rather than mapped, as two texts that look
+different must not be one name unseen; capitals alone are mapped. Letters of other scripts that look like Latin ones
+make another name, which shows as `xn--...` everywhere.
+
+What belongs to one holder is told by the public suffix list (publicsuffix.org), of which the package
+`publicsuffixlist` brings a copy: everything below `example.co.uk` is of that name, and `co.uk` is nobody's.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import idna
+from publicsuffixlist import PublicSuffixList
+
+from svc_actors.errors import ServiceError, invalid
+
+LONGEST_NAME: Final = 253
+_LOCAL: Final = frozenset({"localhost", "local", "invalid", "onion", "arpa", "alt"})
+"""Top-level names that never lead a visitor here (RFC 6761, 6762, 7686, 9476; RFC 3172)."""
+
+
+@dataclass(frozen=True)
+class SiteName:
+    name: str
+    """Lower case, in the ASCII form."""
+    registrable: str
+    """The part of it that somebody registers: one label below a public suffix."""
+
+
+def site_name(text: str) -> SiteName:
+    """The name that a caller has written. Raises `invalid`."""
+    lowered = text.strip().removesuffix(".").lower()
+    if len(text) > LONGEST_NAME or not unicodedata.is_normalized("NFC", lowered):
+        raise _refused(text)
+    try:
+        if idna.uts46_remap(lowered, std3_rules=True, transitional=False) != lowered:
+            raise _refused(text, "It is written with characters that stand for others.")
+        name = idna.encode(lowered, std3_rules=True).decode()
+    except idna.IDNAError:
+        raise _refused(text) from None
+    labels = name.split(".")
+    if len(name) > LONGEST_NAME or len(labels) < 2:
+        raise _refused(text)
+    if not (labels[-1].isalpha() or labels[-1].startswith("xn--")):
+        raise _refused(text, "What ends in a number is an address.")
+    if labels[-1] in _LOCAL:
+        raise invalid(f"Names below {labels[-1]} lead to no server of the Internet.", hint="Give another domain.")
+    registrable = _suffixes().privatesuffix(name)
+    if registrable is None:
+        raise invalid(
+            f"{name} is a public suffix: names below it belong to many.",
+            hint="Give a name below it that is yours.",
+        )
+    return SiteName(name, registrable)
+
+
+def is_below(name: str, other: str) -> bool:
+    """Whether `name` is `other` or a subdomain of it."""
+    return name == other or name.endswith(f".{other}")
+
+
+@cache
+def _suffixes() -> PublicSuffixList:
+    return PublicSuffixList()
+
+
+def _refused(text: str, why: str = "") -> ServiceError:
+    shown = text[:80].encode("ascii", "backslashreplace").decode()
+    return invalid(
+        f"{shown!r} is no domain name. {why}".strip(),
+        hint="Give a name such as shop.example.org: at least two labels of letters, digits and dashes.",
+    )

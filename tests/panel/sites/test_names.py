@@ -1,0 +1,99 @@
+"""Which texts are names of sites."""
+
+from __future__ import annotations
+
+import pytest
+
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.panel.sites.names import SiteName, is_below, site_name
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "registrable"),
+    [
+        ("example.org", "example.org", "example.org"),
+        ("Shop.Example.ORG.", "shop.example.org", "example.org"),
+        ("a.b.example.co.uk", "a.b.example.co.uk", "example.co.uk"),
+        ("tenant.github.io", "tenant.github.io", "tenant.github.io"),
+        ("bücher.example", "xn--bcher-kva.example", "xn--bcher-kva.example"),
+        ("xn--bcher-kva.example", "xn--bcher-kva.example", "xn--bcher-kva.example"),
+        ("пример.рф", "xn--e1afmkfd.xn--p1ai", "xn--e1afmkfd.xn--p1ai"),
+        ("faß.de", "xn--fa-hia.de", "xn--fa-hia.de"),
+        ("shop.test", "shop.test", "shop.test"),
+    ],
+)
+def test_a_name_is_kept_in_one_form(text: str, name: str, registrable: str) -> None:
+    assert site_name(text) == SiteName(name, registrable)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ".",
+        "example",
+        "-a.example",
+        "a-.example",
+        "a..example",
+        "a_b.example",
+        "*.example.org",
+        "a b.example",
+        "a.example\r\nX: y",
+        "a.example\0",
+        "$(id).example",
+        "'a'.example",
+        '"a".example',
+        "../a.example",
+        "a/b.example",
+        "a.example:80",
+        "user@a.example",
+        f"{'a' * 64}.example",
+        f"{'a.' * 127}example",
+        "a" * 1_000_000,
+        "1.2.3.4",
+        "127.1",
+        "0x7f.0x1",
+        "2130706433",
+        "[::1]",
+        "::1",
+        "ab--c.example",
+        "xn--a.example",
+        "ｅxample.org",
+        "ﬁ.example",
+        "bu\u0308cher.example",
+        "ex\u202eample.org",
+        "ex\u200bample.org",
+        "☃.example",
+        "א1a.example",
+        "\ud800.example",
+        "localhost",
+        "a.localhost",
+        "printer.local",
+        "a.invalid",
+        "a.onion",
+        "1.0.0.127.in-addr.arpa",
+        "co.uk",
+        "github.io",
+        "com",
+        "xn--p1ai",
+    ],
+)
+def test_what_is_no_name_is_refused(text: str) -> None:
+    with pytest.raises(ServiceError) as refused:
+        site_name(text)
+
+    assert refused.value.code is ErrorCode.INVALID
+    assert refused.value.message.isascii()
+    assert "\n" not in refused.value.message
+    assert len(refused.value.message) < 500
+
+
+def test_a_letter_that_looks_like_another_makes_a_name_that_shows_it() -> None:
+    assert site_name("pаypal.example").name == "xn--pypal-4ve.example"
+
+
+def test_below_is_by_labels() -> None:
+    assert is_below("a.example.org", "example.org")
+    assert is_below("example.org", "example.org")
+    assert not is_below("badexample.org", "example.org")
+    assert not is_below("example.org", "a.example.org")
