@@ -1,0 +1,259 @@
+"""The accounts of sites: a user and a group of this server for each, with a home of its own.
+
+    sites/s1001/          0710  s1001:www-data   the web server may pass through, other accounts may not
+        public/           0755  s1001:s1001      the document root
+        private/          0700  s1001:s1001      what visitors never get
+        tmp/              0700  s1001:s1001
+    logs/sites/s1001/     0750  root:root        outside the home, so that the site cannot change what was logged
+
+Invariants:
+- a user id is a site's number and `FIRST_UID`, and as site numbers are never given twice, nor are user ids;
+- making and removing may be repeated, and go on from wherever they were interrupted;
+- nothing here follows a link that a site could have laid: folders are opened one by one, without following any.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, TypeVarTuple, Unpack
+
+import trio
+
+from svc_actors.host.folders import HostFolders
+
+Arguments = TypeVarTuple("Arguments")
+
+FIRST_UID: Final = 200_000
+WEB_SERVER_GROUP: Final = "www-data"
+_PROGRAM_SECONDS: Final = 60.0
+_KILL_SECONDS: Final = 20.0
+_SHARED_FOLDERS: Final = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - where any account may write
+_NO_SUCH_NAME: Final = 6
+"""Exit status of userdel and groupdel."""
+
+
+class AccountError(Exception):
+    """An account could not be made or removed; the message says what this server said."""
+
+
+@dataclass(frozen=True)
+class SiteAccount:
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"s{self.number}"
+
+    @property
+    def uid(self) -> int:
+        """Also the id of its group."""
+        return FIRST_UID + self.number
+
+
+class Accounts(Protocol):
+    """Both methods raise `AccountError`, and may be repeated."""
+
+    async def make(self, account: SiteAccount, first_page: str | None) -> None:
+        """The account is there with its home and folders. `first_page` becomes public/index.html where public/ is
+        empty."""
+        ...
+
+    async def end_processes(self, account: SiteAccount) -> None:
+        """No process of the account runs."""
+        ...
+
+    async def remove(self, account: SiteAccount) -> None:
+        """Nothing is left of it on this server: no process, no file in its home and its logs, no user and no group."""
+        ...
+
+
+class SystemAccounts:
+    """Accounts of this server's /etc/passwd and /etc/group, by useradd and its like."""
+
+    def __init__(self, folders: HostFolders) -> None:
+        self._folders = folders
+        # The programs lock /etc/passwd, and fail where another of them has it.
+        self._one = trio.Lock()
+        self._threads = trio.CapacityLimiter(4)
+
+    async def make(self, account: SiteAccount, first_page: str | None) -> None:
+        async with self._one:
+            await self._run(_ensure_group, account)
+            await self._run(_ensure_user, account, self._folders.sites / account.name)
+        await self._run(_make_folders, account, self._folders, first_page)
+
+    async def end_processes(self, account: SiteAccount) -> None:
+        await self._run(_end_processes, account.uid)
+
+    async def remove(self, account: SiteAccount) -> None:
+        await self._run(_end_processes, account.uid)
+        await self._run(_remove_files, account, self._folders)
+        async with self._one:
+            await self._run(_remove_user, account)
+
+    async def _run(self, work: Callable[[Unpack[Arguments]], None], *args: *Arguments) -> None:
+        try:
+            await trio.to_thread.run_sync(work, *args, limiter=self._threads)
+        except OSError as error:
+            raise AccountError(str(error)) from error
+
+
+def _ensure_group(account: SiteAccount) -> None:
+    try:
+        found = grp.getgrnam(account.name)
+    except KeyError:
+        _program("groupadd", "--gid", str(account.uid), account.name)
+        return
+    if found.gr_gid != account.uid:
+        raise AccountError(f"the group {account.name} exists with the id {found.gr_gid}, and is not of this panel")
+
+
+def _ensure_user(account: SiteAccount, home: Path) -> None:
+    try:
+        found = pwd.getpwnam(account.name)
+    except KeyError:
+        # A system account has no ageing of passwords and no range of subordinate ids.
+        _program(
+            *("useradd", "--system", "--uid", str(account.uid), "--gid", account.name, "--no-create-home"),
+            *("--home-dir", str(home), "--shell", "/usr/sbin/nologin", "--no-log-init", account.name),
+        )
+        return
+    if found.pw_uid != account.uid:
+        raise AccountError(f"the user {account.name} exists with the id {found.pw_uid}, and is not of this panel")
+
+
+def _remove_user(account: SiteAccount) -> None:
+    """userdel takes the group along where nobody else is in it."""
+    _program("userdel", account.name, accepted=(0, _NO_SUCH_NAME))
+    _program("groupdel", account.name, accepted=(0, _NO_SUCH_NAME))
+
+
+def _program(*command: str, accepted: tuple[int, ...] = (0,)) -> None:
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PROGRAM_SECONDS,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise AccountError(f"{command[0]} did not end within {_PROGRAM_SECONDS:g} seconds") from None
+    if ended.returncode not in accepted:
+        said = (ended.stderr or ended.stdout).strip() or f"exit status {ended.returncode}"
+        raise AccountError(f"{command[0]}: {said}")
+
+
+def _make_folders(account: SiteAccount, folders: HostFolders, first_page: str | None) -> None:
+    web_server = grp.getgrnam(WEB_SERVER_GROUP).gr_gid
+    for parent in (folders.sites, folders.site_logs):
+        parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    logs = folders.site_logs / account.name
+    logs.mkdir(mode=0o750, exist_ok=True)
+    with _folder(None, folders.sites) as sites, _own(sites, account.name, 0o710, account.uid, web_server) as home:
+        for name, mode in (("private", 0o700), ("tmp", 0o700)):
+            with _own(home, name, mode, account.uid, account.uid):
+                pass
+        with _own(home, "public", 0o755, account.uid, account.uid) as public:
+            if first_page is not None and not os.listdir(public):
+                _write(public, "index.html", first_page.encode(), account.uid)
+
+
+@contextmanager
+def _folder(parent: int | None, path: str | Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _own(parent: int, name: str, mode: int, uid: int, gid: int) -> Iterator[int]:
+    """A folder of that name, made where there is none, with these rights and owners."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            raise AccountError(f"{name} is no folder") from None
+    with _folder(parent, name) as descriptor:
+        os.fchown(descriptor, uid, gid)
+        os.fchmod(descriptor, mode)
+        yield descriptor
+
+
+def _write(folder: int, name: str, content: bytes, uid: int) -> None:
+    """A new file, which gets its name when it is whole."""
+    descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fchmod(descriptor, 0o644)
+        os.fchown(descriptor, uid, uid)
+        os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=folder, follow_symlinks=True)
+
+
+def _remove_files(account: SiteAccount, folders: HostFolders) -> None:
+    """`rmtree` opens folder by folder and follows no link; by now nothing runs that could change what it reads."""
+    for folder in (folders.sites / account.name, folders.site_logs / account.name):
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.exists():
+            shutil.rmtree(folder)
+    for shared in _SHARED_FOLDERS:
+        for entry in os.scandir(shared):
+            if entry.stat(follow_symlinks=False).st_uid != account.uid:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+
+
+def _end_processes(uid: int) -> None:
+    """The kernel kills whatever a user may signal in one pass that no fork escapes, if a process of that user asks.
+    What is starting while it does is caught by the next."""
+    deadline = time.monotonic() + _KILL_SECONDS
+    while found := list(_processes_of(uid)):
+        if time.monotonic() > deadline:
+            raise AccountError(f"{len(found)} processes of the user {uid} do not end, {found[0]} among them")
+        subprocess.run(
+            ("/usr/bin/kill", "-KILL", "--", "-1"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PROGRAM_SECONDS,
+            user=uid,
+            group=uid,
+            extra_groups=(),
+            check=False,
+        )
+        time.sleep(0.01)
+
+
+def _processes_of(uid: int) -> Iterator[int]:
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and _runs_as(int(entry), uid):
+            yield int(entry)
+
+
+def _runs_as(pid: int, uid: int) -> bool:
+    """Whether any of its user ids (real, effective, saved, of the file system) is `uid`. One that has ended and waits
+    for its parent runs no more."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    return fields["State"][0] not in "ZX" and str(uid) in fields["Uid"]

@@ -1,0 +1,164 @@
+"""Reading a log that is written on and rotated: by lines, from a cursor that stays valid.
+
+A cursor is a place in one file: its inode, how many bytes of it were read, and a checksum of its beginning, so that
+another file that was given the same inode is not taken for it. A file that was rotated keeps its inode under its new
+name (`access.log.1`), so a reader goes on there and then with the files after it, and neither repeats nor skips a line.
+Where the file is gone, the reader goes on with the oldest that is left, and is told of the gap.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+LONGEST_LINE: Final = 8192
+"""Bytes of a line that are shown."""
+MOST_SCANNED: Final = 8 * 1024 * 1024
+"""Bytes looked through in one reading; the next goes on from there."""
+MOST_GIVEN: Final = 512 * 1024
+"""Bytes of lines in one reading."""
+_TAIL: Final = 1024 * 1024
+"""Where reading begins without a cursor: so many bytes before the end."""
+_MARKED: Final = 64
+_CURSOR: Final = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})")
+CURSOR_PATTERN: Final = _CURSOR.pattern
+
+
+class BadCursorError(ValueError):
+    """A text that is no cursor of a log."""
+
+
+@dataclass(frozen=True)
+class LogPart:
+    lines: list[str]
+    cursor: str | None
+    """Behind the last line that was looked at; None where there is no log yet."""
+    more: bool
+    """There is more to read now."""
+    gap: bool
+    """Lines between the cursor and these are lost: their file was removed."""
+
+
+@dataclass(frozen=True)
+class _Cursor:
+    inode: int
+    offset: int
+    mark: int
+
+    @classmethod
+    def parse(cls, text: str) -> _Cursor:
+        match = _CURSOR.fullmatch(text)
+        if match is None:
+            raise BadCursorError("this is no cursor of a log")
+        return cls(*(int(part, 16) for part in match.groups()))
+
+    def __str__(self) -> str:
+        return f"{self.inode:x}-{self.offset:x}-{self.mark:08x}"
+
+
+def read_log(log: Path, *, after: str | None, text: str | None, most: int) -> LogPart:
+    """At most `most` lines of the log that contain `text` as it stands: those behind the cursor `after`, or the last.
+
+    Blocks. Raises `BadCursorError`.
+    """
+    cursor = _Cursor.parse(after) if after is not None else None
+    files = [path.open("rb") for path in _generations(log)]
+    try:
+        if not files:
+            return LogPart([], after, more=False, gap=False)
+        if cursor is None:
+            return _tail(files[-1], text, most)
+        index = next((i for i, file in enumerate(files) if _is_of(file, cursor)), None)
+        if index is not None:
+            files[index].seek(cursor.offset)
+        return _forward(files[index or 0 :], text, most, gap=index is None)
+    finally:
+        for file in files:
+            file.close()
+
+
+def _generations(log: Path) -> list[Path]:
+    """The files of a log that are not compressed, the oldest first: `access.log.2`, `access.log.1`, `access.log`."""
+    rotated = [path for path in log.parent.glob(f"{log.name}.*") if path.suffix[1:].isdigit()]
+    rotated.sort(key=lambda path: int(path.suffix[1:]), reverse=True)
+    return [*rotated, *([log] if log.exists() else [])]
+
+
+def _is_of(file: BinaryIO, cursor: _Cursor) -> bool:
+    found = os.fstat(file.fileno())
+    return found.st_ino == cursor.inode and found.st_size >= cursor.offset and _mark(file, cursor.offset) == cursor.mark
+
+
+def _mark(file: BinaryIO, offset: int) -> int:
+    """What tells a file from another by its beginning, which never changes: as much of it as had been read."""
+    return zlib.crc32(os.pread(file.fileno(), min(offset, _MARKED), 0))
+
+
+def _place(file: BinaryIO, offset: int) -> str:
+    return str(_Cursor(os.fstat(file.fileno()).st_ino, offset, _mark(file, offset)))
+
+
+def _tail(file: BinaryIO, text: str | None, most: int) -> LogPart:
+    size = os.fstat(file.fileno()).st_size
+    start = max(0, size - _TAIL)
+    file.seek(start)
+    if start:
+        file.readline()
+    lines, offset = list[str](), file.tell()
+    for line, end in _lines(file, size):
+        offset = end
+        if _wanted(line, text):
+            lines.append(_shown(line))
+    kept, weight = list[str](), 0
+    for shown in reversed(lines[-most:]):
+        weight += len(shown.encode())
+        if weight > MOST_GIVEN:
+            break
+        kept.append(shown)
+    return LogPart(kept[::-1], _place(file, offset), more=False, gap=False)
+
+
+def _forward(files: Sequence[BinaryIO], text: str | None, most: int, *, gap: bool) -> LogPart:
+    lines, scanned, given = list[str](), 0, 0
+    for number, file in enumerate(files):
+        size = os.fstat(file.fileno()).st_size
+        offset = file.tell()
+        for line, end in _lines(file, size):
+            if len(lines) == most or scanned >= MOST_SCANNED or given >= MOST_GIVEN:
+                return LogPart(lines, _place(file, offset), more=True, gap=gap)
+            scanned += len(line)
+            offset = end
+            if _wanted(line, text):
+                lines.append(_shown(line))
+                given += len(lines[-1].encode())
+        if number == len(files) - 1:
+            return LogPart(lines, _place(file, offset), more=False, gap=gap)
+    raise AssertionError("a log has at least one file")
+
+
+def _lines(file: BinaryIO, size: int) -> Iterator[tuple[bytes, int]]:
+    """Whole lines up to `size`, with where they end. One that is still being written is left for the next reading; of
+    one without an end the beginning stands for it."""
+    while file.tell() < size:
+        line = file.readline(LONGEST_LINE)
+        if not line.endswith(b"\n"):
+            if len(line) < LONGEST_LINE:
+                return
+            while (rest := file.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
+                pass
+            if not rest:
+                return
+        yield line, file.tell()
+
+
+def _wanted(line: bytes, text: str | None) -> bool:
+    return text is None or text.encode() in line
+
+
+def _shown(line: bytes) -> str:
+    return line.rstrip(b"\r\n").decode(errors="replace")
