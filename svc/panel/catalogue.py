@@ -16,7 +16,21 @@ from svc.identity import (
     tokens,
     users,
 )
-from svc.panel import accounts, audit, dns, files, jobs, settings, sites, status, uploads, webhooks
+from svc.panel import (
+    accounts,
+    audit,
+    dns,
+    domains,
+    files,
+    jobs,
+    redirects,
+    settings,
+    site_logs,
+    sites,
+    status,
+    uploads,
+    webhooks,
+)
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc.registry.registry import Registry
@@ -36,6 +50,9 @@ AREAS = (
     mail,
     audit,
     sites,
+    domains,
+    redirects,
+    site_logs,
     jobs,
     status,
     files,

@@ -1,22 +1,92 @@
-"""Sites: a list, one of them, and what changes them."""
+"""Sites: created, changed, suspended and deleted."""
 
 from __future__ import annotations
 
-from svc.panel.access import SiteRequest, visible_sites
+from ipaddress import IPv4Address, IPv6Address
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.identity.fields import Email
+from svc.panel.access import SiteChange, SiteRequest, site_of, visible_sites
+from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
-from svc.panel.site_models import SELECT_SITES, Site, shown_site, site_model
+from svc.panel.site_fields import Domain, ProxyTarget, SuspensionReason
+from svc.panel.site_models import (
+    SELECT_SITES,
+    CpuPercent,
+    DiskMib,
+    MemoryMib,
+    Processes,
+    Site,
+    shown_site,
+    site_model,
+)
 from svc.registry.declare import Operations
-from svc.registry.operation import Context, Route
+from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access
+from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
-from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.errors import forbidden, invalid, not_found, wrong_field
+from svc_actors.panel.sites.claims import MOST_NAMES, hand_over
+from svc_actors.panel.sites.creation import NewSite, create_site
+from svc_actors.panel.sites.deletion import delete_site
+from svc_actors.panel.sites.names import SiteName, is_below, site_name
+from svc_actors.panel.sites.proxying import proxy_addresses
+from svc_actors.panel.sites.records import SiteRow, change_record, lock_site
+from svc_actors.panel.sites.serving import require_served
+from svc_actors.panel.sites.site import Change, Changed
+from svc_actors.panel.sites.site import Site as SiteActor
+from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
+from svc_actors.store import Transaction
 
 operations = Operations[Panel]()
 
 
 class SiteListRequest(PageRequest):
     status: SiteStatus | None = None
+
+
+class SiteCreateRequest(Request):
+    """`owner_email`: whose it is, by default the caller's; only administrators may name somebody else. `admin_email` is
+    who administers what is installed in it; where an administrator names no owner, the site is that person's."""
+
+    domain: Domain
+    type: SiteType
+    owner_email: Email | None = None
+    admin_email: Email | None = None
+    aliases: Annotated[list[Domain], Field(default_factory=list, max_length=MOST_NAMES - 1)]
+    proxy_target: ProxyTarget | None = None
+
+
+class SiteUpdateRequest(SiteChange):
+    """What is left out stays. `owner_email` and the limits are administrators' to change; a limit that is null is
+    none."""
+
+    owner_email: Email | None = None
+    force_https: bool | None = None
+    proxy_target: ProxyTarget | None = None
+    cpu_percent: CpuPercent | None = None
+    memory_mib: MemoryMib | None = None
+    processes: Processes | None = None
+    disk_mib: DiskMib | None = None
+
+
+class SiteSuspendRequest(SiteChange):
+    """`suspended` false puts the site back."""
+
+    suspended: bool = True
+    reason: SuspensionReason | None = None
+
+
+class SiteDeleteRequest(SiteChange):
+    """`confirm` repeats the site's domain."""
+
+    confirm: Domain
+
+
+_LIMITS = frozenset({"cpu_percent", "memory_mib", "processes", "disk_mib"})
 
 
 @operations.declare(
@@ -48,3 +118,151 @@ async def list_sites(context: Context[Panel], request: SiteListRequest) -> Page[
 @operations.declare("site.get", "One site", Route.get("/sites/{id}"), access=Access.SIGNED_IN, scope=Scope.READ)
 async def get_site(context: Context[Panel], request: SiteRequest) -> Site:
     return await shown_site(context.services.database, context.principal, request.id)
+
+
+@operations.declare(
+    "site.create",
+    "Create a site that visitors can open",
+    Route.post("/sites", status=201),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    positional=("domain",),
+)
+async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
+    services, principal = context.services, context.principal
+    require_served(request.type)
+    domain, *aliases = [usable_name(context, text) for text in (request.domain, *request.aliases)]
+    addresses = await _proxied(principal, request)
+
+    async def work(tx: Transaction) -> SiteRow:
+        owner_id = await _owner(tx, principal, request)
+        new = NewSite(owner_id, domain, aliases, request.type, request.proxy_target, addresses)
+        return await create_site(tx, context.caller, new)
+
+    site = await services.database.transact(work)
+    await services.actors.ref(SiteActor, str(site.id)).ask(SiteActor.build)
+    return await shown_site(services.database, principal, site.id)
+
+
+@operations.declare(
+    "site.update",
+    "Change a site's limits, owner, target or HTTPS",
+    Route.patch("/sites/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def update(context: Context[Panel], request: SiteUpdateRequest) -> Site:
+    principal, database = context.principal, context.services.database
+    site = await site_of(database, principal, request.id)
+    values = _given(request)
+    if not principal.sees_everything and (_LIMITS & values.keys() or request.owner_email is not None):
+        raise forbidden("Limits and owner of a site are changed by administrators.")
+    if request.proxy_target is not None:
+        if site.type is not SiteType.PROXY:
+            raise wrong_field("proxy_target", f"this site is of the type {site.type.value}")
+        values["proxy_addresses"] = await proxy_addresses(request.proxy_target, anywhere=principal.sees_everything)
+
+    async def change(tx: Transaction, locked: SiteRow) -> Changed:
+        if request.owner_email is not None:
+            values["owner_id"] = await person_of(tx, request.owner_email)
+            await hand_over(tx, locked, values["owner_id"])
+        await change_record(tx, locked, values)
+        return Changed(locked.target, {"changed": sorted(request.model_fields_set - {"id", "site_id"})})
+
+    await ask_change(context, site.id, change)
+    return await shown_site(database, principal, site.id)
+
+
+@operations.declare(
+    "site.suspend",
+    "Show visitors a page that says the site is suspended, or the site again",
+    Route.post("/sites/{id}/suspend"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def suspend(context: Context[Panel], request: SiteSuspendRequest) -> Site:
+    principal, database = context.principal, context.services.database
+    site = await site_of(database, principal, request.id)
+    by = SuspendedBy.ADMINISTRATOR if principal.sees_everything else SuspendedBy.OWNER
+    actor = context.services.actors.ref(SiteActor, str(site.id))
+    if request.suspended:
+        if request.reason is None:
+            raise wrong_field("reason", "a suspension has a reason")
+        await actor.ask(SiteActor.suspend, context.caller, by, request.reason)
+    else:
+        await actor.ask(SiteActor.unsuspend, context.caller, by)
+    return await shown_site(database, principal, site.id)
+
+
+@operations.declare(
+    "site.delete",
+    "Delete a site with all its files",
+    Route.delete("/sites/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def delete(context: Context[Panel], request: SiteDeleteRequest) -> JobModel:
+    site = await site_of(context.services.database, context.principal, request.id)
+
+    async def work(tx: Transaction) -> JobModel:
+        locked = await lock_site(tx, site.id)
+        if site_name(request.confirm).name != locked.domain:
+            raise invalid(
+                f"confirm does not repeat the domain of the site, {locked.domain}; nothing was deleted.",
+                hint=f"Send confirm: {locked.domain}",
+            )
+        return await job_answer(tx, await delete_site(tx, context.caller, locked))
+
+    return await context.services.database.transact(work)
+
+
+def usable_name(context: Context[Panel], text: str) -> SiteName:
+    """The name, if it may be a site's of the caller. Raises `invalid` or `forbidden`.
+
+    A site below the panel's own name could set cookies that browsers send to the panel, and so could one beside it:
+    these are for administrators."""
+    name, panel = site_name(text), context.services.config.public_host
+    if is_below(name.name, panel):
+        raise invalid(f"{name.name} is the panel's own name, or below it.", hint="Give another domain.")
+    if not context.principal.sees_everything and is_below(panel, name.registrable):
+        raise forbidden(f"Names of {name.registrable} are the provider's.", hint="Give a domain of your own.")
+    return name
+
+
+async def ask_change(context: Context[Panel], site_id: UUID, change: Change) -> None:
+    await context.services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.change, context.caller, change)
+
+
+async def person_of(tx: Transaction, email: str) -> UUID:
+    person: UUID | None = await tx.fetchval("SELECT id FROM users WHERE email = $1", email)
+    if person is None:
+        raise not_found(f"There is nobody with the address {email}.", hint="Create the person first.")
+    return person
+
+
+async def _owner(tx: Transaction, principal: Principal, request: SiteCreateRequest) -> UUID:
+    if principal.sees_everything:
+        email = request.owner_email or request.admin_email
+        if email is not None:
+            return await person_of(tx, email)
+        if principal.user_id is None:
+            raise wrong_field("owner_email", "whose the site is has to be said")
+    elif request.owner_email not in (None, principal.email):
+        raise forbidden("Only administrators create sites for others.")
+    assert principal.user_id is not None
+    return principal.user_id
+
+
+async def _proxied(principal: Principal, request: SiteCreateRequest) -> list[IPv4Address | IPv6Address]:
+    if (request.type is SiteType.PROXY) is (request.proxy_target is None):
+        problem = "a site of the type proxy needs one" if request.type is SiteType.PROXY else "only a proxy has one"
+        raise wrong_field("proxy_target", problem)
+    if request.proxy_target is None:
+        return []
+    return await proxy_addresses(request.proxy_target, anywhere=principal.sees_everything)
+
+
+def _given(request: SiteUpdateRequest) -> dict[str, Any]:
+    """The columns that the request changes, with their values. Only limits can be null."""
+    given = {name: getattr(request, name) for name in request.model_fields_set - {"id", "site_id", "owner_email"}}
+    return {name: value for name, value in given.items() if value is not None or name in _LIMITS}

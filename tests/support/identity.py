@@ -107,8 +107,8 @@ class Client:
     async def patch(self, path: str, body: Any) -> httpx.Response:
         return await self.call("PATCH", path, body)
 
-    async def delete(self, path: str) -> httpx.Response:
-        return await self.call("DELETE", path)
+    async def delete(self, path: str, body: Any = None) -> httpx.Response:
+        return await self.call("DELETE", path, body)
 
     @property
     def cookie(self) -> str | None:

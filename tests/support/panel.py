@@ -29,6 +29,8 @@ from svc_actors.store import Database
 from svc_http.app import App, create_app
 from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.identity import PASSWORD, CheapPasswords, Client
+from tests.support.panel_sites import RecordedAccounts
+from tests.support.served import RecordedServing
 
 ORIGIN = "https://panel.test:7443"
 
@@ -59,7 +61,13 @@ DNS_SETTINGS = DnsSettings(addresses=(ip_address("203.0.113.80"),))
 
 def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
     """A server that does whatever it is told, and remembers it."""
-    return Host(RecordedLauncher(), name_server or RecordedNameServer(), RecordedDelegations())
+    return Host(
+        launcher=RecordedLauncher(),
+        name_server=name_server or RecordedNameServer(),
+        delegations=RecordedDelegations(),
+        web=RecordedServing(),
+        accounts=RecordedAccounts(),
+    )
 
 
 @dataclass

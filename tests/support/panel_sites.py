@@ -1,9 +1,12 @@
-"""Sites straight into the database, for tests of what belongs to a site."""
+"""Sites in tests: their rows straight into the database, and accounts that a test plays."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from uuid import UUID
 
+from svc_actors.host.accounts import SiteAccount
 from svc_actors.store import Database
 
 
@@ -19,8 +22,10 @@ async def site_row(
     """A site that nothing was made for on any server."""
     async with database.transaction() as tx:
         site_id: UUID = await tx.fetchval(
-            """INSERT INTO sites (owner_id, domain, type, status, proxy_target)
-               VALUES ($1, $2, $3, $4, CASE WHEN $3 = 'proxy' THEN 'http://192.0.2.9' END) RETURNING id""",
+            """INSERT INTO sites (owner_id, domain, type, status, proxy_target, proxy_addresses, served)
+               VALUES ($1, $2, $3, $4, CASE WHEN $3 = 'proxy' THEN 'http://192.0.2.9' END,
+                       CASE WHEN $3 = 'proxy' THEN ARRAY['192.0.2.9'::inet] ELSE '{}' END, 1)
+               RETURNING id""",
             owner_id,
             domain,
             type,
@@ -33,3 +38,29 @@ async def site_row(
             registrable or domain,
         )
     return site_id
+
+
+async def nothing() -> None:
+    """What happens before a step that nobody interferes with."""
+
+
+@dataclass
+class RecordedAccounts:
+    """Accounts that exist because it says so, with the pages that were put into them. `before` is called before each
+    step with its name: a test lets it fail, or stops there."""
+
+    pages: dict[str, str | None] = field(default_factory=dict)
+    ended: list[str] = field(default_factory=list)
+    before: Callable[[str], Awaitable[None]] = field(default=lambda step: nothing())
+
+    async def make(self, account: SiteAccount, first_page: str | None) -> None:
+        await self.before("make")
+        self.pages.setdefault(account.name, first_page)
+
+    async def end_processes(self, account: SiteAccount) -> None:
+        await self.before("end_processes")
+        self.ended.append(account.name)
+
+    async def remove(self, account: SiteAccount) -> None:
+        await self.before("remove")
+        self.pages.pop(account.name, None)

@@ -17,11 +17,13 @@ from svc.identity.settings import read_settings
 from svc.panel.config import PanelConfig
 from svc.panel.downloads import Downloads
 from svc.panel.services import Panel
+from svc_actors.host.accounts import Accounts
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.delegation import Delegations, RememberedDelegations
 from svc_actors.host.knot import NameServer
 from svc_actors.host.launcher import Launcher
 from svc_actors.host.launcher_keeper import KeeperLauncher
+from svc_actors.host.nginx import WebServing
 from svc_actors.mail import Outbox
 from svc_actors.outbound import Outbound, Resolve, resolve
 from svc_actors.panel.dns.watch import ROUND_SECONDS, ZoneWatch
@@ -29,6 +31,12 @@ from svc_actors.panel.dns.zone import DnsZone, Naming
 from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork, Uploads
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
+from svc_actors.panel.sites import deletion
+from svc_actors.panel.sites.deletion import SiteDeletion
+from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
+from svc_actors.panel.sites.serving import all_servers
+from svc_actors.panel.sites.site import Site
+from svc_actors.panel.web_server import WebServer
 from svc_actors.panel.webhooks.dispatch import install_webhooks, run_webhooks
 from svc_actors.panel.webhooks.endpoint import Clock, Delivering, utc_now
 from svc_actors.panel.webhooks.receivers import Receivers
@@ -50,6 +58,8 @@ class Host:
     launcher: Launcher
     name_server: NameServer
     delegations: Delegations
+    web: WebServing
+    accounts: Accounts
     resolve: Resolve = resolve
     clock: Clock = utc_now
 
@@ -87,7 +97,12 @@ async def open_services(
         nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
         if isinstance(host.launcher, KeeperLauncher):
             nursery.start_soon(keep_running, "keeper of programs", host.launcher.watch, loop_alerts.notice)
+        web_server = WebServer(database, host.web, lambda: all_servers(database, config.folders))
+        nursery.start_soon(keep_running, "web server", web_server.run, loop_alerts.notice)
+        actors.register(Site, lambda key: Site(database, host.accounts, web_server, config.folders))
         jobs = Jobs(database, actors, alert=loop_alerts.notice)
+        removal = SiteDeletion(database, host.accounts, web_server)
+        jobs.handle(deletion.KIND, removal, irrevocable=deletion.IRREVOCABLE)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
         for kind in (EXTRACT, COMPRESS):
@@ -105,6 +120,10 @@ async def open_services(
         nursery.start_soon(run_webhooks, actors, delivering, loop_alerts.notice)
         compare = partial(keep_repeating, first_after=0)
         nursery.start_soon(compare, "zones", ROUND_SECONDS, zones.round, loop_alerts.notice)
+        resume = partial(keep_repeating, first_after=0)
+        nursery.start_soon(
+            resume, "sites to resume", RESUME_SECONDS, partial(resume_sites, database, actors), loop_alerts.notice
+        )
         try:
             yield Panel(
                 config=config,

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from svc.cli.panel.compose import Host
 from svc.panel.config import PanelConfig
+from svc_actors.host.accounts import SystemAccounts
 from svc_actors.host.delegation import ParentServers
 from svc_actors.host.knot import KnotServer
 from svc_actors.host.launchers import launcher_of
+from svc_actors.host.nginx import Generations, Ports
 
 
 def this_server(config: PanelConfig) -> Host:
     """What drives it. Nothing is started yet."""
     launcher = launcher_of(config.folders)
+    ports = Ports(config.sites_http_port, config.sites_https_port, ipv6=Path("/proc/net/if_inet6").exists())
     return Host(
         launcher=launcher,
         name_server=KnotServer(config.folders.knot, config.dns.knot, launcher),
         delegations=ParentServers(),
+        web=Generations(config.folders, launcher, ports),
+        accounts=SystemAccounts(config.folders),
     )

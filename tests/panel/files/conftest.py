@@ -13,8 +13,8 @@ from uuid import UUID
 import httpx
 import pytest
 
+from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.confined_client import SiteFolder
-from svc_actors.panel.files import folders
 from svc_actors.store import Database
 from tests.support.identity import Client
 from tests.support.panel import PanelHarness, open_panel
@@ -22,7 +22,7 @@ from tests.support.site_files import site_folder
 
 
 class Program(Client):
-    """A program with a token, which also puts and deletes, and asks with a query."""
+    """A program with a token, which also puts, and asks with a query."""
 
     @classmethod
     def of(cls, client: Client) -> Program:
@@ -33,9 +33,6 @@ class Program(Client):
 
     async def put(self, path: str, body: Any) -> httpx.Response:
         return await self.call("PUT", path, body)
-
-    async def delete(self, path: str) -> httpx.Response:
-        return await self.call("DELETE", path, {})
 
 
 @dataclass
@@ -59,7 +56,7 @@ class Files:
 @pytest.fixture
 async def world(panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Files]:
     if os.geteuid() != 0:  # Who cannot make accounts has the sites' files as themselves.
-        monkeypatch.setattr(folders, "account_of", lambda number: (os.geteuid(), os.getegid()))
+        monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
     async with open_panel(panel_database, tmp_path) as panel:
         ada = await panel.person("ada@example.com")
         bob = await panel.person("bob@example.com")

@@ -165,9 +165,9 @@ async def test_a_running_job_is_cancelled_with_its_step(panel_database: Database
 async def test_what_cannot_be_taken_back_goes_on(panel_database: Database, tmp_path: Path) -> None:
     held = Held()
     async with open_panel(panel_database, tmp_path) as panel:
-        panel.services.jobs.handle("site.delete", Steps(hold=held.hold), irrevocable="A deletion cannot be taken back.")
+        panel.services.jobs.handle("test.delete", Steps(hold=held.hold), irrevocable="A deletion cannot be taken back.")
         root = await panel.administrator()
-        job_id = await queue(panel_database, "site.delete", "hold")
+        job_id = await queue(panel_database, "test.delete", "hold")
         await held.until(lambda: held.begun == [job_id])
 
         refused = await root.post(f"/jobs/{job_id}/cancel")

@@ -8,16 +8,9 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteStatus
 
-FIRST_UID = 200_000
-
 
 def site_folder(folders: HostFolders, site: SiteRow) -> SiteFolder:
     """Raises conflict while the site has no files: it is being made, or removed."""
     if site.status in (SiteStatus.CREATING, SiteStatus.DELETING):
         raise conflict(f"The site is {site.status.value}; its files are not touched meanwhile.")
-    return SiteFolder(folders.sites / site.account, *account_of(site.number))
-
-
-def account_of(number: int) -> tuple[int, int]:
-    """The user and the group of a site's account."""
-    return FIRST_UID + number, FIRST_UID + number
+    return SiteFolder(folders.sites / site.account.name, site.account.uid, site.account.uid)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 from uuid import UUID
 
 from svc_actors.errors import not_found
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
-from svc_actors.store import Queryable, Record, Target, Transaction
+from svc_actors.store import NewEvent, Queryable, Record, Target, Transaction
+from svc_actors.store import append as append_event
 
 SITE_COLUMNS: Final = """sites.id, sites.number, sites.owner_id, sites.domain, sites.type, sites.status, sites.reason,
-    sites.suspended_by, sites.proxy_target, sites.force_https"""
+    sites.suspended_by, sites.proxy_target, sites.proxy_addresses, sites.force_https, sites.wanted, sites.served"""
 
 
 @dataclass(frozen=True)
@@ -25,12 +30,16 @@ class SiteRow:
     reason: str | None
     suspended_by: SuspendedBy | None
     proxy_target: str | None
+    proxy_addresses: tuple[IPv4Address | IPv6Address, ...]
     force_https: bool
+    wanted: int
+    served: int
+    """The `wanted` that the web server took last."""
 
     @property
-    def account(self) -> str:
+    def account(self) -> SiteAccount:
         """The site's user and group on this server."""
-        return f"s{self.number}"
+        return SiteAccount(self.number)
 
     @property
     def target(self) -> Target:
@@ -50,7 +59,10 @@ def as_site(row: Record) -> SiteRow:
         reason=row["reason"],
         suspended_by=SuspendedBy(row["suspended_by"]) if row["suspended_by"] else None,
         proxy_target=row["proxy_target"],
+        proxy_addresses=tuple(ip_address(str(address)) for address in row["proxy_addresses"]),
         force_https=row["force_https"],
+        wanted=row["wanted"],
+        served=row["served"],
     )
 
 
@@ -65,3 +77,66 @@ async def lock_site(tx: Transaction, site_id: UUID) -> SiteRow:
     if row is None:
         raise not_found("There is no such site.")
     return as_site(row)
+
+
+async def write_status(
+    tx: Transaction, site: SiteRow, status: SiteStatus, reason: str | None, suspended_by: SuspendedBy | None = None
+) -> None:
+    """What visitors get changes with it, so the web server is to be told."""
+    await tx.execute(
+        "UPDATE sites SET status = $2, reason = $3, suspended_by = $4, wanted = wanted + 1 WHERE id = $1",
+        site.id,
+        status.value,
+        reason,
+        suspended_by.value if suspended_by else None,
+    )
+    await announce(tx, site, status.value, reason)
+
+
+_CHANGEABLE: Final = frozenset(
+    {
+        *("owner_id", "force_https", "proxy_target", "proxy_addresses"),
+        *("cpu_percent", "memory_mib", "processes", "disk_mib"),
+    }
+)
+
+
+async def change_record(tx: Transaction, site: SiteRow, values: Mapping[str, object]) -> None:
+    """Set columns of a site that may change."""
+    assert values.keys() <= _CHANGEABLE
+    for column, value in values.items():
+        await tx.execute(f"UPDATE sites SET {column} = $2 WHERE id = $1", site.id, value)
+
+
+async def write_changed(tx: Transaction, site: SiteRow) -> None:
+    """Something that the web server has to be told has changed."""
+    await tx.execute("UPDATE sites SET wanted = wanted + 1 WHERE id = $1", site.id)
+    await announce(tx, site, site.status.value, site.reason)
+
+
+async def write_served(database: Queryable, site: SiteRow) -> None:
+    """The web server has taken what `site` wanted when it was read."""
+    await database.execute("UPDATE sites SET served = $2 WHERE id = $1 AND served < $2", site.id, site.wanted)
+
+
+async def write_up_to_date(tx: Transaction, site_id: UUID) -> None:
+    """The web server serves what the record wants as of this transaction."""
+    await tx.execute("UPDATE sites SET served = wanted WHERE id = $1", site_id)
+
+
+async def remove_record(tx: Transaction, site: SiteRow) -> None:
+    """Its names and redirects go with it."""
+    await tx.execute("DELETE FROM sites WHERE id = $1", site.id)
+    await announce(tx, site, "deleted", None)
+
+
+async def announce(tx: Transaction, site: SiteRow, status: str, reason: str | None) -> None:
+    await append_event(
+        tx,
+        NewEvent(
+            kind=PanelEvent.SITE,
+            subject=str(site.id),
+            project_id=site.owner_id,
+            payload={"id": str(site.id), "domain": site.domain, "status": status, "reason": reason},
+        ),
+    )

@@ -4,10 +4,10 @@ Theory of operation. A site has one status in the record. Two kinds of event mov
 
 1. *Orders*: what a caller wants. An order is taken only where the table has a move for it.
 2. *Ends*: how the work on the server ended that an order began. `creating` and `deleting` are the statuses of work that
-   is under way; a core that starts resumes the creations, whose steps may all be repeated, and the deletions.
+   is under way; a core that starts goes on with both, as all of their steps may be repeated.
 
-A suspension moves at once: the record says what visitors shall see, and the web server is told after it. When the web
-server refuses, the record goes back by the opposite order.
+A suspension moves at once: the record says what visitors shall see, and the web server is told after it, again and
+again until it has taken it.
 
 `failed` means that the creation or the deletion stopped half-way, always with `reason`. Creating it again goes on where
 it stopped; deleting it removes what is there.

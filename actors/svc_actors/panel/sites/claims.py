@@ -1,0 +1,124 @@
+"""Names are claimed for sites: one name leads to one site, and all names of one registrable domain are one customer's.
+
+If `example.org` is one customer's, another could take `login.example.org`, get a certificate for it, and set cookies
+that browsers send to the first one's sites; and they would share a zone.
+
+Invariant: whoever claims or moves names below a registrable domain holds its lock, so that two who claim at once see
+each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+from uuid import UUID
+
+from svc_actors.errors import conflict, not_found
+from svc_actors.panel.sites.names import SiteName
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.store import Transaction
+
+MOST_NAMES: Final = 100
+"""Of one site."""
+
+
+async def claim(
+    tx: Transaction, site_id: UUID, owner_id: UUID, names: Sequence[SiteName], *, redirect_to_primary: bool = False
+) -> list[UUID]:
+    """Add names to a site; their ids. Raises `conflict`, and nothing was claimed."""
+    await _lock(tx, (name.registrable for name in names))
+    await _require_free(tx, [name.name for name in names])
+    await _require_own(tx, owner_id, names)
+    held = await tx.fetchval("SELECT count(*) FROM site_domains WHERE site_id = $1", site_id)
+    if held + len(names) > MOST_NAMES:
+        raise conflict(f"A site has at most {MOST_NAMES} names; this one has {held}.")
+    ids: list[UUID] = [
+        await tx.fetchval(
+            """INSERT INTO site_domains (site_id, name, registrable, redirect_to_primary)
+               VALUES ($1, $2, $3, $4) RETURNING id""",
+            site_id,
+            name.name,
+            name.registrable,
+            redirect_to_primary,
+        )
+        for name in names
+    ]
+    return ids
+
+
+async def hand_over(tx: Transaction, site: SiteRow, owner_id: UUID) -> None:
+    """The names of a site become another person's. Raises `conflict` where a further name of the same domain is not."""
+    rows = await tx.fetch("SELECT name, registrable FROM site_domains WHERE site_id = $1", site.id)
+    names = [SiteName(row["name"], row["registrable"]) for row in rows]
+    await _lock(tx, (name.registrable for name in names))
+    await _require_own(tx, owner_id, names, but=site.id)
+
+
+async def set_domain(
+    tx: Transaction, site: SiteRow, domain_id: UUID, *, primary: bool, redirect_to_primary: bool | None
+) -> str:
+    """Change what a name of the site is for; the name. The primary is never redirected."""
+    name = await _name_of(tx, site, domain_id)
+    if primary:
+        await tx.execute("UPDATE sites SET domain = $2 WHERE id = $1", site.id, name)
+        await tx.execute("UPDATE site_domains SET redirect_to_primary = false WHERE id = $1", domain_id)
+    elif redirect_to_primary is not None:
+        if redirect_to_primary and name == site.domain:
+            raise conflict(f"{name} is the primary, where redirected names lead to.")
+        await tx.execute(
+            "UPDATE site_domains SET redirect_to_primary = $2 WHERE id = $1", domain_id, redirect_to_primary
+        )
+    return name
+
+
+async def release(tx: Transaction, site: SiteRow, domain_id: UUID) -> str:
+    """Take a name from the site; the name. Raises `conflict` for its primary."""
+    name = await _name_of(tx, site, domain_id)
+    if name == site.domain:
+        raise conflict(
+            f"{name} is the primary of its site; nothing was changed.", hint="Make another name the primary first."
+        )
+    await tx.execute("DELETE FROM site_domains WHERE id = $1", domain_id)
+    return name
+
+
+async def _name_of(tx: Transaction, site: SiteRow, domain_id: UUID) -> str:
+    name: str | None = await tx.fetchval(
+        "SELECT name FROM site_domains WHERE id = $1 AND site_id = $2 FOR NO KEY UPDATE", domain_id, site.id
+    )
+    if name is None:
+        raise not_found("There is no such domain.")
+    return name
+
+
+async def _lock(tx: Transaction, registrables: Iterable[str]) -> None:
+    """In one order, so that no two wait for each other."""
+    for registrable in sorted(set(registrables)):
+        await tx.execute("SELECT pg_advisory_xact_lock(hashtextextended('site name ' || $1, 0))", registrable)
+
+
+async def _require_free(tx: Transaction, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise conflict("A name is given twice; nothing was changed.")
+    taken = await tx.fetchval("SELECT name FROM site_domains WHERE name = ANY($1) ORDER BY name LIMIT 1", list(names))
+    if taken is not None:
+        raise conflict(f"{taken} is a name of a site of this server already; nothing was changed.")
+
+
+async def _require_own(tx: Transaction, owner_id: UUID, names: Sequence[SiteName], *, but: UUID | None = None) -> None:
+    """No other person has a name of the same registrable domain."""
+    found = await tx.fetchval(
+        """
+        SELECT held.registrable FROM site_domains AS held JOIN sites ON sites.id = held.site_id
+        WHERE held.registrable = ANY($2) AND sites.owner_id <> $1 AND sites.id IS DISTINCT FROM $3
+        ORDER BY held.registrable LIMIT 1
+        """,
+        owner_id,
+        sorted({name.registrable for name in names}),
+        but,
+    )
+    if found is not None:
+        raise conflict(
+            f"Another customer has a name of {found}; nothing was changed.",
+            hint="All names of one domain belong to one customer.",
+        )

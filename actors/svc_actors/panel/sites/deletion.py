@@ -1,0 +1,109 @@
+"""The deletion of a site: a job that leaves nothing of it on the server.
+
+Every step may be done again, and removes what is there; so a deletion that a restart has interrupted goes on as a new
+job. What another area keeps for a site is removed by a step of its own: `STEPS` is the one list of them, in their
+order. The record is removed last: as long as anything of the site is left, the site can be seen and deleted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+from uuid import UUID
+
+from svc_actors.errors import ServiceError, conflict, unavailable
+from svc_actors.host.accounts import AccountError, Accounts
+from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue
+from svc_actors.panel.sites.records import SiteRow, lock_site, read_site, remove_record, write_status
+from svc_actors.panel.sites.serving import ServedBy
+from svc_actors.panel.sites.states import IllegalSiteMove, SiteEnd, SiteOrder, SiteStatus, move
+from svc_actors.store import Caller, Database, Transaction, audit
+
+KIND: Final = "site.delete"
+STEPS: Final = ("stop_serving", "end_processes", "remove_account", "remove_record")
+IRREVOCABLE: Final = "A site that is being deleted has lost some of its files already."
+
+
+async def delete_site(tx: Transaction, caller: Caller, site: SiteRow) -> Job:
+    """Have a site, whose row is locked, deleted. Raises `conflict` while it is being created or deleted."""
+    try:
+        status = move(site.status, SiteOrder.DELETE)
+    except IllegalSiteMove:
+        raise conflict(f"The site {site.domain} is {site.status.value} and cannot be deleted now.") from None
+    await write_status(tx, site, status, None)
+    await audit.record(tx, caller, site.target)
+    return await _enqueue(tx, site)
+
+
+async def _enqueue(tx: Transaction, site: SiteRow) -> Job:
+    return await enqueue(
+        tx,
+        NewJob(
+            kind=KIND,
+            title=f"Delete {site.domain}",
+            job_class=JobClass.SITES,
+            site_id=site.id,
+            owner_id=site.owner_id,
+            steps=STEPS,
+        ),
+    )
+
+
+class SiteDeletion:
+    """The work of the jobs."""
+
+    def __init__(self, database: Database, accounts: Accounts, web_server: ServedBy) -> None:
+        self._database = database
+        self._accounts = accounts
+        self._web_server = web_server
+
+    async def stop_serving(self, run: JobRun) -> None:
+        site = await self._site(run)
+        await self._web_server.change({site.number: None})
+        await run.log(f"{site.domain} and its other names are served no more.")
+
+    async def end_processes(self, run: JobRun) -> None:
+        site = await self._site(run)
+        await _told(lambda: self._accounts.end_processes(site.account))
+
+    async def remove_account(self, run: JobRun) -> None:
+        site = await self._site(run)
+        await _told(lambda: self._accounts.remove(site.account))
+        await run.log(f"The account {site.account.name} is removed with its files and its logs.")
+
+    async def remove_record(self, run: JobRun) -> None:
+        site = await self._site(run)
+        await self._database.transact(lambda tx: remove_record(tx, site))
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        """A deletion that was interrupted goes on; one that has failed or was cancelled leaves the site as failed."""
+        if job.status is JobStatus.SUCCEEDED:
+            return
+        assert job.site_id is not None
+        site = await read_site(tx, job.site_id)
+        if site is None or site.status is not SiteStatus.DELETING:
+            return
+        if job.error == INTERRUPTED:
+            await _enqueue(tx, site)
+            return
+        site = await lock_site(tx, site.id)
+        why = job.error.message if job.error is not None else "it was cancelled"
+        await write_status(tx, site, move(site.status, SiteEnd.BROKEN), f"The deletion was not finished: {why}")
+
+    async def _site(self, run: JobRun) -> SiteRow:
+        site_id: UUID | None = run.job.site_id
+        site = await read_site(self._database, site_id) if site_id is not None else None
+        if site is None or site.status is not SiteStatus.DELETING:
+            raise conflict("The site is not being deleted any more.")
+        return site
+
+
+async def _told(work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await work()
+    except AccountError as error:
+        raise _not_removed(error) from error
+
+
+def _not_removed(error: AccountError) -> ServiceError:
+    return unavailable(str(error), hint="Delete the site again when the cause is gone.")

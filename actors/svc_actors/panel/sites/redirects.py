@@ -1,0 +1,41 @@
+"""Redirects of a site: visitors of a path are sent elsewhere."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from svc_actors.errors import conflict, not_found
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.store import Transaction, UniqueViolationError
+
+MOST_REDIRECTS: Final = 500
+"""Of one site: each is a location in the web server's configuration."""
+
+
+async def add_redirect(tx: Transaction, site: SiteRow, path: str, target: str, status: int, *, below: bool) -> UUID:
+    if await tx.fetchval("SELECT count(*) FROM site_redirects WHERE site_id = $1", site.id) >= MOST_REDIRECTS:
+        raise conflict(f"A site has at most {MOST_REDIRECTS} redirects.")
+    try:
+        redirect_id: UUID = await tx.fetchval(
+            """INSERT INTO site_redirects (site_id, path, target, status, below) VALUES ($1, $2, $3, $4, $5)
+               RETURNING id""",
+            site.id,
+            path,
+            target,
+            status,
+            below,
+        )
+    except UniqueViolationError:
+        raise conflict(f"The site has a redirect of {path} already; nothing was changed.") from None
+    return redirect_id
+
+
+async def remove_redirect(tx: Transaction, site: SiteRow, redirect_id: UUID) -> str:
+    """The path that is redirected no more."""
+    path: str | None = await tx.fetchval(
+        "DELETE FROM site_redirects WHERE id = $1 AND site_id = $2 RETURNING path", redirect_id, site.id
+    )
+    if path is None:
+        raise not_found("There is no such redirect.")
+    return path

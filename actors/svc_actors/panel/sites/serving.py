@@ -1,0 +1,102 @@
+"""What the web server is told of a site, from its record: the one place that knows what each type is served by."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from svc_actors.errors import ServiceError, invalid
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.nginx import PathRedirect, Proxy, Serves, SiteServer, StaticRoot, Suspended
+from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
+from svc_actors.panel.sites.states import SiteStatus, SiteType
+from svc_actors.store import Queryable, Record
+
+SERVED_TYPES: Final = frozenset({SiteType.STATIC, SiteType.PROXY})
+"""The types that `_serves` knows."""
+_NO_SERVER: Final = frozenset({SiteStatus.FAILED, SiteStatus.DELETING})
+
+
+class ServedBy(Protocol):
+    """The web server, as sites need it."""
+
+    async def change(self, servers: Mapping[int, SiteServer | None]) -> None:
+        """These sites, by their numbers, are served so; None is served no more. Raises ServiceError."""
+        ...
+
+
+def require_served(type_: SiteType) -> None:
+    """Raise `invalid` for a type that this release does not serve."""
+    if type_ not in SERVED_TYPES:
+        served = " and ".join(sorted(each.value for each in SERVED_TYPES))
+        raise invalid(f"Sites of the type {type_.value} are not served yet.", hint=f"The types served are {served}.")
+
+
+async def server_of(queryable: Queryable, site: SiteRow, folders: HostFolders) -> SiteServer | None:
+    """What the site's record wants to be served; None for nothing."""
+    return next(iter(await _servers(queryable, [site], folders)), None)
+
+
+async def all_servers(queryable: Queryable, folders: HostFolders) -> list[SiteServer]:
+    """Of every site that is to be served."""
+    rows = await queryable.fetch(f"SELECT {SITE_COLUMNS} FROM sites ORDER BY number")
+    return await _servers(queryable, [as_site(row) for row in rows], folders)
+
+
+async def _servers(queryable: Queryable, sites: Sequence[SiteRow], folders: HostFolders) -> list[SiteServer]:
+    served = [site for site in sites if site.status not in _NO_SERVER]
+    ids = [site.id for site in served]
+    names, redirects = defaultdict[UUID, list[Record]](list), defaultdict[UUID, list[PathRedirect]](list)
+    for row in await queryable.fetch(
+        "SELECT site_id, name, redirect_to_primary FROM site_domains WHERE site_id = ANY($1) ORDER BY name", ids
+    ):
+        names[row["site_id"]].append(row)
+    for row in await queryable.fetch(
+        "SELECT site_id, path, target, status, below FROM site_redirects WHERE site_id = ANY($1) ORDER BY path, below",
+        ids,
+    ):
+        redirects[row["site_id"]].append(
+            PathRedirect(source=row["path"], target=row["target"], status=row["status"], below=row["below"])
+        )
+    return [_server(site, names[site.id], redirects[site.id], folders) for site in served]
+
+
+def _server(site: SiteRow, names: list[Record], redirects: list[PathRedirect], folders: HostFolders) -> SiteServer:
+    others = [row for row in names if row["name"] != site.domain]
+    return SiteServer(
+        number=site.number,
+        domain=site.domain,
+        aliases=tuple(row["name"] for row in others if not row["redirect_to_primary"]),
+        redirects={row["name"]: site.domain for row in others if row["redirect_to_primary"]},
+        path_redirects=tuple(redirects),
+        serves=_serves(site, folders),
+        force_https=site.force_https,
+    )
+
+
+def _serves(site: SiteRow, folders: HostFolders) -> Serves:
+    if site.status is SiteStatus.SUSPENDED:
+        return Suspended(reason=site.reason or "")
+    match site.type:
+        case SiteType.STATIC:
+            return StaticRoot(root=str(folders.sites / site.account.name / "public"))
+        case SiteType.PROXY:
+            target = urlsplit(site.proxy_target or "")
+            tls = target.scheme == "https"
+            return Proxy.model_validate(
+                {
+                    "host": target.hostname,
+                    "port": target.port or (443 if tls else 80),
+                    "addresses": site.proxy_addresses,
+                    "tls": tls,
+                }
+            )
+        case _:
+            raise _unserved(site.type)
+
+
+def _unserved(type_: SiteType) -> ServiceError:
+    return invalid(f"Sites of the type {type_.value} are not served yet.")

@@ -1,0 +1,193 @@
+"""The Site actor: it changes a site's record, but for its first word (`creation`) and its last (`deletion`), and has
+the server follow it.
+
+A change is decided here and written in one transaction: the record, its audit row, its event, and the webhook where
+there is one. Then the web server is told. What it does not take stays recorded as wanted, the caller is told so, and
+`resuming` hands it over again until it is taken.
+
+Invariants:
+- every status is reached by a move of the table in `states`;
+- all that is done to the server may be repeated: a core that was killed anywhere between two steps does them again;
+- the row is locked while it is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from svc_actors.errors import ServiceError, conflict, forbidden, unavailable
+from svc_actors.host.accounts import AccountError, Accounts
+from svc_actors.host.folders import HostFolders
+from svc_actors.panel.sites.first_page import first_page
+from svc_actors.panel.sites.records import (
+    SiteRow,
+    lock_site,
+    read_site,
+    write_changed,
+    write_served,
+    write_status,
+    write_up_to_date,
+)
+from svc_actors.panel.sites.serving import ServedBy, server_of
+from svc_actors.panel.sites.states import (
+    IllegalSiteMove,
+    SiteEnd,
+    SiteOrder,
+    SiteStatus,
+    SuspendedBy,
+    move,
+)
+from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
+from svc_actors.runtime import Actor
+from svc_actors.store import Caller, Database, Target, Transaction, audit
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.sites")
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What a change did, for the audit."""
+
+    target: Target
+    details: Mapping[str, Any] | None = None
+
+
+Change = Callable[[Transaction, SiteRow], Awaitable[Changed]]
+
+
+class Site(Actor):
+    """Nothing is kept in memory: each message reads the row that it decides on, locked."""
+
+    def __init__(self, database: Database, accounts: Accounts, web_server: ServedBy, folders: HostFolders) -> None:
+        self._database = database
+        self._accounts = accounts
+        self._web_server = web_server
+        self._folders = folders
+
+    @property
+    def site_id(self) -> UUID:
+        return UUID(self.key)
+
+    async def build(self) -> None:
+        """Make what the site's record wants, and have it served. Of a site that is not being created nothing is done.
+        Raises ServiceError when a step failed: then the site has `failed`."""
+        site = await read_site(self._database, self.site_id)
+        if site is None or site.status is not SiteStatus.CREATING:
+            return
+        try:
+            await self._accounts.make(site.account, first_page(site.domain))
+            await self._serve(site)
+        except (AccountError, ServiceError) as error:
+            reason = str(error)
+            await self._database.transact(lambda tx: self._end(tx, SiteEnd.BROKEN, reason))
+            raise unavailable(
+                f"The site {site.domain} was not finished: {reason}",
+                hint="The same call again goes on where it stopped; deleting the site removes what there is of it.",
+            ) from error
+
+        async def served(tx: Transaction) -> None:
+            await self._end(tx, SiteEnd.SERVED, None)
+            # An active site is served as it is while it is being created.
+            await write_up_to_date(tx, site.id)
+            await _tell(tx, WebhookEvent.SITE_CREATED, site)
+
+        await self._database.transact(served)
+
+    async def change(self, caller: Caller, change: Change) -> None:
+        """Change what belongs to the site, by `change` in the deciding transaction, and have it served so."""
+
+        async def work(tx: Transaction) -> None:
+            site = await lock_site(tx, self.site_id)
+            if site.status in (SiteStatus.DELETING, SiteStatus.CREATING):
+                raise conflict(f"The site {site.domain} is {site.status.value}; nothing was changed.")
+            changed = await change(tx, site)
+            await write_changed(tx, site)
+            await audit.record(tx, caller, changed.target, changed.details)
+
+        await self._database.transact(work)
+        await self._follow()
+
+    async def suspend(self, caller: Caller, by: SuspendedBy, reason: str) -> None:
+        """Visitors get a page that says so. A suspension may be ordered again, with another reason; an administrator's
+        stays an administrator's."""
+
+        async def work(tx: Transaction) -> None:
+            site = await lock_site(tx, self.site_id)
+            status = site.status if site.status is SiteStatus.SUSPENDED else _moved(site, SiteOrder.SUSPEND)
+            if site.suspended_by is SuspendedBy.ADMINISTRATOR and by is SuspendedBy.OWNER:
+                raise _not_theirs(site)
+            await write_status(tx, site, status, reason, by)
+            await audit.record(tx, caller, site.target, {"suspended": True, "reason": reason})
+            if site.status is not status:
+                await _tell(tx, WebhookEvent.SITE_SUSPENDED, site, by)
+
+        await self._database.transact(work)
+        await self._follow()
+
+    async def unsuspend(self, caller: Caller, by: SuspendedBy) -> None:
+        """Visitors get the site again. One that is active stays so."""
+
+        async def work(tx: Transaction) -> None:
+            site = await lock_site(tx, self.site_id)
+            if site.suspended_by is SuspendedBy.ADMINISTRATOR and by is SuspendedBy.OWNER:
+                raise _not_theirs(site)
+            if site.status is not SiteStatus.ACTIVE:
+                await write_status(tx, site, _moved(site, SiteOrder.UNSUSPEND), None)
+                await _tell(tx, WebhookEvent.SITE_UNSUSPENDED, site, by)
+            await audit.record(tx, caller, site.target, {"suspended": False})
+
+        await self._database.transact(work)
+        await self._follow()
+
+    async def resume(self) -> None:
+        """Do what a core that ended, or a web server that refused, has left to do."""
+        try:
+            await self.build()
+            await self._follow()
+        except ServiceError as error:
+            log.warning("site.not_resumed", site=self.key, error=error.message)
+
+    async def _follow(self) -> None:
+        """Have the web server serve what the record says by now. Raises ServiceError where it does not take it."""
+        site = await read_site(self._database, self.site_id)
+        if site is None or site.served >= site.wanted or site.status in (SiteStatus.CREATING, SiteStatus.DELETING):
+            return
+        try:
+            await self._serve(site)
+        except ServiceError as error:
+            raise unavailable(
+                f"The change is recorded, but the web server has not taken it: {error.message}",
+                hint="It is handed over again every half minute, and with the next change.",
+            ) from error
+
+    async def _serve(self, site: SiteRow) -> None:
+        await self._web_server.change({site.number: await server_of(self._database, site, self._folders)})
+        await write_served(self._database, site)
+
+    async def _end(self, tx: Transaction, end: SiteEnd, reason: str | None) -> None:
+        site = await lock_site(tx, self.site_id)
+        await write_status(tx, site, move(site.status, end), reason)
+
+
+def _moved(site: SiteRow, order: SiteOrder) -> SiteStatus:
+    try:
+        return move(site.status, order)
+    except IllegalSiteMove:
+        doing = {SiteOrder.SUSPEND: "suspended", SiteOrder.UNSUSPEND: "put back"}.get(order, order.value)
+        raise conflict(f"The site {site.domain} is {site.status.value} and cannot be {doing} now.") from None
+
+
+def _not_theirs(site: SiteRow) -> ServiceError:
+    return forbidden(
+        f"{site.domain} was suspended by an administrator; nothing was changed.", hint="Ask the provider why."
+    )
+
+
+async def _tell(tx: Transaction, event: WebhookEvent, site: SiteRow, by: SuspendedBy | None = None) -> None:
+    data = {"type": site.type.value} | ({"by": by.value} if by else {})
+    await emit(tx, event, subject=Subject("site", str(site.id), site.domain), data=data)

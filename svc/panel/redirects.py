@@ -1,0 +1,124 @@
+"""Redirects of a site: visitors of a path are sent elsewhere."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.access import SiteChange, SiteRequest, site_of, visible_sites
+from svc.panel.services import Panel
+from svc.panel.site_fields import RedirectPath, RedirectTarget
+from svc.panel.sites import ask_change
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
+from svc.registry.paging import Condition, joined
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.errors import not_found, wrong_field
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.panel.sites.redirects import add_redirect, remove_redirect
+from svc_actors.panel.sites.site import Changed
+from svc_actors.store import Queryable, Target, Transaction
+
+operations = Operations[Panel]()
+
+_SELECT = """
+SELECT sent.id, sent.site_id, sent.path, sent.target, sent.status, sent.below, sent.created_at
+FROM site_redirects AS sent JOIN sites ON sites.id = sent.site_id"""
+
+
+class SiteRedirect(Model):
+    """`below`: also for every path that begins with `path`."""
+
+    id: UUID
+    site_id: UUID
+    path: str
+    target: str
+    status: int
+    below: bool
+    created_at: datetime
+
+
+class RedirectCreateRequest(SiteChange):
+    path: RedirectPath
+    target: RedirectTarget
+    status: Literal[301, 302, 307, 308] = 301
+    below: Annotated[bool, Field(description="Also for every path that begins with it.")] = False
+
+
+class RedirectRequest(Request):
+    """The body may name a site as well; the redirect's own is meant."""
+
+    id: UUID
+    site_id: Annotated[UUID | None, Field(description="Not looked at: the redirect's own site is meant.")] = None
+
+
+@operations.declare(
+    "redirect.list",
+    "The redirects of a site",
+    Route.get("/sites/{id}/redirects"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("path", "target", "status", "below", "id"),
+)
+async def list_redirects(context: Context[Panel], request: SiteRequest) -> list[SiteRedirect]:
+    database = context.services.database
+    site = await site_of(database, context.principal, request.id)
+    rows = await database.fetch(f"{_SELECT} WHERE sites.id = $1 ORDER BY sent.path, sent.below", site.id)
+    return [SiteRedirect(**dict(row)) for row in rows]
+
+
+@operations.declare(
+    "redirect.create",
+    "Send visitors of a path elsewhere",
+    Route.post("/sites/{id}/redirects", status=201),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    positional=("id", "path", "target"),
+)
+async def create_redirect(context: Context[Panel], request: RedirectCreateRequest) -> SiteRedirect:
+    database = context.services.database
+    site = await site_of(database, context.principal, request.id)
+    if request.target == request.path or (request.below and request.target.startswith(request.path)):
+        raise wrong_field("target", "it is redirected itself, so visitors would be sent in a circle")
+    made: list[UUID] = []
+
+    async def change(tx: Transaction, locked: SiteRow) -> Changed:
+        redirect_id = await add_redirect(tx, locked, request.path, request.target, request.status, below=request.below)
+        made[:] = [redirect_id]
+        return Changed(_target(redirect_id, request.path, locked), {"site": locked.domain, "target": request.target})
+
+    await ask_change(context, site.id, change)
+    return await _redirect(database, context, made[0])
+
+
+@operations.declare(
+    "redirect.delete",
+    "Send visitors of a path elsewhere no more",
+    Route.delete("/redirects/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def delete_redirect(context: Context[Panel], request: RedirectRequest) -> None:
+    redirect = await _redirect(context.services.database, context, request.id)
+
+    async def change(tx: Transaction, locked: SiteRow) -> Changed:
+        path = await remove_redirect(tx, locked, redirect.id)
+        return Changed(_target(redirect.id, path, locked), {"site": locked.domain})
+
+    await ask_change(context, redirect.site_id, change)
+
+
+async def _redirect(queryable: Queryable, context: Context[Panel], redirect_id: UUID) -> SiteRedirect:
+    where = joined([Condition("sent.id = $1", (redirect_id,)), visible_sites(context.principal)])
+    row = await queryable.fetchrow(f"{_SELECT} WHERE {where.sql}", *where.args)
+    if row is None:
+        raise not_found("There is no such redirect.")
+    return SiteRedirect(**dict(row))
+
+
+def _target(redirect_id: UUID, path: str, site: SiteRow) -> Target:
+    return Target("redirect", redirect_id, path, site.owner_id)

@@ -1,0 +1,50 @@
+"""Types of fields of sites, their domains and their redirects. What a name or a target is allowed to be is decided
+behind them; here nothing passes that could not be one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from svc.registry.shapes import NAME, Shape
+
+Domain = Annotated[
+    str,
+    Field(min_length=3, max_length=253, description="A domain name; IDN in its own letters or as xn--."),
+    Shape(
+        r"[^\u0000-,/:-@\[-`{-\u00a0\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+",
+        "a domain name such as shop.example.org",
+    ),
+]
+
+ProxyTarget = Annotated[
+    str,
+    Field(max_length=300, description="Where the site is served from, as https://app.example.org:8443"),
+    Shape(
+        r"https?://(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?",
+        "an URL without path such as https://app.example.org:8443, in small letters",
+    ),
+]
+
+RedirectPath = Annotated[
+    str,
+    Field(max_length=1024, description="As visitors ask for it, decoded and without its query."),
+    Shape(r"/[\w/.~!&()*+,=:@-]*", "a path that begins with /, without spaces, quotes, % and ?"),
+]
+
+RedirectTarget = Annotated[
+    str,
+    Field(max_length=2048, description="An http or https URL, or a path of the same site."),
+    Shape(
+        r"https?://[A-Za-z0-9.\[\]:-]+(?:/[A-Za-z0-9/._~!&()*+,=:@%?#-]*)?"
+        r"|/(?:[A-Za-z0-9._~!&()*+,=:@%?#-][A-Za-z0-9/._~!&()*+,=:@%?#-]*)?",
+        "an http or https URL, or a path that begins with one /, encoded",
+    ),
+]
+
+SuspensionReason = Annotated[
+    str,
+    Field(min_length=1, max_length=500, description="Why, for the owner and administrators; visitors do not see it."),
+    NAME,
+]

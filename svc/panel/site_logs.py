@@ -1,0 +1,129 @@
+"""The logs of a site: which there are, and their lines."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import trio
+from pydantic import Field
+
+from svc.panel.access import SiteRequest, site_of
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc.registry.shapes import LINE, Shape
+from svc_actors.errors import wrong_field
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.log_files import CURSOR_PATTERN, BadCursorError, read_log
+from svc_actors.panel.sites.records import SiteRow
+
+operations = Operations[Panel]()
+
+
+class LogSource(StrEnum):
+    ACCESS = "access"
+    """Who asked for what, and what was answered."""
+    ERROR = "error"
+    """What the web server could not do."""
+
+
+class SiteLog(Model):
+    """`size` in bytes, of what is not rotated yet; `changed_at` is null where nothing was logged yet."""
+
+    source: LogSource
+    size: int
+    changed_at: datetime | None
+
+
+class SiteLogLines(Model):
+    """`cursor` is what to ask `after` next. `more`: there is more to read at once. `gap`: lines behind the cursor that
+    was given are gone, as logs are kept for a time."""
+
+    source: LogSource
+    lines: list[str]
+    cursor: str | None
+    more: bool
+    gap: bool
+
+
+class SiteLogsRequest(SiteRequest):
+    """`q`: only lines that contain this text, as it stands."""
+
+    source: LogSource = LogSource.ACCESS
+    q: Annotated[str, Field(min_length=1, max_length=200), LINE] | None = None
+    limit: Annotated[int, Field(ge=1, le=1000, description="Lines at most.")] = 100
+
+
+class SiteLogReadRequest(SiteLogsRequest):
+    """`after` is the cursor of an earlier answer; without one the last lines are given."""
+
+    after: Annotated[str, Field(max_length=50), Shape(CURSOR_PATTERN, "a cursor of an earlier answer")] | None = None
+
+
+@operations.declare(
+    "site.logs",
+    "The last lines of a log of a site",
+    Route.get("/sites/{id}/logs"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
+async def last_lines(context: Context[Panel], request: SiteLogsRequest) -> SiteLogLines:
+    return await _lines(context, request, None)
+
+
+@operations.declare(
+    "site.log_sources",
+    "Which logs a site has",
+    Route.get("/sites/{id}/logs/sources"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("source", "size", "changed=changed_at"),
+)
+async def list_sources(context: Context[Panel], request: SiteRequest) -> list[SiteLog]:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+    return await trio.to_thread.run_sync(_sources, services.config.folders, site)
+
+
+@operations.declare(
+    "site.log_read",
+    "Read a log of a site on from a cursor",
+    Route.get("/sites/{id}/logs/read"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
+async def read_on(context: Context[Panel], request: SiteLogReadRequest) -> SiteLogLines:
+    return await _lines(context, request, request.after)
+
+
+async def _lines(context: Context[Panel], request: SiteLogsRequest, after: str | None) -> SiteLogLines:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+    log = _file(services.config.folders, site, request.source)
+    try:
+        part = await trio.to_thread.run_sync(lambda: read_log(log, after=after, text=request.q, most=request.limit))
+    except BadCursorError as error:
+        raise wrong_field("after", str(error)) from None
+    return SiteLogLines(source=request.source, lines=part.lines, cursor=part.cursor, more=part.more, gap=part.gap)
+
+
+def _sources(folders: HostFolders, site: SiteRow) -> list[SiteLog]:
+    found = []
+    for source in LogSource:
+        try:
+            stat = _file(folders, site, source).stat()
+        except FileNotFoundError:
+            found.append(SiteLog(source=source, size=0, changed_at=None))
+        else:
+            changed = datetime.fromtimestamp(stat.st_mtime, UTC)
+            found.append(SiteLog(source=source, size=stat.st_size, changed_at=changed))
+    return found
+
+
+def _file(folders: HostFolders, site: SiteRow, source: LogSource) -> Path:
+    return folders.site_logs / site.account.name / f"{source.value}.log"
