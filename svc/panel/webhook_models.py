@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Final, Literal
 from uuid import UUID
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from svc.registry.operation import Model, Request
 from svc.registry.paging import PageRequest
@@ -107,8 +107,12 @@ Url = Annotated[
     Field(min_length=9, max_length=LONGEST_URL),
     Shape(r"[!-~]*", "an https:// URL of printable ASCII without spaces"),
 ]
+_Subscribed = Annotated[
+    WebhookEvent | Literal["*"],
+    WithJsonSchema({"type": "string", "enum": [EVERY_EVENT, *WebhookEvent]}),
+]
 Subscription = Annotated[
-    list[WebhookEvent | Literal["*"]],
+    list[_Subscribed],
     Field(min_length=1, max_length=14, description="Names of events, or * for all."),
     BeforeValidator(_one_or_many),
 ]

@@ -28,6 +28,7 @@ MODULES = {
     "networking": ("N1", "N2"),
     "addresses": ("N3",),
     "host_network": ("N4", "N5"),
+    "webhooks": ("B9",),
 }
 
 OWN_RUNS = ("scale", "soak", "lists", "retention")

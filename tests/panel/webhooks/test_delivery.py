@@ -12,11 +12,11 @@ import stripe
 import trio
 from trio.testing import MockClock
 
-from svc_actors.panel.webhooks import WebhookEvent, deliveries
+from svc_actors.panel.webhooks import WebhookEvent, deliveries, emit
 from svc_actors.panel.webhooks.delivery_states import SCHEDULE
 from svc_actors.panel.webhooks.receivers import DEADLINE
 from svc_actors.store import Database
-from tests.support.webhooks import HANG, NAME, later, open_receiving, open_webhooks, wall_clock
+from tests.support.webhooks import HANG, NAME, Received, later, open_receiving, open_webhooks, wall_clock
 
 
 @pytest.fixture
@@ -320,3 +320,28 @@ async def test_a_retry_is_signed_with_the_secret_of_its_own_moment(
         stripe.WebhookSignature.verify_header(
             second.body.decode(), second.signature, endpoint["secret"], tolerance=None
         )
+
+
+async def test_a_rotation_reaches_what_was_read_before_it(panel_database: Database, tmp_path: Path) -> None:
+    answers = trio.Event()
+
+    async def hold(request: Received) -> None:
+        await answers.wait()
+
+    async with open_webhooks(panel_database, tmp_path) as world:
+        receiver = await world.receiver()
+        receiver.before_answer = hold
+        endpoint = await world.endpoint(receiver)
+        async with world.database.transaction() as tx:  # All are due at once, and read at once.
+            for _ in range(12):
+                await emit(tx, WebhookEvent.SITE_CREATED)
+        before = [await receiver.next() for _ in range(4)]
+
+        rotated = (await world.administrator.post(f"/webhooks/{endpoint['id']}/rotate")).json()
+        answers.set()
+        after = [await receiver.next() for _ in range(8)]
+
+    for requests, secret in ((before, endpoint["secret"]), (after, rotated["secret"])):
+        for request in requests:
+            stripe.Webhook.construct_event(request.body, request.signature, secret)
+    assert len({request.delivery for request in before + after}) == 12

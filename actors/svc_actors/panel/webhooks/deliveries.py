@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -79,28 +79,52 @@ async def due(
     return [Due(**dict(row)) for row in rows]
 
 
-async def record(
-    database: Database, delivery: Due, outcome: Outcome, *, began: datetime, ended: datetime
-) -> Verdict | None:
-    """Take down what came of an attempt, and when there is another; None where it has been overtaken."""
-    verdict = judge(outcome, delivery.attempts + 1)
-    changed = await database.change(
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt that has an outcome."""
+
+    delivery: Due
+    outcome: Outcome
+    began: datetime
+    ended: datetime
+
+    @property
+    def verdict(self) -> Verdict:
+        return judge(self.outcome, self.delivery.attempts + 1)
+
+
+async def record(database: Database, made: Sequence[Attempt]) -> list[Attempt]:
+    """Take down what came of attempts, and when there is another; returns those that were not overtaken."""
+    rows = await database.fetch(
         """
-        UPDATE webhook_deliveries
-        SET status = $3, attempts = attempts + 1, next_attempt_at = $4, attempted_at = $5, duration_ms = $6,
-            response_status = $7, error = $8
-        WHERE id = $1 AND attempts = $2 AND next_attempt_at IS NOT NULL
+        UPDATE webhook_deliveries AS d
+        SET status = made.status, attempts = d.attempts + 1, next_attempt_at = made.next_attempt_at,
+            attempted_at = made.ended, duration_ms = made.duration_ms, response_status = made.response_status,
+            error = made.error
+        FROM unnest($1::uuid[], $2::int[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::int[], $7::int[],
+                    $8::text[])
+            AS made (id, attempts, status, next_attempt_at, ended, duration_ms, response_status, error)
+        WHERE d.id = made.id AND d.attempts = made.attempts AND d.next_attempt_at IS NOT NULL
+        RETURNING d.id
         """,
-        delivery.id,
-        delivery.attempts,
+        *zip(*(_row(attempt) for attempt in made), strict=True),
+    )
+    recorded = {row["id"] for row in rows}
+    return [attempt for attempt in made if attempt.delivery.id in recorded]
+
+
+def _row(attempt: Attempt) -> tuple[object, ...]:
+    verdict, outcome = attempt.verdict, attempt.outcome
+    return (
+        attempt.delivery.id,
+        attempt.delivery.attempts,
         verdict.status.value,
-        ended + verdict.pause if verdict.pause is not None else None,
-        ended,
-        max(0, round((ended - began).total_seconds() * 1000)),
+        attempt.ended + verdict.pause if verdict.pause is not None else None,
+        attempt.ended,
+        max(0, round((attempt.ended - attempt.began).total_seconds() * 1000)),
         outcome.status if isinstance(outcome, Answered) else None,
         None if isinstance(outcome, Answered) else outcome.reason,
     )
-    return verdict if changed else None
 
 
 async def replay(tx: Transaction, endpoint_id: UUID, delivery_id: UUID, now: datetime) -> Record:
@@ -124,7 +148,7 @@ async def replay(tx: Transaction, endpoint_id: UUID, delivery_id: UUID, now: dat
         delivery_id,
         now,
     )
-    tx.announce(CHANNEL)
+    tx.announce(CHANNEL, str(endpoint_id))
     return row
 
 

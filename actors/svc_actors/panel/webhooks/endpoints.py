@@ -140,7 +140,7 @@ def _alert(endpoint_id: UUID) -> str:
 async def _announce(tx: Transaction, endpoint_id: UUID) -> None:
     """For the pages that show it, and for what delivers to it."""
     await changed(tx, endpoint_id)
-    tx.announce(CHANNEL)
+    tx.announce(CHANNEL, str(endpoint_id))
 
 
 async def changed(tx: Transaction, endpoint_id: UUID) -> None:

@@ -16,7 +16,7 @@ from svc_actors.panel.webhooks.events import Scalar, Subject, WebhookEvent, payl
 from svc_actors.store import Transaction
 
 CHANNEL: Final = "webhooks"
-"""Announced when there is something to deliver."""
+"""Announced when there is something to deliver; with an endpoint's id when what was read of it is true no more."""
 
 
 async def emit(
