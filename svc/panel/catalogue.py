@@ -19,6 +19,7 @@ from svc.identity import (
 from svc.panel import (
     accounts,
     audit,
+    certificates,
     dns,
     domains,
     files,
@@ -53,6 +54,7 @@ AREAS = (
     domains,
     redirects,
     site_logs,
+    certificates,
     jobs,
     status,
     files,

@@ -15,6 +15,7 @@ from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.delegation import RememberedDelegations
 from svc_actors.host.knot import Authority
 from svc_actors.mail import Outbox
+from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.webhooks.receivers import Receivers
@@ -39,6 +40,7 @@ class Panel:
     receivers: Receivers
     authority: Authority
     delegations: RememberedDelegations
+    certificates: SiteCertificates
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

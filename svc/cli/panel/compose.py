@@ -18,6 +18,8 @@ from svc.panel.config import PanelConfig
 from svc.panel.downloads import Downloads
 from svc.panel.services import Panel
 from svc_actors.host.accounts import Accounts
+from svc_actors.host.certificate_files import CertificateFiles
+from svc_actors.host.challenge_files import ChallengeFiles
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.delegation import Delegations, RememberedDelegations
 from svc_actors.host.knot import NameServer
@@ -26,6 +28,7 @@ from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.nginx import WebServing
 from svc_actors.mail import Outbox
 from svc_actors.outbound import Outbound, Resolve, resolve
+from svc_actors.panel.certificates.site_certificates import Serving, SiteCertificates
 from svc_actors.panel.dns.watch import ROUND_SECONDS, ZoneWatch
 from svc_actors.panel.dns.zone import DnsZone, Naming
 from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork, Uploads
@@ -97,11 +100,15 @@ async def open_services(
         nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
         if isinstance(host.launcher, KeeperLauncher):
             nursery.start_soon(keep_running, "keeper of programs", host.launcher.watch, loop_alerts.notice)
+        certificates = _certificates(config, database, sealer, actors)
+        # The web server is told of these files as soon as it starts.
+        await certificates.restore_files()
         web_server = WebServer(database, host.web, lambda: all_servers(database, config.folders))
         nursery.start_soon(keep_running, "web server", web_server.run, loop_alerts.notice)
         actors.register(Site, lambda key: Site(database, host.accounts, web_server, config.folders))
+        nursery.start_soon(keep_running, "certificates of sites", certificates.run, loop_alerts.notice)
         jobs = Jobs(database, actors, alert=loop_alerts.notice)
-        removal = SiteDeletion(database, host.accounts, web_server)
+        removal = SiteDeletion(database, host.accounts, web_server, certificates.forget)
         jobs.handle(deletion.KIND, removal, irrevocable=deletion.IRREVOCABLE)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
@@ -140,6 +147,7 @@ async def open_services(
                 receivers=receivers,
                 authority=authority,
                 delegations=RememberedDelegations(host.delegations),
+                certificates=certificates,
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):
@@ -150,3 +158,16 @@ async def open_services(
 
 async def _remove_what_is_old(database: Database, events: EventLog, config: PanelConfig) -> None:
     await remove_old_records(database, events, config.data_dir, await read_settings(database))
+
+
+def _certificates(config: PanelConfig, database: Database, sealer: Sealer, actors: ActorSystem) -> SiteCertificates:
+    folders = config.folders
+    return SiteCertificates(
+        database,
+        sealer,
+        actors,
+        CertificateFiles(folders.certificates),
+        ChallengeFiles(folders.challenges),
+        Serving("127.0.0.1", config.sites_https_port),
+        config.acme,
+    )

@@ -20,7 +20,7 @@ from svc_actors.panel.sites.states import IllegalSiteMove, SiteEnd, SiteOrder, S
 from svc_actors.store import Caller, Database, Transaction, audit
 
 KIND: Final = "site.delete"
-STEPS: Final = ("stop_serving", "end_processes", "remove_account", "remove_record")
+STEPS: Final = ("stop_serving", "remove_certificate", "end_processes", "remove_account", "remove_record")
 IRREVOCABLE: Final = "A site that is being deleted has lost some of its files already."
 
 
@@ -52,15 +52,25 @@ async def _enqueue(tx: Transaction, site: SiteRow) -> Job:
 class SiteDeletion:
     """The work of the jobs."""
 
-    def __init__(self, database: Database, accounts: Accounts, web_server: ServedBy) -> None:
+    def __init__(
+        self,
+        database: Database,
+        accounts: Accounts,
+        web_server: ServedBy,
+        forget_certificate: Callable[[SiteRow], Awaitable[None]],
+    ) -> None:
         self._database = database
         self._accounts = accounts
         self._web_server = web_server
+        self._forget_certificate = forget_certificate
 
     async def stop_serving(self, run: JobRun) -> None:
         site = await self._site(run)
         await self._web_server.change({site.number: None})
         await run.log(f"{site.domain} and its other names are served no more.")
+
+    async def remove_certificate(self, run: JobRun) -> None:
+        await self._forget_certificate(await self._site(run))
 
     async def end_processes(self, run: JobRun) -> None:
         site = await self._site(run)

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from svc_actors.errors import ServiceError, invalid
+from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.nginx import PathRedirect, Proxy, Serves, SiteServer, StaticRoot, Suspended
+from svc_actors.host.nginx import Certificate, PathRedirect, Proxy, Serves, SiteServer, StaticRoot, Suspended
 from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
 from svc_actors.panel.sites.states import SiteStatus, SiteType
 from svc_actors.store import Queryable, Record
@@ -61,10 +62,22 @@ async def _servers(queryable: Queryable, sites: Sequence[SiteRow], folders: Host
         redirects[row["site_id"]].append(
             PathRedirect(source=row["path"], target=row["target"], status=row["status"], below=row["below"])
         )
-    return [_server(site, names[site.id], redirects[site.id], folders) for site in served]
+    shown = {
+        row["site_id"]: row["fingerprint"]
+        for row in await queryable.fetch(
+            "SELECT site_id, fingerprint FROM site_certificates WHERE site_id = ANY($1)", ids
+        )
+    }
+    return [_server(site, names[site.id], redirects[site.id], shown.get(site.id), folders) for site in served]
 
 
-def _server(site: SiteRow, names: list[Record], redirects: list[PathRedirect], folders: HostFolders) -> SiteServer:
+def _server(
+    site: SiteRow,
+    names: list[Record],
+    redirects: list[PathRedirect],
+    fingerprint: str | None,
+    folders: HostFolders,
+) -> SiteServer:
     others = [row for row in names if row["name"] != site.domain]
     return SiteServer(
         number=site.number,
@@ -73,8 +86,16 @@ def _server(site: SiteRow, names: list[Record], redirects: list[PathRedirect], f
         redirects={row["name"]: site.domain for row in others if row["redirect_to_primary"]},
         path_redirects=tuple(redirects),
         serves=_serves(site, folders),
+        certificate=_certificate(site, fingerprint, folders),
         force_https=site.force_https,
     )
+
+
+def _certificate(site: SiteRow, fingerprint: str | None, folders: HostFolders) -> Certificate | None:
+    if fingerprint is None:
+        return None
+    paths = CertificateFiles(folders.certificates).paths(site.number, fingerprint)
+    return Certificate(chain=str(paths.chain), key=str(paths.key))
 
 
 def _serves(site: SiteRow, folders: HostFolders) -> Serves:

@@ -1,0 +1,16 @@
+"""Certificates of sites: gotten by ACME or uploaded, handed to the web server, and compared with what it shows."""
+
+from svc_actors.panel.certificates.leaf import CertificateError, Parsed, parsed
+from svc_actors.panel.certificates.records import CertificateState, SiteCertificate, Source, read_site_certificate
+from svc_actors.panel.certificates.site_certificates import SiteCertificates
+
+__all__ = [
+    "CertificateError",
+    "CertificateState",
+    "Parsed",
+    "SiteCertificate",
+    "SiteCertificates",
+    "Source",
+    "parsed",
+    "read_site_certificate",
+]

@@ -1,0 +1,83 @@
+"""What is read of a certificate before it may be served: that it is whole, of its key, and for whom until when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from svc_actors.certificates import names_of
+
+_SMALLEST_RSA = 2048
+
+
+class CertificateError(Exception):
+    """It cannot be served; the message says why."""
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """`chain` begins with the certificate itself and is in PEM, as `key` is. `fingerprint` is SHA-256, in hex."""
+
+    chain: str
+    key: bytes
+    names: tuple[str, ...]
+    issuer: str
+    not_before: datetime
+    not_after: datetime
+    fingerprint: str
+
+    def covers(self, name: str) -> bool:
+        """By its own name, or by a wildcard one label above (RFC 9525, section 6.3)."""
+        return name in self.names or f"*.{name.partition('.')[2]}" in self.names
+
+
+def parsed(chain: str, key: bytes) -> Parsed:
+    """Of PEM text. Raises CertificateError when these do not belong together, or cannot be served now."""
+    try:
+        certificates = x509.load_pem_x509_certificates(chain.encode())
+        private = serialization.load_pem_private_key(key, password=None)
+    except TypeError:
+        raise CertificateError("The key is encrypted: decrypt it first, the server has to read it by itself.") from None
+    except ValueError:
+        raise CertificateError("The certificate or its key is not in PEM, or is cut short.") from None
+    if not isinstance(private, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey):
+        raise CertificateError("The key is of a kind that browsers do not take: use RSA or ECDSA.")
+    if isinstance(private, rsa.RSAPrivateKey) and private.key_size < _SMALLEST_RSA:
+        raise CertificateError(f"An RSA key has at least {_SMALLEST_RSA} bits; this one has {private.key_size}.")
+    leaf = certificates[0]
+    if leaf.public_key() != private.public_key():
+        raise CertificateError("The key is not the certificate's.")
+    for below, above in pairwise(certificates):
+        try:
+            below.verify_directly_issued_by(above)
+        except (ValueError, TypeError, InvalidSignature):
+            raise CertificateError(
+                "The chain is not in order: after the certificate comes that of its issuer, then that one's."
+            ) from None
+    now = datetime.now(UTC)
+    if leaf.not_valid_after_utc <= now:
+        raise CertificateError(f"The certificate ended on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC.")
+    if leaf.not_valid_before_utc > now:
+        raise CertificateError(f"The certificate is not valid before {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC.")
+    names = names_of(leaf)
+    if not names:
+        raise CertificateError("The certificate names nobody (it has no subject alternative name).")
+    pem = "".join(each.public_bytes(serialization.Encoding.PEM).decode() for each in certificates)
+    own_key = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Parsed(
+        chain=pem,
+        key=own_key,
+        names=tuple(name.lower() for name in names),
+        issuer=leaf.issuer.rfc4514_string(),
+        not_before=leaf.not_valid_before_utc,
+        not_after=leaf.not_valid_after_utc,
+        fingerprint=leaf.fingerprint(hashes.SHA256()).hex(),
+    )

@@ -1,0 +1,293 @@
+"""Every site has a certificate for its names, and it is the one that visitors are shown.
+
+Level-triggered: `run` looks every few seconds which sites' names and which orders are not as they should be, and does
+what there is to do, a few at a time. A certificate is recorded, written to a folder of its own and handed to the web
+server; then a handshake with this server says whether it is what visitors get, since a renewal that succeeds and is not
+served is worse than one that fails.
+
+Invariants: one that was uploaded is replaced by the customer alone; what is served stays served until something better
+is there; an order goes on across restarts (`svc_actors.certificates`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+import trio
+
+from svc_actors.acme import AcmeError
+from svc_actors.alerts import set_alert
+from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Issuing, Keeper
+from svc_actors.errors import ServiceError, conflict, invalid
+from svc_actors.host.certificate_files import CertificateFiles
+from svc_actors.host.challenge_files import ChallengeFiles
+from svc_actors.panel.certificates.leaf import CertificateError, Parsed, parsed
+from svc_actors.panel.certificates.records import (
+    KEY_PURPOSE,
+    Source,
+    acme_name,
+    remove_certificate,
+    site_of_name,
+    write_certificate,
+    write_seen,
+)
+from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.panel.sites.site import Changed, Site
+from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
+from svc_actors.runtime import ActorSystem
+from svc_actors.sealing import Sealer
+from svc_actors.store import Caller, Database, Transaction, service_itself
+
+LOOK_SECONDS: Final = 2.0
+AT_ONCE: Final = 4
+"""Orders under way: authorities bound how many an account may have."""
+HANDSHAKE_SECONDS: Final = 10.0
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.certificates")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Where this server's visitors come in, as it reaches them itself."""
+
+    address: str
+    https_port: int
+
+
+class SiteCertificates:
+    """`settings`: the authority; None, or terms not agreed to, for sites that have what is uploaded."""
+
+    def __init__(
+        self,
+        database: Database,
+        sealer: Sealer,
+        actors: ActorSystem,
+        files: CertificateFiles,
+        challenges: ChallengeFiles,
+        serving: Serving,
+        settings: AcmeSettings | None,
+    ) -> None:
+        self._database = database
+        self._sealer = sealer
+        self._actors = actors
+        self._files = files
+        self._challenges = challenges
+        self._serving = serving
+        self._settings = settings if settings is not None and settings.terms_agreed else None
+        self._under_way: set[str] = set()
+        self._asked = trio.Event()
+        issuing = Issuing(database, sealer, _told_failed)
+        actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
+
+    @property
+    def by_acme(self) -> bool:
+        return self._settings is not None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await trio.to_thread.run_sync(self._challenges.clear)
+        limit = trio.CapacityLimiter(AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._asked = trio.Event()
+                await self._want_missing()
+                for name in await self._due():
+                    if name not in self._under_way:
+                        self._under_way.add(name)
+                        nursery.start_soon(self._attempt, name, limit)
+                await self._compare()
+                with trio.move_on_after(LOOK_SECONDS):
+                    await self._asked.wait()
+
+    async def issue(self, caller: Caller, site: SiteRow) -> None:
+        """Get a certificate for the site now, or try again now; an uploaded one gives way when it has come."""
+        if self._settings is None:
+            raise conflict(
+                "No authority is set up here to get certificates from.",
+                hint="Upload one, or have an administrator of the server name an authority (--acme-contact).",
+            )
+        name = acme_name(site.id)
+        names = await self._names(site)
+        actor = self._actors.ref(IssuedCertificate, name)
+        await actor.ask(IssuedCertificate.want, self._settings.directory, self._settings.contact, names)
+        await actor.ask(IssuedCertificate.renew, caller)
+        self._asked.set()
+
+    async def upload(self, caller: Caller, site: SiteRow, chain: str, key: bytes) -> None:
+        """Serve the site with a certificate of the customer's own. Raises `invalid` for what cannot be served."""
+        try:
+            certificate = parsed(chain, key)
+        except CertificateError as error:
+            raise invalid(str(error), hint="The certificate that is served stays as it was.") from error
+        if not certificate.covers(site.domain):
+            raise invalid(
+                f"The certificate is for {', '.join(certificate.names[:5])}, not for {site.domain}.",
+                hint="The certificate that is served stays as it was.",
+            )
+        await self._install(caller, site, Source.UPLOADED, certificate)
+        await self._actors.ref(IssuedCertificate, acme_name(site.id)).ask(IssuedCertificate.forget)
+
+    async def remove(self, caller: Caller, site: SiteRow) -> None:
+        """Take an uploaded certificate away; one by ACME comes in its place where there is an authority."""
+
+        async def change(tx: Transaction, row: SiteRow) -> Changed:
+            if not await remove_certificate(tx, row.id):
+                raise conflict(f"The site {row.domain} has no certificate.")
+            return Changed(row.target)
+
+        await self._actors.ref(Site, str(site.id)).ask(Site.change, caller, change)
+        self._asked.set()
+
+    async def forget(self, site: SiteRow) -> None:
+        """Nothing of a site that is being deleted stays: orders, keys, files."""
+        await self._actors.ref(IssuedCertificate, acme_name(site.id)).ask(IssuedCertificate.forget)
+        await trio.to_thread.run_sync(self._files.remove, site.number)
+
+    async def restore_files(self) -> None:
+        """Write what the records have and the folder has not. Before the web server starts."""
+        rows = await self._database.fetch(
+            """SELECT s.number, c.fingerprint, c.chain, c.sealed_key
+               FROM site_certificates AS c JOIN sites AS s ON s.id = c.site_id"""
+        )
+        for row in rows:
+            key = self._sealer.unseal(row["sealed_key"], KEY_PURPOSE)
+            put = partial(self._files.put, row["number"], row["fingerprint"], row["chain"], key)
+            await trio.to_thread.run_sync(put)
+
+    async def _want_missing(self) -> None:
+        """Order for sites that have no order, and anew for those whose names have changed."""
+        if self._settings is None:
+            return
+        rows = await self._database.fetch(
+            """
+            SELECT s.id, array_agg(d.name ORDER BY d.name <> s.domain, d.name) AS names
+            FROM sites AS s
+            JOIN site_domains AS d ON d.site_id = s.id
+            LEFT JOIN site_certificates AS c ON c.site_id = s.id AND c.source = 'uploaded'
+            LEFT JOIN acme_certificates AS a ON a.name = 'site:' || s.id
+            WHERE s.status IN ('active', 'suspended') AND c.site_id IS NULL
+            GROUP BY s.id, a.names, a.directory
+            HAVING a.names IS DISTINCT FROM array_agg(d.name ORDER BY d.name <> s.domain, d.name)
+                OR a.directory IS DISTINCT FROM $1
+            """,
+            self._settings.directory,
+        )
+        for row in rows:
+            actor = self._actors.ref(IssuedCertificate, acme_name(row["id"]))
+            await actor.ask(IssuedCertificate.want, self._settings.directory, self._settings.contact, row["names"])
+
+    async def _due(self) -> list[str]:
+        if self._settings is None:
+            return []
+        rows = await self._database.fetch(
+            "SELECT name FROM acme_certificates WHERE name LIKE 'site:%' AND due_at <= now() ORDER BY due_at LIMIT 100"
+        )
+        return [row["name"] for row in rows]
+
+    async def _attempt(self, name: str, limit: trio.CapacityLimiter) -> None:
+        """Do what there is to do about one order. It comes up again when it is due again."""
+        site_id = site_of_name(name)
+        assert site_id is not None
+        assert self._settings is not None
+        try:
+            async with limit:
+                site = await read_site(self._database, site_id)
+                if site is None:
+                    await self._actors.ref(IssuedCertificate, name).ask(IssuedCertificate.forget)
+                    return
+                install = partial(self._issued, site)
+                keeper = Keeper(self._actors, name, (), self._settings, self._challenges, install)
+                await keeper.attempt()
+        except ServiceError as error:
+            # Recorded, and not taken by the web server: it is handed over again with the site (`resume_sites`).
+            log.warning("certificate.not_served", site=str(site_id), error=error.message)
+        finally:
+            self._under_way.discard(name)
+
+    async def _issued(self, site: SiteRow, issued: Issued) -> None:
+        certificate = parsed(issued.chain, issued.key)
+        await self._install(service_itself("certificate.install"), site, Source.ACME, certificate)
+
+    async def _install(self, caller: Caller, site: SiteRow, source: Source, certificate: Parsed) -> None:
+        """Files first, since the record names them; then the record, by which the web server is told."""
+        put = partial(self._files.put, site.number, certificate.fingerprint, certificate.chain, certificate.key)
+        await trio.to_thread.run_sync(put)
+
+        async def change(tx: Transaction, row: SiteRow) -> Changed:
+            told = {
+                "source": source.value,
+                "issuer": certificate.issuer,
+                "not_after": certificate.not_after.isoformat(),
+            }
+            if await write_certificate(tx, self._sealer, row.id, source, certificate):
+                subject = Subject("site", str(row.id), row.domain)
+                await emit(tx, WebhookEvent.SSL_ISSUED, subject=subject, data=told)
+            return Changed(row.target, told | {"names": list(certificate.names)})
+
+        await self._actors.ref(Site, str(site.id)).ask(Site.change, caller, change)
+        self._asked.set()
+
+    async def _compare(self) -> None:
+        """Look at what visitors are shown, of what was not looked at since it was installed, or for an hour."""
+        rows = await self._database.fetch(
+            """
+            SELECT s.id, s.domain, c.fingerprint
+            FROM site_certificates AS c JOIN sites AS s ON s.id = c.site_id
+            WHERE s.status IN ('active', 'suspended') AND s.served >= s.wanted
+              AND (c.checked_at IS NULL OR c.checked_at < now() - interval '1 hour')
+            ORDER BY c.checked_at NULLS FIRST LIMIT 20
+            """
+        )
+        for row in rows:
+            seen = await shown_at(self._serving, row["domain"])
+            served = seen == row["fingerprint"]
+            await write_seen(self._database, row["id"], row["fingerprint"], served)
+            message = (
+                None
+                if served
+                else f"Visitors of {row['domain']} are not shown the certificate that was installed for it: "
+                + ("the handshake failed." if seen is None else f"they get one with the SHA-256 {seen}.")
+            )
+            key = f"certificate-served:{row['id']}"
+            await self._database.transact(partial(set_alert, key=key, message=message))
+
+    async def _names(self, site: SiteRow) -> Sequence[str]:
+        rows = await self._database.fetch(
+            "SELECT name FROM site_domains WHERE site_id = $1 ORDER BY name <> $2, name", site.id, site.domain
+        )
+        return [row["name"] for row in rows]
+
+
+async def shown_at(serving: Serving, name: str) -> str | None:
+    """The SHA-256 of the certificate that a visitor of `name` is shown, in hex; None when there is no handshake."""
+    context = ssl.create_default_context()
+    # It is compared, not believed.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with trio.move_on_after(HANDSHAKE_SECONDS):
+        try:
+            stream = await trio.open_tcp_stream(serving.address, serving.https_port)
+            async with trio.SSLStream(stream, context, server_hostname=name, https_compatible=True) as tls:
+                await tls.do_handshake()
+                shown = tls.getpeercert(binary_form=True)
+            return hashlib.sha256(shown).hexdigest() if shown else None
+        except (OSError, trio.BrokenResourceError, ssl.SSLError):
+            return None
+    return None
+
+
+async def _told_failed(tx: Transaction, name: str, names: Sequence[str], error: AcmeError) -> None:
+    site_id = site_of_name(name)
+    if site_id is not None:
+        await emit(
+            tx,
+            WebhookEvent.SSL_FAILED,
+            subject=Subject("site", str(site_id), names[0]),
+            data={"names": ", ".join(names), "error": str(error)[:500]},
+        )

@@ -1,0 +1,124 @@
+"""Certificates of sites: what is served, and where it comes from (hosting-panel-api.md: POST /sites/{id}/ssl)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field, SecretStr
+
+from svc.panel.access import SiteChange, SiteRequest, site_of
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.panel.certificates import CertificateState, Source, read_site_certificate
+
+operations = Operations[Panel]()
+
+_PEM = r"^[A-Za-z0-9+/=\s:.,()_-]+$"
+
+
+class CertificateView(Model):
+    """`served`: a handshake with this server showed it; null before the first look. `last_error` and
+    `next_attempt_at`: of the order by ACME, where there is one."""
+
+    state: CertificateState
+    source: Source | None
+    names: list[str]
+    issuer: str | None
+    not_before: datetime | None
+    not_after: datetime | None
+    fingerprint: str | None
+    served: bool | None
+    last_error: str | None
+    next_attempt_at: datetime | None
+
+
+class SiteCertificateRequest(SiteRequest):
+    """Of which site."""
+
+
+class CertificateIssueRequest(SiteChange):
+    """For which site."""
+
+
+class CertificateRemoveRequest(SiteChange):
+    """Of which site."""
+
+
+class CertificateUploadRequest(SiteChange):
+    """PEM: the certificate, then those of its issuers; and its private key, not encrypted."""
+
+    certificate: Annotated[str, Field(pattern=_PEM, max_length=100_000)]
+    key: Annotated[SecretStr, Field(max_length=20_000, repr=False)]
+
+
+async def _view(context: Context[Panel], site_id: UUID) -> CertificateView:
+    found = await read_site_certificate(context.services.database, site_id)
+    return CertificateView(
+        state=found.state,
+        source=found.source,
+        names=list(found.names),
+        issuer=found.issuer,
+        not_before=found.not_before,
+        not_after=found.not_after,
+        fingerprint=found.fingerprint,
+        served=found.served,
+        last_error=found.last_error,
+        next_attempt_at=found.next_attempt_at,
+    )
+
+
+@operations.declare(
+    "certificate.get",
+    "The certificate that a site is served with",
+    Route.get("/sites/{id}/ssl"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
+async def get_certificate(context: Context[Panel], request: SiteCertificateRequest) -> CertificateView:
+    await site_of(context.services.database, context.principal, request.id)
+    return await _view(context, request.id)
+
+
+@operations.declare(
+    "certificate.issue",
+    "Get a certificate for a site's names by ACME, now",
+    Route.post("/sites/{id}/ssl"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def issue_certificate(context: Context[Panel], request: CertificateIssueRequest) -> CertificateView:
+    site = await site_of(context.services.database, context.principal, request.id)
+    await context.services.certificates.issue(context.caller, site)
+    return await _view(context, request.id)
+
+
+@operations.declare(
+    "certificate.upload",
+    "Serve a site with a certificate of your own",
+    Route.put("/sites/{id}/ssl"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def upload_certificate(context: Context[Panel], request: CertificateUploadRequest) -> CertificateView:
+    site = await site_of(context.services.database, context.principal, request.id)
+    key = request.key.get_secret_value().encode()
+    await context.services.certificates.upload(context.caller, site, request.certificate, key)
+    return await _view(context, request.id)
+
+
+@operations.declare(
+    "certificate.remove",
+    "Take a site's certificate away; where there is an authority it gets another one",
+    Route.delete("/sites/{id}/ssl"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def remove_certificate(context: Context[Panel], request: CertificateRemoveRequest) -> CertificateView:
+    site = await site_of(context.services.database, context.principal, request.id)
+    await context.services.certificates.remove(context.caller, site)
+    return await _view(context, request.id)

@@ -1,0 +1,145 @@
+"""A panel as its own processes: core, web and what they start, with accounts and sockets that nobody else sees.
+
+The programs run in a mount namespace with a copy of /etc of their own, so that the accounts of sites are none of this
+machine's. Ports are free ones.
+"""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import trio
+
+from svc_actors.panel.certificates.site_certificates import Serving, shown_at
+from tests.support.pebble import Pebble
+from tests.support.stack import BIN, Program, free_port
+
+WEB_ACCOUNT = "www-data"
+_ENTER = """
+set -e
+mount --bind "$1/etc" /etc
+shift
+exec "$@"
+"""
+
+
+def own_accounts(folder: Path, program: Sequence[str]) -> list[str]:
+    """The command by which `program` and what it starts have the copy of /etc in `folder` for theirs."""
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", _ENTER, "sh", str(folder), *program]
+
+
+@dataclass
+class PanelPrograms:
+    folder: Path
+    pebble: Pebble | None = None
+    options: Sequence[str] = ()
+    http_port: int = field(default_factory=free_port)
+    https_port: int = field(default_factory=free_port)
+    port: int = field(default_factory=free_port)
+
+    def __post_init__(self) -> None:
+        if self.pebble is not None:
+            # Where that authority looks for its challenges.
+            self.http_port = self.pebble.challenge_port
+        self.data, self.socket = self.folder / "panel", self.folder / "core.sock"
+        core = ["panel", "core", "--data", str(self.data), "--public-host", "localhost", "--socket", str(self.socket)]
+        core += ["--port", str(self.port), "--web-user", WEB_ACCOUNT]
+        core += ["--sites-http-port", str(self.http_port), "--sites-https-port", str(self.https_port)]
+        if self.pebble is not None:
+            core += ["--acme-contact", "ops@example.test", "--acme-terms-agreed", "true"]
+            core += ["--acme-directory", self.pebble.directory, "--acme-roots", str(self.pebble.roots)]
+        web = ["panel", "web", "--socket", str(self.socket), "--tls", str(self.data / "web")]
+        web += ["--port", str(self.port), "--user", WEB_ACCOUNT]
+        self.core = Program("core", self.inside([*core, *self.options]), self.folder / "core.log")
+        self.web = Program("web", [str(BIN / "svc"), *web], self.folder / "web.log")
+
+    def inside(self, arguments: Sequence[str]) -> list[str]:
+        """`svc` with these, in the namespace of this panel."""
+        return own_accounts(self.folder, [str(BIN / "svc"), *arguments])
+
+    def client(self, token: str | None = None) -> httpx.AsyncClient:
+        """Of the core, as root of the server, or as whoever the token is of."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
+        return httpx.AsyncClient(transport=transport, base_url="http://core/api/v1", headers=headers, timeout=60)
+
+    async def start(self) -> None:
+        self.core.start()
+        async with self.client() as client:
+            with trio.fail_after(60):
+                while True:
+                    try:
+                        if (await client.get("/server/status")).status_code == 200:
+                            return
+                    except httpx.TransportError:
+                        assert self.core.running(), self.core.tail()
+                    await trio.sleep(0.05)  # It starts outside of this process.
+
+    async def start_web(self) -> None:
+        self.web.start()
+        with trio.fail_after(60):
+            while await shown_at(Serving("127.0.0.1", self.port), "localhost") is None:
+                assert self.web.running(), self.web.tail()
+                await trio.sleep(0.05)  # It starts outside of this process.
+
+    async def customer(self, email: str = "ada@example.com") -> None:
+        async with self.client() as root:
+            wanted = {"email": email, "name": "Ada", "role": "customer", "password": "Correct-Horse-42"}
+            answer = await root.post("/users", json=wanted)
+            assert answer.status_code < 300, answer.text
+
+    async def site(self, domain: str, owner: str = "ada@example.com", **values: Any) -> dict[str, Any]:
+        """A static site that is active."""
+        async with self.client() as root:
+            answer = await root.post(
+                "/sites", json={"domain": domain, "type": "static", "admin_email": owner, **values}
+            )
+            assert answer.status_code < 300, answer.text
+            site: dict[str, Any] = answer.json()
+        return site
+
+    async def visit(self, domain: str, path: str = "/", *, trusted: str | None = None) -> httpx.Response:
+        """Open a site as a visitor does: by HTTPS, if it is told whom to trust."""
+        if trusted is None:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.http_port}") as http:
+                return await http.get(path, headers={"Host": domain})
+        async with httpx.AsyncClient(verify=ssl.create_default_context(cadata=trusted)) as http:
+            return await http.get(
+                f"https://127.0.0.1:{self.https_port}{path}",
+                headers={"Host": domain},
+                extensions={"sni_hostname": domain},
+            )
+
+    async def stop(self) -> None:
+        for program in (self.web, self.core):
+            if program.running():
+                await program.stop()
+        ended = [str(BIN / "svc"), "panel", "stop", "--data", str(self.data)]
+        await trio.to_thread.run_sync(lambda: subprocess.run(ended, check=True, capture_output=True, timeout=120))
+
+
+@asynccontextmanager
+async def open_panel_programs(
+    pebble: Pebble | None = None, options: Sequence[str] = ()
+) -> AsyncIterator[PanelPrograms]:
+    """Programs that are not started yet; whatever they start is stopped at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="svc-panel-"))
+    folder.chmod(0o755)
+    await trio.to_thread.run_sync(lambda: shutil.copytree("/etc", folder / "etc", symlinks=True))
+    programs = PanelPrograms(folder, pebble, options)
+    try:
+        yield programs
+    finally:
+        with trio.CancelScope(shield=True, relative_deadline=180):
+            if programs.data.exists():
+                await programs.stop()
+            await trio.to_thread.run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
