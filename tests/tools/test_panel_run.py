@@ -1,0 +1,71 @@
+"""`tools/run --panel` as a newcomer types it: from nothing to a site that answers over HTTPS, and stopped again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.support.panel_programs import own_accounts
+from tests.support.stack import BIN, ROOT, free_port
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+PATIENCE = 280.0
+
+
+@dataclass
+class Newcomer:
+    """Somebody with data and ports that nobody else has, and accounts that are none of this machine's."""
+
+    folder: Path
+    port: int
+
+    async def runs(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        program = [str(BIN / "python"), str(ROOT / "tools" / "panel_demo.py")]
+        program += ["--data", str(self.folder / "data"), "--port", str(self.port), *arguments]
+        environment = dict(os.environ) | {"HOME": str(self.folder), "XDG_CONFIG_HOME": str(self.folder)}
+        with trio.fail_after(PATIENCE):
+            return await trio.run_process(
+                own_accounts(self.folder, program),
+                env=environment,
+                capture_stdout=True,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+
+
+@pytest.fixture
+async def newcomer() -> AsyncIterator[Newcomer]:
+    folder = Path(tempfile.mkdtemp(prefix="svc-panel-run-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    await trio.to_thread.run_sync(lambda: shutil.copytree("/etc", folder / "etc", symlinks=True))
+    made = Newcomer(folder, free_port())
+    try:
+        yield made
+    finally:
+        with trio.CancelScope(shield=True, relative_deadline=120):
+            await made.runs("--stop")
+            await trio.to_thread.run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+async def test_a_first_run_ends_with_a_site_that_answers_over_https(newcomer: Newcomer) -> None:
+    first = await newcomer.runs("--detach")
+    again = await newcomer.runs("--detach")
+    stopped = await newcomer.runs("--stop")
+    left = await trio.run_process(["pgrep", "-f", str(newcomer.folder)], capture_stdout=True, check=False)
+
+    assert first.returncode == 0, first.stdout[-4000:]
+    assert b"demo.example.com answers over HTTPS" in first.stdout
+    assert b"password" in first.stdout
+    assert again.returncode == 0, again.stdout[-4000:]
+    assert b"creating the site" not in again.stdout
+    assert stopped.returncode == 0, stopped.stdout
+    assert left.stdout.decode().split() == []

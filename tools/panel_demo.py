@@ -1,0 +1,261 @@
+"""A hosting panel on one machine, as a new operator would set it up: core, web, an administrator, a site that answers.
+
+Nothing here has a way in of its own: what is done after starting the two programs goes over the core's socket, as
+`svc` does, and the site is looked at as a visitor does. A second run finds what the first one made. A local authority
+(Pebble) stands for the one on the Internet, and asks the panel's own name server where the site is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import trio
+from program import Program, reap
+from rich.console import Console
+
+from svc.cli.client import Client
+from svc.cli.failures import Exit, Failure, first_cause
+from svc.cli.profiles import LOCAL_URL, Profile
+from svc.cli.services import CORE_SOCKET
+from svc_actors.host.self_signed import keep_self_signed
+
+BIN = Path(__file__).resolve().parent.parent / ".venv" / "bin"
+DEFAULT_DATA = Path("/var/lib/svc")
+EMAIL = "admin@example.test"
+CUSTOMER = "customer@example.test"
+DOMAIN = "demo.example.com"
+WEB_ACCOUNT = "svc-web"
+PANEL_PORT = 7443
+READY_SECONDS = 120.0
+SITE_SECONDS = 120.0
+NEEDED_GIB = 1
+SAY = Console(stderr=True, highlight=False)
+
+
+class PanelDemo:
+    """`port`: the panel's; the two after it are the local authority's. On the default data folder sites are served on
+    80 and 443, elsewhere on ports beside the panel's."""
+
+    def __init__(self, data: Path, port: int) -> None:
+        self.data, self.port = data, port
+        default = data == DEFAULT_DATA
+        self.panel_data, self.authority = data / "panel", data / "authority"
+        self.socket = CORE_SOCKET if default else data / "core.sock"
+        self.http, self.https = (80, 443) if default else (port + 3, port + 4)
+        self.dns = 53 if default else port + 5
+        self.directory = f"https://localhost:{port + 1}/dir"
+        self.ports = {
+            port: "the panel",
+            port + 1: "the local authority",
+            port + 2: "the local authority",
+            self.http: "sites",
+            self.https: "sites over TLS",
+        }
+        svc = str(BIN / "svc")
+        core = [svc, "panel", "core", "--data", str(self.panel_data), "--public-host", "localhost"]
+        core += ["--socket", str(self.socket), "--port", str(port)]
+        core += ["--sites-http-port", str(self.http), "--sites-https-port", str(self.https)]
+        core += ["--dns-port", str(self.dns), "--site-address", "127.0.0.1"]
+        core += ["--acme-contact", EMAIL, "--acme-terms-agreed", "true", "--acme-directory", self.directory]
+        core += ["--acme-roots", str(self.authority / "certificate.pem")]
+        web = [svc, "panel", "web", "--socket", str(self.socket), "--tls", str(self.panel_data / "web")]
+        self.core = Program("core", data, core)
+        self.web = Program("web", data, [*web, "--port", str(port)])
+        authority = ["/usr/bin/pebble", "-config", str(self.authority / "pebble.json")]
+        self.pebble = Program("pebble", data, [*authority, "-dnsserver", f"127.0.0.1:{self.dns}"])
+
+    async def up(self) -> None:
+        self._check_server()
+        self._make_authority()
+        with SAY.status("starting PostgreSQL and the core"):
+            self.core.start()
+            await self._until_ready()
+        self.web.start()
+        self.pebble.start()
+        async with Client.open(Profile(url=LOCAL_URL, socket=str(self.socket))) as client:
+            password = await self._administrator(client)
+            site = await self._site(client)
+        await self._until_visited(site)
+        self._tell(password)
+
+    async def down(self) -> None:
+        """The core last: it has what serves the sites stopped as well."""
+        await self.web.stop()
+        await self.pebble.stop()
+        if self.core.pid() is not None:
+            stopping = [str(BIN / "svc"), "panel", "stop", "--data", str(self.panel_data)]
+            await self.core.stop()
+            await trio.run_process(stopping, check=False)
+        SAY.print("stopped; the data stays in " + str(self.data), soft_wrap=True)
+
+    def _check_server(self) -> None:
+        """Say beforehand what would fail halfway."""
+        if os.geteuid() != 0:
+            raise Failure(Exit.FORBIDDEN, "this makes accounts and serves sites, so it has to run as root")
+        self.data.mkdir(parents=True, exist_ok=True, mode=0o755)
+        free = shutil.disk_usage(self.data).free / 2**30
+        if free < NEEDED_GIB:
+            what = f"{self.data} has {free:.1f} GiB left; {NEEDED_GIB} GiB are needed"
+            raise Failure(Exit.CAPACITY, what, "make room, or choose another place with --data DIR")
+        try:
+            pwd.getpwnam(WEB_ACCOUNT)
+        except KeyError:
+            made = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", WEB_ACCOUNT]
+            subprocess.run(made, check=True)
+        if self.core.pid() is None:
+            for port, purpose in self.ports.items():
+                _check_free(port, purpose)
+
+    def _make_authority(self) -> None:
+        """The settings of the local authority, and the certificate of its own server."""
+        if (self.authority / "pebble.json").exists():
+            return
+        self.authority.mkdir(exist_ok=True)
+        keep_self_signed(self.authority, ("localhost",), os.getgid())
+        settings = {
+            "listenAddress": f"127.0.0.1:{self.port + 1}",
+            "managementListenAddress": f"127.0.0.1:{self.port + 2}",
+            "certificate": str(self.authority / "certificate.pem"),
+            "privateKey": str(self.authority / "key.pem"),
+            "httpPort": self.http,
+            "tlsPort": self.https,
+        }
+        (self.authority / "pebble.json").write_text(json.dumps({"pebble": settings}))
+
+    async def _until_ready(self) -> None:
+        with trio.move_on_after(READY_SECONDS):
+            async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(self.socket))) as http:
+                while self.core.pid() is not None:
+                    try:
+                        if (await http.get(f"{LOCAL_URL}/api/v1/server/status")).is_success:
+                            return
+                    except httpx.TransportError:
+                        pass  # It does not listen yet.
+                    await trio.sleep(0.1)
+                    reap()
+        raise Failure(Exit.UNAVAILABLE, "the core did not start", f"its log is {self.core.log}")
+
+    async def _administrator(self, client: Client) -> str | None:
+        """The administrator's password where they were made just now."""
+        people = (await client.call("GET", "/users", query={"q": EMAIL}))["items"]
+        if any(each["email"] == EMAIL for each in people):
+            return None
+        password = secrets.token_urlsafe(12) + "-A1a"
+        for email, role in ((EMAIL, "administrator"), (CUSTOMER, "customer")):
+            wanted = {"email": email, "name": email.partition("@")[0], "role": role, "password": password}
+            await client.call("POST", "/users", body=wanted)
+        return password
+
+    async def _site(self, client: Client) -> dict[str, Any]:
+        sites = (await client.call("GET", "/sites", query={"q": DOMAIN}))["items"]
+        site: dict[str, Any] | None = next((each for each in sites if each["domain"] == DOMAIN), None)
+        if site is None:
+            SAY.print(f"creating the site {DOMAIN}")
+            site = await client.call(
+                "POST", "/sites", body={"domain": DOMAIN, "type": "static", "admin_email": CUSTOMER}
+            )
+            await client.call("POST", f"/sites/{site['id']}/dns/point", body={})
+        with trio.move_on_after(SITE_SECONDS):
+            certificate: dict[str, Any] = {}
+            with SAY.status("waiting for its certificate"):
+                while certificate.get("state") != "active":
+                    certificate = await client.call("GET", f"/sites/{site['id']}/ssl")
+                    await trio.sleep(0.3)
+            return site
+        why = certificate.get("last_error") or "no reason is known"
+        raise Failure(Exit.WAIT_TIMED_OUT, f"{DOMAIN} has no certificate: {why}", f"the core's log is {self.core.log}")
+
+    async def _until_visited(self, site: dict[str, Any]) -> None:
+        """Open the site as a visitor does, whose browser trusts the local authority."""
+        trust = ssl.create_default_context(cafile=self.authority / "certificate.pem")
+        async with httpx.AsyncClient(verify=trust) as http:
+            roots = (await http.get(f"https://localhost:{self.port + 2}/roots/0")).text
+        (self.authority / "roots.pem").write_text(roots)
+        command = ["curl", "--silent", "--show-error", "--fail", "--cacert", str(self.authority / "roots.pem")]
+        command += ["--resolve", f"{DOMAIN}:{self.https}:127.0.0.1", f"https://{DOMAIN}:{self.https}/"]
+        done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+        if done.returncode != 0:
+            raise Failure(Exit.UNAVAILABLE, f"{DOMAIN} does not answer: {done.stderr.decode().strip()}")
+        SAY.print(f"{DOMAIN} answers over HTTPS, {len(done.stdout)} bytes")
+
+    def _tell(self, password: str | None) -> None:
+        svc = str(BIN / "svc") + ("" if self.socket == CORE_SOCKET else f" --socket {self.socket}")
+        admin = f"password {password}" if password else f"password as shown by the first run; a new one: {svc} person"
+        print("\n")
+        print(f"Panel          https://localhost:{self.port}/  (a certificate of its own: {self.panel_data / 'web'})")
+        print(f"Administrator  {EMAIL}, {admin}")
+        print(f"Site           https://{DOMAIN}:{self.https}/  (curl --resolve {DOMAIN}:{self.https}:127.0.0.1 ...)")
+        print(f"Name server    dig @127.0.0.1 -p {self.dns} {DOMAIN}")
+        print(f"As root        {svc} site list")
+        data = "" if self.data == DEFAULT_DATA else f" --data {self.data}"
+        print(f"Stop           tools/run --panel --stop{data}", flush=True)
+
+
+def _check_free(port: int, purpose: str) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError as error:
+            what = f"port {port}, meant for {purpose}, is taken by another program"
+            hint = f"`ss -ltnp sport = :{port}` names it; --data and --port choose other ports"
+            raise Failure(Exit.CONFLICT, what, hint) from error
+
+
+async def run(arguments: argparse.Namespace) -> None:
+    demo = PanelDemo(arguments.data.resolve(), arguments.port)
+    if arguments.stop:
+        await demo.down()
+        return
+    if arguments.detach:
+        await demo.up()
+        return
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def up() -> None:
+                await demo.up()
+                SAY.print("\nCtrl-C stops it.", style="dim")
+
+            nursery.start_soon(up)
+            await anext(aiter(signals))
+            nursery.cancel_scope.cancel()
+    await demo.down()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tools/run --panel", description="A hosting panel on this machine.")
+    parser.add_argument("--data", type=Path, default=DEFAULT_DATA, help="where everything is kept [%(default)s]")
+    parser.add_argument("--port", type=int, default=PANEL_PORT, help="the panel's port [%(default)s]")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--detach", action="store_true", help="return once the site answers")
+    group.add_argument("--stop", action="store_true", help="stop everything")
+    arguments = parser.parse_args()
+    try:
+        trio.run(run, arguments)
+    except BaseException as error:
+        cause = first_cause(error)
+        if isinstance(cause, Failure):
+            cause.show()
+            raise SystemExit(cause.exit_code) from None
+        if isinstance(cause, KeyboardInterrupt):
+            print("interrupted; tools/run --panel --stop stops everything", file=sys.stderr)
+            raise SystemExit(int(Exit.INTERRUPTED)) from None
+        raise
+
+
+if __name__ == "__main__":
+    main()
