@@ -20,6 +20,7 @@ from tools.benchmarks import Ratio
 MODULES = {
     "store": ("B10", "B12", "B16"),
     "runtime": ("B6", "B11"),
+    "jobs": ("B8",),
     "http": ("B1", "B4", "B7"),
     "machines": ("B2", "B3"),
     "console": ("B5",),

@@ -116,6 +116,23 @@ async def test_a_site_that_another_class_works_at_is_waited_for(panel_database: 
         await held.until(lambda: held.begun == [backup, elsewhere, deletion])
 
 
+async def test_of_two_classes_that_reach_for_a_site_at_the_same_moment_one_gets_it(panel_database: Database) -> None:
+    held = Held()
+    classes = list(JobClass)
+    for number in range(5):
+        site = UUID(int=number + 1)
+        queued = [await queue(panel_database, "work", "hold", job_class=of, site=site) for of in classes]
+        async with open_jobs(panel_database, work=Steps(hold=held.hold)) as jobs:
+            for _ in classes:
+                await held.until(lambda: len(held.now) == 1)
+                held.release(*held.now)
+                await held.until(lambda: not held.now or held.most > 1)
+            for job_id in queued:
+                assert (await ended(jobs, panel_database, job_id)).status is JobStatus.SUCCEEDED
+
+    assert held.most == 1
+
+
 async def test_a_job_whose_beginning_was_stored_though_nobody_heard_so_is_begun(panel_database: Database) -> None:
     """The answer to the commit is lost with its connection."""
     async with open_jobs(panel_database, work=Steps(work=nothing)) as jobs:

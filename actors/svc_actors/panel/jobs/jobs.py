@@ -72,7 +72,6 @@ class Jobs:
     """One a process, run under the composer's nursery once all work is known."""
 
     def __init__(self, database: Database, actors: ActorSystem, *, alert: LoopAlert | None = None) -> None:
-        self.choosing = trio.Lock()
         self._database = database
         self._actors = actors
         self._alert = alert

@@ -6,19 +6,17 @@ who was served longest ago. So a hundred jobs of one site keep nobody else waiti
 
 Invariants:
 - a class never has more jobs running than it has slots;
-- never two jobs of one site run at the same time, whatever their classes;
+- never two jobs of one site run at the same time, whatever their classes: an index keeps them apart;
 - a job that is running in the database is hosted by this process: it was failed at the start otherwise.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
-
-import trio
 
 from svc_actors.errors import conflict, not_found
 from svc_actors.panel.jobs.records import (
@@ -33,7 +31,10 @@ from svc_actors.panel.jobs.records import (
     write_lines,
 )
 from svc_actors.runtime import Actor
-from svc_actors.store import Caller, Database, Queryable, Target, Transaction, audit
+from svc_actors.store import Caller, Database, Queryable, Target, Transaction, UniqueViolationError, audit
+
+ONE_AT_A_SITE: Final = "jobs_one_at_a_site"
+"""The index that holds jobs of different classes off each other's sites."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,6 @@ def pick(job_class: JobClass, waiting: Sequence[Waiting], running: Sequence[Runn
 class Hosting(Protocol):
     """What the queues need of whoever runs the jobs."""
 
-    choosing: trio.Lock
-    """Held from looking at what runs until what begins is hosted: a site is given to one class."""
-
     @property
     def draining(self) -> bool: ...
 
@@ -105,8 +103,7 @@ class JobQueue(Actor):
 
     async def begin_next(self) -> None:
         """Give free slots to jobs that wait."""
-        async with self._hosting.choosing:
-            self._host(await self._database.transact(self._begin))
+        self._host(await self._transact(self._begin))
 
     async def end(self, job_id: int, status: JobStatus, error: JobError | None) -> None:
         """Write how a job that was hosted has ended, and give its slot to the next, in one transaction. Repeating it
@@ -116,10 +113,9 @@ class JobQueue(Actor):
             await self._hosting.end(tx, job_id, status, error)
             return await self._begin(tx)
 
-        async with self._hosting.choosing:
-            begun = await self._database.transact(hand_over)
-            self._hosting.ended(job_id)
-            self._host(begun)
+        begun = await self._transact(hand_over)
+        self._hosting.ended(job_id)
+        self._host(begun)
 
     async def cancel(self, caller: Caller, job_id: int) -> Job:
         """End a queued job, or have the work of a running one stopped: it ends once that has given up.
@@ -145,6 +141,16 @@ class JobQueue(Actor):
         self._hosting.stop(job_id)
         self._hosting.changed(job_id)
         return job
+
+    async def _transact(self, write: Callable[[Transaction], Awaitable[list[Begun]]]) -> list[Begun]:
+        """A transaction that begins jobs. Where another class has begun one of the same site since this one looked, it
+        is done again, and finds the site taken."""
+        while True:
+            try:
+                return await self._database.transact(write)
+            except UniqueViolationError as error:
+                if error.constraint_name != ONE_AT_A_SITE:
+                    raise
 
     async def _begin(self, tx: Transaction) -> list[Begun]:
         if self._hosting.draining:
