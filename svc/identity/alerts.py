@@ -14,7 +14,7 @@ from svc.registry.realm import Realm
 from svc.registry.scopes import Scope
 from svc_actors.alerts import Severity, announce_alert
 from svc_actors.errors import not_found
-from svc_actors.store import Record, Target, audit
+from svc_actors.store import Record, Target, Transaction, audit
 
 operations = Operations[IdentityServices]()
 
@@ -121,3 +121,9 @@ async def acknowledge(context: Context[IdentityServices], request: AlertRequest)
         await announce_alert(tx, row)
         await audit.record(tx, context.caller, Target("alert", request.id, row["key"], row["project_id"]))
     return Alert.of(row, principal)
+
+
+async def forget_who_acknowledged(tx: Transaction, user_id: UUID) -> None:
+    """That somebody has seen an alert stays when they go, and by then not who."""
+    await tx.execute("UPDATE alerts SET acknowledged_by = NULL WHERE acknowledged_by = $1", user_id)
+    await tx.execute("UPDATE alerts SET customer_acknowledged_by = NULL WHERE customer_acknowledged_by = $1", user_id)

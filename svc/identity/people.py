@@ -133,14 +133,9 @@ async def suspend(context: Context[IdentityServices], request: SuspendRequest) -
         if target.id == context.principal.user_id:
             raise conflict("Nobody suspends themselves.")
         await person_records.keep_an_administrator(tx, context, target)
-        await tx.execute(
-            "UPDATE users SET suspended_at = coalesce(suspended_at, now()), suspension_reason = $2 WHERE id = $1",
-            target.id,
-            request.reason,
-        )
-        await sessions.end_all(tx, target.id)
+        suspended = await person_records.suspend(tx, target.id, request.reason)
         await audit.record(tx, context.caller, target.target, {"reason": request.reason})
-        return await person_records.person(tx, target.id)
+        return suspended
 
     return await context.services.database.transact(work)
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from svc.identity import sessions
 from svc.registry.operation import Context, Model
 from svc.registry.principal import Role
 from svc_actors.errors import conflict, not_found
@@ -75,6 +76,17 @@ async def change(tx: Transaction, user_id: UUID, changes: Mapping[str, object]) 
             await tx.execute(f"UPDATE users SET {columns} WHERE id = $1", user_id, *changes.values())
         except UniqueViolationError:
             raise conflict("This email address belongs to somebody else.") from None
+    return await person(tx, user_id)
+
+
+async def suspend(tx: Transaction, user_id: UUID, reason: str) -> Person:
+    """End their sessions, and refuse their password and tokens until it is lifted."""
+    await tx.execute(
+        "UPDATE users SET suspended_at = coalesce(suspended_at, now()), suspension_reason = $2 WHERE id = $1",
+        user_id,
+        reason,
+    )
+    await sessions.end_all(tx, user_id)
     return await person(tx, user_id)
 
 

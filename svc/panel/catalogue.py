@@ -17,6 +17,7 @@ from svc.identity import (
     users,
 )
 from svc.panel import (
+    account_deletion,
     accounts,
     audit,
     certificates,
@@ -44,6 +45,7 @@ AREAS = (
     users,
     people,
     accounts,
+    account_deletion,
     support,
     settings,
     alerts,

@@ -15,6 +15,7 @@ from svc.panel.catalogue import panel_registry
 from svc.panel.realm import REALM
 from svc.registry.operation import Presentation
 from svc_actors.store import Database
+from tests.panel.jobs.work import ended
 from tests.support.authenticator import Authenticator, code_given
 from tests.support.identity import MAIL, PASSWORD, Client
 from tests.support.panel import PanelHarness, open_panel
@@ -278,3 +279,76 @@ def texts(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
         yield from texts(part, path)
     for name, part in {**schema.get("properties", {}), **schema.get("$defs", {})}.items():
         yield from texts(part, f"{path}/{name}")
+
+
+async def test_an_account_that_owns_nothing_is_deleted_by_a_job_and_leaves_only_the_audit(panel: PanelHarness) -> None:
+    root = await panel.administrator()
+    ada = await panel.person("ada@example.com")
+    hers = panel.program(await panel.token(ada))
+    browser = panel.browser()
+    await browser.post("/auth/login", {"email": "ada@example.com", "password": PASSWORD})
+
+    ordered = await root.call("DELETE", f"/users/{ada}")
+    at_once = [(await client.get("/me")).status_code for client in (hers, browser)]
+    job = await ended(panel.services.jobs, panel.database, ordered.json()["id"])
+
+    assert (ordered.status_code, ordered.json()["status"]) == (200, "queued")
+    assert at_once == [401, 401]
+    assert job.status.value == "succeeded"
+    assert (await root.get(f"/admin/users/{ada}")).status_code == 404
+    for table in ("users", "sessions", "api_tokens", "impersonations"):
+        assert str(ada) not in str([dict(row) for row in await panel.database.fetch(f"SELECT * FROM {table}")])
+    assert "user.delete" in [row["operation"] for row in await panel.audit() if row["target_id"] == str(ada)]
+
+
+async def test_somebody_who_was_in_a_support_session_and_saw_alerts_is_deleted_as_well(panel: PanelHarness) -> None:
+    root = await panel.administrator()
+    bob, ada = await panel.person("bob@example.com", "administrator"), await panel.person("ada@example.com")
+    browser = panel.browser()
+    await browser.post("/auth/login", {"email": "bob@example.com", "password": PASSWORD})
+    await panel.database.execute(
+        """
+        INSERT INTO alerts (key, severity, message, acknowledged_at, acknowledged_by)
+        VALUES ('a', 'warning', 'a', now(), $1)
+        """,
+        bob,
+    )
+    assert (await browser.post(f"/admin/users/{ada}/impersonate", {"reason": "to look"})).status_code == 200
+
+    ordered = await root.call("DELETE", f"/users/{bob}")
+
+    job = await ended(panel.services.jobs, panel.database, ordered.json()["id"])
+    assert job.status.value == "succeeded", job.error
+    assert (await browser.get("/me")).status_code == 401
+    assert await panel.database.fetchval("SELECT acknowledged_at IS NOT NULL FROM alerts WHERE key = 'a'")
+
+
+async def test_an_account_that_owns_sites_is_not_deleted(panel: PanelHarness) -> None:
+    root = await panel.administrator()
+    ada = await panel.person("ada@example.com")
+    hers = panel.program(await panel.token(ada))
+    async with panel.database.transaction() as tx:
+        site = await tx.fetchval(
+            "INSERT INTO sites (owner_id, domain, type) VALUES ($1, 'example.com', 'static') RETURNING id", ada
+        )
+        await tx.execute(
+            "INSERT INTO site_domains (site_id, name, registrable) VALUES ($1, 'example.com', 'example.com')", site
+        )
+
+    refused = await root.call("DELETE", f"/users/{ada}")
+
+    assert refused.json()["error"]["code"] == "conflict"
+    assert refused.json()["error"]["message"] == "This account owns example.com; it was not deleted."
+    assert (await hers.get("/me")).status_code == 200
+    assert (await root.get("/jobs")).json()["total"] == 0
+
+
+async def test_nobody_deletes_themselves_and_customers_delete_nobody(panel: PanelHarness) -> None:
+    root_id = await panel.person("root@example.com", "administrator")
+    root = panel.program(await panel.token(root_id))
+    ada = await panel.customer()
+
+    refused = [await root.call("DELETE", f"/users/{root_id}"), await ada.call("DELETE", f"/users/{root_id}")]
+
+    assert [answer.json()["error"]["code"] for answer in refused] == ["conflict", "forbidden"]
+    assert (await root.get("/me")).status_code == 200
