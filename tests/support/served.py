@@ -15,6 +15,7 @@ class RecordedServing:
     sites: dict[int, SiteServer] = field(default_factory=dict)
     refuses: dict[int, str] = field(default_factory=dict)
     down: str | None = None
+    rotations: int = 0
     applied: list[dict[int, SiteServer | None]] = field(default_factory=list)
 
     async def start(self, sites: Iterable[SiteServer]) -> dict[int, str]:
@@ -34,3 +35,7 @@ class RecordedServing:
             elif number not in self.refuses:
                 self.sites[number] = site
         return dict(self.refuses)
+
+    async def rotate_logs(self) -> int:
+        self.rotations += 1
+        return 0

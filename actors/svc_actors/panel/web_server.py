@@ -26,6 +26,8 @@ from svc_actors.store import Database, Transaction
 
 MERGE_SECONDS: Final = 0.15
 """How long a change waits for others: not felt by whoever asked, long enough for a burst."""
+LOGS_SECONDS: Final = 600.0
+"""How often logs are looked at. At 1,000 requests a second one grows by 90 MB in between."""
 _ALERTS: Final = "web_server:site:"
 _TRY_AGAIN: Final = "What was served before is served on. Try again; the same change may be made twice."
 
@@ -105,10 +107,21 @@ class WebServer:
                 asked.done.set()
             raise
         self._down = None
+        look = trio.current_time() + LOGS_SECONDS
         while True:
-            await self._woken.wait()
-            await trio.sleep(MERGE_SECONDS)
+            with trio.move_on_at(look):
+                await self._woken.wait()
+                await trio.sleep(MERGE_SECONDS)
+            if trio.current_time() >= look:
+                await self._rotate_logs()
+                look = trio.current_time() + LOGS_SECONDS
             await self._serve(self._take())
+
+    async def _rotate_logs(self) -> None:
+        try:
+            await self._serving.rotate_logs()
+        except (NginxError, OSError) as error:
+            log.warning("web_server.logs_not_rotated", reason=str(error))
 
     async def _begin(self) -> None:
         self._left_out = await self._serving.start(await self._wanted())
@@ -122,6 +135,8 @@ class WebServer:
         return taken
 
     async def _serve(self, batch: list[_Asked]) -> None:
+        if not batch:
+            return
         # Of two changes to one site the later one counts, for both who asked.
         changes = {number: server for asked in batch for number, server in asked.servers.items()}
         # Whatever ends this, a cancellation or a defect, nobody waits for an answer that does not come.

@@ -156,6 +156,21 @@ async def test_what_nobody_waits_for_any_more_is_not_begun(panel_database: Datab
     assert sorted(serving.sites) == [2]
 
 
+async def test_logs_are_looked_at_while_nobody_changes_anything(
+    panel_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc_actors.panel.web_server.LOGS_SECONDS", 0.01)
+    serving = RecordedServing()
+
+    async with running(panel_database, serving, site(1)) as server:
+        with trio.fail_after(30):
+            while serving.rotations < 2:
+                await trio.sleep(0.01)
+        await server.change({2: site(2)})
+
+    assert sorted(serving.sites) == [1, 2]
+
+
 async def _until(database: Database, count: int) -> list[str]:
     with trio.fail_after(30):
         while len(open_ := await alerts(database)) != count:

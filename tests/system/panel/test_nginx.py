@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from svc_actors.host.nginx import App, PathRedirect, Proxy, Suspended
+from svc_actors.host.nginx.logs import KEPT, LARGEST
 from tests.support.nginx import Sites, nginx_sites
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -291,3 +292,27 @@ async def test_old_versions_of_tls_are_rejected(nginx: Sites) -> None:
     with pytest.warns(DeprecationWarning, match="TLSv1_1"), pytest.raises((ssl.SSLError, ConnectionError)):
         await trio.to_thread.run_sync(offered, ssl.TLSVersion.TLSv1_1)
     assert await trio.to_thread.run_sync(offered, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+
+
+async def test_a_large_log_gets_a_new_file_and_no_line_is_lost(nginx: Sites) -> None:
+    await nginx.generations.start([nginx.site(1001), nginx.site(1002)])
+    log = nginx.folders.site_logs / "s1001" / "access.log"
+    await nginx.visit("site1001.example", "/first")
+
+    for turn in range(6):
+        with log.open("r+b") as file:
+            # A hole, which takes no room.
+            file.truncate(LARGEST)
+        assert await nginx.generations.rotate_logs() == 1
+        await nginx.visit("site1001.example", f"/turn{turn}")
+
+    assert await nginx.generations.rotate_logs() == 0
+    assert nginx.launcher.reloads == 6
+    assert "/turn5" in log.read_text()
+    assert b"/turn4" in (log.parent / "access.log.1").read_bytes()
+    assert b"/turn1" in (log.parent / "access.log.4").read_bytes()
+    assert sorted(each.name for each in log.parent.glob("access*")) == [
+        "access.log",
+        *(f"access.log.{number}" for number in range(1, KEPT + 1)),
+    ]
+    assert sorted(each.name for each in (nginx.folders.site_logs / "s1002").iterdir()) == ["access.log", "error.log"]

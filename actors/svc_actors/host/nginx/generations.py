@@ -24,6 +24,7 @@ import trio
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Launcher, LauncherError
 from svc_actors.host.nginx import probe, program
+from svc_actors.host.nginx.logs import rotate
 from svc_actors.host.nginx.model import SiteServer
 from svc_actors.host.nginx.render import Ports, render_main, render_site, site_logs
 from svc_actors.host.nginx.tree import Tree
@@ -64,6 +65,8 @@ class WebServing(Protocol):
 
     async def apply(self, changes: Mapping[int, SiteServer | None]) -> dict[int, str]: ...
 
+    async def rotate_logs(self) -> int: ...
+
 
 class Generations:
     """One caller at a time: whoever uses it keeps the order."""
@@ -102,6 +105,18 @@ class Generations:
         if rendered:
             refused |= await self._apply(rendered)
         return refused
+
+    async def rotate_logs(self) -> int:
+        """Begin new files for the logs that have grown large; one reload for all. Gives how many. Raises `NginxError`
+        where nginx did not reload: it writes on in the files that were renamed."""
+        rotated = await trio.to_thread.run_sync(self._rotate_logs)
+        current = await trio.to_thread.run_sync(self._tree.current)
+        if rotated and current is not None and await self._served() is not None:
+            try:
+                await self._serve(current, reload=True)
+            except _NotServedError as error:
+                raise NginxError(f"The web server did not begin new logs: {error}") from error
+        return rotated
 
     async def _apply(self, changes: dict[int, _Rendered]) -> dict[int, str]:
         pending, refused = dict(changes), dict[int, str]()
@@ -161,7 +176,7 @@ class Generations:
 
     async def _serve(self, generation: int, *, reload: bool) -> None:
         """Have nginx take up the current generation. Raises `_NotServedError` with nginx's words."""
-        logs = _Tail(self._folders.nginx / "error.log"), _Tail(self._folders.nginx / "nginx.log")
+        logs = _Tail(self._folders.nginx / "error.log"), _Tail(self._folders.nginx / "nginx.out")
         try:
             if not (await self._launcher.status(program.NGINX)).running:
                 # It may have ended again and again with what was current before, and be waiting to be tried again.
@@ -274,6 +289,11 @@ class Generations:
             self._tree.discard(generation)
             raise NginxError(f"The web server's configuration cannot be written: {error.strerror}.") from error
         return generation
+
+    def _rotate_logs(self) -> int:
+        if not self._folders.site_logs.is_dir():
+            return 0
+        return sum(rotate(folder) for folder in (self._folders.nginx, *self._folders.site_logs.iterdir()))
 
     def _main(self, generation: int) -> str:
         return render_main(generation, self._folders, self._ports, self._worker_user)

@@ -1,0 +1,31 @@
+"""Logs that have grown large get another name, and the oldest go: `access.log`, `access.log.1`, ... `access.log.4`.
+
+nginx goes on in the renamed file until it is reloaded, so no line is lost. What a site can fill with its logs is
+bounded by what it is logged between two looks, and (`KEPT` + 1) x `LARGEST` a log.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+LARGEST: Final = 32 * 1024 * 1024
+"""Bytes: some 200,000 requests."""
+KEPT: Final = 4
+
+
+def rotate(logs: Path) -> int:
+    """Rename what is large in this folder. Gives how many logs, for which nginx has to be reloaded. Blocks."""
+    large = [path for path in sorted(logs.glob("*.log")) if path.stat().st_size >= LARGEST]
+    for path in large:
+        # From the oldest on, each takes the place of the next one: a crash in the midst loses no more than the oldest.
+        for number in range(KEPT - 1, 0, -1):
+            older = _numbered(path, number)
+            if older.exists():
+                older.replace(_numbered(path, number + 1))
+        path.replace(_numbered(path, 1))
+    return len(large)
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
