@@ -157,6 +157,7 @@ async def test_what_fails_at_its_start_is_tried_again_ever_more_slowly(place: Pl
     await until(tried_four_times)
     assert trio.current_time() - began >= 0.1 + 0.2 + 0.4 + 0.8
     assert (await place.launcher.status(service.name)).last_exit == "exit status 3"
+    assert "Z fails: exit status 3; it is started again" in (place.folder / "logs" / "keeper.log").read_text()
 
 
 async def test_killing_the_core_with_all_its_group_changes_nothing(place: Place) -> None:

@@ -11,7 +11,7 @@ from tests.support.systemd_root import SystemdRoot, systemd_root
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
-CORE, WEB = "svc-panel-core.service", "svc-panel-web.service"
+CORE, WEB, KNOT = "svc-panel-core.service", "svc-panel-web.service", "svc-host-knot.service"
 DOCUMENT = ("curl", "-fsSk", "https://127.0.0.1:7443/api/v1/openapi.json")
 NEEDED = "adduser,ca-certificates,curl,knot,knot-dnsutils,nginx,procps,python3"
 
@@ -51,15 +51,16 @@ def test_the_web_tier_could_do_little_besides(server: SystemdRoot) -> None:
     assert "Overall exposure level" in verdict
 
 
-def test_a_killed_core_is_back_and_web_never_ended(server: SystemdRoot) -> None:
+def test_a_killed_core_is_back_and_neither_web_nor_what_serves_ended(server: SystemdRoot) -> None:
     server.until(*DOCUMENT)
-    web = show(server, WEB, "MainPID")
+    server.until("systemctl", "is-active", KNOT)
+    before = [show(server, unit, "MainPID") for unit in (WEB, KNOT)]
 
     server.run("systemctl", "kill", "--signal=KILL", "--kill-who=main", CORE)
     server.until("sh", "-c", f"[ $(systemctl show --property NRestarts --value {CORE}) -ge 1 ]")
     server.until(*DOCUMENT)
 
-    assert show(server, WEB, "MainPID") == web
+    assert [show(server, unit, "MainPID") for unit in (WEB, KNOT)] == before
 
 
 def test_a_removed_panel_leaves_its_data_and_no_process(server: SystemdRoot) -> None:

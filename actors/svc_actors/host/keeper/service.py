@@ -17,8 +17,10 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from svc_actors.host.keeper import children, sockets
@@ -152,6 +154,10 @@ class Held:
         self.phase = WAITING
         self.due = time.monotonic() + min(_BACK_OFF * 2**self._failures, _LONGEST_BACK_OFF)
         self._failures = min(self._failures + 1, 16)
+        with suppress(OSError):
+            # A full disk, for one.
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            print(f"{when} {self.name}: {self._last_exit}; it is started again", file=sys.stderr, flush=True)
 
     def _settle(self) -> None:
         """There is no process: start one, or let go what is left."""
