@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -64,3 +65,8 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def knotc(knot: RealKnot, *arguments: str) -> None:
+    """As an operator would by hand."""
+    subprocess.run(["knotc", "-s", str(knot.server.folders.socket), *arguments], check=True, capture_output=True)

@@ -18,7 +18,8 @@ import trio
 from svc_actors.host.knot import KnotAway, KnotError
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.panel.dns.watch import ZoneWatch
-from svc_actors.store import Database
+from svc_actors.panel.dns.zone import DnsZone
+from svc_actors.store import Database, service_itself
 from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.identity import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host
@@ -511,3 +512,23 @@ async def test_pointing_is_refused_where_the_server_does_not_know_its_addresses(
 
     assert refused.status_code == 409
     assert "not known" in refused.json()["error"]["message"]
+
+
+async def test_proofs_of_the_panel_are_shown_left_alone_and_gone_when_they_are_not_needed(world: World) -> None:
+    own = await world.added("_acme-challenge", type="TXT", text="hers")
+    zone = world.panel.services.actors.ref(DnsZone, "example.test")
+    caller = service_itself("certificate.prove")
+    name = "_acme-challenge.example.test"
+
+    await zone.ask(DnsZone.set_proofs, caller, world.ada_id, name, ("one", "hers"))
+    await zone.ask(DnsZone.set_proofs, caller, world.ada_id, name, ("two", "hers"))
+    proving = world.knot.answers(name, "TXT")
+    records = (await world.ada.get(f"/sites/{world.site}/dns")).json()["records"]
+    [managed] = [record["id"] for record in records if record["managed"]]
+    refused = await world.ada.delete(f"/sites/{world.site}/dns/records/{managed}")
+    await zone.ask(DnsZone.set_proofs, caller, world.ada_id, name, ())
+
+    assert proving == {'"two"', '"hers"'}
+    assert refused.status_code == 409
+    assert world.knot.answers(name, "TXT") == {'"hers"'}
+    assert (await world.ada.get(f"/sites/{world.site}/dns")).json()["records"][0]["id"] == own

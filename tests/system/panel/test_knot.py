@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
+import signal
 from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import IPv4Address
 from typing import Any
 
 import dns.rdata
@@ -14,9 +17,21 @@ import trio
 from dns.rdtypes.ANY.TXT import TXT
 from pydantic import TypeAdapter
 
-from svc_actors.host.knot import Authority, KnotAway, KnotError, RecordData, ResourceRecord, Zone
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.knot import (
+    Authority,
+    KnotAway,
+    KnotError,
+    KnotServer,
+    KnotSettings,
+    RecordData,
+    ResourceRecord,
+    Zone,
+)
 from svc_actors.host.knot.control import conversation
-from tests.support.knot import RealKnot, real_knot
+from svc_actors.host.knot.server import SERVICE
+from tests.support.knot import free_port, knotc, real_knot
+from tests.support.launchers import keeper_place
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -220,5 +235,27 @@ def strings(answers: Mapping[ResourceRecord, set[str]], owner: str) -> tuple[byt
     return rdata.strings
 
 
-def knotc(knot: RealKnot, *arguments: str) -> None:
-    subprocess.run(["knotc", "-s", str(knot.server.folders.socket), *arguments], check=True, capture_output=True)
+async def test_a_keeper_keeps_it_running() -> None:
+    listen = (IPv4Address("127.0.0.1"),)
+    async with keeper_place() as place:
+        server = KnotServer(HostFolders(place.folder).knot, KnotSettings(listen, free_port()), place.launcher)
+        await server.ensure()
+        first = await server.agree(zone(record("www.example.test", type="A", address="192.0.2.1")))
+        status = await place.launcher.status(SERVICE)
+        assert status.pid is not None
+        os.kill(status.pid, signal.SIGKILL)
+
+        with trio.fail_after(60):
+            while await serial(server) != first.serial:
+                await trio.sleep(0.05)
+        again = await place.launcher.status(SERVICE)
+
+    assert again.pid != status.pid
+    assert again.restarts == 1
+
+
+async def serial(server: KnotServer) -> int | None:
+    """None while it does not answer."""
+    with suppress(KnotAway):
+        return (await server.serials()).get("example.test")
+    return None

@@ -139,9 +139,11 @@ class DnsZone(Actor):
                 "DELETE FROM dns_records WHERE zone = $1 AND name = $2 AND type = 'TXT' AND managed", self.key, name
             )
             for text in texts:
-                data = DATA.validate_python({"type": "TXT", "text": text})
-                record = NewRecord(name, MANAGED_TTL, data)
-                check(self.key, self._naming.authority.nameservers, await read_records(tx, self.key), record)
+                record = NewRecord(name, MANAGED_TTL, DATA.validate_python({"type": "TXT", "text": text}))
+                there = await read_records(tx, self.key)
+                if any(each.name == name and each.data == record.data for each in there):
+                    continue
+                check(self.key, self._naming.authority.nameservers, there, record)
                 await self._insert(tx, record, managed=True)
             await self._changed(tx, caller, zone, {"proofs": name, "texts": len(texts)})
 
