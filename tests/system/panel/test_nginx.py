@@ -15,7 +15,7 @@ import httpx
 import pytest
 import trio
 
-from svc_actors.host.nginx import App, PathRedirect, Proxy, Suspended
+from svc_actors.host.nginx import App, PathRedirect, Php, Proxy, Suspended
 from svc_actors.host.nginx.logs import KEPT, LARGEST
 from tests.support.nginx import Sites, nginx_sites
 
@@ -316,3 +316,38 @@ async def test_a_large_log_gets_a_new_file_and_no_line_is_lost(nginx: Sites) -> 
         *(f"access.log.{number}" for number in range(1, KEPT + 1)),
     ]
     assert sorted(each.name for each in (nginx.folders.site_logs / "s1002").iterdir()) == ["access.log", "error.log"]
+
+
+PHP_FPM = "/usr/sbin/php-fpm8.2"
+
+
+async def test_php_is_run_for_its_files_and_front_controller_alone(nginx: Sites) -> None:
+    socket_path, root = nginx.folders.data / "php.sock", nginx.folders.sites / "s1001" / "public"
+    site = nginx.site(1001, serves=Php(root=str(root), socket=str(socket_path)))
+    said = "<?php echo $_SERVER['SCRIPT_NAME'], '|', $_SERVER['PATH_INFO'] ?? '', '|', $_SERVER['QUERY_STRING'];"
+    (root / "index.php").write_text(said)
+    (root / "sub.php").write_text(said)
+    (root / "picture.jpg").write_text("<?php echo 'run';")
+    configuration = nginx.folders.data / "fpm.conf"
+    configuration.write_text(
+        f"[global]\nerror_log = {nginx.folders.data}/fpm.log\n[site]\nuser = www-data\nlisten = {socket_path}\n"
+        "listen.owner = www-data\npm = static\npm.max_children = 1\n"
+    )
+
+    async with trio.open_nursery() as nursery:
+        command = (PHP_FPM, "--nodaemonize", "--fpm-config", str(configuration))
+        nursery.start_soon(trio.run_process, command)
+        with trio.fail_after(30):
+            while not socket_path.exists():
+                await trio.sleep(0.01)
+        await nginx.generations.start([site])
+        paths = ("/", "/sub.php?a=b", "/sub.php/info", "/pretty/link?x=y", "/picture.jpg/x.php", "/picture.jpg")
+        answers = {path: await nginx.visit(site.domain, path) for path in paths}
+        nursery.cancel_scope.cancel()
+
+    assert answers["/"].text == "/index.php||"
+    assert answers["/sub.php?a=b"].text == "/sub.php||a=b"
+    assert answers["/sub.php/info"].text == "/sub.php|/info|"
+    assert answers["/pretty/link?x=y"].text == "/index.php||x=y"
+    assert answers["/picture.jpg/x.php"].status_code == 404
+    assert answers["/picture.jpg"].text == "<?php echo 'run';"
