@@ -51,6 +51,9 @@ async def test_sites_are_served_changed_and_served_again_after_a_kill_of_nginx(
     os.kill(first.pid, signal.SIGKILL)
 
     async def started_again() -> bool:
+        # The workers of the killed one answer until the keeper has ended them.
+        if (await launcher.status(program.NGINX)).pid in (None, first.pid):
+            return False
         return await program.served_generation(sites.folders) == 2
 
     await until(started_again)
