@@ -17,6 +17,7 @@ import trio
 
 from svc_actors.host import keeper
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.keeper.__main__ import ANOTHER
 from svc_actors.host.launcher import LauncherError, Service, ServiceName, ServiceStatus
 
 PROGRAM = (sys.executable, "-I", "-S", str(Path(keeper.__file__).with_name("__main__.py")))
@@ -114,7 +115,8 @@ class KeeperLauncher:
                 )
             with trio.move_on_after(_STARTS_WITHIN):
                 while not await self._answers():
-                    if self._started.poll() is not None and not await self._answers():
+                    # Another process may have started one at the same time, which is about to answer.
+                    if self._started.poll() not in (None, ANOTHER) and not await self._answers():
                         raise LauncherError(f"The keeper ended as soon as it was started; {log} says why.")
                     await trio.sleep(_LOOK_AGAIN)
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 import trio
 
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.keeper.__main__ import ANOTHER
 from svc_actors.host.launcher import LauncherError, Limits, ServiceName
 from svc_actors.host.launcher_keeper import PROGRAM
 from svc_actors.store import Database
@@ -272,7 +274,7 @@ async def test_a_second_keeper_of_the_same_folder_ends(place: Place) -> None:
 
     second = await trio.run_process([*PROGRAM, str(place.folder)], capture_stderr=True, check=False)
 
-    assert second.returncode == 1
+    assert second.returncode == ANOTHER
     assert b"Another keeper" in second.stderr
 
 
@@ -290,6 +292,25 @@ async def test_processes_and_memory_of_a_service_are_bounded_as_one(place: Place
     await until(killed)
     assert many.weaker_limits == ()
     assert begun == 19
+
+
+async def test_a_keeper_that_another_core_is_just_starting_is_waited_for(place: Place) -> None:
+    log = place.folder / "logs" / "keeper.log"
+    run = HostFolders(place.folder).run
+    run.mkdir(mode=0o711)
+    answered: list[int] = []
+
+    async def ask() -> None:
+        answered.append(await place.keeper.keeper_pid())
+
+    async with trio.open_nursery() as nursery:
+        with (run / "keeper.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            nursery.start_soon(ask)
+            await written(log, "Another keeper")
+        await _started(place, [*PROGRAM, str(place.folder)])
+
+    assert answered == [await place.keeper.keeper_pid()]
 
 
 async def test_without_control_groups_limits_are_those_of_setrlimit_and_the_status_says_so(place: Place) -> None:

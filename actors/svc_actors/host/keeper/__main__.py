@@ -12,7 +12,10 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.keeper.definition import RefusedError
-from svc_actors.host.keeper.server import Keeper
+from svc_actors.host.keeper.server import AnotherKeeperError, Keeper
+
+ANOTHER = 3
+"""The exit status where another keeper holds the folder, which is no failure to whoever needs one."""
 
 
 def main(arguments: list[str]) -> int:
@@ -27,6 +30,9 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         Keeper(os.path.abspath(arguments[0])).run()
+    except AnotherKeeperError as error:
+        print(f"keeper: {error}", file=sys.stderr)
+        return ANOTHER
     except RefusedError as error:
         print(f"keeper: {error}", file=sys.stderr)
         return 1

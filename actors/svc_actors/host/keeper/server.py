@@ -38,6 +38,10 @@ _NOBODY: dict[str, Any] = {
 }
 
 
+class AnotherKeeperError(Exception):
+    """The folder's services are held already."""
+
+
 class Keeper:
     def __init__(self, data: str) -> None:
         self._run = os.path.join(data, "run")
@@ -47,7 +51,7 @@ class Keeper:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise RefusedError(f"Another keeper holds the services of {data}.") from error
+            raise AnotherKeeperError(f"Another keeper holds the services of {data}.") from error
         self._states = os.path.join(self._run, "keeper")
         os.makedirs(self._states, mode=0o700, exist_ok=True)
         self._selector = selectors.DefaultSelector()
