@@ -19,8 +19,14 @@ from svc.cli.services import ServiceKind, service_of
 from svc.cli.session import Session, narrow, session_parameters
 
 _HELP = {
+    "audit": "Who did what.",
+    "certificate": "Certificates of sites.",
+    "dns": "Records of sites' zones, and where their names lead.",
+    "domain": "Names of sites.",
     "event": "What changes, as it changes.",
+    "file": "Files of sites.",
     "image": "Images that machines are made from.",
+    "job": "Slow work: look, follow its log, cancel.",
     "location": "Where nodes are.",
     "mail": "Mail that the service sends: look, try, try again.",
     "network": "Networks of machines, and their address pools.",
@@ -32,13 +38,16 @@ _HELP = {
     "project": "Projects and their members.",
     "second-factor": "Signing in with a code as well as the password.",
     "security-group": "Rules about machines' own traffic.",
+    "redirect": "Paths of sites that lead elsewhere.",
     "settings": "Settings of the service.",
+    "site": "Sites: create, look after, suspend, delete.",
     "ssh-key": "Public keys for machines.",
     "alert": "What needs attention.",
     "task": "Work in progress: look, follow, cancel.",
     "token": "API tokens of your own.",
     "user": "Accounts.",
     "vm": "Virtual machines.",
+    "webhook": "Who is told what happens, signed.",
 }
 _ABOUT = {
     ServiceKind.CONTROLLER: "Virtual machines for hosting providers.\n\nSign in once with `svc login "
