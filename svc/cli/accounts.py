@@ -14,19 +14,25 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncclick as click
 import httpx
+import trio
 
 from svc.cli import profiles
 from svc.cli.client import API_PREFIX, Client, certificate_refused
 from svc.cli.failures import Exit, Failure
 from svc.cli.output import say
 from svc.cli.profiles import Profile, ProfileFile
+from svc.cli.services import ServiceKind
 
 _CONNECT_SECONDS = 10.0
 _BROWSER = "_browser"
 """How the name of the cookie ends that a service gives to who has signed in."""
+_SESSION = "_session"
+_PANELS_SESSION = "svc_session"
+"""Each service's cookie has a name of its own; by it a profile knows whose commands it is for."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +70,12 @@ async def trade_password(profile: Profile, email: str, password: str, days: int,
         if "pending" in answer:
             await _give_code(client, answer, code, headers)
         known_by = client.cookie(_BROWSER) or profile.known_by
+        session = (client.cookie(_SESSION) or "").partition("=")[0]
+        service = ServiceKind.PANEL.value if session == _PANELS_SESSION else None
         wanted = {"name": f"svc on {socket.gethostname()}", "days": days}
         created = await client.call("POST", "/tokens", body=wanted, headers=guard)
         await client.call("POST", "/auth/logout", body={}, headers=guard)
-        return replace(profile, token=str(created["token"]), known_by=known_by)
+        return replace(profile, token=str(created["token"]), known_by=known_by, service=service)
 
 
 async def _give_code(client: Client, needed: Mapping[str, Any], code: str | None, headers: Mapping[str, str]) -> None:
@@ -98,8 +106,8 @@ async def _typed_code() -> str:
 async def trust(url: str, fingerprint: str | None) -> str | None:
     """The authority to trust for a service, or None where the system's authorities vouch for its certificate.
 
-    The controller's authority is fetched without trust and compared with what the controller printed; what it did not
-    sign is then refused by the first request that carries a secret."""
+    The controller's authority, or the panel's own certificate, is fetched without trust and compared with what the
+    service printed; what it did not sign is then refused by the first request that carries a secret."""
     if fingerprint is None and await _vouched_for(url):
         return None
     authority = await _authority(url)
@@ -110,10 +118,10 @@ async def trust(url: str, fingerprint: str | None) -> str | None:
             raise Failure(Exit.FORBIDDEN, what, "nothing was sent")
         return authority
     if not sys.stdin.isatty():
-        hint = f"give --fingerprint {seen} if it is what the controller printed"
+        hint = f"give --fingerprint {seen} if it is what the service printed"
         raise Failure(Exit.FORBIDDEN, f"nothing here vouches for the certificate of {url}; nothing was sent", hint)
     say(f"Nothing here vouches for the certificate of {url}.\nSHA-256 of its authority: {seen}")
-    if not click.confirm("Is that the fingerprint that the controller printed?", err=True):
+    if not click.confirm("Is that the fingerprint that the service printed?", err=True):
         raise Failure(Exit.FORBIDDEN, "not trusted; nothing was sent")
     return authority
 
@@ -130,13 +138,29 @@ async def _vouched_for(url: str) -> bool:
 
 
 async def _authority(url: str) -> str:
-    """The certificate authority that the service names as its own, in PEM."""
+    """The certificate authority that the service names as its own, in PEM; a panel has only its own certificate."""
     try:
         # Not verified on purpose: what comes is public, and compared with a fingerprint before it is of use.
         async with httpx.AsyncClient(timeout=_CONNECT_SECONDS, verify=False) as http:  # noqa: S501
             answer = await http.get(f"{url}{API_PREFIX}/nodes/authority")
     except httpx.TransportError as error:
         raise Failure(Exit.UNAVAILABLE, f"cannot reach {url}: {error}", "is the service running there?") from error
+    if answer.status_code == httpx.codes.NOT_FOUND and b'"not_found"' in answer.content:
+        return await _own_certificate(url)
     if not answer.is_success or "BEGIN CERTIFICATE" not in answer.text:
-        raise Failure(Exit.INVALID, f"{url} is not a controller", "is that its address?")
+        raise Failure(Exit.INVALID, f"{url} is no service of this kind", "is that its address?")
     return answer.text
+
+
+async def _own_certificate(url: str) -> str:
+    parts = urlsplit(url)
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with trio.fail_after(_CONNECT_SECONDS):
+        async with await trio.open_ssl_over_tcp_stream(
+            parts.hostname or "", parts.port or 443, ssl_context=context, https_compatible=True
+        ) as stream:
+            await stream.do_handshake()
+            shown: bytes = stream.getpeercert(binary_form=True)
+    return ssl.DER_cert_to_PEM_cert(shown)

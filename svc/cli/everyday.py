@@ -39,7 +39,7 @@ def shared(command: click.Command) -> click.Command:
 @click.option("--password", metavar="SECRET", help="Asked for when left out; `-` reads standard input.")
 @click.option("--code", metavar="CODE", help="Of the authenticator, or a recovery code; asked for when it is needed.")
 @click.option("--name", default="default", show_default=True, help="The profile to write.")
-@click.option("--fingerprint", help="SHA-256 of the controller's certificate authority, as the controller printed it.")
+@click.option("--fingerprint", help="SHA-256 of its certificate authority, as the service printed it.")
 @click.option("--days", default=90, show_default=True, help="How long the token lasts; 0: for ever.")
 @click.pass_obj
 async def login(session: Session, /, url: str, **given: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import httpx
 import pytest
 import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 from tests.support.pebble import Pebble, open_pebble
+from tests.support.stack import BIN
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -127,6 +131,26 @@ async def test_over_the_web_tier_a_customer_signs_in_and_sees_their_own_site(pan
     assert [site["domain"] for site in own.json()["items"]] == ["shop.example.com"]
     assert foreign.json()["items"] == []
     assert {row["address"] for row in audit["items"]} <= {"127.0.0.1", "::1"}
+
+
+async def test_svc_signs_in_over_the_web_tier_and_has_the_panels_commands(panel: PanelPrograms, tmp_path: Path) -> None:
+    await panel.site("shop.example.com")
+    await panel.start_web()
+    certificate = x509.load_pem_x509_certificate((panel.data / "web" / "certificate.pem").read_bytes())
+    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+
+    async def svc(*arguments: str) -> str:
+        command, environment = [str(BIN / "svc"), *arguments], dict(os.environ) | home
+        ended = await trio.run_process(command, env=environment, capture_stdout=True, capture_stderr=True, check=False)
+        assert ended.returncode == 0, ended.stderr.decode()
+        return ended.stdout.decode()
+
+    address = f"https://localhost:{panel.port}"
+    seen = certificate.fingerprint(hashes.SHA256()).hex()
+    given = ("--email", "ada@example.com", "--password", "Correct-Horse-42", "--fingerprint", seen)
+    await svc("login", address, *given)
+
+    assert "shop.example.com" in await svc("site", "list")
 
 
 async def test_while_the_core_is_away_the_web_tier_says_so(panel: PanelPrograms) -> None:
