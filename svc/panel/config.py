@@ -27,7 +27,6 @@ class PanelConfig:
     port: int = 7443
     sites_http_port: int = 80
     sites_https_port: int = 443
-    bind_host: str = "0.0.0.0"  # noqa: S104 - visitors and browsers come from elsewhere
     further_origins: tuple[str, ...] = ()
     acme: AcmeSettings | None = None
     """Where sites' certificates come from; without it sites have those that are uploaded."""

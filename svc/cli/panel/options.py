@@ -42,7 +42,6 @@ _OPTIONS: Final = (
     click.option("--socket", type=click.Path(path_type=Path), default=CORE_SOCKET, show_default=True),
     click.option("--web-user", default="svc-web", show_default=True, help="The account of `svc panel web`."),
     click.option("--port", default=PANEL_PORT, show_default=True, help="Of `svc panel web`."),
-    click.option("--sites-bind", default="0.0.0.0", show_default=True, help="The address sites are served on."),  # noqa: S104
     click.option("--sites-http-port", default=80, show_default=True),
     click.option("--sites-https-port", default=443, show_default=True),
     click.option(
@@ -84,7 +83,6 @@ def _config(
     socket: Path,
     web_user: str,
     port: int,
-    sites_bind: str,
     sites_http_port: int,
     sites_https_port: int,
     origins: tuple[str, ...],
@@ -108,7 +106,6 @@ def _config(
         socket=socket,
         web_user=web_user,
         port=port,
-        bind_host=sites_bind,
         sites_http_port=sites_http_port,
         sites_https_port=sites_https_port,
         further_origins=tuple(origin.rstrip("/") for origin in origins),
