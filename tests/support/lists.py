@@ -66,7 +66,7 @@ async def offered_orders(
 ) -> list[str]:
     """The orders that a list names when it is asked for another."""
     try:
-        await run(operation, principal, database, operation.request(**of, sort="no-such-order"))
+        await run(operation, principal, database, operation.request(**of, sort="no_such_order"))
     except ServiceError as error:
         return error.message.partition("one of ")[2].partition(", with")[0].split(", ")
     raise AssertionError(f"{operation.name} takes any order")

@@ -56,12 +56,9 @@ async def test_no_class_has_more_running_than_its_slots_and_no_site_two(panel_da
         for job_id in queued:
             assert (await ended(jobs, panel_database, job_id)).status is JobStatus.SUCCEEDED
 
-    assert sampled.most == {
-        JobClass.BACKUPS: 1,
-        JobClass.MIGRATIONS: 1,
-        JobClass.SYSTEM: 1,
-        JobClass.SITES: 3,
-    }
+    # That three of the sites' do run side by side is seen below, where they are held.
+    slots = {JobClass.BACKUPS: 1, JobClass.MIGRATIONS: 1, JobClass.SYSTEM: 1, JobClass.SITES: 3}
+    assert {of: most for of, most in sampled.most.items() if not 1 <= most <= slots[of]} == {}
     assert not sampled.shared_a_site
 
 
