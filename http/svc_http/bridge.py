@@ -101,8 +101,11 @@ def _target(scope: HTTPScope) -> bytes:
 def _carried(scope: HTTPScope) -> list[tuple[bytes, bytes]]:
     """The request's own headers; the client's address is the connection's, whatever the client says."""
     kept = [(name, value) for name, value in scope["headers"] if name not in _HOP and name != CLIENT_HEADER]
-    if not any(name == b"host" for name, _ in kept):
+    names = {name for name, _ in kept}
+    if b"host" not in names:
         kept.append((b"host", b"core"))
+    if _has_body(scope) and names.isdisjoint({b"content-length", _TRANSFER}):
+        kept.append((_TRANSFER, b"chunked"))  # Over HTTP/2 the end of a body need not be announced.
     client = scope.get("client")
     if client is not None:
         kept.append((CLIENT_HEADER, client[0].encode()))

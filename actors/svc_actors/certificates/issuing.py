@@ -122,10 +122,12 @@ class IssuedCertificate(Actor):
             )
             return await self._row(tx)
 
-        row = await self._database.transact(work)
-        if row["chain"] is None:
-            return None
-        return Issued(row["chain"], self._sealer.unseal(row["sealed_key"], _CERTIFICATE_KEY))
+        return self._issued(await self._database.transact(work))
+
+    async def there_is(self) -> Issued | None:
+        """The certificate that was made last, if there is one."""
+        row = await self._database.fetchrow("SELECT * FROM acme_certificates WHERE name = $1", self.key)
+        return None if row is None else self._issued(row)
 
     async def step(self) -> Wait | Work:
         """What is to be done now. When it is time, an order is begun."""
@@ -222,6 +224,11 @@ class IssuedCertificate(Actor):
             await close_alert(tx, alert_of(self.key))
 
         await self._database.transact(work)
+
+    def _issued(self, row: Record) -> Issued | None:
+        if row["chain"] is None:
+            return None
+        return Issued(row["chain"], self._sealer.unseal(row["sealed_key"], _CERTIFICATE_KEY))
 
     async def _row(self, tx: Transaction) -> Record:
         return await tx.fetchone("SELECT * FROM acme_certificates WHERE name = $1 FOR NO KEY UPDATE", self.key)

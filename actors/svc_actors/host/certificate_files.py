@@ -7,6 +7,7 @@ the certificate that it was tested with, also when it is returned to.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -52,6 +53,13 @@ class CertificateFiles:
     def remove(self, number: int) -> None:
         """Of a site that is no more."""
         shutil.rmtree(self._folder / f"s{number}", ignore_errors=True)
+
+    def keep_only(self, numbers: Collection[int]) -> None:
+        """Remove what there is of other sites."""
+        kept = {f"s{number}" for number in numbers}
+        for own in self._folder.glob("s*"):
+            if own.name not in kept:
+                shutil.rmtree(own, ignore_errors=True)
 
     def _forget_old(self, newest: Path) -> None:
         others = (path for path in newest.parent.iterdir() if path != newest)

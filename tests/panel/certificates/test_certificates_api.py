@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from tests.support.identity import Client
 from tests.support.panel import PanelHarness, open_panel
@@ -125,13 +127,13 @@ async def test_what_cannot_be_served_is_refused_with_the_reason_and_changes_noth
     }
     async with world_of(panel_database, tmp_path) as world:
         await world.upload(good, pem_of(key))
-        shown = (await world.ada.get(world.path)).json()
+        shown = (await world.ada.get(world.path)).json()["fingerprint"]
         for words, (chain, private) in vectors.items():
             answer = await world.upload(chain, private)
             assert answer.status_code == 400, words
             assert words in answer.json()["error"]["message"], answer.text
 
-        assert (await world.ada.get(world.path)).json() == shown
+        assert (await world.ada.get(world.path)).json()["fingerprint"] == shown
 
 
 async def test_a_private_key_is_read_back_by_nobody_and_recorded_nowhere(
@@ -148,6 +150,43 @@ async def test_a_private_key_is_read_back_by_nobody_and_recorded_nowhere(
     assert planted not in answer.text + seen.text
     assert all(planted not in row["row"] for row in rows)
     assert planted not in kept
+
+
+async def test_what_an_authority_made_before_a_crash_is_served_by_the_next_core(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    directory = "https://authority.test/directory"
+    async with world_of(panel_database, tmp_path) as world:
+        site_id = world.site["id"]
+        stale = tmp_path / "certificates" / "s999999"
+    stale.mkdir(parents=True)
+    sealer = Sealer(bytes(32))
+    await panel_database.execute(
+        "INSERT INTO acme_accounts (directory, sealed_key, contact) VALUES ($1, 'x', 'ops@example.com')", directory
+    )
+    await panel_database.execute(
+        """INSERT INTO acme_certificates
+               (name, directory, names, chain, sealed_key, issuer, not_before, not_after, due_at)
+           VALUES ('site:' || $1, $2, '{shop.example.com}', $3, $4, 'test', $5, $6, now() + interval '1 year')""",
+        site_id,
+        directory,
+        certificate(key, "shop.example.com"),
+        sealer.seal(pem_of(key).encode(), "ACME certificate key"),
+        NOW - timedelta(days=1),
+        NOW + timedelta(days=30),
+    )
+
+    async with open_panel(panel_database, tmp_path) as panel:
+        served = cast(RecordedServing, panel.host.web).sites
+        root = await panel.administrator()
+        with trio.fail_after(60):
+            while all(server.certificate is None for server in served.values()):
+                await trio.sleep(0.01)  # The loop that looks after certificates is another task.
+        shown = (await root.get(f"/sites/{site_id}/ssl")).json()
+
+    assert shown["state"] == "active"
+    assert not stale.exists()
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])

@@ -133,6 +133,22 @@ async def test_over_the_web_tier_a_customer_signs_in_and_sees_their_own_site(pan
     assert {row["address"] for row in audit["items"]} <= {"127.0.0.1", "::1"}
 
 
+async def test_a_body_whose_length_nobody_announced_is_carried_over_http_2(panel: PanelPrograms) -> None:
+    await panel.start_web()
+    origin = f"https://localhost:{panel.port}"
+    browser = {"Origin": origin, "X-Service-Request": "1", "Content-Type": "application/json"}
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b'{"email": "ada@example.com", '
+        yield b'"password": "Correct-Horse-42"}'
+
+    async with httpx.AsyncClient(http2=True, verify=False, headers=browser) as http:
+        answer = await http.post(f"{origin}/api/v1/auth/login", content=pieces())
+
+    assert answer.http_version == "HTTP/2"
+    assert answer.status_code == 200, answer.text
+
+
 async def test_svc_signs_in_over_the_web_tier_and_has_the_panels_commands(panel: PanelPrograms, tmp_path: Path) -> None:
     await panel.site("shop.example.com")
     await panel.start_web()

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 import structlog
 import trio
@@ -96,6 +97,7 @@ class SiteCertificates:
         async with trio.open_nursery() as nursery:
             while True:
                 self._asked = trio.Event()
+                await self._install_issued()
                 await self._want_missing()
                 for name in await self._due():
                     if name not in self._under_way:
@@ -147,10 +149,14 @@ class SiteCertificates:
     async def forget(self, site: SiteRow) -> None:
         """Nothing of a site that is being deleted stays: orders, keys, files."""
         await self._actors.ref(IssuedCertificate, acme_name(site.id)).ask(IssuedCertificate.forget)
+        await self._database.transact(partial(set_alert, key=_served_alert(site.id), message=None))
         await trio.to_thread.run_sync(self._files.remove, site.number)
 
     async def restore_files(self) -> None:
-        """Write what the records have and the folder has not. Before the web server starts."""
+        """Have the folder hold what the records have, and nothing of sites that are gone. Before the web server
+        starts."""
+        numbers = {row["number"] for row in await self._database.fetch("SELECT number FROM sites")}
+        await trio.to_thread.run_sync(self._files.keep_only, numbers)
         rows = await self._database.fetch(
             """SELECT s.number, c.fingerprint, c.chain, c.sealed_key
                FROM site_certificates AS c JOIN sites AS s ON s.id = c.site_id"""
@@ -159,6 +165,28 @@ class SiteCertificates:
             key = self._sealer.unseal(row["sealed_key"], KEY_PURPOSE)
             put = partial(self._files.put, row["number"], row["fingerprint"], row["chain"], key)
             await trio.to_thread.run_sync(put)
+
+    async def _install_issued(self) -> None:
+        """Serve what an authority has made and a core that ended did not come to hand over."""
+        rows = await self._database.fetch(
+            """
+            SELECT s.id
+            FROM acme_certificates AS a
+            JOIN sites AS s ON a.name = 'site:' || s.id
+            LEFT JOIN site_certificates AS c ON c.site_id = s.id
+            WHERE a.not_after > now() AND s.status IN ('active', 'suspended')
+              AND (c.site_id IS NULL OR (c.source = 'acme' AND c.not_after < a.not_after))
+            """
+        )
+        for row in rows:
+            site = await read_site(self._database, row["id"])
+            issued = await self._actors.ref(IssuedCertificate, acme_name(row["id"])).ask(IssuedCertificate.there_is)
+            if site is None or issued is None or acme_name(site.id) in self._under_way:
+                continue
+            try:
+                await self._issued(site, issued)
+            except (ServiceError, CertificateError) as error:
+                log.warning("certificate.not_served", site=str(site.id), error=str(error))
 
     async def _want_missing(self) -> None:
         """Order for sites that have no order, and anew for those whose names have changed."""
@@ -204,9 +232,9 @@ class SiteCertificates:
                 install = partial(self._issued, site)
                 keeper = Keeper(self._actors, name, (), self._settings, self._challenges, install)
                 await keeper.attempt()
-        except ServiceError as error:
+        except (ServiceError, CertificateError) as error:
             # Recorded, and not taken by the web server: it is handed over again with the site (`resume_sites`).
-            log.warning("certificate.not_served", site=str(site_id), error=error.message)
+            log.warning("certificate.not_served", site=str(site_id), error=str(error))
         finally:
             self._under_way.discard(name)
 
@@ -254,14 +282,17 @@ class SiteCertificates:
                 else f"Visitors of {row['domain']} are not shown the certificate that was installed for it: "
                 + ("the handshake failed." if seen is None else f"they get one with the SHA-256 {seen}.")
             )
-            key = f"certificate-served:{row['id']}"
-            await self._database.transact(partial(set_alert, key=key, message=message))
+            await self._database.transact(partial(set_alert, key=_served_alert(row["id"]), message=message))
 
     async def _names(self, site: SiteRow) -> Sequence[str]:
         rows = await self._database.fetch(
             "SELECT name FROM site_domains WHERE site_id = $1 ORDER BY name <> $2, name", site.id, site.domain
         )
         return [row["name"] for row in rows]
+
+
+def _served_alert(site_id: UUID) -> str:
+    return f"certificate-served:{site_id}"
 
 
 async def shown_at(serving: Serving, name: str) -> str | None:
