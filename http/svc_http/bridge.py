@@ -3,12 +3,16 @@
 It holds no authority and decides nothing: what it says of a request is from which address it came, which the core
 believes because the kernel tells it whose process connected (`svc_http.peers`). Headers that only concern one hop stay
 behind (RFC 9110, section 7.6.1). While the core is away every call is answered `unavailable`, and nothing was done.
+
+Invariants: a request has its body whole before it takes a connection to the core, and one client has so many requests
+carried at once, so that nobody who is slow, or asks for much, keeps others from being carried.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import Counter
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,11 +23,15 @@ from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, S
 from pydantic_core import to_json
 from quart_trio import QuartTrio
 
+from svc_actors.admission import place_of
+from svc_http.bodies import BODY_DEADLINE, MAX_BODY
 from svc_http.peers import CLIENT_HEADER
 
 API_PREFIX: Final = "/api/v1"
-CONNECTIONS: Final = 200
-"""To the core: more requests at once wait for one."""
+CONNECTIONS: Final = 900
+"""To the core, which takes some more: further requests wait for one."""
+OF_ONE_CLIENT: Final = 32
+"""Requests carried at once; those that wait for a line of a log hold one for half a minute."""
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 60.0
 """The longest that an operation keeps its caller waiting is half of that."""
@@ -33,9 +41,38 @@ _HOP: Final = frozenset(
 _TRANSFER: Final = b"transfer-encoding"
 _OF_OURS: Final = b"date"
 """Which every answer of this listener has anyhow."""
+_REPLACED: Final = _HOP | {CLIENT_HEADER, _TRANSFER, b"content-length"}
+"""Of a request: the body is carried whole, and the client is who is seen to be it."""
 _ANSWER_HEADERS: Final = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.bridge")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What this tier answers by itself, in the panel's envelope."""
+
+    status: int
+    code: str
+    message: str
+    hint: str = ""
+    retry_after: int | None = None
+
+
+AWAY: Final = Refusal(
+    503,
+    "unavailable",
+    "The service is starting or being replaced.",
+    "Nothing was done, unless the request had been sent whole: look, and try again in a moment.",
+    2,
+)
+TOO_MANY: Final = Refusal(
+    429,
+    "rate_limited",
+    f"{OF_ONE_CLIENT} requests of this address are under way; nothing was done about this one.",
+    "Wait for some of them.",
+    1,
+)
 
 
 class ClientGoneError(Exception):
@@ -50,22 +87,40 @@ class Web(QuartTrio):
         self._pool = httpcore.AsyncConnectionPool(
             uds=str(core), max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=30.0
         )
+        self._carrying = Counter[str]()
 
     async def asgi_app(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(API_PREFIX + "/"):
-            await self._carry(scope, receive, send)
-        else:
+        if scope["type"] != "http" or not scope["path"].startswith(API_PREFIX + "/"):
             await super().asgi_app(scope, receive, send)
+            return
+        client = scope.get("client")
+        place = place_of(client[0]) if client is not None else ""
+        if self._carrying[place] >= OF_ONE_CLIENT:
+            await _refuse(send, TOO_MANY)
+            return
+        self._carrying[place] += 1
+        try:
+            await self._carry(scope, receive, send)
+        except ClientGoneError:
+            return  # Nothing was carried.
+        finally:
+            self._carrying[place] -= 1
+            if not self._carrying[place]:
+                del self._carrying[place]
 
     async def _carry(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        body = await _body(receive) if _has_body(scope) else b""
+        if isinstance(body, Refusal):
+            await _refuse(send, body)
+            return
         async with AsyncExitStack() as stack:
             try:
                 answer = await stack.enter_async_context(
                     self._pool.stream(
                         scope["method"],
                         httpcore.URL(scheme=b"http", host=b"core", target=_target(scope)),
-                        headers=_carried(scope),
-                        content=_body(receive) if _has_body(scope) else None,
+                        headers=_carried(scope, body),
+                        content=body,
                         extensions={
                             "timeout": {
                                 "connect": CONNECT_SECONDS,
@@ -76,11 +131,9 @@ class Web(QuartTrio):
                         },
                     )
                 )
-            except ClientGoneError:
-                return
             except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
                 log.warning("core.unreachable", error=str(error) or type(error).__name__)
-                await _refuse(send)
+                await _refuse(send, AWAY)
                 return
             headers = [(name.lower(), value) for name, value in answer.headers]
             kept = [(name, value) for name, value in headers if name not in (*_HOP, _TRANSFER, _OF_OURS)]
@@ -98,14 +151,13 @@ def _target(scope: HTTPScope) -> bytes:
     return scope["raw_path"] + (b"?" + query if query else b"")
 
 
-def _carried(scope: HTTPScope) -> list[tuple[bytes, bytes]]:
+def _carried(scope: HTTPScope, body: bytes) -> list[tuple[bytes, bytes]]:
     """The request's own headers; the client's address is the connection's, whatever the client says."""
-    kept = [(name, value) for name, value in scope["headers"] if name not in _HOP and name != CLIENT_HEADER]
-    names = {name for name, _ in kept}
-    if b"host" not in names:
+    kept = [(name, value) for name, value in scope["headers"] if name not in _REPLACED]
+    if not any(name == b"host" for name, _ in kept):
         kept.append((b"host", b"core"))
-    if _has_body(scope) and names.isdisjoint({b"content-length", _TRANSFER}):
-        kept.append((_TRANSFER, b"chunked"))  # Over HTTP/2 the end of a body need not be announced.
+    if _has_body(scope):
+        kept.append((b"content-length", b"%d" % len(body)))
     client = scope.get("client")
     if client is not None:
         kept.append((CLIENT_HEADER, client[0].encode()))
@@ -117,25 +169,29 @@ def _has_body(scope: HTTPScope) -> bool:
     return named or (scope["http_version"] == "2" and scope["method"] not in ("GET", "HEAD"))
 
 
-async def _body(receive: ASGIReceiveCallable) -> AsyncIterator[bytes]:
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise ClientGoneError
-        more = message["more_body"]
-        if message["body"]:
-            yield message["body"]
+async def _body(receive: ASGIReceiveCallable) -> bytes | Refusal:
+    """All of it; what the core would refuse of it is refused here, in the same words."""
+    whole = bytearray()
+    with trio.move_on_after(BODY_DEADLINE):
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientGoneError
+            more = message["more_body"]
+            whole += message["body"]
+            if len(whole) > MAX_BODY:
+                return Refusal(400, "invalid", f"The body of this request is at most {MAX_BODY} bytes.")
+        return bytes(whole)
+    return Refusal(400, "invalid", f"The body of the request did not arrive within {BODY_DEADLINE:g} seconds.")
 
 
-async def _refuse(send: ASGISendCallable) -> None:
-    error = {
-        "code": "unavailable",
-        "message": "The service is starting or being replaced.",
-        "hint": "Nothing was done, unless the request had been sent whole: look, and try again in a moment.",
-    }
+async def _refuse(send: ASGISendCallable, refusal: Refusal) -> None:
+    error = {"code": refusal.code, "message": refusal.message, "hint": refusal.hint}
     body = to_json({"error": error})
-    headers = [*_ANSWER_HEADERS, (b"retry-after", b"2"), (b"content-length", b"%d" % len(body))]
+    headers = [*_ANSWER_HEADERS, (b"content-length", b"%d" % len(body))]
+    if refusal.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % refusal.retry_after))
     with trio.CancelScope(relative_deadline=5):
-        await send({"type": "http.response.start", "status": 503, "headers": headers, "trailers": False})
+        await send({"type": "http.response.start", "status": refusal.status, "headers": headers, "trailers": False})
         await send({"type": "http.response.body", "body": body, "more_body": False})

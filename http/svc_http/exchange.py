@@ -24,6 +24,7 @@ import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, HTTPScope
 
 from svc_actors.errors import invalid
+from svc_http.bodies import BODY_DEADLINE, MAX_BODY
 from svc_http.metrics import Metrics
 from svc_http.peers import CLIENT_HEADER, PEER, PeerKind
 
@@ -32,12 +33,6 @@ Reply = tuple[int, bytes, list[Header]]
 """Status, body and headers of a whole answer."""
 
 JSON_TYPE = b"application/json"
-MAX_BODY = 1_000_000
-"""Bytes of a body that is read whole."""
-MAX_PUBLIC_BODY = 16 * 1024
-"""The same where nobody has to sign in: a sign-in is some hundred bytes, a node's enrolment some thousand, and each is
-held in memory for whoever sends it slowly."""
-BODY_DEADLINE = 30.0
 CHUNK_DEADLINE = 60.0
 SEND_DEADLINE = 20.0
 _DRAINED_BYTES = 16 * 1024 * 1024

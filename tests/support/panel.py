@@ -19,6 +19,7 @@ from svc.panel.config import PanelConfig
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc.registry.realm import Realm
+from svc_actors.certificates import AcmeSettings
 from svc_actors.host.launcher import Service, ServiceName, ServiceStatus
 from svc_actors.mail import MailSettings
 from svc_actors.panel.dns.settings import DnsSettings
@@ -137,6 +138,7 @@ async def open_panel(
     webhooks: WebhookSettings | None = None,
     mail: MailSettings | None = None,
     dns: DnsSettings | None = None,
+    acme: AcmeSettings | None = None,
 ) -> AsyncIterator[PanelHarness]:
     """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
     config = PanelConfig(
@@ -146,6 +148,7 @@ async def open_panel(
         mail=mail,
         webhooks=webhooks or WebhookSettings(),
         dns=dns or DNS_SETTINGS,
+        acme=acme,
     )
     host = host or recorded_host()
     services_of = open_services(config, database, host, sealer=Sealer(bytes(32)), passwords=CheapPasswords(), work=work)

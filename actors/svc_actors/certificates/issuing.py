@@ -25,6 +25,7 @@ from cryptography.x509.oid import NameOID
 
 from svc_actors.acme import AcmeError, AuthorityAway, Refused, load_key, new_key, pem_of
 from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.errors import ErrorCode, ServiceError, not_found
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Record, Target, Transaction, audit, service_itself
@@ -97,8 +98,11 @@ class IssuedCertificate(Actor):
         self._sealer = issuing.sealer
         self._told_failed = issuing.failed
 
-    async def want(self, directory: str, contact: str, names: Sequence[str]) -> Issued | None:
-        """Have a certificate for these names, from this authority. Gives the one that there is."""
+    async def want(
+        self, directory: str, contact: str, names: Sequence[str], not_sooner_than: timedelta | None = None
+    ) -> Issued | None:
+        """Have a certificate for these names, from this authority. Gives the one that there is. Where names have
+        changed the next attempt is at once, or so long after the last that failed."""
 
         async def work(tx: Transaction) -> Record:
             await tx.execute(
@@ -112,13 +116,15 @@ class IssuedCertificate(Actor):
             await tx.execute(
                 """INSERT INTO acme_certificates (name, directory, names) VALUES ($1, $2, $3)
                    ON CONFLICT (name) DO UPDATE
-                   SET directory = excluded.directory, names = excluded.names, due_at = now(), failures = 0,
+                   SET directory = excluded.directory, names = excluded.names,
+                       due_at = greatest(now(), acme_certificates.failed_at + $4::interval), failures = 0,
                        order_key = NULL, order_began = NULL, order_url = NULL
                    WHERE (acme_certificates.directory, acme_certificates.names)
                          IS DISTINCT FROM (excluded.directory, excluded.names)""",
                 self.key,
                 directory,
                 list(names),
+                not_sooner_than,
             )
             return await self._row(tx)
 
@@ -206,11 +212,22 @@ class IssuedCertificate(Actor):
 
         await self._database.transact(work)
 
-    async def renew(self, caller: Caller) -> None:
-        """Get a new certificate now, or try again now."""
+    async def renew(self, caller: Caller, not_sooner_than: timedelta | None = None) -> None:
+        """Get a new certificate now, or try again now. Raises `rate_limited` where the last attempt failed so shortly
+        ago."""
 
         async def work(tx: Transaction) -> None:
             row = await self._row(tx)
+            if not_sooner_than is not None and row["failed_at"] is not None:
+                again = row["failed_at"] + not_sooner_than - datetime.now(UTC)
+                if again > timedelta():
+                    raise ServiceError(
+                        ErrorCode.RATE_LIMITED,
+                        f"The last attempt failed {not_sooner_than.total_seconds() / 60:.0f} minutes ago or less: "
+                        f"{row['last_error']}",
+                        hint="Authorities bound how many attempts may fail. Mend the cause, and try again later.",
+                        details={"retry_after": int(again.total_seconds()) + 1},
+                    )
             await tx.execute("UPDATE acme_certificates SET due_at = now() WHERE name = $1", self.key)
             await audit.record(tx, caller, Target("certificate", self.key, ", ".join(row["names"])))
 
@@ -231,7 +248,10 @@ class IssuedCertificate(Actor):
         return Issued(row["chain"], self._sealer.unseal(row["sealed_key"], _CERTIFICATE_KEY))
 
     async def _row(self, tx: Transaction) -> Record:
-        return await tx.fetchone("SELECT * FROM acme_certificates WHERE name = $1 FOR NO KEY UPDATE", self.key)
+        row = await tx.fetchrow("SELECT * FROM acme_certificates WHERE name = $1 FOR NO KEY UPDATE", self.key)
+        if row is None:
+            raise not_found("This certificate is not wanted any more.")
+        return row
 
     async def _fail(self, tx: Transaction, row: Record, error: AcmeError) -> None:
         failures, now = row["failures"] + 1, datetime.now(UTC)

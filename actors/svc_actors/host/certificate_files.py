@@ -6,6 +6,7 @@ the certificate that it was tested with, also when it is returned to.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class CertificateFiles:
         """Have the files. Repeating it changes nothing."""
         paths = self.paths(number, fingerprint)
         if paths.chain.exists() and paths.key.exists():
+            os.utime(paths.chain.parent)  # It is among the newest again.
             return paths
         own = paths.chain.parent
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -47,7 +49,6 @@ class CertificateFiles:
         write_whole(paths.chain, chain.encode(), mode=0o600)
         sync_folder(own.parent)
         sync_folder(self._folder)
-        self._forget_old(own)
         return paths
 
     def remove(self, number: int) -> None:
@@ -61,7 +62,9 @@ class CertificateFiles:
             if own.name not in kept:
                 shutil.rmtree(own, ignore_errors=True)
 
-    def _forget_old(self, newest: Path) -> None:
-        others = (path for path in newest.parent.iterdir() if path != newest)
+    def forget_old(self, number: int, served: str) -> None:
+        """Once the certificate `served` is: remove all but it and the newest of the others."""
+        own = self._folder / f"s{number}"
+        others = (path for path in own.iterdir() if path.name != served)
         for old in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT - 1 :]:
             shutil.rmtree(old, ignore_errors=True)

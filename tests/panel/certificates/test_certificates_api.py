@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from svc_actors.certificates import AcmeSettings
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from tests.support.identity import Client
@@ -112,7 +114,7 @@ async def test_what_cannot_be_served_is_refused_with_the_reason_and_changes_noth
     panel_database: Database, tmp_path: Path
 ) -> None:
     key, other = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    small = rsa.generate_private_key(65537, 1024)
+    small, odd = rsa.generate_private_key(65537, 1024), ec.generate_private_key(ec.SECP192R1())
     good, name = certificate(key, "shop.example.com"), "shop.example.com"
     vectors = {
         "key is not the certificate's": (good, pem_of(other)),
@@ -124,6 +126,7 @@ async def test_what_cannot_be_served_is_refused_with_the_reason_and_changes_noth
         "not for shop.example.com": (certificate(key, "other.example.com"), pem_of(key)),
         "chain is not in order": (good + certificate(other, "an issuer"), pem_of(key)),
         "at least 2048 bits": (certificate(small, name), pem_of(small)),
+        "one of the curves": (certificate(odd, name), pem_of(odd)),
     }
     async with world_of(panel_database, tmp_path) as world:
         await world.upload(good, pem_of(key))
@@ -178,15 +181,49 @@ async def test_what_an_authority_made_before_a_crash_is_served_by_the_next_core(
     )
 
     async with open_panel(panel_database, tmp_path) as panel:
-        served = cast(RecordedServing, panel.host.web).sites
+        web = cast(RecordedServing, panel.host.web)
         root = await panel.administrator()
         with trio.fail_after(60):
-            while all(server.certificate is None for server in served.values()):
+            while all(server.certificate is None for server in web.sites.values()):
                 await trio.sleep(0.01)  # The loop that looks after certificates is another task.
         shown = (await root.get(f"/sites/{site_id}/ssl")).json()
 
     assert shown["state"] == "active"
     assert not stale.exists()
+
+
+async def test_a_core_starts_whose_sealing_key_opens_a_certificate_no_more(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    async with world_of(panel_database, tmp_path) as world:
+        await world.upload(certificate(key, "shop.example.com"), pem_of(key))
+        path = world.path
+    shutil.rmtree(tmp_path / "certificates")
+    await panel_database.execute("UPDATE site_certificates SET sealed_key = 'of another key'")
+
+    async with open_panel(panel_database, tmp_path) as panel:
+        answer = await (await panel.administrator()).get(path)
+
+    assert answer.json()["state"] == "active"
+
+
+async def test_a_failed_order_is_not_repeated_by_customers_as_often_as_they_like(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    acme = AcmeSettings("ops@example.com", (), terms_agreed=True, directory="https://localhost:1/directory")
+    async with open_panel(panel_database, tmp_path, acme=acme) as panel:
+        ada, root = await panel.customer(), await panel.administrator()
+        site = (await ada.post("/sites", {"domain": "shop.example.com", "type": "static"})).json()
+        with trio.fail_after(60):
+            while (await ada.get(f"/sites/{site['id']}/ssl")).json()["last_error"] is None:
+                await trio.sleep(0.01)  # Nobody listens there; the loop that finds so is another task.
+
+        by_customer = await ada.post(f"/sites/{site['id']}/ssl")
+        by_administrator = await root.post(f"/sites/{site['id']}/ssl")
+
+    assert by_customer.status_code == 429
+    assert by_administrator.status_code == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])

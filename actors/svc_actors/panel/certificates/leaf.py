@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from svc_actors.certificates import names_of
 
 _SMALLEST_RSA = 2048
+_CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
+"""Which TLS has and OpenSSL takes at its ordinary level of security."""
 
 
 class CertificateError(Exception):
@@ -50,6 +52,8 @@ def parsed(chain: str, key: bytes) -> Parsed:
         raise CertificateError("The key is of a kind that browsers do not take: use RSA or ECDSA.")
     if isinstance(private, rsa.RSAPrivateKey) and private.key_size < _SMALLEST_RSA:
         raise CertificateError(f"An RSA key has at least {_SMALLEST_RSA} bits; this one has {private.key_size}.")
+    if isinstance(private, ec.EllipticCurvePrivateKey) and not isinstance(private.curve, _CURVES):
+        raise CertificateError("An ECDSA key is on one of the curves P-256, P-384 and P-521.")
     leaf = certificates[0]
     if leaf.public_key() != private.public_key():
         raise CertificateError("The key is not the certificate's.")

@@ -15,6 +15,7 @@ import hashlib
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -25,7 +26,7 @@ import trio
 from svc_actors.acme import AcmeError
 from svc_actors.alerts import set_alert
 from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Issuing, Keeper
-from svc_actors.errors import ServiceError, conflict, invalid
+from svc_actors.errors import conflict, invalid
 from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.challenge_files import ChallengeFiles
 from svc_actors.panel.certificates.leaf import CertificateError, Parsed, parsed
@@ -40,15 +41,19 @@ from svc_actors.panel.certificates.records import (
 )
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.panel.sites.site import Changed, Site
+from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
-from svc_actors.runtime import ActorSystem
-from svc_actors.sealing import Sealer
+from svc_actors.runtime import ActorSystem, DomainError
+from svc_actors.sealing import CannotUnseal, Sealer
 from svc_actors.store import Caller, Database, Transaction, service_itself
 
 LOOK_SECONDS: Final = 2.0
 AT_ONCE: Final = 4
 """Orders under way: authorities bound how many an account may have."""
 HANDSHAKE_SECONDS: Final = 10.0
+AFTER_FAILURE: Final = timedelta(minutes=15)
+"""How long a customer waits for another attempt, by asking or by changing names: authorities bound an account's
+failures by the hour, and all sites share one."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.certificates")
 
@@ -82,6 +87,7 @@ class SiteCertificates:
         self._serving = serving
         self._settings = settings if settings is not None and settings.terms_agreed else None
         self._under_way: set[str] = set()
+        self._not_taken: set[tuple[UUID, datetime]] = set()
         self._asked = trio.Event()
         issuing = Issuing(database, sealer, _told_failed)
         actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
@@ -107,8 +113,9 @@ class SiteCertificates:
                 with trio.move_on_after(LOOK_SECONDS):
                     await self._asked.wait()
 
-    async def issue(self, caller: Caller, site: SiteRow) -> None:
-        """Get a certificate for the site now, or try again now; an uploaded one gives way when it has come."""
+    async def issue(self, caller: Caller, site: SiteRow, not_sooner_than: timedelta | None = AFTER_FAILURE) -> None:
+        """Get a certificate for the site now, or try again now; an uploaded one gives way when it has come. Raises
+        `rate_limited` where the last attempt failed so shortly ago."""
         if self._settings is None:
             raise conflict(
                 "No authority is set up here to get certificates from.",
@@ -118,7 +125,7 @@ class SiteCertificates:
         names = await self._names(site)
         actor = self._actors.ref(IssuedCertificate, name)
         await actor.ask(IssuedCertificate.want, self._settings.directory, self._settings.contact, names)
-        await actor.ask(IssuedCertificate.renew, caller)
+        await actor.ask(IssuedCertificate.renew, caller, not_sooner_than)
         self._asked.set()
 
     async def upload(self, caller: Caller, site: SiteRow, chain: str, key: bytes) -> None:
@@ -149,7 +156,12 @@ class SiteCertificates:
     async def forget(self, site: SiteRow) -> None:
         """Nothing of a site that is being deleted stays: orders, keys, files."""
         await self._actors.ref(IssuedCertificate, acme_name(site.id)).ask(IssuedCertificate.forget)
-        await self._database.transact(partial(set_alert, key=_served_alert(site.id), message=None))
+
+        async def work(tx: Transaction) -> None:
+            await remove_certificate(tx, site.id)
+            await set_alert(tx, key=_served_alert(site.id), message=None)
+
+        await self._database.transact(work)
         await trio.to_thread.run_sync(self._files.remove, site.number)
 
     async def restore_files(self) -> None:
@@ -162,15 +174,19 @@ class SiteCertificates:
                FROM site_certificates AS c JOIN sites AS s ON s.id = c.site_id"""
         )
         for row in rows:
-            key = self._sealer.unseal(row["sealed_key"], KEY_PURPOSE)
-            put = partial(self._files.put, row["number"], row["fingerprint"], row["chain"], key)
-            await trio.to_thread.run_sync(put)
+            try:
+                key = self._sealer.unseal(row["sealed_key"], KEY_PURPOSE)
+                put = partial(self._files.put, row["number"], row["fingerprint"], row["chain"], key)
+                await trio.to_thread.run_sync(put)
+            except (CannotUnseal, OSError) as error:
+                # Of one site, which the web server leaves out with an alert.
+                log.error("certificate.not_restored", site_number=row["number"], error=str(error))
 
     async def _install_issued(self) -> None:
         """Serve what an authority has made and a core that ended did not come to hand over."""
         rows = await self._database.fetch(
             """
-            SELECT s.id
+            SELECT s.id, a.not_after
             FROM acme_certificates AS a
             JOIN sites AS s ON a.name = 'site:' || s.id
             LEFT JOIN site_certificates AS c ON c.site_id = s.id
@@ -179,14 +195,18 @@ class SiteCertificates:
             """
         )
         for row in rows:
-            site = await read_site(self._database, row["id"])
-            issued = await self._actors.ref(IssuedCertificate, acme_name(row["id"])).ask(IssuedCertificate.there_is)
-            if site is None or issued is None or acme_name(site.id) in self._under_way:
+            which = (row["id"], row["not_after"])
+            if which in self._not_taken or acme_name(row["id"]) in self._under_way:
                 continue
             try:
-                await self._issued(site, issued)
-            except (ServiceError, CertificateError) as error:
-                log.warning("certificate.not_served", site=str(site.id), error=str(error))
+                site = await read_site(self._database, row["id"])
+                issued = await self._actors.ref(IssuedCertificate, acme_name(row["id"])).ask(IssuedCertificate.there_is)
+                if site is not None and issued is not None:
+                    await self._issued(site, issued)
+            except (DomainError, CertificateError) as error:
+                # Once a start is enough: the next is ordered when it is due, or asked for.
+                self._not_taken.add(which)
+                log.warning("certificate.not_served", site=str(row["id"]), error=str(error))
 
     async def _want_missing(self) -> None:
         """Order for sites that have no order, and anew for those whose names have changed."""
@@ -208,7 +228,9 @@ class SiteCertificates:
         )
         for row in rows:
             actor = self._actors.ref(IssuedCertificate, acme_name(row["id"]))
-            await actor.ask(IssuedCertificate.want, self._settings.directory, self._settings.contact, row["names"])
+            await actor.ask(
+                IssuedCertificate.want, self._settings.directory, self._settings.contact, row["names"], AFTER_FAILURE
+            )
 
     async def _due(self) -> list[str]:
         if self._settings is None:
@@ -232,8 +254,9 @@ class SiteCertificates:
                 install = partial(self._issued, site)
                 keeper = Keeper(self._actors, name, (), self._settings, self._challenges, install)
                 await keeper.attempt()
-        except (ServiceError, CertificateError) as error:
-            # Recorded, and not taken by the web server: it is handed over again with the site (`resume_sites`).
+        except (DomainError, CertificateError) as error:
+            # Recorded, and not taken by the web server: it is handed over again with the site (`resume_sites`). Or the
+            # site was deleted meanwhile.
             log.warning("certificate.not_served", site=str(site_id), error=str(error))
         finally:
             self._under_way.discard(name)
@@ -258,7 +281,15 @@ class SiteCertificates:
                 await emit(tx, WebhookEvent.SSL_ISSUED, subject=subject, data=told)
             return Changed(row.target, told | {"names": list(certificate.names)})
 
-        await self._actors.ref(Site, str(site.id)).ask(Site.change, caller, change)
+        try:
+            await self._actors.ref(Site, str(site.id)).ask(Site.change, caller, change)
+        except DomainError:
+            there = await read_site(self._database, site.id)
+            if there is None or there.status is SiteStatus.DELETING:
+                await trio.to_thread.run_sync(self._files.remove, site.number)
+            raise
+        # Only now: what is served until the web server has taken this one is kept, however many were refused.
+        await trio.to_thread.run_sync(self._files.forget_old, site.number, certificate.fingerprint)
         self._asked.set()
 
     async def _compare(self) -> None:
@@ -272,17 +303,25 @@ class SiteCertificates:
             ORDER BY c.checked_at NULLS FIRST LIMIT 20
             """
         )
-        for row in rows:
-            seen = await shown_at(self._serving, row["domain"])
-            served = seen == row["fingerprint"]
-            await write_seen(self._database, row["id"], row["fingerprint"], served)
-            message = (
-                None
-                if served
-                else f"Visitors of {row['domain']} are not shown the certificate that was installed for it: "
-                + ("the handshake failed." if seen is None else f"they get one with the SHA-256 {seen}.")
+        async with trio.open_nursery() as nursery:
+            for row in rows:
+                nursery.start_soon(self._compare_one, row["id"], row["domain"], row["fingerprint"])
+
+    async def _compare_one(self, site_id: UUID, domain: str, fingerprint: str) -> None:
+        seen = await shown_at(self._serving, domain)
+        words = "the handshake failed." if seen is None else f"they get one with the SHA-256 {seen}."
+        message = f"Visitors of {domain} are not shown the certificate that was installed for it: {words}"
+
+        async def work(tx: Transaction) -> None:
+            # Locked, so that its deletion, which closes the alert, comes before or after.
+            there = await tx.fetchval(
+                "SELECT true FROM sites WHERE id = $1 AND status IN ('active', 'suspended') FOR SHARE", site_id
             )
-            await self._database.transact(partial(set_alert, key=_served_alert(row["id"]), message=message))
+            if there:
+                await write_seen(tx, site_id, fingerprint, seen == fingerprint)
+                await set_alert(tx, key=_served_alert(site_id), message=None if seen == fingerprint else message)
+
+        await self._database.transact(work)
 
     async def _names(self, site: SiteRow) -> Sequence[str]:
         rows = await self._database.fetch(
