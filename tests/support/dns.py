@@ -11,7 +11,8 @@ from svc_actors.host.knot import Agreement, KnotError, Zone
 
 @dataclass
 class RecordedNameServer:
-    """`failure` is raised by everything until it is taken away; `refused` by the zones that are named in it."""
+    """`failure` is raised by everything until it is taken away; `refused` by what changes or removes the zones
+    that are named in it."""
 
     zones: dict[str, Zone | None] = field(default_factory=dict)
     known_serials: dict[str, int] = field(default_factory=dict)
@@ -45,6 +46,8 @@ class RecordedNameServer:
     async def remove(self, names: Iterable[str]) -> None:
         self._check()
         for name in names:
+            if name in self.refused:
+                raise self.refused[name]
             self.zones.pop(name, None)
 
     def purge(self, name: str) -> None:

@@ -6,14 +6,15 @@ where a revision or a serial says that something changed. Knot raises a zone's s
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
 from svc_actors.errors import unavailable
 from svc_actors.host.knot import KnotAway, KnotError, NameServer
-from svc_actors.panel.dns.records import as_zone
+from svc_actors.panel.dns.records import ZoneRow, as_zone
 from svc_actors.panel.dns.zone import DnsZone
-from svc_actors.runtime import ActorSystem
+from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database
 
 ROUND_SECONDS: Final = 5.0
@@ -25,9 +26,12 @@ class ZoneWatch:
         self._actors = actors
         self._name_server = name_server
         self._compared = False
+        self._failed: dict[str, DomainError] = {}
+        """Zones of the last round, which are compared in the next one whatever their serials say."""
 
     async def round(self) -> None:
-        """Raises unavailable where Knot does not answer: it is tried again."""
+        """Raises unavailable where Knot does not answer, and the first error of a zone once all had their turn: it is
+        tried again."""
         try:
             await self._round()
         except KnotError as error:
@@ -39,13 +43,24 @@ class ZoneWatch:
         if missing := zones.keys() - serials.keys():
             # At once, since each addition has Knot read its configuration.
             await self._name_server.add(sorted(missing))
+        again, self._failed = self._failed, {}
         for name in await self._left():
-            await self._actors.ref(DnsZone, name).ask(DnsZone.release)
+            await self._ask(name, DnsZone.release)
         for name in sorted(serials.keys() | zones.keys()):
             zone = zones.get(name)
-            if zone is None or not self._compared or not zone.served or serials.get(name) != zone.serial:
-                await self._actors.ref(DnsZone, name).ask(DnsZone.agree)
+            known = self._compared and name not in again
+            if zone is None or not known or not zone.served or serials.get(name) != zone.serial:
+                await self._ask(name, DnsZone.agree)
         self._compared = True
+        for error in self._failed.values():
+            raise error
+
+    async def _ask(self, name: str, mend: Callable[[DnsZone], Awaitable[ZoneRow | None]]) -> None:
+        """A zone that cannot be mended keeps no other one waiting."""
+        try:
+            await self._actors.ref(DnsZone, name).ask(mend)
+        except DomainError as error:
+            self._failed.setdefault(name, error)
 
     async def _serials(self) -> dict[str, int | None]:
         """Of a Knot that runs with its settings: it is started where it does not answer, and at the first round."""

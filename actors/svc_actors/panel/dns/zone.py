@@ -209,8 +209,8 @@ class DnsZone(Actor):
                 zone.revision,
                 agreement.serial,
             )
-            if zone.problem is not None:
-                await close_alert(tx, alert_of(self.key))
+            # Also where this row never had a problem: the alert may be of the zone before it was made anew.
+            await close_alert(tx, alert_of(self.key))
             await _announce(tx, as_zone(row))
             return as_zone(row)
 

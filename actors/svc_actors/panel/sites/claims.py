@@ -47,11 +47,19 @@ async def claim(
 
 
 async def hand_over(tx: Transaction, site: SiteRow, owner_id: UUID) -> None:
-    """The names of a site become another person's. Raises `conflict` where a further name of the same domain is not."""
+    """The names of a site become another person's, and their zones with all records. Raises `conflict` where a further
+    name of the same domain is not."""
     rows = await tx.fetch("SELECT name, registrable FROM site_domains WHERE site_id = $1", site.id)
     names = [SiteName(row["name"], row["registrable"]) for row in rows]
     await _lock(tx, (name.registrable for name in names))
     await _require_own(tx, owner_id, names, but=site.id)
+    # A zone in which its owner has no site is removed; nobody but the site's old owner had one in these.
+    await tx.execute(
+        "UPDATE dns_zones SET owner_id = $1 WHERE owner_id = $2 AND name = ANY($3)",
+        owner_id,
+        site.owner_id,
+        sorted({name.registrable for name in names}),
+    )
 
 
 async def set_domain(
