@@ -109,7 +109,7 @@ async def open_services(
         actors.register(Site, lambda key: Site(database, host.accounts, web_server, config.folders))
         nursery.start_soon(keep_running, "certificates of sites", certificates.run, loop_alerts.notice)
         jobs = Jobs(database, actors, alert=loop_alerts.notice)
-        removal = SiteDeletion(database, host.accounts, web_server, certificates.forget)
+        removal = SiteDeletion(database, host.accounts, actors, certificates.forget)
         jobs.handle(deletion.KIND, removal, irrevocable=deletion.IRREVOCABLE)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)

@@ -15,6 +15,7 @@ import trio
 from svc_actors.host.accounts import AccountError
 from svc_actors.host.nginx import SiteServer, StaticRoot, Suspended
 from svc_actors.panel.sites.resuming import resume_sites
+from svc_actors.panel.sites.serving import server_of
 from svc_actors.store import Database
 from tests.support.identity import Client
 from tests.support.panel import PanelHarness, open_panel
@@ -332,6 +333,40 @@ async def test_while_a_site_is_being_deleted_nothing_else_is_done_to_it(world: W
 
     assert [answer.status_code for answer in answers] == [409] * 5
     assert (await world.job_of(world.ada, job))["status"] == "succeeded"
+
+
+async def test_a_change_under_way_does_not_serve_a_site_again_that_is_deleted_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await world.create("a.example")
+    reached, go_on, past = trio.Event(), trio.Event(), trio.Event()
+
+    async def hold(*what: Any) -> SiteServer | None:
+        """As the change has read the site, and has not told the web server."""
+        server = await server_of(*what)
+        reached.set()
+        await go_on.wait()
+        return server
+
+    async def note(step: str) -> None:
+        past.set()
+
+    def waits() -> bool:
+        return world.panel.services.actors.statistics().kinds["Site"].waiting > 0
+
+    monkeypatch.setattr("svc_actors.panel.sites.site.server_of", hold)
+    world.accounts.before = note
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.ada.patch, f"/sites/{made['id']}", {"force_https": True})
+        await reached.wait()
+        job = (await world.ada.delete(f"/sites/{made['id']}", {"confirm": "a.example"})).json()
+        with trio.fail_after(60):
+            while not past.is_set() and not waits():
+                await trio.sleep(0.01)
+        go_on.set()
+
+    assert (await world.job_of(world.ada, job))["status"] == "succeeded"
+    assert world.web.sites == {}
 
 
 async def test_a_site_is_changed(world: World) -> None:

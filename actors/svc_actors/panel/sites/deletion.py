@@ -15,8 +15,9 @@ from svc_actors.errors import ServiceError, conflict, unavailable
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.panel.sites.records import SiteRow, lock_site, read_site, remove_record, write_status
-from svc_actors.panel.sites.serving import ServedBy
+from svc_actors.panel.sites.site import Site
 from svc_actors.panel.sites.states import IllegalSiteMove, SiteEnd, SiteOrder, SiteStatus, move
+from svc_actors.runtime import ActorSystem, DeliveryError
 from svc_actors.store import Caller, Database, Transaction, audit
 
 KIND: Final = "site.delete"
@@ -56,17 +57,21 @@ class SiteDeletion:
         self,
         database: Database,
         accounts: Accounts,
-        web_server: ServedBy,
+        actors: ActorSystem,
         forget_certificate: Callable[[SiteRow], Awaitable[None]],
     ) -> None:
         self._database = database
         self._accounts = accounts
-        self._web_server = web_server
+        self._actors = actors
         self._forget_certificate = forget_certificate
 
     async def stop_serving(self, run: JobRun) -> None:
         site = await self._site(run)
-        await self._web_server.change({site.number: None})
+        try:
+            # By the site's actor, which alone tells the web server of it: so no change under way serves it again.
+            await self._actors.ref(Site, str(site.id)).ask(Site.stop_serving)
+        except DeliveryError as error:
+            raise _not_removed(error) from error
         await run.log(f"{site.domain} and its other names are served no more.")
 
     async def remove_certificate(self, run: JobRun) -> None:
@@ -115,5 +120,5 @@ async def _told(work: Callable[[], Awaitable[None]]) -> None:
         raise _not_removed(error) from error
 
 
-def _not_removed(error: AccountError) -> ServiceError:
+def _not_removed(error: AccountError | DeliveryError) -> ServiceError:
     return unavailable(str(error), hint="Delete the site again when the cause is gone.")

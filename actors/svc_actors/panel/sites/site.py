@@ -144,6 +144,13 @@ class Site(Actor):
         await self._database.transact(work)
         await self._follow()
 
+    async def stop_serving(self) -> None:
+        """Of a site that is being deleted. What was to be served before has been by now, and whatever follows reads
+        that it is being deleted: nothing serves it again. May be repeated. Raises ServiceError."""
+        site = await read_site(self._database, self.site_id)
+        if site is not None:
+            await self._web_server.change({site.number: None})
+
     async def resume(self) -> None:
         """Do what a core that ended, or a web server that refused, has left to do."""
         try:
