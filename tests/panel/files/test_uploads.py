@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shutil
 import time
 from typing import Any
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from tests.panel.files.conftest import Files
 from tests.support.site_files import give
@@ -214,6 +216,39 @@ async def test_an_upload_that_nobody_continues_is_removed_after_a_day(world: Fil
     assert removed == 1
     assert [row["id"] for row in (await world.ada.read(world.path("/upload"))).json()] == [new]
     assert os.listdir(world.home / ".svc-tmp") == [f"upload-{new.replace('-', '')}"]
+
+
+async def test_an_upload_that_cannot_be_removed_keeps_no_other_one(world: Files) -> None:
+    broken = await begin(world, "broken", 5)
+    other = (await world.other.post(f"/sites/{world.other_site}/files/upload", {"path": "other", "size": 5})).json()
+    await world.panel.database.execute("UPDATE file_uploads SET touched_at = now() - interval '25 hours'")
+    await world.panel.services.files.forget(world.folder)
+    away = world.home.rename(world.home.with_name("away"))
+
+    with capture_logs() as lines:
+        removed = await world.panel.services.uploads.remove_abandoned()
+    left = await world.panel.database.fetch("SELECT id FROM file_uploads")
+    away.rename(world.home)
+    then = await world.panel.services.uploads.remove_abandoned()
+
+    assert [str(row["id"]) for row in left] == [broken]
+    assert other["id"] != broken
+    assert (removed, then) == (1, 1)
+    assert [line["upload"] for line in lines if line["event"] == "files.upload_not_removed"] == [broken]
+    assert os.listdir(world.home / ".svc-tmp") == os.listdir(world.other_folder.path / ".svc-tmp") == []
+
+
+async def test_uploads_of_a_site_whose_deletion_removed_its_files_and_failed_are_forgotten(world: Files) -> None:
+    await begin(world, "page", 5)
+    await world.panel.services.files.forget(world.folder)
+    shutil.rmtree(world.home)
+    await world.panel.database.execute("UPDATE file_uploads SET touched_at = now() - interval '25 hours'")
+    await world.panel.database.execute("UPDATE sites SET status = 'failed' WHERE id = $1", world.site)
+
+    removed = await world.panel.services.uploads.remove_abandoned()
+
+    assert removed == 1
+    assert await world.panel.database.fetchval("SELECT count(*) FROM file_uploads") == 0
 
 
 async def test_parts_that_somebody_removed_from_the_site_are_asked_for_again(world: Files) -> None:

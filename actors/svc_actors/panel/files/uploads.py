@@ -8,11 +8,15 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
+
+import structlog
+import trio
 
 from svc_actors.errors import ServiceError, capacity, conflict, not_found
 from svc_actors.host.confined.protocol import (
@@ -27,6 +31,7 @@ from svc_actors.host.confined_client import ConfinedFiles, SiteFolder
 from svc_actors.host.folders import HostFolders
 from svc_actors.panel.files.folders import site_folder
 from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Caller, Database, Record, Target, Transaction, audit
 
 KEPT_HOURS: Final = 24
@@ -38,6 +43,8 @@ _HASH_BYTES_PER_SECOND: Final = 50 << 20
 _COLUMNS: Final = """id, site_id, path, size, replace, status, sha256, created_at, touched_at,
     ARRAY(SELECT lower(part) FROM unnest(received) AS part) AS starts,
     ARRAY(SELECT upper(part) FROM unnest(received) AS part) AS ends"""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.files")
 
 
 class UploadStatus(StrEnum):
@@ -208,25 +215,33 @@ class Uploads:
         await self._database.transact(write)
 
     async def remove_abandoned(self) -> int:
-        """Those that nobody has continued for a day, and what had come of them."""
+        """Those that nobody has continued for a day, and what had come of them; how many. One whose parts cannot be
+        removed is left for the next time."""
         rows = await self._database.fetch(
             f"SELECT {_COLUMNS} FROM file_uploads WHERE touched_at < now() - make_interval(hours => $1) LIMIT 1000",
             KEPT_HOURS,
         )
         removed = 0
         for upload in map(_upload, rows):
-            if upload.status is UploadStatus.OPEN and (folder := await self._folder_of(upload)) is not None:
-                await self._files.ask(folder, UploadDiscard(upload.id.hex))
+            try:
+                if upload.status is UploadStatus.OPEN and (folder := await self._folder_of(upload)) is not None:
+                    await self._files.ask(folder, UploadDiscard(upload.id.hex))
+            except ServiceError as error:
+                log.warning(
+                    "files.upload_not_removed", upload=str(upload.id), site=str(upload.site_id), error=error.message
+                )
+                continue
             removed += await self._database.change("DELETE FROM file_uploads WHERE id = $1", upload.id)
         return removed
 
     async def _folder_of(self, upload: Upload) -> SiteFolder | None:
-        """None where there is nothing to remove: the site goes, with all of its files."""
+        """None where there is nothing to remove: the site goes, or a deletion that failed had removed its files."""
         site = await read_site(self._database, upload.site_id)
-        try:
-            return None if site is None else site_folder(self._folders, site)
-        except ServiceError:
+        if site is None or site.status in (SiteStatus.CREATING, SiteStatus.DELETING):
             return None
+        folder = site_folder(self._folders, site)
+        there = await trio.to_thread.run_sync(os.path.lexists, folder.path)
+        return None if site.status is SiteStatus.FAILED and not there else folder
 
     async def _open(self, site: SiteRow, upload_id: UUID) -> Upload:
         upload = await self.get(site, upload_id)
