@@ -6,11 +6,14 @@ from uuid import UUID, uuid4
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from svc_actors.panel.jobs import JobClass, JobQueue, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.panel.jobs.queue import Running, Waiting, pick
+from svc_actors.panel.jobs.records import running_jobs
 from svc_actors.store import Database, Transaction
 from tests.panel.jobs.work import Held, Steps, ended, nothing, open_jobs, queue
 
@@ -240,3 +243,22 @@ def test_whoever_comes_is_begun_within_a_job_of_each_other_person(
     for owner in people:
         sites = [site for site in range(3) if (owner, site) in turns]
         assert len(sites) == min(begun.count(owner), 3)
+
+
+async def test_a_job_that_is_being_done_is_not_begun_a_second_time(panel_database: Database) -> None:
+    held = Held()
+    async with open_jobs(panel_database, work=Steps(hold=held.hold)) as jobs:
+        job_id = await queue(panel_database, "work", "hold")
+        await held.until(lambda: held.begun == [job_id])
+        [begun] = await running_jobs(panel_database)
+
+        with capture_logs() as lines:
+            jobs.host(begun)
+            await trio.testing.wait_all_tasks_blocked()
+        held.release(job_id)
+        job = await ended(jobs, panel_database, job_id)
+
+    assert job.status is JobStatus.SUCCEEDED
+    assert held.begun == [job_id]
+    told = [(line["event"], line["log_level"], line["job_id"]) for line in lines if line["event"] == "job.begun_twice"]
+    assert told == [("job.begun_twice", "error", job_id)]

@@ -164,11 +164,14 @@ class Jobs:
         return job_id in self._hosted
 
     def host(self, begun: Begun) -> None:
-        """Begin the work of a job that is running in the database. One that is begun while this ends is the next core's
-        to fail."""
+        """Begin the work of a job that is running in the database, once. One that is begun while this ends is the next
+        core's to fail."""
         if self._nursery is None:
             return
         job = begun.job
+        if self.hosts(job.id):
+            log.error("job.begun_twice", job_id=job.id, kind=job.kind)
+            return
         self._hosted[job.id] = run = JobRun(begun, self._database, self.changed, self._installation)
         # Begun from an actor's handler, the work is not that handler's.
         self._context.run(partial(self._nursery.start_soon, self._host, run, name=f"job {job.id} {job.kind}"))
