@@ -1,4 +1,5 @@
-"""DELETE /users/{id}: an account is suspended at once and removed by a job. One that owns something stays.
+"""DELETE /users/{id}: an account is suspended at once and removed by a job. One that owns something stays. A deletion
+that a restart has interrupted goes on as a new job; one that fails gives the account back.
 
 Invariant: nothing of somebody's is destroyed because their account goes: who deletes it has deleted that, or given it
 to somebody else, and knows what it was.
@@ -6,7 +7,8 @@ to somebody else, and knows what it was.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 from uuid import UUID
 
 from svc.identity import person_records
@@ -19,8 +21,8 @@ from svc.registry.operation import Context, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import ServiceError, conflict
-from svc_actors.panel.jobs import JobClass, JobRun, NewJob, enqueue
-from svc_actors.store import Database, ForeignKeyViolationError, Queryable, Transaction, audit
+from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue
+from svc_actors.store import Database, ForeignKeyViolationError, Queryable, Transaction, audit, service_itself
 
 operations = Operations[Panel]()
 
@@ -44,17 +46,10 @@ async def delete(context: Context[Panel], request: PersonRequest) -> JobModel:
             raise conflict("Nobody deletes their own account.", hint="Another administrator can.")
         await person_records.keep_an_administrator(tx, context, person)
         await _refuse_owner(tx, person.id)
+        before = person.suspension_reason if person.suspension_reason != _REASON else None
         await person_records.suspend(tx, person.id, _REASON)
-        job = await enqueue(
-            tx,
-            NewJob(
-                kind=KIND,
-                title=f"Delete the account {person.email}",
-                job_class=JobClass.SYSTEM,
-                steps=("remove_account",),
-                parameters={"user_id": str(person.id)},
-            ),
-        )
+        title = f"Delete the account {person.email}"
+        job = await _enqueue(tx, title, {"user_id": str(person.id), "suspended_for": before})
         await audit.record(tx, context.caller, person.target, {"job": job.id})
         return await job_answer(tx, job)
 
@@ -78,6 +73,31 @@ class AccountDeletion:
             await self._database.transact(work)
         except ForeignKeyViolationError:
             raise _owns("something") from None
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        """A deletion that was interrupted goes on; one that has failed or was cancelled leaves the account as it was
+        before it. One that an administrator has restored meanwhile stays as they want it."""
+        user_id = UUID(job.parameters["user_id"])
+        reason = await tx.fetchval("SELECT suspension_reason FROM users WHERE id = $1 FOR UPDATE", user_id)
+        if job.status is JobStatus.SUCCEEDED or reason != _REASON:
+            return
+        if job.error == INTERRUPTED:
+            await _enqueue(tx, job.title, job.parameters)
+            return
+        before = job.parameters.get("suspended_for")
+        changes = (
+            {"suspension_reason": before} if before is not None else {"suspended_at": None, "suspension_reason": None}
+        )
+        person = await person_records.change(tx, user_id, changes)
+        await audit.record(tx, service_itself("person.restore"), person.target, {"job": job.id})
+
+
+async def _enqueue(tx: Transaction, title: str, parameters: Mapping[str, Any]) -> Job:
+    """`parameters`: whose account it is, and for what it had been suspended before, if it was."""
+    return await enqueue(
+        tx,
+        NewJob(kind=KIND, title=title, job_class=JobClass.SYSTEM, steps=("remove_account",), parameters=parameters),
+    )
 
 
 async def _refuse_owner(queryable: Queryable, user_id: UUID) -> None:

@@ -11,9 +11,12 @@ import trio
 from pydantic import TypeAdapter
 
 from svc.cli.description import describe
+from svc.panel.account_deletion import AccountDeletion
 from svc.panel.catalogue import panel_registry
 from svc.panel.realm import REALM
 from svc.registry.operation import Presentation
+from svc_actors.errors import conflict
+from svc_actors.panel.jobs import INTERRUPTED, JobRun, JobStatus
 from svc_actors.store import Database
 from tests.panel.jobs.work import ended
 from tests.support.authenticator import Authenticator, code_given
@@ -327,6 +330,79 @@ async def test_somebody_who_was_in_a_support_session_and_saw_alerts_is_deleted_a
     assert job.status.value == "succeeded", job.error
     assert (await browser.get("/me")).status_code == 401
     assert await panel.database.fetchval("SELECT acknowledged_at IS NOT NULL FROM alerts WHERE key = 'a'")
+
+
+async def test_a_deletion_of_an_account_that_a_restart_interrupted_goes_on(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = trio.Event()
+
+    async def never(work: AccountDeletion, run: JobRun) -> None:
+        begun.set()
+        await trio.sleep_forever()
+
+    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
+    with monkeypatch.context() as held:
+        held.setattr(AccountDeletion, "remove_account", never)
+        async with open_panel(panel_database, tmp_path) as panel:
+            root = await panel.administrator()
+            ada = await panel.person("ada@example.com")
+            first = (await root.call("DELETE", f"/users/{ada}")).json()
+            await begun.wait()
+    async with open_panel(panel_database, tmp_path) as panel:
+        interrupted = await ended(panel.services.jobs, panel.database, first["id"])
+        further = await panel.database.fetchval("SELECT max(id) FROM jobs WHERE kind = 'user.delete'")
+        job = await ended(panel.services.jobs, panel.database, further)
+        left = await panel.database.fetchval("SELECT count(*) FROM users WHERE id = $1", ada)
+
+    assert interrupted.error == INTERRUPTED
+    assert further > first["id"]
+    assert job.status is JobStatus.SUCCEEDED
+    assert left == 0
+
+
+@pytest.mark.parametrize("suspended_for", [None, "not paid"])
+async def test_an_account_whose_deletion_fails_is_as_it_was_before(
+    panel: PanelHarness, monkeypatch: pytest.MonkeyPatch, suspended_for: str | None
+) -> None:
+    async def fail(work: AccountDeletion, run: JobRun) -> None:
+        raise conflict("something is in the way")
+
+    monkeypatch.setattr(AccountDeletion, "remove_account", fail)
+    root = await panel.administrator()
+    ada = await panel.person("ada@example.com")
+    if suspended_for is not None:
+        await root.post(f"/admin/users/{ada}/suspend", {"reason": suspended_for})
+
+    ordered = await root.call("DELETE", f"/users/{ada}")
+    job = await ended(panel.services.jobs, panel.database, ordered.json()["id"])
+
+    shown = (await root.get(f"/admin/users/{ada}")).json()
+    assert job.status is JobStatus.FAILED
+    assert shown["status"] == ("active" if suspended_for is None else "suspended")
+    assert shown["suspension_reason"] == suspended_for
+
+
+async def test_an_account_whose_deletion_is_cancelled_is_restored(
+    panel: PanelHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(work: AccountDeletion, run: JobRun) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(AccountDeletion, "remove_account", never)
+    root = await panel.administrator()
+    ada = await panel.person("ada@example.com")
+    hers = panel.program(await panel.token(ada))
+    ordered = await root.call("DELETE", f"/users/{ada}")
+
+    cancelled = await root.post(f"/jobs/{ordered.json()['id']}/cancel")
+    job = await ended(panel.services.jobs, panel.database, ordered.json()["id"])
+
+    assert cancelled.status_code == 200, cancelled.text
+    assert job.status is JobStatus.CANCELLED
+    assert (await hers.get("/me")).status_code == 200
+    rows = [row for row in await panel.audit() if row["operation"] == "person.restore"]
+    assert [(row["actor"], row["target_id"]) for row in rows] == [("system", str(ada))]
 
 
 async def test_an_account_that_owns_sites_is_not_deleted(panel: PanelHarness) -> None:
