@@ -50,19 +50,25 @@ class SystemdLauncher:
         unit, listening = _unit(service.name), _socket_unit(service.name)
         async with self._one_at_a_time[service.name]:
             await self._check(service)
-            sockets_changed = self._differs(self._units / listening, _socket_text(service))
-            changed = self._differs(self._units / unit, _service_text(service))
+            # What was written and never taken up says nothing about what runs.
+            pending = self._pending(service.name)
+            left = pending.exists()
+            sockets_changed = left or self._differs(self._units / listening, _socket_text(service))
+            changed = left or self._differs(self._units / unit, _service_text(service))
             changed |= self._differs(self._environment_file(service.name), _environment_text(service))
             if sockets_changed:
                 # Sockets cannot be changed while a process holds them.
                 await self._end(service.name)
             if sockets_changed or changed:
+                self._environments.mkdir(mode=0o700, exist_ok=True)
+                pending.touch()
                 self._write(service)
                 await self._systemctl("daemon-reload")
             if service.sockets:
                 await self._systemctl("start", listening)
             # In both cases it returns when the program was executed (Type=exec), or could not be.
             await self._systemctl("restart" if changed else "start", unit, longer=service.stop_seconds)
+            pending.unlink(missing_ok=True)
             return await self.status(service.name)
 
     async def reload(self, name: ServiceName) -> None:
@@ -75,6 +81,7 @@ class SystemdLauncher:
             await self._end(name)
             for path in (self._units / _unit(name), self._units / _socket_unit(name), self._environment_file(name)):
                 path.unlink(missing_ok=True)
+            self._pending(name).unlink(missing_ok=True)
             await self._systemctl("daemon-reload")
 
     async def status(self, name: ServiceName) -> ServiceStatus:
@@ -132,7 +139,6 @@ class SystemdLauncher:
             raise LauncherError(f"{listening.path} is there and is not a socket: move it away.")
 
     def _write(self, service: Service) -> None:
-        self._environments.mkdir(mode=0o700, exist_ok=True)
         for path, text, mode in (
             (self._environment_file(service.name), _environment_text(service), 0o600),
             (self._units / _socket_unit(service.name), _socket_text(service), 0o644),
@@ -151,6 +157,10 @@ class SystemdLauncher:
 
     def _environment_file(self, name: ServiceName) -> Path:
         return self._environments / f"{name}.env"
+
+    def _pending(self, name: ServiceName) -> Path:
+        """Is there from before the files of a service are written until systemd has taken them up."""
+        return self._environments / f"{name}.pending"
 
     def _seen(self, path: Path) -> Path:
         return self._root / path.relative_to("/")
