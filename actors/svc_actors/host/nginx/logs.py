@@ -15,16 +15,24 @@ KEPT: Final = 4
 
 
 def rotate(logs: Path) -> int:
-    """Rename what is large in this folder. Gives how many logs, for which nginx has to be reloaded. Blocks."""
-    large = [path for path in sorted(logs.glob("*.log")) if path.stat().st_size >= LARGEST]
-    for path in large:
-        # From the oldest on, each takes the place of the next one: a crash in the midst loses no more than the oldest.
-        for number in range(KEPT - 1, 0, -1):
-            older = _numbered(path, number)
-            if older.exists():
-                older.replace(_numbered(path, number + 1))
-        path.replace(_numbered(path, 1))
-    return len(large)
+    """Rename what is large in this folder. Gives how many logs, for which nginx has to be reloaded: also those that
+    were renamed before, and not begun anew since. Blocks."""
+    try:
+        for path in sorted(logs.glob("*.log")):
+            if path.stat().st_size >= LARGEST:
+                _rename(path)
+        return sum(not older.with_suffix("").exists() for older in logs.glob("*.log.1"))
+    except FileNotFoundError:
+        return 0  # The site was deleted meanwhile; were it not, the next call would find what is to be done.
+
+
+def _rename(path: Path) -> None:
+    # From the oldest on, each takes the place of the next one: a crash in the midst loses no more than the oldest.
+    for number in range(KEPT - 1, 0, -1):
+        older = _numbered(path, number)
+        if older.exists():
+            older.replace(_numbered(path, number + 1))
+    path.replace(_numbered(path, 1))
 
 
 def _numbered(path: Path, number: int) -> Path:
