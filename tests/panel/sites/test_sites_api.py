@@ -216,6 +216,26 @@ async def test_a_site_that_the_web_server_refuses_has_failed_and_is_not_served(w
     assert world.web.sites == {}
 
 
+async def test_a_site_is_created_on_once_the_web_server_can_be_changed_again(world: World) -> None:
+    await world.create("first.test")
+    world.web.down = "The web server's configuration cannot be written: No space left on device."
+
+    refused = await world.ada.post("/sites", {"domain": "a.example", "type": "static"})
+    [waiting] = (await world.ada.get("/sites?q=a.example")).json()["items"]
+    await resume_sites(world.panel.database, world.panel.services.actors)
+    [still] = (await world.ada.get("/sites?q=a.example")).json()["items"]
+    world.web.down = None
+    await resume_sites(world.panel.database, world.panel.services.actors)
+    [made] = (await world.ada.get("/sites?q=a.example")).json()["items"]
+
+    assert refused.status_code == 503
+    assert "No space left" in refused.json()["error"]["message"]
+    assert "every half minute" in refused.json()["error"]["hint"]
+    assert (waiting["status"], still["status"], made["status"]) == ("creating", "creating", "active")
+    assert world.served("a.example") is not None
+    assert [event for event, _ in await world.told()] == ["site.created"] * 2
+
+
 async def test_a_suspended_site_shows_a_page_that_says_so(world: World) -> None:
     site = await world.create("a.example")
     path = f"/sites/{site['id']}/suspend"

@@ -20,7 +20,7 @@ from uuid import UUID
 
 import structlog
 
-from svc_actors.errors import ServiceError, conflict, forbidden, unavailable
+from svc_actors.errors import ErrorCode, ServiceError, conflict, forbidden, unavailable
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.folders import HostFolders
 from svc_actors.panel.sites.first_page import first_page
@@ -75,7 +75,8 @@ class Site(Actor):
 
     async def build(self) -> None:
         """Make what the site's record wants, and have it served. Of a site that is not being created nothing is done.
-        Raises ServiceError when a step failed: then the site has `failed`."""
+        Raises ServiceError when a step failed: then the site has `failed`, or, where the web server or the database
+        could not be asked, is still being created, and is taken up again."""
         site = await read_site(self._database, self.site_id)
         if site is None or site.status is not SiteStatus.CREATING:
             return
@@ -83,6 +84,11 @@ class Site(Actor):
             await self._accounts.make(site.account, first_page(site.domain))
             await self._serve(site)
         except (AccountError, ServiceError) as error:
+            if isinstance(error, ServiceError) and error.code is ErrorCode.UNAVAILABLE:
+                raise unavailable(
+                    f"The site {site.domain} is not served yet: {error.message}",
+                    hint="It is being created on, every half minute, until it is served: look at it again.",
+                ) from error
             reason = str(error)
             await self._database.transact(lambda tx: self._end(tx, SiteEnd.BROKEN, reason))
             raise unavailable(
