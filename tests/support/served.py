@@ -16,6 +16,7 @@ class RecordedServing:
     refuses: dict[int, str] = field(default_factory=dict)
     down: str | None = None
     rotations: int = 0
+    looks: int = 0
     applied: list[dict[int, SiteServer | None]] = field(default_factory=list)
 
     async def start(self, sites: Iterable[SiteServer]) -> dict[int, str]:
@@ -26,7 +27,10 @@ class RecordedServing:
         return {number: words for number, words in self.refuses.items() if number in wanted}
 
     async def apply(self, changes: Mapping[int, SiteServer | None]) -> dict[int, str]:
-        self.applied.append(dict(changes))
+        if changes:
+            self.applied.append(dict(changes))
+        else:
+            self.looks += 1
         if self.down is not None:
             raise NginxError(self.down)
         for number, site in changes.items():

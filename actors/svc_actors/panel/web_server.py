@@ -7,6 +7,7 @@ handles one message after another, could not do that.
 Invariants:
 - whoever asked is told of their own sites only, and always: served, refused, or that nothing was done;
 - when the loop begins, nginx serves what the records say; where it does, nothing is reloaded;
+- an nginx that was stopped is started again, also when nobody changes anything;
 - a site that had to be left out for the sake of the others has an alert until it is served again.
 """
 
@@ -28,6 +29,8 @@ MERGE_SECONDS: Final = 0.15
 """How long a change waits for others: not felt by whoever asked, long enough for a burst."""
 LOGS_SECONDS: Final = 600.0
 """How often logs are looked at. At 1,000 requests a second one grows by 90 MB in between."""
+LOOK_SECONDS: Final = 30.0
+"""How long an nginx that was stopped stays so at the most. A look asks its status socket, and no more."""
 _ALERTS: Final = "web_server:site:"
 _TRY_AGAIN: Final = "What was served before is served on. Try again; the same change may be made twice."
 
@@ -107,15 +110,18 @@ class WebServer:
                 asked.done.set()
             raise
         self._down = None
-        look = trio.current_time() + LOGS_SECONDS
+        rotate_at = trio.current_time() + LOGS_SECONDS
         while True:
-            with trio.move_on_at(look):
+            with trio.move_on_at(min(rotate_at, trio.current_time() + LOOK_SECONDS)):
                 await self._woken.wait()
                 await trio.sleep(MERGE_SECONDS)
-            if trio.current_time() >= look:
+            if trio.current_time() >= rotate_at:
                 await self._rotate_logs()
-                look = trio.current_time() + LOGS_SECONDS
-            await self._serve(self._take())
+                rotate_at = trio.current_time() + LOGS_SECONDS
+            if batch := self._take():
+                await self._serve(batch)
+            else:
+                await self._note({}, await self._serving.apply({}))
 
     async def _rotate_logs(self) -> None:
         try:
@@ -135,8 +141,6 @@ class WebServer:
         return taken
 
     async def _serve(self, batch: list[_Asked]) -> None:
-        if not batch:
-            return
         # Of two changes to one site the later one counts, for both who asked.
         changes = {number: server for asked in batch for number, server in asked.servers.items()}
         # Whatever ends this, a cancellation or a defect, nobody waits for an answer that does not come.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -90,13 +90,22 @@ async def test_each_is_told_of_their_own_sites_only(panel_database: Database) ->
 async def test_of_two_changes_to_one_site_the_later_counts(panel_database: Database) -> None:
     serving = RecordedServing()
 
-    async with running(panel_database, serving) as server:
+    async def wanted() -> tuple[SiteServer, ...]:
+        return ()
+
+    server = WebServer(panel_database, serving, wanted)
+    async with trio.open_nursery() as nursery:
         async with trio.open_nursery() as askers:
             askers.start_soon(server.change, {1: site(1, alias="first.example")})
             await trio.testing.wait_all_tasks_blocked()
             askers.start_soon(server.change, {1: site(1, alias="second.example")})
+            await trio.testing.wait_all_tasks_blocked()
+            # Both have asked before anything is taken up, however slow this machine is.
+            nursery.start_soon(server.run)
+        nursery.cancel_scope.cancel()
 
     assert serving.sites[1].aliases == ("second.example",)
+    assert len(serving.applied) == 1
 
 
 async def test_a_server_that_cannot_be_changed_is_told_to_all_who_asked(panel_database: Database) -> None:
@@ -169,6 +178,39 @@ async def test_logs_are_looked_at_while_nobody_changes_anything(
         await server.change({2: site(2)})
 
     assert sorted(serving.sites) == [1, 2]
+
+
+async def test_nginx_is_looked_at_while_nobody_changes_anything(
+    panel_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc_actors.panel.web_server.LOOK_SECONDS", 0.01)
+    serving = RecordedServing()
+
+    async with running(panel_database, serving, site(1)):
+        with trio.fail_after(30):
+            while serving.looks < 2:
+                await trio.sleep(0.01)
+
+    assert sorted(serving.sites) == [1]
+
+
+async def test_an_nginx_that_a_look_cannot_start_ends_the_loop(
+    panel_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc_actors.panel.web_server.LOOK_SECONDS", 0.01)
+    serving = RecordedServing()
+
+    async def wanted() -> tuple[SiteServer, ...]:
+        serving.down = "The web server does not start: no such file"
+        return ()
+
+    async def start(sites: Iterable[SiteServer]) -> dict[int, str]:
+        return {}
+
+    monkeypatch.setattr(serving, "start", start)
+
+    with trio.fail_after(30), pytest.raises(NginxError, match="no such file"):
+        await WebServer(panel_database, serving, wanted).run()
 
 
 async def _until(database: Database, count: int) -> list[str]:

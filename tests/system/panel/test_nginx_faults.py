@@ -15,6 +15,10 @@ import trio
 
 from svc_actors.host.launcher import LauncherError
 from svc_actors.host.nginx import Certificate, NginxError, SiteServer, program
+from svc_actors.host.nginx.logs import LARGEST
+from svc_actors.panel.web_server import WebServer
+from svc_actors.store import Database
+from tests.support.launchers import until
 from tests.support.nginx import FIRST, Sites, nginx_sites
 from tests.support.nginx_killed import STEPS
 
@@ -266,3 +270,55 @@ async def test_a_kill_at_any_step_leaves_one_whole_generation_and_the_next_start
     assert (await nginx.visit("new.example")).text == "page of 1001"
     assert (await nginx.visit_tls("new.example")).text == "page of 1001"
     assert await _consistent(nginx)
+
+
+async def test_an_nginx_that_was_stopped_is_started_again_while_nobody_changes_anything(
+    nginx: Sites, panel_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc_actors.panel.web_server.LOOK_SECONDS", 0.1)
+
+    async def wanted() -> tuple[SiteServer, ...]:
+        return (nginx.site(1001),)
+
+    async def served() -> bool:
+        running = (await nginx.launcher.status(program.NGINX)).running
+        return running and await program.served_generation(nginx.folders) is not None
+
+    server = WebServer(panel_database, nginx.generations, wanted)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run)
+        await server.change({1002: nginx.site(1002)})
+        generation = await program.served_generation(nginx.folders)
+
+        await nginx.launcher.stop(program.NGINX)
+
+        await until(served)
+        pages = [(await nginx.visit(f"site{number}.example")).text for number in (1001, 1002)]
+        nursery.cancel_scope.cancel()
+
+    assert pages == ["page of 1001", "page of 1002"]
+    assert await program.served_generation(nginx.folders) == generation
+
+
+async def test_logs_whose_reload_failed_are_begun_anew_at_the_next_look(nginx: Sites) -> None:
+    await nginx.generations.start([nginx.site(1001)])
+    log = nginx.folders.site_logs / "s1001" / "access.log"
+    with log.open("r+b") as file:
+        file.truncate(LARGEST)
+
+    def fail() -> None:
+        nginx.launcher.before_reload = lambda: None
+        raise LauncherError("the keeper does not answer")
+
+    nginx.launcher.before_reload = fail
+    with pytest.raises(NginxError, match="keeper"):
+        await nginx.generations.rotate_logs()
+    left = log.exists()
+
+    again = await nginx.generations.rotate_logs()
+    await nginx.visit("site1001.example", "/after")
+
+    assert not left
+    assert again == 1
+    assert "/after" in log.read_text()
+    assert await nginx.generations.rotate_logs() == 0

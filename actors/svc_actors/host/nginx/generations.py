@@ -98,17 +98,16 @@ class Generations:
 
         Gives the reason for each site that is not served as asked: of those asked for, which stay as they were, and of
         others that had to be left out. All other changes are served when this returns. Raises `NginxError` where none
-        is.
+        is. Also of no changes: an nginx that was stopped is started again.
         """
         await trio.to_thread.run_sync(self._prepare)
         rendered, refused = await self._render(changes)
-        if rendered:
-            refused |= await self._apply(rendered)
+        refused |= await self._apply(rendered)
         return refused
 
     async def rotate_logs(self) -> int:
         """Begin new files for the logs that have grown large; one reload for all. Gives how many. Raises `NginxError`
-        where nginx did not reload: it writes on in the files that were renamed."""
+        where nginx did not reload: it writes on in the files that were renamed until the next call."""
         rotated = await trio.to_thread.run_sync(self._rotate_logs)
         current = await trio.to_thread.run_sync(self._tree.current)
         if rotated and current is not None and await self._served() is not None:
