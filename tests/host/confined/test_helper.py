@@ -15,6 +15,7 @@ import tarfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,6 +29,7 @@ from svc_actors.host import confined_client
 from svc_actors.host.confined import kernel
 from svc_actors.host.confined.confine import ConfinementError, Identity, confine, start_no_processes
 from svc_actors.host.confined.protocol import (
+    Compress,
     Extract,
     ListFolder,
     MakeFolder,
@@ -262,27 +264,27 @@ async def test_what_takes_too_long_is_ended_and_leaves_nothing_half_done(
 
 
 async def test_reading_goes_on_beside_a_long_change(files: ConfinedFiles, site: SiteFolder) -> None:
-
-    into = io.BytesIO()
-    with tarfile.open(fileobj=into, mode="w") as archive:
-        for number in range(5_000):
-            archive.addfile(tarfile.TarInfo(f"many/{number}"))
-    give(site, "many.tar", into.getvalue())
     give(site, "page", b"hello")
-    order = []
+    with give(site, "large").open("r+b") as large:
+        # A hole: it takes no room, and an hour to be packed.
+        large.truncate(1 << 40)
+
+    def under_way() -> bool:
+        temporary = site.path / ".svc-tmp"
+        return temporary.exists() and os.listdir(temporary) != []
 
     async with trio.open_nursery() as nursery:
+        pack = partial(files.ask, site, Compress(["large"], "packed.zip", "zip"), seconds=3600)
+        nursery.start_soon(pack)
+        with trio.fail_after(60):
+            while not under_way():
+                await trio.sleep(0.01)
+        answer = await files.ask(site, Read("page", 0, 5), seconds=60)
+        still_under_way = under_way()
+        nursery.cancel_scope.cancel()
 
-        async def change() -> None:
-            await files.ask(site, Extract("many.tar", "out", False), seconds=60)
-            order.append("changed")
-
-        nursery.start_soon(change)
-        await trio.testing.wait_all_tasks_blocked()
-        await files.ask(site, Read("page", 0, 5))
-        order.append("read")
-
-    assert order == ["read", "changed"]
+    assert answer.payload == b"hello"
+    assert still_under_way
 
 
 async def test_an_idle_helper_ends(site: SiteFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,18 +365,12 @@ async def test_an_upload_that_nobody_comes_back_for_is_removed(files: ConfinedFi
     assert os.listdir(site.path / ".svc-tmp") == [f"upload-{new}"]
 
 
-async def test_a_thousand_files_are_listed_quickly(files: ConfinedFiles, site: SiteFolder) -> None:
+async def test_a_thousand_files_are_listed_by_one_request(files: ConfinedFiles, site: SiteFolder) -> None:
     (site.path / "many").mkdir()
     for number in range(1000):
         (site.path / "many" / f"file-{number}").touch()
-    await files.ask(site, ListFolder("many", 0, 1000))
-    seconds = []
 
-    for _ in range(10):
-        began = time.perf_counter()
-        answer = await files.ask(site, ListFolder("many", 0, 1000))
-        seconds.append(time.perf_counter() - began)
+    answer = await files.ask(site, ListFolder("many", 0, 1000))
 
-    print(f"1,000 files listed by the helper in {min(seconds) * 1000:.1f} ms")
-    assert len(json.loads(answer.payload)) == answer.result["total"] == 1000
-    assert min(seconds) < 0.25
+    assert answer.result["total"] == 1000
+    assert {entry["name"] for entry in json.loads(answer.payload)} == {f"file-{number}" for number in range(1000)}

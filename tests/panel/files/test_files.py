@@ -7,7 +7,6 @@ import hashlib
 import io
 import os
 import tarfile
-import time
 import zipfile
 
 import pytest
@@ -335,17 +334,10 @@ async def test_a_thousand_files_are_listed_over_the_api(world: Files) -> None:
     (world.home / "many").mkdir()
     for number in range(1000):
         (world.home / "many" / f"file-{number}").touch()
-    await world.ada.read(world.path(), path="many")
-    seconds = []
 
-    for _ in range(10):
-        began = time.perf_counter()
-        answer = await world.ada.read(world.path(), path="many")
-        seconds.append(time.perf_counter() - began)
+    answer = await world.ada.read(world.path(), path="many")
 
-    print(f"1,000 files listed over the API in {min(seconds) * 1000:.1f} ms")
-    assert len(answer.json()["entries"]) == 1000
-    assert min(seconds) < 0.5
+    assert {entry["name"] for entry in answer.json()["entries"]} == {f"file-{number}" for number in range(1000)}
 
 
 async def test_files_are_served_by_one_helper_of_each_site(world: Files) -> None:

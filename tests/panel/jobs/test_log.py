@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from svc_actors.panel.jobs import JobRun, read_lines
 from svc_actors.store import Database
@@ -14,6 +14,24 @@ from tests.panel.jobs.work import Held, Steps, ended, nothing, open_jobs, queue
 from tests.support.panel import open_panel
 
 WRITERS = 4
+
+
+class Looks:
+    """How often calls of the API have read a log."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        monkeypatch.setattr("svc.panel.jobs.read_lines", self._read)
+
+    async def _read(self, *arguments: Any, **named: Any) -> Any:
+        lines = await read_lines(*arguments, **named)
+        self.count += 1
+        return lines
+
+    async def reach(self, count: int) -> None:
+        with trio.fail_after(60):
+            while self.count < count:
+                await trio.sleep(0.01)
 
 
 async def test_no_line_is_repeated_or_left_out_while_four_write_and_cores_die(panel_database: Database) -> None:
@@ -64,8 +82,10 @@ async def test_no_line_is_repeated_or_left_out_while_four_write_and_cores_die(pa
     assert written <= {message for lines in seen.values() for _, message in lines}
 
 
-async def test_waiting_for_a_line_ends_when_it_comes(panel_database: Database, tmp_path: Path) -> None:
-    held = Held()
+async def test_waiting_for_a_line_ends_when_it_comes(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, looks = Held(), Looks(monkeypatch)
 
     async def speak(run: JobRun) -> None:
         await held.hold(run)
@@ -85,7 +105,7 @@ async def test_waiting_for_a_line_ends_when_it_comes(panel_database: Database, t
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
                 nursery.start_soon(wait)
-                await trio.testing.wait_all_tasks_blocked(0.1)  # They have looked, and found nothing.
+                await looks.reach(2)
                 held.release(job_id)
 
         panel.services.jobs.stop(job_id)
@@ -97,8 +117,10 @@ async def test_waiting_for_a_line_ends_when_it_comes(panel_database: Database, t
     ]
 
 
-async def test_waiting_ends_with_the_job_and_with_its_time(panel_database: Database, tmp_path: Path) -> None:
-    held = Held()
+async def test_waiting_ends_with_the_job_and_with_its_time(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, looks = Held(), Looks(monkeypatch)
     async with open_panel(panel_database, tmp_path, work={"build": Steps(hold=held.hold)}) as panel:
         root = await panel.administrator()
         job_id = await queue(panel_database, "build", "hold")
@@ -108,14 +130,20 @@ async def test_waiting_ends_with_the_job_and_with_its_time(panel_database: Datab
         async def wait(seconds: int) -> None:
             answers.append((await root.get(f"/jobs/{job_id}/log?wait={seconds}")).json())
 
+        began = trio.current_time()
         await wait(1)
+        waited = trio.current_time() - began
+        before = looks.count
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait, 25)
-                await trio.testing.wait_all_tasks_blocked(0.1)  # They have looked, and found nothing.
+                await looks.reach(before + 1)
                 held.release(job_id)
+            looked_again = looks.count > before + 1
             await wait(25)
 
+    assert waited >= 1
+    assert looked_again
     assert answers == [[], [], []]
 
 

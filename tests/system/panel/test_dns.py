@@ -30,8 +30,9 @@ def record(owner: str, **data: Any) -> ResourceRecord:
 
 
 async def answered(knot: RealKnot, name: str, type_: str, wanted: set[str]) -> None:
-    while await knot.answers(name, type_) != wanted:
-        await trio.sleep(0.02)
+    with trio.fail_after(60):
+        while await knot.answers(name, type_) != wanted:
+            await trio.sleep(0.02)
 
 
 async def test_a_record_over_the_api_is_answered_in_good_time_and_survives_a_purge_and_a_kill(
