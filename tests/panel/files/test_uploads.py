@@ -203,6 +203,42 @@ async def test_a_site_has_so_many_unfinished_uploads_and_no_more(world: Files) -
     assert again.status_code == 200
 
 
+async def test_of_many_uploads_that_begin_at_once_no_more_than_so_many_are_taken(world: Files) -> None:
+    answers: list[int] = []
+
+    async def start(number: int) -> None:
+        answer = await world.ada.post(world.path("/upload"), {"path": f"file-{number}", "size": 1})
+        answers.append(answer.status_code)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(30):
+            nursery.start_soon(start, number)
+
+    assert (answers.count(200), answers.count(409)) == (20, 10)
+
+
+async def test_an_upload_in_a_thousand_pieces_takes_only_what_adjoins_them(world: Files) -> None:
+    upload = await begin(world, "page", 5000)
+    place = world.path(f"/upload/{upload}")
+    await world.panel.database.execute(
+        """
+        UPDATE file_uploads SET received =
+            (SELECT range_agg(int8range(2 * piece, 2 * piece + 1)) FROM generate_series(0, 999) AS piece)
+        WHERE id = $1
+        """,
+        upload,
+    )
+
+    apart = await world.ada.put(place, part(b"x", 0) | {"offset": 3000})
+    adjoining = await world.ada.put(place, part(b"x", 0) | {"offset": 1})
+    apart_again = await world.ada.put(place, part(b"x", 0) | {"offset": 3000})
+
+    assert apart.status_code == 409
+    assert "1,000" in apart.json()["error"]["message"]
+    assert adjoining.status_code == 200
+    assert apart_again.status_code == 200
+
+
 async def test_an_upload_that_nobody_continues_is_removed_after_a_day(world: Files) -> None:
     old = await begin(world, "old", 5)
     new = await begin(world, "new", 5)

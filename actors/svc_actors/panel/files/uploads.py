@@ -30,7 +30,7 @@ from svc_actors.host.confined.protocol import (
 from svc_actors.host.confined_client import ConfinedFiles, SiteFolder
 from svc_actors.host.folders import HostFolders
 from svc_actors.panel.files.folders import site_folder
-from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.panel.sites.records import SiteRow, lock_site, read_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Caller, Database, Record, Target, Transaction, audit
 
@@ -38,6 +38,8 @@ KEPT_HOURS: Final = 24
 """After its last part. The helper removes what is older by itself, should the record be gone before it."""
 OPEN_AT_ONCE: Final = 20
 """Of a site."""
+MOST_RANGES: Final = 1000
+"""Of what has come of one upload. Each part writes all of them again, and each answer lists them."""
 _HASH_BYTES_PER_SECOND: Final = 50 << 20
 """The slowest disk for which a large upload is not given up while its SHA-256 is worked out."""
 _COLUMNS: Final = """id, site_id, path, size, replace, status, sha256, created_at, touched_at,
@@ -77,6 +79,10 @@ class Upload:
             begin = end
         return None if begin >= self.size else (begin, self.size)
 
+    def adjoins(self, offset: int, end: int) -> bool:
+        """Whether these bytes make no range of their own."""
+        return any(offset <= behind and start <= end for start, behind in self.received)
+
 
 def _upload(row: Record) -> Upload:
     return Upload(
@@ -110,6 +116,7 @@ class Uploads:
             )
 
         async def write(tx: Transaction) -> Upload:
+            await lock_site(tx, site.id)  # So that of two that begin at once each counts the other.
             waiting = await tx.fetchval(
                 "SELECT count(*) FROM file_uploads WHERE site_id = $1 AND status = 'open'", site.id
             )
@@ -149,6 +156,11 @@ class Uploads:
         end = offset + len(encoded) // 4 * 3 - encoded.count("=", -2)
         if end > upload.size:
             raise conflict(f"The upload has {upload.size:,} bytes; this part would end behind them.")
+        if len(upload.received) >= MOST_RANGES and not upload.adjoins(offset, end):
+            raise conflict(
+                f"The upload has {MOST_RANGES:,} separate ranges already; nothing was written.",
+                hint="Send parts that adjoin what has come.",
+            )
         folder = site_folder(self._folders, site)
         try:
             await self._files.ask(folder, UploadWrite(upload.id.hex, offset), encoded.encode())
