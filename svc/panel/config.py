@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.host.folders import HostFolders
@@ -50,6 +51,14 @@ class PanelConfig:
     def own_names(self) -> tuple[str, ...]:
         """By which browsers reach the panel, for its certificate."""
         return tuple(dict.fromkeys((self.public_host, "localhost", "127.0.0.1", "::1")))
+
+    @property
+    def reserved_names(self) -> frozenset[str]:
+        """Hosts that are no site's, nor is what is below them: those under which browsers see the panel, since cookies
+        of a host are sent to all of its ports, and the DNS name servers, on which every zone depends."""
+        origins = (urlsplit(origin).hostname or "" for origin in self.origins)
+        names = (self.public_host, *origins, *self.dns.nameservers)
+        return frozenset(name.rstrip(".").lower() for name in names) - {""}
 
     @property
     def origins(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, Any
 from uuid import UUID
@@ -34,7 +35,7 @@ from svc_actors.panel.sites.creation import NewSite, create_site
 from svc_actors.panel.sites.deletion import delete_site
 from svc_actors.panel.sites.names import SiteName, is_below, site_name
 from svc_actors.panel.sites.proxying import proxy_addresses
-from svc_actors.panel.sites.records import SiteRow, change_record, lock_site
+from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, suspended_by_administrator
 from svc_actors.panel.sites.serving import require_served
 from svc_actors.panel.sites.site import Change, Changed
 from svc_actors.panel.sites.site import Site as SiteActor
@@ -132,7 +133,7 @@ async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
     services, principal = context.services, context.principal
     require_served(request.type)
     domain, *aliases = [usable_name(context, text) for text in (request.domain, *request.aliases)]
-    addresses = await _proxied(principal, request)
+    addresses = await _proxied(context, request, {domain.name, *(alias.name for alias in aliases)})
 
     async def work(tx: Transaction) -> SiteRow:
         owner_id = await _owner(tx, principal, request)
@@ -160,7 +161,12 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> Site:
     if request.proxy_target is not None:
         if site.type is not SiteType.PROXY:
             raise wrong_field("proxy_target", f"this site is of the type {site.type.value}")
-        values["proxy_addresses"] = await proxy_addresses(request.proxy_target, anywhere=principal.sees_everything)
+        values["proxy_addresses"] = await proxy_addresses(
+            database,
+            request.proxy_target,
+            context.services.config.dns.site_addresses(),
+            anywhere=principal.sees_everything,
+        )
 
     async def change(tx: Transaction, locked: SiteRow) -> Changed:
         if request.owner_email is not None:
@@ -211,6 +217,7 @@ async def delete(context: Context[Panel], request: SiteDeleteRequest) -> JobMode
                 f"confirm does not repeat the domain of the site, {locked.domain}; nothing was deleted.",
                 hint=f"Send confirm: {locked.domain}",
             )
+        refuse_to_shed(context.principal, locked)
         return await job_answer(tx, await delete_site(tx, context.caller, locked))
 
     return await context.services.database.transact(work)
@@ -221,12 +228,21 @@ def usable_name(context: Context[Panel], text: str) -> SiteName:
 
     A site below the panel's own name could set cookies that browsers send to the panel, and so could one beside it:
     these are for administrators."""
-    name, panel = site_name(text), context.services.config.public_host
-    if is_below(name.name, panel):
-        raise invalid(f"{name.name} is the panel's own name, or below it.", hint="Give another domain.")
-    if not context.principal.sees_everything and is_below(panel, name.registrable):
+    name, config = site_name(text), context.services.config
+    if any(is_below(name.name, reserved) for reserved in config.reserved_names):
+        raise invalid(
+            f"{name.name} is a name of the panel or of its name servers, or below one.", hint="Give another domain."
+        )
+    if not context.principal.sees_everything and is_below(config.public_host, name.registrable):
         raise forbidden(f"Names of {name.registrable} are the provider's.", hint="Give a domain of your own.")
     return name
+
+
+def refuse_to_shed(principal: Principal, site: SiteRow) -> None:
+    """Who is not an administrator does not free the names of a site that one has suspended: it could be made again, as
+    if nothing had been. Raises `forbidden`."""
+    if site.suspended_by is SuspendedBy.ADMINISTRATOR and not principal.sees_everything:
+        raise suspended_by_administrator(site)
 
 
 async def ask_change(context: Context[Panel], site_id: UUID, change: Change) -> None:
@@ -253,13 +269,21 @@ async def _owner(tx: Transaction, principal: Principal, request: SiteCreateReque
     return principal.user_id
 
 
-async def _proxied(principal: Principal, request: SiteCreateRequest) -> list[IPv4Address | IPv6Address]:
+async def _proxied(
+    context: Context[Panel], request: SiteCreateRequest, names: Collection[str]
+) -> list[IPv4Address | IPv6Address]:
     if (request.type is SiteType.PROXY) is (request.proxy_target is None):
         problem = "a site of the type proxy needs one" if request.type is SiteType.PROXY else "only a proxy has one"
         raise wrong_field("proxy_target", problem)
     if request.proxy_target is None:
         return []
-    return await proxy_addresses(request.proxy_target, anywhere=principal.sees_everything)
+    return await proxy_addresses(
+        context.services.database,
+        request.proxy_target,
+        context.services.config.dns.site_addresses(),
+        names=names,
+        anywhere=context.principal.sees_everything,
+    )
 
 
 def _given(request: SiteUpdateRequest) -> dict[str, Any]:

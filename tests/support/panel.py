@@ -139,6 +139,7 @@ async def open_panel(
     mail: MailSettings | None = None,
     dns: DnsSettings | None = None,
     acme: AcmeSettings | None = None,
+    origins: tuple[str, ...] = (),
 ) -> AsyncIterator[PanelHarness]:
     """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
     config = PanelConfig(
@@ -149,6 +150,7 @@ async def open_panel(
         webhooks=webhooks or WebhookSettings(),
         dns=dns or DNS_SETTINGS,
         acme=acme,
+        further_origins=origins,
     )
     host = host or recorded_host()
     services_of = open_services(config, database, host, sealer=Sealer(bytes(32)), passwords=CheapPasswords(), work=work)

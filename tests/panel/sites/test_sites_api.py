@@ -14,6 +14,7 @@ import trio
 
 from svc_actors.host.accounts import AccountError
 from svc_actors.host.nginx import SiteServer, StaticRoot, Suspended
+from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.panel.sites.resuming import resume_sites
 from svc_actors.panel.sites.serving import server_of
 from svc_actors.store import Database
@@ -62,9 +63,16 @@ class World:
 
 
 @asynccontextmanager
-async def world_of(database: Database, folder: Path) -> AsyncIterator[World]:
-    async with open_panel(database, folder) as panel:
-        ada_id, bob_id = await panel.person("ada@example.com"), await panel.person("bob@example.com")
+async def world_of(
+    database: Database,
+    folder: Path,
+    *,
+    people: tuple[str, str] = ("ada@example.com", "bob@example.com"),
+    dns: DnsSettings | None = None,
+    origins: tuple[str, ...] = (),
+) -> AsyncIterator[World]:
+    async with open_panel(database, folder, dns=dns, origins=origins) as panel:
+        ada_id, bob_id = [await panel.person(email) for email in people]
         yield World(
             panel,
             cast(RecordedAccounts, panel.host.accounts),

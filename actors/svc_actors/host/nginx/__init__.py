@@ -2,6 +2,7 @@
 
 from svc_actors.host.nginx.generations import Generations, NginxError, WebServing
 from svc_actors.host.nginx.model import (
+    CHALLENGES,
     App,
     Certificate,
     Domain,
@@ -9,6 +10,7 @@ from svc_actors.host.nginx.model import (
     PathRedirect,
     Php,
     Proxy,
+    ProxyHost,
     RedirectTarget,
     RequestPath,
     Serves,
@@ -20,6 +22,7 @@ from svc_actors.host.nginx.model import (
 from svc_actors.host.nginx.render import Ports
 
 __all__ = [
+    "CHALLENGES",
     "App",
     "Certificate",
     "Domain",
@@ -30,6 +33,7 @@ __all__ = [
     "Php",
     "Ports",
     "Proxy",
+    "ProxyHost",
     "RedirectTarget",
     "RequestPath",
     "Serves",

@@ -43,6 +43,8 @@ RedirectTarget = Annotated[
 ]
 """An http or https address, or a path of the same site, encoded. Not `//host`, which browsers read as an address."""
 
+ProxyHost = Domain | IPv4Address | IPv6Address
+
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -77,7 +79,7 @@ class Proxy(_Model):
     nothing would stop all sites at the next start, and one that comes to resolve to an inner address would open it."""
 
     kind: Literal["proxy"] = "proxy"
-    host: Domain | IPv4Address | IPv6Address
+    host: ProxyHost
     port: Port
     addresses: Annotated[tuple[IPv4Address | IPv6Address, ...], Field(min_length=1, max_length=16)]
     """What `host` was found to be, each of them checked."""

@@ -26,12 +26,13 @@ IRREVOCABLE: Final = "A site that is being deleted has lost some of its files al
 
 
 async def delete_site(tx: Transaction, caller: Caller, site: SiteRow) -> Job:
-    """Have a site, whose row is locked, deleted. Raises `conflict` while it is being created or deleted."""
+    """Have a site, whose row is locked, deleted. Raises `conflict` while it is being created or deleted. Who suspended
+    it stays known: should the deletion fail, the site is not free of it."""
     try:
         status = move(site.status, SiteOrder.DELETE)
     except IllegalSiteMove:
         raise conflict(f"The site {site.domain} is {site.status.value} and cannot be deleted now.") from None
-    await write_status(tx, site, status, None)
+    await write_status(tx, site, status, None, site.suspended_by)
     await audit.record(tx, caller, site.target)
     return await _enqueue(tx, site)
 
@@ -103,7 +104,8 @@ class SiteDeletion:
             return
         site = await lock_site(tx, site.id)
         why = job.error.message if job.error is not None else "it was cancelled"
-        await write_status(tx, site, move(site.status, SiteEnd.BROKEN), f"The deletion was not finished: {why}")
+        reason = f"The deletion was not finished: {why}"
+        await write_status(tx, site, move(site.status, SiteEnd.BROKEN), reason, site.suspended_by)
 
     async def _site(self, run: JobRun) -> SiteRow:
         site_id: UUID | None = run.job.site_id

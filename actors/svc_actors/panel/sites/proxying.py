@@ -2,33 +2,47 @@
 
 The name of a target is resolved when it is set, each of its addresses is looked at, and the web server connects to
 these alone: a name that leads elsewhere later opens nothing. Customers may name public addresses that are not this
-server's; an administrator may name any, a program of this server among them.
+server's, nor names of its sites: visitors would be sent in a circle. An administrator may name any, a program of this
+server among them.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import trio
+from pydantic import TypeAdapter
 
 from svc_actors.errors import invalid
+from svc_actors.host.nginx import ProxyHost
 from svc_actors.outbound import is_public, resolve
+from svc_actors.store import Queryable
 
 _RESOLVE_SECONDS: Final = 10.0
 _MOST_ADDRESSES: Final = 16
+_HOSTS: Final[TypeAdapter[Any]] = TypeAdapter(ProxyHost)
 
 IPAddress = IPv4Address | IPv6Address
 
 
-async def proxy_addresses(target: str, *, anywhere: bool) -> list[IPAddress]:
-    """The addresses of a target such as `https://shop.example.org:8443`. Raises `invalid`."""
+async def proxy_addresses(
+    queryable: Queryable, target: str, own: Collection[IPAddress], *, names: Collection[str] = (), anywhere: bool
+) -> list[IPAddress]:
+    """The addresses of a target such as `https://shop.example.org:8443`. `own` are those by which the world reaches
+    this server, which behind NAT it does not have itself; `names` those that the site is to have. Raises `invalid`."""
     host = _host(target)
+    if not anywhere and (host in names or await _is_site(queryable, host)):
+        raise invalid(
+            f"The target {host} is a site of this server itself; visitors would be sent in a circle.",
+            hint="Give the server that the site is on.",
+        )
     addresses = await _addresses(host)
     for address in addresses:
-        if not anywhere and (not is_public(address) or _is_own(address)):
+        if not anywhere and (not is_public(address) or address in own or _is_own(address)):
             raise invalid(
                 f"The target {host} is {address}, which no site may be a proxy of.",
                 hint="Give a server of the public Internet. An administrator may give any.",
@@ -44,7 +58,35 @@ def _host(target: str) -> str:
         raise invalid(f"The target is no URL: {error}.") from None
     if host is None or port == 0:
         raise invalid("The target is no URL of a server.", hint="Give one such as https://app.example.org:8443.")
+    _check_host(host)
     return host
+
+
+def _check_host(host: str) -> None:
+    """Only an address as it is commonly written, or a name that can be no address: the system's resolver takes 16909060
+    and 1.2.0x304 for addresses as well."""
+    try:
+        ip_address(host)
+    except ValueError:
+        pass
+    else:
+        return
+    last = host.rpartition(".")[2]
+    try:
+        _HOSTS.validate_python(host)
+    except ValueError:
+        is_name = False
+    else:
+        is_name = not (last.isdigit() or last.startswith("0x"))
+    if not is_name:
+        raise invalid(
+            f"The target {host} is neither a domain name nor an address.",
+            hint="Give a name of at least two labels, or an address: http://127.0.0.1:3000 for http://localhost:3000.",
+        )
+
+
+async def _is_site(queryable: Queryable, host: str) -> bool:
+    return bool(await queryable.fetchval("SELECT EXISTS (SELECT FROM site_domains WHERE name = $1)", host))
 
 
 async def _addresses(host: str) -> list[IPAddress]:

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import not_found
+from svc_actors.errors import ServiceError, forbidden, not_found
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
@@ -63,6 +63,12 @@ def as_site(row: Record) -> SiteRow:
         force_https=row["force_https"],
         wanted=row["wanted"],
         served=row["served"],
+    )
+
+
+def suspended_by_administrator(site: SiteRow) -> ServiceError:
+    return forbidden(
+        f"{site.domain} was suspended by an administrator; nothing was changed.", hint="Ask the provider why."
     )
 
 

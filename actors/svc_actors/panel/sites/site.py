@@ -20,7 +20,7 @@ from uuid import UUID
 
 import structlog
 
-from svc_actors.errors import ErrorCode, ServiceError, conflict, forbidden, unavailable
+from svc_actors.errors import ErrorCode, ServiceError, conflict, unavailable
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.folders import HostFolders
 from svc_actors.panel.sites.first_page import first_page
@@ -28,6 +28,7 @@ from svc_actors.panel.sites.records import (
     SiteRow,
     lock_site,
     read_site,
+    suspended_by_administrator,
     write_changed,
     write_served,
     write_status,
@@ -126,7 +127,7 @@ class Site(Actor):
             site = await lock_site(tx, self.site_id)
             status = site.status if site.status is SiteStatus.SUSPENDED else _moved(site, SiteOrder.SUSPEND)
             if site.suspended_by is SuspendedBy.ADMINISTRATOR and by is SuspendedBy.OWNER:
-                raise _not_theirs(site)
+                raise suspended_by_administrator(site)
             await write_status(tx, site, status, reason, by)
             await audit.record(tx, caller, site.target, {"suspended": True, "reason": reason})
             if site.status is not status:
@@ -141,7 +142,7 @@ class Site(Actor):
         async def work(tx: Transaction) -> None:
             site = await lock_site(tx, self.site_id)
             if site.suspended_by is SuspendedBy.ADMINISTRATOR and by is SuspendedBy.OWNER:
-                raise _not_theirs(site)
+                raise suspended_by_administrator(site)
             if site.status is not SiteStatus.ACTIVE:
                 await write_status(tx, site, _moved(site, SiteOrder.UNSUSPEND), None)
                 await _tell(tx, WebhookEvent.SITE_UNSUSPENDED, site, by)
@@ -193,12 +194,6 @@ def _moved(site: SiteRow, order: SiteOrder) -> SiteStatus:
     except IllegalSiteMove:
         doing = {SiteOrder.SUSPEND: "suspended", SiteOrder.UNSUSPEND: "put back"}.get(order, order.value)
         raise conflict(f"The site {site.domain} is {site.status.value} and cannot be {doing} now.") from None
-
-
-def _not_theirs(site: SiteRow) -> ServiceError:
-    return forbidden(
-        f"{site.domain} was suspended by an administrator; nothing was changed.", hint="Ask the provider why."
-    )
 
 
 async def _tell(tx: Transaction, event: WebhookEvent, site: SiteRow, by: SuspendedBy | None = None) -> None:
