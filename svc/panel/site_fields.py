@@ -29,7 +29,7 @@ ProxyTarget = Annotated[
 
 RedirectPath = Annotated[
     str,
-    Field(max_length=1024, description="As visitors ask for it, decoded and without its query."),
+    Field(max_length=512, description="As visitors ask for it, decoded and without its query."),
     Shape(r"/[\w/.~!&()*+,=:@-]*", "a path that begins with /, without spaces, quotes, % and ?"),
 ]
 

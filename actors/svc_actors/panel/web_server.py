@@ -32,10 +32,11 @@ LOGS_SECONDS: Final = 600.0
 LOOK_SECONDS: Final = 30.0
 """How long an nginx that was stopped stays so at the most. A look asks its status socket, and no more."""
 _ALERTS: Final = "web_server:site:"
+_DEFECT: Final = "The web server is not told of changes: the panel itself has failed. Its log says why."
 _TRY_AGAIN: Final = "What was served before is served on. Try again; the same change may be made twice."
 
-Wanted = Callable[[], Awaitable[Iterable[SiteServer]]]
-"""All sites as the records want them to be served."""
+Wanted = Callable[[], Awaitable[tuple[Iterable[SiteServer], Mapping[int, str]]]]
+"""All sites as the records want them to be served, and, by number, why one of them cannot be."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.web_server")
 
@@ -100,16 +101,20 @@ class WebServer:
             raise asked.error
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises `NginxError` where nginx cannot be started: to be run again."""
+        """Serve until cancelled. Raises `NginxError` where nginx cannot be started, and whatever else went wrong: to be
+        run again. Until then nobody waits for it."""
         try:
             await self._begin()
-        except NginxError as error:
-            self._down = str(error)
+            self._down = None
+            await self._serve_changes()
+        except Exception as error:
+            self._down = str(error) if isinstance(error, NginxError) else _DEFECT
             for asked in self._take():
                 asked.error = unavailable(self._down, hint=_TRY_AGAIN)
                 asked.done.set()
             raise
-        self._down = None
+
+    async def _serve_changes(self) -> None:
         rotate_at = trio.current_time() + LOGS_SECONDS
         while True:
             with trio.move_on_at(min(rotate_at, trio.current_time() + LOOK_SECONDS)):
@@ -130,7 +135,8 @@ class WebServer:
             log.warning("web_server.logs_not_rotated", reason=str(error))
 
     async def _begin(self) -> None:
-        self._left_out = await self._serving.start(await self._wanted())
+        servers, unservable = await self._wanted()
+        self._left_out = {**unservable, **await self._serving.start(servers)}
         for number, words in self._left_out.items():
             log.error("web_server.site_refused", site=number, reason=words)
         await self._database.transact(self._write_alerts)

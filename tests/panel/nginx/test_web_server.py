@@ -23,8 +23,8 @@ def site(number: int, *, alias: str | None = None) -> SiteServer:
 
 @asynccontextmanager
 async def running(database: Database, serving: RecordedServing, *recorded: SiteServer) -> AsyncIterator[WebServer]:
-    async def wanted() -> tuple[SiteServer, ...]:
-        return recorded
+    async def wanted() -> tuple[tuple[SiteServer, ...], dict[int, str]]:
+        return recorded, {}
 
     server = WebServer(database, serving, wanted)
     async with trio.open_nursery() as nursery:
@@ -90,8 +90,8 @@ async def test_each_is_told_of_their_own_sites_only(panel_database: Database) ->
 async def test_of_two_changes_to_one_site_the_later_counts(panel_database: Database) -> None:
     serving = RecordedServing()
 
-    async def wanted() -> tuple[SiteServer, ...]:
-        return ()
+    async def wanted() -> tuple[tuple[SiteServer, ...], dict[int, str]]:
+        return (), {}
 
     server = WebServer(panel_database, serving, wanted)
     async with trio.open_nursery() as nursery:
@@ -126,8 +126,8 @@ async def test_a_server_that_cannot_be_changed_is_told_to_all_who_asked(panel_da
 async def test_while_nginx_does_not_start_nobody_waits(panel_database: Database) -> None:
     serving = RecordedServing(down="The web server does not start: no such file")
 
-    async def wanted() -> tuple[SiteServer, ...]:
-        return (site(1),)
+    async def wanted() -> tuple[tuple[SiteServer, ...], dict[int, str]]:
+        return (site(1),), {}
 
     server = WebServer(panel_database, serving, wanted)
     with pytest.raises(NginxError):
@@ -137,6 +137,44 @@ async def test_while_nginx_does_not_start_nobody_waits(panel_database: Database)
         await server.change({1: site(1)})
 
     assert refused.value.code is ErrorCode.UNAVAILABLE
+
+
+async def test_while_the_records_cannot_be_read_nobody_waits(panel_database: Database) -> None:
+    broken = True
+
+    async def wanted() -> tuple[tuple[SiteServer, ...], dict[int, str]]:
+        if broken:
+            raise RuntimeError("a defect")
+        return (site(1),), {}
+
+    serving = RecordedServing()
+    server = WebServer(panel_database, serving, wanted)
+    told: list[ServiceError] = []
+
+    async def ask() -> None:
+        try:
+            await server.change({2: site(2)})
+        except ServiceError as error:
+            told.append(error)
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(RuntimeError, match="a defect"):
+                await server.run()
+        await ask()
+        broken = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.run)
+            while not serving.sites:
+                await trio.sleep(0.01)
+            await _until_changed(server, {2: site(2)})
+            nursery.cancel_scope.cancel()
+
+    assert [error.code for error in told] == [ErrorCode.UNAVAILABLE] * 2
+    assert "defect" not in told[0].message
+    assert sorted(serving.sites) == [1, 2]
 
 
 async def test_a_site_left_out_for_the_sake_of_the_others_has_an_alert(panel_database: Database) -> None:
@@ -200,9 +238,9 @@ async def test_an_nginx_that_a_look_cannot_start_ends_the_loop(
     monkeypatch.setattr("svc_actors.panel.web_server.LOOK_SECONDS", 0.01)
     serving = RecordedServing()
 
-    async def wanted() -> tuple[SiteServer, ...]:
+    async def wanted() -> tuple[tuple[SiteServer, ...], dict[int, str]]:
         serving.down = "The web server does not start: no such file"
-        return ()
+        return (), {}
 
     async def start(sites: Iterable[SiteServer]) -> dict[int, str]:
         return {}
@@ -211,6 +249,15 @@ async def test_an_nginx_that_a_look_cannot_start_ends_the_loop(
 
     with trio.fail_after(30), pytest.raises(NginxError, match="no such file"):
         await WebServer(panel_database, serving, wanted).run()
+
+
+async def _until_changed(server: WebServer, servers: dict[int, SiteServer | None]) -> None:
+    """Its start ends a moment after nginx has been given the sites."""
+    while True:
+        try:
+            return await server.change(servers)
+        except ServiceError:
+            await trio.sleep(0.01)
 
 
 async def _until(database: Database, count: int) -> list[str]:

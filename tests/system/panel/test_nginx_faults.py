@@ -277,8 +277,8 @@ async def test_an_nginx_that_was_stopped_is_started_again_while_nobody_changes_a
 ) -> None:
     monkeypatch.setattr("svc_actors.panel.web_server.LOOK_SECONDS", 0.1)
 
-    async def wanted() -> tuple[SiteServer, ...]:
-        return (nginx.site(1001),)
+    async def wanted() -> tuple[tuple[SiteServer, ...], dict[int, str]]:
+        return (nginx.site(1001),), {}
 
     async def served() -> bool:
         running = (await nginx.launcher.status(program.NGINX)).running

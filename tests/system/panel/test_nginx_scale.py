@@ -30,8 +30,8 @@ async def test_a_hundred_changes_among_a_thousand_sites_take_few_reloads(
     sites = [nginx.site(number, certificate=certificate) for number in range(FIRST, FIRST + COUNT)]
     figures: list[str] = []
 
-    async def all_sites() -> list[SiteServer]:
-        return sites
+    async def all_sites() -> tuple[list[SiteServer], dict[int, str]]:
+        return sites, {}
 
     async def timed(what: str, *numbers: int) -> None:
         begun, before = trio.current_time(), nginx.launcher.reloads

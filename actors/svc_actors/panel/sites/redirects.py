@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, not_found
+from svc_actors.errors import conflict, not_found, wrong_field
+from svc_actors.host.nginx import CHALLENGES, PathRedirect
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction, UniqueViolationError
 
@@ -14,6 +15,13 @@ MOST_REDIRECTS: Final = 500
 
 
 async def add_redirect(tx: Transaction, site: SiteRow, path: str, target: str, status: int, *, below: bool) -> UUID:
+    """Raises `invalid` for what the web server would not take, and `conflict`."""
+    if path.startswith(CHALLENGES):
+        raise wrong_field("path", f"what is beneath {CHALLENGES} is not redirected: certificates depend on it")
+    try:
+        PathRedirect.model_validate({"source": path, "target": target, "status": status, "below": below})
+    except ValueError:
+        raise wrong_field("path", "the web server takes no such path or target") from None
     if await tx.fetchval("SELECT count(*) FROM site_redirects WHERE site_id = $1", site.id) >= MOST_REDIRECTS:
         raise conflict(f"A site has at most {MOST_REDIRECTS} redirects.")
     try:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
+
+from pydantic import ValidationError
 
 from svc_actors.errors import ServiceError, invalid
 from svc_actors.host.certificate_files import CertificateFiles
@@ -19,6 +22,14 @@ from svc_actors.store import Queryable, Record
 SERVED_TYPES: Final = frozenset({SiteType.STATIC, SiteType.PROXY})
 """The types that `_serves` knows."""
 _NO_SERVER: Final = frozenset({SiteStatus.FAILED, SiteStatus.DELETING})
+
+
+@dataclass(frozen=True)
+class Unservable:
+    """A site whose record is one that the web server's model refuses."""
+
+    number: int
+    why: str
 
 
 class ServedBy(Protocol):
@@ -37,20 +48,32 @@ def require_served(type_: SiteType) -> None:
 
 
 async def server_of(queryable: Queryable, site: SiteRow, folders: HostFolders) -> SiteServer | None:
-    """What the site's record wants to be served; None for nothing."""
-    return next(iter(await _servers(queryable, [site], folders)), None)
+    """What the site's record wants to be served; None for nothing. Raises `invalid` where the record is one that the
+    web server cannot be given."""
+    for found in await _servers(queryable, [site], folders):
+        if isinstance(found, Unservable):
+            raise invalid(f"The site {site.domain} cannot be served as it is recorded: {found.why}")
+        return found
+    return None
 
 
-async def all_servers(queryable: Queryable, folders: HostFolders) -> list[SiteServer]:
-    """Of every site that is to be served."""
+async def all_servers(queryable: Queryable, folders: HostFolders) -> tuple[list[SiteServer], dict[int, str]]:
+    """Of every site that is to be served; and, by its number, why a site cannot be. One such record keeps no other site
+    from being served."""
     rows = await queryable.fetch(f"SELECT {SITE_COLUMNS} FROM sites ORDER BY number")
-    return await _servers(queryable, [as_site(row) for row in rows], folders)
+    found = await _servers(queryable, [as_site(row) for row in rows], folders)
+    return (
+        [each for each in found if isinstance(each, SiteServer)],
+        {each.number: each.why for each in found if isinstance(each, Unservable)},
+    )
 
 
-async def _servers(queryable: Queryable, sites: Sequence[SiteRow], folders: HostFolders) -> list[SiteServer]:
+async def _servers(
+    queryable: Queryable, sites: Sequence[SiteRow], folders: HostFolders
+) -> list[SiteServer | Unservable]:
     served = [site for site in sites if site.status not in _NO_SERVER]
     ids = [site.id for site in served]
-    names, redirects = defaultdict[UUID, list[Record]](list), defaultdict[UUID, list[PathRedirect]](list)
+    names, redirects = defaultdict[UUID, list[Record]](list), defaultdict[UUID, list[Record]](list)
     for row in await queryable.fetch(
         "SELECT site_id, name, redirect_to_primary FROM site_domains WHERE site_id = ANY($1) ORDER BY name", ids
     ):
@@ -59,22 +82,38 @@ async def _servers(queryable: Queryable, sites: Sequence[SiteRow], folders: Host
         "SELECT site_id, path, target, status, below FROM site_redirects WHERE site_id = ANY($1) ORDER BY path, below",
         ids,
     ):
-        redirects[row["site_id"]].append(
-            PathRedirect(source=row["path"], target=row["target"], status=row["status"], below=row["below"])
-        )
+        redirects[row["site_id"]].append(row)
     shown = {
         row["site_id"]: row["fingerprint"]
         for row in await queryable.fetch(
             "SELECT site_id, fingerprint FROM site_certificates WHERE site_id = ANY($1)", ids
         )
     }
-    return [_server(site, names[site.id], redirects[site.id], shown.get(site.id), folders) for site in served]
+    return [_checked(site, names[site.id], redirects[site.id], shown.get(site.id), folders) for site in served]
+
+
+def _checked(
+    site: SiteRow,
+    names: list[Record],
+    redirects: list[Record],
+    fingerprint: str | None,
+    folders: HostFolders,
+) -> SiteServer | Unservable:
+    try:
+        return _server(site, names, redirects, fingerprint, folders)
+    except ServiceError as error:
+        return Unservable(site.number, error.message)
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}".lstrip(": ") for each in error.errors())
+        return Unservable(site.number, "; ".join(problems)[:500])
+    except ValueError as error:
+        return Unservable(site.number, str(error)[:500])
 
 
 def _server(
     site: SiteRow,
     names: list[Record],
-    redirects: list[PathRedirect],
+    redirects: list[Record],
     fingerprint: str | None,
     folders: HostFolders,
 ) -> SiteServer:
@@ -84,7 +123,10 @@ def _server(
         domain=site.domain,
         aliases=tuple(row["name"] for row in others if not row["redirect_to_primary"]),
         redirects={row["name"]: site.domain for row in others if row["redirect_to_primary"]},
-        path_redirects=tuple(redirects),
+        path_redirects=tuple(
+            PathRedirect(source=row["path"], target=row["target"], status=row["status"], below=row["below"])
+            for row in redirects
+        ),
         serves=_serves(site, folders),
         certificate=_certificate(site, fingerprint, folders),
         force_https=site.force_https,
