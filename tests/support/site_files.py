@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.confined_client import SiteFolder
 
 
@@ -14,8 +15,9 @@ def site_folder(above: Path, number: int = 1001) -> SiteFolder:
     home.mkdir(parents=True, mode=0o710)
     if os.geteuid() != 0:
         return SiteFolder(home, os.geteuid(), os.getegid())
-    os.chown(home, 200_000 + number, 200_000 + number)
-    return SiteFolder(home, 200_000 + number, 200_000 + number)
+    account = SiteAccount(number)
+    os.chown(home, account.uid, account.uid)
+    return SiteFolder(home, account.uid, account.uid)
 
 
 def give(site: SiteFolder, path: str, content: bytes = b"content") -> Path:

@@ -18,11 +18,13 @@ import grp
 import os
 import pwd
 import shutil
+import signal
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVarTuple, Unpack
@@ -33,11 +35,23 @@ from svc_actors.host.folders import HostFolders
 
 Arguments = TypeVarTuple("Arguments")
 
-FIRST_UID: Final = 200_000
+FIRST_UID: Final = 1_900_000_000
+"""Above what anything else gives out: subordinate ids (up to SUB_UID_MAX = 600,100,000 in Debian's login.defs), which
+another account may use for its containers, and systemd's containers (up to 1,879,048,191). Below systemd's ids of
+foreign images (from 2,147,352,576) and 2^31: some programs have ids in signed integers."""
 WEB_SERVER_GROUP: Final = "www-data"
 _PROGRAM_SECONDS: Final = 60.0
 _KILL_SECONDS: Final = 20.0
 _SHARED_FOLDERS: Final = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - where any account may write
+_KILLER_UID: Final = FIRST_UID
+"""Of no account: the first site is number 1001."""
+_KILL_ALL: Final = (
+    "import os, signal, sys; killer, uid = map(int, sys.argv[1:]); "
+    "os.setresuid(killer, uid, killer); os.kill(-1, signal.SIGKILL)"
+)
+"""kill(2) goes by the effective user id of who signals, and by the real and the saved one of who is signalled: this may
+signal all of the user's processes, and none of them may kill or stop it first. Of two that run for two users one may
+kill the other, which is started again: who starts it looks until nothing is left."""
 _NO_SUCH_NAME: Final = 6
 """Exit status of userdel and groupdel."""
 
@@ -214,32 +228,52 @@ def _remove_files(account: SiteAccount, folders: HostFolders) -> None:
             shutil.rmtree(folder)
     for shared in _SHARED_FOLDERS:
         for entry in os.scandir(shared):
-            if entry.stat(follow_symlinks=False).st_uid != account.uid:
+            try:
+                owner = entry.stat(follow_symlinks=False).st_uid
+            except FileNotFoundError:
+                # Anybody's, who removed it meanwhile.
+                continue
+            if owner != account.uid:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
             else:
-                os.unlink(entry.path)
+                Path(entry.path).unlink(missing_ok=True)
 
 
 def _end_processes(uid: int) -> None:
     """The kernel kills whatever a user may signal in one pass that no fork escapes, if a process of that user asks.
-    What is starting while it does is caught by the next."""
+    What is starting while it does is caught by the next. Raises `AccountError`."""
     deadline = time.monotonic() + _KILL_SECONDS
     while found := list(_processes_of(uid)):
         if time.monotonic() > deadline:
             raise AccountError(f"{len(found)} processes of the user {uid} do not end, {found[0]} among them")
-        subprocess.run(
-            ("/usr/bin/kill", "-KILL", "--", "-1"),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PROGRAM_SECONDS,
-            user=uid,
-            group=uid,
-            extra_groups=(),
-            check=False,
-        )
+        try:
+            subprocess.run(
+                (sys.executable, "-I", "-S", "-c", _KILL_ALL, str(_KILLER_UID), str(uid)),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_PROGRAM_SECONDS,
+                check=False,
+            )
+        except subprocess.SubprocessError as error:
+            raise AccountError(f"the processes of the user {uid} were not ended: {error}") from error
+        for pid in found:
+            _kill(pid, uid)
         time.sleep(0.01)
+
+
+def _kill(pid: int, uid: int) -> None:
+    """As root: a set-uid program of the user's that another account runs can leave itself nothing of the user but the
+    effective id, and the user may not signal it then."""
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            # The number may be another process's by now. Then the one of the descriptor has ended.
+            if _runs_as(pid, uid):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)
 
 
 def _processes_of(uid: int) -> Iterator[int]:

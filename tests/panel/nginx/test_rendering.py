@@ -41,7 +41,7 @@ WORD = re.compile(r'\s+|"(?:[^"\\]|\\.)*"|[{};]|[^\s{};"]+')
 VARIABLES = set(
     re.findall(
         r"\w+",
-        "args document_root document_uri fastcgi_path_info fastcgi_script_name host http_host http_upgrade https"
+        "args document_root document_uri fastcgi_path_info fastcgi_script_name host http_upgrade https"
         " is_args path_info query_string remote_addr remote_port request_method request_uri scheme server_addr"
         " server_port server_protocol svc_connection svc_port uri content_type content_length svc_content_type_options"
         " svc_frame_options"

@@ -170,6 +170,30 @@ async def test_each_site_has_logs_of_its_own(nginx: Sites) -> None:
     assert (logs / "s1001").stat().st_mode & 0o777 == 0o750
 
 
+async def test_another_account_reads_nothing_of_the_web_servers(nginx: Sites) -> None:
+    gone = nginx.site(1002, certificate=nginx.certificate("gone"))
+    Path(gone.certificate.chain if gone.certificate else "").unlink()
+    refused = await nginx.generations.start([nginx.site(1001), gone])
+    with (nginx.folders.nginx / "error.log").open("r+b") as log:
+        log.truncate(LARGEST)
+    await nginx.generations.rotate_logs()
+    kept = [path for folder in (nginx.folders.nginx, nginx.folders.site_logs) for path in (folder, *folder.rglob("*"))]
+
+    read = await trio.run_process(
+        ["/bin/sh", "-c", 'for each; do if [ -r "$each" ]; then echo "$each"; fi; done', "sh", *map(str, kept)],
+        user=61001,
+        group=61001,
+        extra_groups=[],
+        capture_stdout=True,
+    )
+
+    assert [*refused] == [1002]
+    names = {each.name for each in kept}
+    assert {"trial", "generations", "error.log", "error.log.1", "access.log", "nginx.out"} <= names
+    assert read.stdout.split() == []
+    assert (await nginx.visit("site1001.example")).text == "page of 1001"
+
+
 async def test_a_start_that_changes_nothing_reloads_nothing(nginx: Sites) -> None:
     sites = nginx.sites(3)
     await nginx.generations.start(sites)
@@ -237,7 +261,7 @@ async def test_an_application_hears_who_visits_and_not_what_they_claim(nginx: Si
     head, *rest = answer.text.split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in rest if line)}
     assert head == "GET /a%20b?c=d HTTP/1.1"
-    assert headers["host"] == "site1001.example"
+    assert headers["host"] == headers["x-forwarded-host"] == f"site1001.example:{nginx.ports.http}"
     assert headers["x-forwarded-for"] == headers["x-real-ip"] == "127.0.0.1"
     assert headers["x-forwarded-proto"] == "http"
     assert "proxy" not in headers
@@ -245,6 +269,26 @@ async def test_an_application_hears_who_visits_and_not_what_they_claim(nginx: Si
     assert answer.headers.get_list("X-Frame-Options") == ["DENY"]
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["Server"] == "nginx"
+
+
+async def ask_for_one_host_and_claim_another(nginx: Sites, host: str, path: str) -> str:
+    async with await trio.open_tcp_stream("127.0.0.1", nginx.ports.http) as stream:
+        await stream.send_all(
+            f"GET http://{host}{path} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n".encode()
+        )
+        return b"".join([part async for part in stream]).decode()
+
+
+async def test_an_application_hears_the_host_that_was_asked_for_and_not_the_claimed_one(nginx: Sites) -> None:
+    path = nginx.folders.data / "app.sock"
+    await nginx.generations.start([nginx.site(1001, serves=App(socket=str(path)))])
+
+    async with answering(await _listening(path)):
+        answer = await ask_for_one_host_and_claim_another(nginx, "site1001.example", "/")
+
+    assert f"\r\nHost: site1001.example:{nginx.ports.http}\r\n" in answer
+    assert f"\r\nX-Forwarded-Host: site1001.example:{nginx.ports.http}\r\n" in answer
+    assert "evil.example" not in answer
 
 
 async def test_a_proxied_site_that_is_down_harms_itself_alone(nginx: Sites) -> None:
@@ -327,6 +371,7 @@ async def test_php_is_run_for_its_files_and_front_controller_alone(nginx: Sites)
     said = "<?php echo $_SERVER['SCRIPT_NAME'], '|', $_SERVER['PATH_INFO'] ?? '', '|', $_SERVER['QUERY_STRING'];"
     (root / "index.php").write_text(said)
     (root / "sub.php").write_text(said)
+    (root / "host.php").write_text("<?php echo 'host=', $_SERVER['HTTP_HOST'], ';';")
     (root / "picture.jpg").write_text("<?php echo 'run';")
     configuration = nginx.folders.data / "fpm.conf"
     configuration.write_text(
@@ -343,6 +388,7 @@ async def test_php_is_run_for_its_files_and_front_controller_alone(nginx: Sites)
         await nginx.generations.start([site])
         paths = ("/", "/sub.php?a=b", "/sub.php/info", "/pretty/link?x=y", "/picture.jpg/x.php", "/picture.jpg")
         answers = {path: await nginx.visit(site.domain, path) for path in paths}
+        claimed = await ask_for_one_host_and_claim_another(nginx, site.domain, "/host.php")
         nursery.cancel_scope.cancel()
 
     assert answers["/"].text == "/index.php||"
@@ -351,3 +397,4 @@ async def test_php_is_run_for_its_files_and_front_controller_alone(nginx: Sites)
     assert answers["/pretty/link?x=y"].text == "/index.php||x=y"
     assert answers["/picture.jpg/x.php"].status_code == 404
     assert answers["/picture.jpg"].text == "<?php echo 'run';"
+    assert f"host={site.domain}:{nginx.ports.http};" in claimed

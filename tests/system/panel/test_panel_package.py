@@ -45,6 +45,22 @@ def test_debians_own_servers_leave_the_ports_to_the_panel(server: SystemdRoot) -
     assert states == ["inactive", "inactive"]
 
 
+def test_the_core_sees_what_a_site_left_in_the_servers_tmp(server: SystemdRoot) -> None:
+    left = ("/tmp/left-by-a-site", "/var/tmp/left-by-a-site")
+    server.run("touch", *left)
+    root = f"/proc/{show(server, CORE, 'MainPID')}/root"
+
+    seen = server.run(
+        "sh",
+        "-c",
+        'for each; do if [ -e "$each" ]; then echo "$each"; fi; done',
+        "sh",
+        *(f"{root}{path}" for path in left),
+    )
+
+    assert seen.split() == [f"{root}{path}" for path in left]
+
+
 def test_the_web_tier_could_do_little_besides(server: SystemdRoot) -> None:
     verdict = server.run("systemd-analyze", "security", "--no-pager", "--threshold=20", WEB)
 

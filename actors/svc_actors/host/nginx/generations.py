@@ -298,12 +298,20 @@ class Generations:
         return render_main(generation, self._folders, self._ports, self._worker_user)
 
     def _prepare(self) -> None:
-        """The folders, of which workers must reach those of challenges and of what they keep for a while."""
+        """The folders, of which workers must reach those of challenges and of what they keep for a while. Which sites
+        there are, and what they are told, no account can list or read."""
         folders = self._folders
-        folders.site_logs.mkdir(parents=True, exist_ok=True)
-        for folder in (folders.nginx, folders.nginx / "temporary", folders.run, folders.challenges):
+        for folder, mode in (
+            (folders.nginx, 0o711),
+            (folders.nginx / "temporary", 0o711),
+            (folders.site_logs, 0o711),
+            (folders.run, 0o755),
+            (folders.challenges, 0o755),
+        ):
             folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o755)
+            folder.chmod(mode)
+        # The launcher's: what nginx itself makes has the mask of `program.command`.
+        (folders.nginx / "nginx.out").touch(mode=0o640)
         self._tree.prepare()
 
     async def _served(self) -> int | None:

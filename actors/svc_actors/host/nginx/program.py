@@ -30,10 +30,11 @@ _PLACE: Final = re.compile(r" in /\S+/s\d+\.conf:\d+$")
 
 def command(*arguments: str) -> tuple[str, ...]:
     """nginx with as many open files as it needs, as far as this process may give them: 1,024 is the usual limit, and
-    the master opens all logs."""
+    the master opens all logs. Which it makes for everybody to read, if the mask lets it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
-    return ("/usr/bin/prlimit", f"--nofile={files}:{files}", "--", PROGRAM, *arguments)
+    limited = ("/usr/bin/prlimit", f"--nofile={files}:{files}", "--", PROGRAM)
+    return ("/bin/sh", "-c", 'umask 027 && exec "$@"', "nginx", *limited, *arguments)
 
 
 def service(folders: HostFolders, main: Path) -> Service:

@@ -231,6 +231,8 @@ _FASTCGI: Final = {
     "SERVER_ADDR": "$server_addr",
     "SERVER_PORT": "$server_port",
     "SERVER_NAME": "$host",
+    # As in `_proxied`.
+    "HTTP_HOST": "$host$svc_port",
     "REDIRECT_STATUS": "200",
     # A header `Proxy` would be taken for the proxy variable of the environment ("httpoxy").
     "HTTP_PROXY": '""',
@@ -242,12 +244,13 @@ def _proxied(upstream: str) -> Iterator[str]:
     yield f"proxy_pass {upstream};"
     yield "}"
     yield "proxy_http_version 1.1;"
-    yield "proxy_set_header Host $http_host;"
+    # The host that chose this server: `Host` may name another one where the request line has a whole address.
+    yield "proxy_set_header Host $host$svc_port;"
     # Not appended to what the visitor claims.
     yield "proxy_set_header X-Forwarded-For $remote_addr;"
     yield "proxy_set_header X-Real-IP $remote_addr;"
     yield "proxy_set_header X-Forwarded-Proto $scheme;"
-    yield "proxy_set_header X-Forwarded-Host $http_host;"
+    yield "proxy_set_header X-Forwarded-Host $host$svc_port;"
     yield "proxy_set_header Upgrade $http_upgrade;"
     yield "proxy_set_header Connection $svc_connection;"
     yield 'proxy_set_header Proxy "";'

@@ -27,6 +27,7 @@ class Tree:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._generations = folder / "generations"
+        self._trial = folder / "trial"
 
     @property
     def main(self) -> Path:
@@ -37,7 +38,10 @@ class Tree:
         return self._generations / str(generation) / "nginx.conf"
 
     def prepare(self) -> None:
-        self._generations.mkdir(parents=True, exist_ok=True)
+        """The folders of what is written here, for root alone: the files in them have the usual modes."""
+        for folder in (self._generations, self._trial):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
 
     def current(self) -> int | None:
         try:
@@ -70,13 +74,13 @@ class Tree:
 
     def write_trial(self, sites: Mapping[int, str], main: str) -> Path:
         """A tree of some sites, only to be tested; gives its main file. The next takes its place."""
-        folder = self._folder / "trial"
-        shutil.rmtree(folder, ignore_errors=True)
-        (folder / "sites").mkdir(parents=True)
+        shutil.rmtree(self._trial, ignore_errors=True)
+        self._trial.mkdir(mode=0o700)
+        (self._trial / "sites").mkdir()
         for number, text in sites.items():
-            (folder / "sites" / _name(number)).write_text(text)
-        (folder / "nginx.conf").write_text(main)
-        return folder / "nginx.conf"
+            (self._trial / "sites" / _name(number)).write_text(text)
+        (self._trial / "nginx.conf").write_text(main)
+        return self._trial / "nginx.conf"
 
     def switch(self, generation: int) -> None:
         """Make a generation the current one, for good when this returns."""
