@@ -171,7 +171,7 @@ class PanelDemo:
         with trio.move_on_after(SITE_SECONDS):
             certificate: dict[str, Any] = {}
             with SAY.status("waiting for its certificate"):
-                while certificate.get("state") != "active":
+                while not certificate.get("served"):
                     certificate = await client.call("GET", f"/sites/{site['id']}/ssl")
                     await trio.sleep(0.3)
             return site
