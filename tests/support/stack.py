@@ -31,14 +31,22 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv" / "bin"
 
 
+_claims: list[socket.socket] = []
+
+
 def free_port() -> int:
     """A port below those that the kernel gives to outgoing connections, so that it stays free until it is used, and
-    while what listened on it is being restarted."""
+    while what listened on it is being restarted. Tests of other processes are not given it: each holds a name for it
+    among the abstract Unix sockets, which are of the same network namespace as ports (unix(7))."""
     while True:
         port = secrets.randbelow(12_000) + 20_000
+        claim = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, suppress(OSError):
+            claim.bind(f"\0svc-test-port-{port}")
             probe.bind(("0.0.0.0", port))
+            _claims.append(claim)
             return port
+        claim.close()
 
 
 class Program:
