@@ -58,7 +58,8 @@ async def test_two_actors_that_deadlock_both_finish_and_none_crashes(table: Data
                 nursery.start_soon(actors.ref(Teller, "b").ask, Teller.move, 2, 1)
 
     assert alerts == []
-    assert table.statistics().collided == 1
+    # What is repeated may meet the other once more.
+    assert table.statistics().collided >= 1
     assert [row["balance"] for row in await table.fetch("SELECT balance FROM account ORDER BY id")] == [100, 100]
 
 
