@@ -58,7 +58,13 @@ class ProcessLauncher:
         assert service.log is not None
         with service.log.open("ab") as log:
             return subprocess.Popen(
-                service.command, env=environment, pass_fds=descriptors, stdout=log, stderr=log, start_new_session=True
+                service.command,
+                env=environment,
+                pass_fds=descriptors,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                umask=service.umask,
             )
 
     async def reload(self, name: ServiceName) -> None:

@@ -64,6 +64,8 @@ class Service:
     stop_signal: signal.Signals = signal.SIGTERM
     stop_seconds: float = 10.0
     """Killed after that."""
+    umask: int = 0o022
+    """Of the files that it makes (umask(2))."""
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ def _service_text(service: Service) -> str:
         f"User={_literal(service.user)}",
         f"Group={_literal(service.group)}",
         "WorkingDirectory=/",
-        "UMask=0022",
+        f"UMask={service.umask:04o}",
         "IgnoreSIGPIPE=no",
         f"EnvironmentFile=/run/svc-host/{service.name}.env",
         f"UnsetEnvironment={' '.join(sorted(_OF_SYSTEMD - given))}",

@@ -66,6 +66,7 @@ def _changed(**members: Any) -> Callable[[dict[str, Any]], None]:
         _changed(stop_signal=True),
         _changed(stop_seconds=float("nan")),
         _changed(stop_seconds=1e9),
+        _changed(umask=0o1000),
         _changed(shell="id"),
         lambda given: given.pop("user"),
         lambda given: given["sockets"][0].update(mode=0o7777),

@@ -77,7 +77,7 @@ def begin(
                 os.setgroups(groups)
                 os.setresgid(gid, gid, gid)
                 os.setresuid(uid, uid, uid)
-                os.umask(0o022)
+                os.umask(definition.umask)
                 os.chdir("/")
                 # What Python ignores, and what the keeper's starter may have held back, is as in a new process.
                 for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT):

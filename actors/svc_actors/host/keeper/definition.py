@@ -42,6 +42,7 @@ class Definition(NamedTuple):
     log: str | None
     stop_signal: int
     stop_seconds: float
+    umask: int
 
 
 def parse(given: object) -> Definition:
@@ -50,7 +51,7 @@ def parse(given: object) -> Definition:
     fields = _members(
         given,
         *("name", "command", "user", "group", "environment", "sockets", "limits"),
-        *("log", "stop_signal", "stop_seconds"),
+        *("log", "stop_signal", "stop_seconds", "umask"),
     )
     limits = _members(fields["limits"], "cpu_percent", "memory_mib", "processes")
     environment = fields["environment"]
@@ -76,6 +77,7 @@ def parse(given: object) -> Definition:
         log=None if fields["log"] is None else _absolute(fields["log"], "The log"),
         stop_signal=signal.Signals(_whole(fields["stop_signal"], "The stop signal", signal.NSIG - 1)),
         stop_seconds=_seconds(fields["stop_seconds"]),
+        umask=_whole(fields["umask"], "The mask of its files", 0o777),
     )
 
 

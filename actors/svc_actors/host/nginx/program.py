@@ -20,6 +20,8 @@ NGINX: Final = ServiceName("nginx")
 PROGRAM: Final = "/usr/sbin/nginx"
 OPEN_FILES: Final = 65_536
 """Two logs a site, and the connections."""
+UMASK: Final = 0o027
+"""It makes logs for everybody to read, if the mask lets it; the test of a configuration makes them too."""
 TEST_SECONDS: Final = 30.0
 STATUS_SECONDS: Final = 2.0
 
@@ -30,11 +32,10 @@ _PLACE: Final = re.compile(r" in /\S+/s\d+\.conf:\d+$")
 
 def command(*arguments: str) -> tuple[str, ...]:
     """nginx with as many open files as it needs, as far as this process may give them: 1,024 is the usual limit, and
-    the master opens all logs. Which it makes for everybody to read, if the mask lets it."""
+    the master opens all logs."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
-    limited = ("/usr/bin/prlimit", f"--nofile={files}:{files}", "--", PROGRAM)
-    return ("/bin/sh", "-c", 'umask 027 && exec "$@"', "nginx", *limited, *arguments)
+    return ("/usr/bin/prlimit", f"--nofile={files}:{files}", "--", PROGRAM, *arguments)
 
 
 def service(folders: HostFolders, main: Path) -> Service:
@@ -47,6 +48,7 @@ def service(folders: HostFolders, main: Path) -> Service:
         log=folders.nginx / "nginx.out",
         # Requests that were begun are finished.
         stop_signal=signal.SIGQUIT,
+        umask=UMASK,
     )
 
 
@@ -62,7 +64,7 @@ async def test(folders: HostFolders, main: Path) -> Tested:
     """`nginx -t`. It opens log files and certificates as a start does, and binds nothing that is in use."""
     tried = command("-t", "-e", "stderr", "-p", f"{folders.nginx}/", "-c", str(main))
     with trio.move_on_after(TEST_SECONDS) as late:
-        run = await trio.run_process(tried, check=False, stdout=subprocess.DEVNULL, capture_stderr=True)
+        run = await trio.run_process(tried, check=False, stdout=subprocess.DEVNULL, capture_stderr=True, umask=UMASK)
     if late.cancelled_caught:
         return Tested(f"nginx did not finish the test of its configuration within {TEST_SECONDS:g} seconds")
     said = run.stderr.decode(errors="replace")
