@@ -35,6 +35,19 @@ print([name for name in sys.modules if name.startswith(("svc.controller", "svc_a
     assert loaded.strip() == "[]"
 
 
+def test_the_web_tier_loads_neither_the_panel_nor_a_database() -> None:
+    program = """
+import sys
+import svc.cli.panel.web, svc_http.bridge, svc_http.certificates, svc_http.logs, svc_http.server
+kept_out = ("svc.panel", "svc_actors.store", "svc_actors.panel", "asyncpg")
+print([name for name in sys.modules if name.startswith(kept_out)])
+"""
+
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+    assert loaded.strip() == "[]"
+
+
 def test_the_kernels_sql_names_no_table_of_the_controller() -> None:
     migrations = ROOT / "actors" / "svc_actors" / "store" / "migrations" / "controller"
     made = "\n".join(path.read_text() for path in migrations.glob("*.sql"))
