@@ -173,6 +173,10 @@ class PanelDemo:
             with SAY.status("waiting for its certificate"):
                 while not certificate.get("served"):
                     certificate = await client.call("GET", f"/sites/{site['id']}/ssl")
+                    if certificate["last_error"]:
+                        # The order may have come before the name server was up: by itself it waits some minutes.
+                        await client.call("POST", f"/sites/{site['id']}/ssl", body={})
+                        await trio.sleep(2.0)
                     await trio.sleep(0.3)
             return site
         why = certificate.get("last_error") or "no reason is known"
