@@ -1,8 +1,13 @@
-"""What the body of a request may be, to either tier (hosting-panel-api.md, Limits; docs/limits.md)."""
+"""The body of a request, read by either tier (hosting-panel-api.md, Limits; docs/limits.md)."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
 from typing import Final
+
+import trio
+
+from svc_actors.errors import invalid
 
 MAX_BODY: Final = 1_000_000
 """Bytes of a body that is read whole."""
@@ -11,3 +16,20 @@ MAX_PUBLIC_BODY: Final = 16 * 1024
 held in memory for whoever sends it slowly."""
 BODY_DEADLINE: Final = 30.0
 """Seconds in which all of it has to come."""
+
+
+class ClientGoneError(Exception):
+    """The client went away before its request was whole."""
+
+
+async def read_whole(chunks: AsyncIterable[bytes], most: int = MAX_BODY) -> bytes:
+    """All of a body. Raises `invalid` past `most` bytes or `BODY_DEADLINE` seconds."""
+    whole = bytearray()
+    with trio.move_on_after(BODY_DEADLINE) as deadline:
+        async for chunk in chunks:
+            whole += chunk
+            if len(whole) > most:
+                raise invalid(f"The body of this request is at most {most} bytes.")
+    if deadline.cancelled_caught:
+        raise invalid(f"The body of the request did not arrive within {BODY_DEADLINE:g} seconds.")
+    return bytes(whole)

@@ -1,4 +1,4 @@
-"""The web tier: pages, and the API's requests carried to the core over its Unix socket.
+"""The web tier: the API's requests carried to the core over its Unix socket, and one page that says so.
 
 It holds no authority and decides nothing: what it says of a request is from which address it came, which the core
 believes because the kernel tells it whose process connected (`svc_http.peers`). Headers that only concern one hop stay
@@ -11,6 +11,7 @@ carried at once, so that nobody who is slow, or asks for much, keeps others from
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,11 @@ import structlog
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 from pydantic_core import to_json
-from quart_trio import QuartTrio
 
 from svc_actors.admission import place_of
-from svc_http.bodies import BODY_DEADLINE, MAX_BODY
+from svc_actors.errors import ServiceError
+from svc_http.bodies import ClientGoneError, read_whole
+from svc_http.lifespan import lifespan
 from svc_http.peers import CLIENT_HEADER
 
 API_PREFIX: Final = "/api/v1"
@@ -44,6 +46,21 @@ _OF_OURS: Final = b"date"
 _REPLACED: Final = _HOP | {CLIENT_HEADER, _TRANSFER, b"content-length"}
 """Of a request: the body is carried whole, and the client is who is seen to be it."""
 _ANSWER_HEADERS: Final = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+
+_PAGE: Final = b"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Hosting panel</title>
+<h1>Hosting panel</h1>
+<p>This panel has no pages yet. All that it can do is done over its API and by the command <code>svc</code>:</p>
+<ul>
+<li>sign in: <code>svc login https://this-host:7443</code>; then <code>svc --help</code></li>
+<li>the API is described in <a href="/api/v1/openapi.json">/api/v1/openapi.json</a></li>
+</ul>
+"""
+_PAGE_HEADERS: Final = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"),
+)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.bridge")
 
@@ -75,24 +92,26 @@ TOO_MANY: Final = Refusal(
 )
 
 
-class ClientGoneError(Exception):
-    """The client went away before its request was whole."""
-
-
-class Web(QuartTrio):
+class Web:
     """The application of the web tier; `core` is the core's socket."""
 
     def __init__(self, core: Path) -> None:
-        super().__init__("svc_http", static_folder=None)
         self._pool = httpcore.AsyncConnectionPool(
             uds=str(core), max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=30.0
         )
         self._carrying = Counter[str]()
 
-    async def asgi_app(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(API_PREFIX + "/"):
-            await super().asgi_app(scope, receive, send)
-            return
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] == "lifespan":
+            await lifespan(receive, send)
+        elif scope["type"] == "http" and scope["path"].startswith(API_PREFIX + "/"):
+            await self._carry_in_turn(scope, receive, send)
+        elif scope["type"] == "http":
+            await _show(scope, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000, "reason": None})
+
+    async def _carry_in_turn(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         client = scope.get("client")
         place = place_of(client[0]) if client is not None else ""
         if self._carrying[place] >= OF_ONE_CLIENT:
@@ -109,9 +128,10 @@ class Web(QuartTrio):
                 del self._carrying[place]
 
     async def _carry(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        body = await _body(receive) if _has_body(scope) else b""
-        if isinstance(body, Refusal):
-            await _refuse(send, body)
+        try:
+            body = await read_whole(_chunks(receive)) if _has_body(scope) else b""
+        except ServiceError as error:
+            await _refuse(send, Refusal(400, error.code.value, error.message))
             return
         async with AsyncExitStack() as stack:
             try:
@@ -169,29 +189,35 @@ def _has_body(scope: HTTPScope) -> bool:
     return named or (scope["http_version"] == "2" and scope["method"] not in ("GET", "HEAD"))
 
 
-async def _body(receive: ASGIReceiveCallable) -> bytes | Refusal:
-    """All of it; what the core would refuse of it is refused here, in the same words."""
-    whole = bytearray()
-    with trio.move_on_after(BODY_DEADLINE):
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise ClientGoneError
-            more = message["more_body"]
-            whole += message["body"]
-            if len(whole) > MAX_BODY:
-                return Refusal(400, "invalid", f"The body of this request is at most {MAX_BODY} bytes.")
-        return bytes(whole)
-    return Refusal(400, "invalid", f"The body of the request did not arrive within {BODY_DEADLINE:g} seconds.")
+async def _chunks(receive: ASGIReceiveCallable) -> AsyncIterator[bytes]:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientGoneError
+        more = message["more_body"]
+        yield message["body"]
+
+
+async def _show(scope: HTTPScope, send: ASGISendCallable) -> None:
+    """What a browser is shown. There is one page."""
+    if scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
+        await _respond(send, 200, [*_PAGE_HEADERS], _PAGE)
+    else:
+        await _respond(send, 404, [(b"content-type", b"text/plain; charset=utf-8")], b"There is no such page.\n")
 
 
 async def _refuse(send: ASGISendCallable, refusal: Refusal) -> None:
     error = {"code": refusal.code, "message": refusal.message, "hint": refusal.hint}
     body = to_json({"error": error})
-    headers = [*_ANSWER_HEADERS, (b"content-length", b"%d" % len(body))]
+    headers = [*_ANSWER_HEADERS]
     if refusal.retry_after is not None:
         headers.append((b"retry-after", b"%d" % refusal.retry_after))
+    await _respond(send, refusal.status, headers, body)
+
+
+async def _respond(send: ASGISendCallable, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    headers = [*headers, (b"content-length", b"%d" % len(body)), (b"x-content-type-options", b"nosniff")]
     with trio.CancelScope(relative_deadline=5):
-        await send({"type": "http.response.start", "status": refusal.status, "headers": headers, "trailers": False})
+        await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
         await send({"type": "http.response.body", "body": body, "more_body": False})

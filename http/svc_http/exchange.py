@@ -24,7 +24,7 @@ import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, HTTPScope
 
 from svc_actors.errors import invalid
-from svc_http.bodies import BODY_DEADLINE, MAX_BODY
+from svc_http.bodies import MAX_BODY, ClientGoneError, read_whole
 from svc_http.metrics import Metrics
 from svc_http.peers import CLIENT_HEADER, PEER, PeerKind
 
@@ -51,10 +51,6 @@ _OF_PAGES: tuple[Header, ...] = (
 )
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
-
-
-class ClientGoneError(Exception):
-    """The client went away before its request was whole."""
 
 
 class Exchange:
@@ -105,16 +101,8 @@ class Exchange:
         return f"local:uid={peer.uid}"
 
     async def body(self, most: int = MAX_BODY) -> bytes:
-        """All of the body. Raises `invalid` past `most` bytes or `BODY_DEADLINE` seconds."""
-        whole = bytearray()
-        with trio.move_on_after(BODY_DEADLINE) as deadline:
-            async for chunk in self._chunks():
-                whole += chunk
-                if len(whole) > most:
-                    raise invalid(f"The body of this request is at most {most} bytes.")
-        if deadline.cancelled_caught:
-            raise invalid(f"The body of the request did not arrive within {BODY_DEADLINE:g} seconds.")
-        return bytes(whole)
+        """All of the body. See `read_whole`."""
+        return await read_whole(self._chunks(), most)
 
     async def upload(self) -> AsyncIterator[bytes]:
         """The body chunk by chunk, of any length. Raises `invalid` when none comes for `CHUNK_DEADLINE` seconds."""

@@ -16,6 +16,7 @@ from pydantic_core import to_json
 
 from svc_actors.errors import ServiceError
 from svc_actors.store import Database
+from svc_http.lifespan import lifespan
 from svc_http.metrics import Metrics
 
 Check = Callable[[], Awaitable[None]]
@@ -64,17 +65,6 @@ async def _result(check: Check) -> str:
             return error.message
         return "ok"
     return f"No answer within {CHECK_DEADLINE:g} seconds."
-
-
-async def lifespan(receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    """Hypercorn's questions at the beginning and the end, for an application that has nothing to do at either."""
-    while True:
-        message = await receive()
-        if message["type"] == "lifespan.startup":
-            await send({"type": "lifespan.startup.complete"})
-        elif message["type"] == "lifespan.shutdown":
-            await send({"type": "lifespan.shutdown.complete"})
-            return
 
 
 async def _respond(send: ASGISendCallable, status: int, content_type: str, body: bytes) -> None:

@@ -106,7 +106,7 @@ async def serve_loopback(
 ) -> None:
     """Serve `app` over plain HTTP to this machine alone."""
     connections.install()
-    server = _ServerConfig()
+    server = _NetworkConfig()
     server.admission = Admission(_OPERATORS, _OPERATORS)
     server.bind = [f"127.0.0.1:{port}"]
     await serve(app, server, shutdown_trigger=shutdown.wait, task_status=task_status, mode="asgi")
@@ -114,7 +114,7 @@ async def serve_loopback(
 
 def plain_config(bind: str) -> BoundedConfig:
     """Of a listener for everybody, without TLS."""
-    server = _ServerConfig()
+    server = _NetworkConfig()
     server.admission = of_clients()
     server.bind = [bind]
     return server
@@ -134,6 +134,10 @@ class _ServerConfig(BoundedConfig):
     backlog = 1024
     ciphers = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
+
+class _NetworkConfig(_ServerConfig):
+    """Of a listener on a port."""
+
     def create_sockets(self) -> Sockets:
         sockets = super().create_sockets()
         for listener in (*sockets.secure_sockets, *sockets.insecure_sockets):
@@ -144,17 +148,8 @@ class _ServerConfig(BoundedConfig):
         return sockets
 
 
-class _LocalConfig(BoundedConfig):
+class _LocalConfig(_ServerConfig):
     """Of the socket between the tiers (`svc_http.peers`)."""
-
-    include_server_header = False
-    accesslog = None
-    errorlog = logging.getLogger("hypercorn")
-    graceful_timeout = GRACE
-    shutdown_timeout = GRACE
-    keep_alive_timeout = KEEP_ALIVE
-    keep_alive_max_requests = 1_000_000
-    backlog = 1024
 
     def __init__(self, web: pwd.struct_passwd) -> None:
         super().__init__()
@@ -186,7 +181,7 @@ class _LocalConfig(BoundedConfig):
         return str(uid)
 
 
-class _HttpsConfig(_ServerConfig):
+class _HttpsConfig(_NetworkConfig):
     def __init__(self, certificates: Certificates) -> None:
         super().__init__()
         self._certificates = certificates

@@ -20,7 +20,7 @@ from svc.cli import transfer
 from svc.cli.columns import columns
 from svc.cli.description import Kind, OperationDescription, Parameter
 from svc.cli.failures import Exit, Failure
-from svc.cli.naming import pages, resolve
+from svc.cli.naming import NAME_FIELDS, pages, resolve
 from svc.cli.output import say, show
 from svc.cli.parameters import NONE, asks_first, flag_of, parameters
 from svc.cli.session import Session, narrow
@@ -194,7 +194,7 @@ async def _confirm(client: Client, operation: OperationDescription, values: dict
             values[parameter.name] = True
         return
     thing = await client.call("GET", f"{operation.list_path}/{values['id']}")
-    name = str(thing["name"])
+    name = next(str(thing[field]) for field in NAME_FIELDS if thing.get(field))
     if not yes:
         _need_terminal(what)
         typed = await click.prompt(f"{what}: type {name} to go on", err=True, default="", show_default=False)

@@ -41,7 +41,7 @@ def parameters(operation: OperationDescription) -> list[click.Parameter]:
     options = [
         option(parameter)
         for parameter in operation.parameters
-        if parameter.name not in operation.positional and not _said_by_its_id(operation, parameter)
+        if parameter.name not in operation.positional and not _said_elsewhere(operation, parameter)
     ]
     options += _further(operation)
     taken = {flag for option in options for flag in option.opts}
@@ -84,8 +84,10 @@ def _flags(parameter: Parameter) -> list[str]:
     return [own] if friendly in (own, "--") else [friendly, own]
 
 
-def _said_by_its_id(operation: OperationDescription, parameter: Parameter) -> bool:
-    return operation.parameter(f"{parameter.name}_id") is not None
+def _said_elsewhere(operation: OperationDescription, parameter: Parameter) -> bool:
+    """By the field of its id, or by the path, which wins over the body."""
+    by_path = parameter.name == "site_id" and operation.path.startswith("/sites/{id}")
+    return by_path or operation.parameter(f"{parameter.name}_id") is not None
 
 
 def _metavar(parameter: Parameter) -> str:

@@ -25,6 +25,7 @@ _VM_FIELDS = (
     "id",
 )
 _GROUP_FIELDS = ("name", "description", "project_name", "default_ingress", "default_egress", "machine_count")
+_FILE_FIELDS = ("name", "kind", "size", "mode", "modified_at", "target")
 _ANYBODY = {"ingress": "from anybody", "egress": "to anybody"}
 
 Fields = dict[str, Any]
@@ -61,6 +62,12 @@ def shaped(answer: Any) -> Any:
         return _node_network(answer)
     if "qr_code" in answer and "secret" in answer:
         return _given(answer, ("secret", "url"))
+    if "entries" in answer and "offset" in answer:
+        return [_given(entry, _FILE_FIELDS) for entry in answer["entries"]]
+    if "lines" in answer and "cursor" in answer:
+        return _lines(answer["lines"])
+    if "records" in answer and "delegation" in answer:
+        return [_record(row) for row in answer["records"]]
     if "effective_from" in answer and "note" in answer:
         return {name: answer[name] for name in ("note", "effective_from", "machines")}
     return answer
@@ -97,6 +104,13 @@ def rule_line(rule: Mapping[str, Any]) -> str:
         words.append(f"type {rule['icmp_type']}")
     words.append(f"{'from' if ingress else 'to'} {rule['cidr'] or 'anybody'}")
     return " ".join(words) + (f" ({rule['note']})" if rule["note"] else "")
+
+
+def _record(row: Mapping[str, Any]) -> Fields:
+    """A record of a zone, its data in words: `10 mail.example.org`."""
+    data = {name: value for name, value in row["data"].items() if name != "type"}
+    words = " ".join(str(value) for value in data.values())
+    return {"name": row["name"], "type": row["type"], "ttl": row["ttl"], "data": words, "id": row["id"]}
 
 
 def _is_network(row: Any) -> bool:

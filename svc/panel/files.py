@@ -151,6 +151,7 @@ class FileCompressRequest(SiteChange):
     Route.get("/sites/{id}/files"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
+    positional=("id", "path"),
 )
 async def list_files(context: Context[Panel], request: FileListRequest) -> FileList:
     _, folder = await _of(context, request.id)
@@ -169,6 +170,7 @@ async def list_files(context: Context[Panel], request: FileListRequest) -> FileL
     Route.get("/sites/{id}/files/content"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
+    positional=("id", "path"),
     secret=True,
     target="site",
 )
@@ -195,6 +197,7 @@ async def read_file(context: Context[Panel], request: FileReadRequest) -> FileCo
     Route.get("/sites/{id}/files/download"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
+    positional=("id", "path"),
     secret=True,
     target="site",
 )
@@ -223,6 +226,7 @@ async def download_file(context: Context[Panel], request: FileDownloadRequest) -
     Route.put("/sites/{id}/files/content"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
+    positional=("id", "path"),
     target="site",
 )
 async def write_file(context: Context[Panel], request: FileWriteRequest) -> FileWritten:
@@ -243,6 +247,7 @@ async def write_file(context: Context[Panel], request: FileWriteRequest) -> File
     Route.post("/sites/{id}/files/mkdir"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
+    positional=("id", "path"),
     target="site",
 )
 async def make_folder(context: Context[Panel], request: FolderCreateRequest) -> FileEntry:
@@ -257,6 +262,7 @@ async def make_folder(context: Context[Panel], request: FolderCreateRequest) -> 
     Route.post("/sites/{id}/files/rename"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
+    positional=("id", "path", "name"),
     target="site",
 )
 async def rename_file(context: Context[Panel], request: FileRenameRequest) -> FileEntry:
@@ -273,6 +279,7 @@ async def rename_file(context: Context[Panel], request: FileRenameRequest) -> Fi
     Route.post("/sites/{id}/files/move"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
+    positional=("id", "path", "to"),
     target="site",
 )
 async def move_file(context: Context[Panel], request: FileMoveRequest) -> FileEntry:
@@ -289,6 +296,7 @@ async def move_file(context: Context[Panel], request: FileMoveRequest) -> FileEn
     Route.post("/sites/{id}/files/copy"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
+    positional=("id", "path", "to"),
     target="site",
 )
 async def copy_file(context: Context[Panel], request: FileCopyRequest) -> FileEntry:
@@ -303,6 +311,7 @@ async def copy_file(context: Context[Panel], request: FileCopyRequest) -> FileEn
     Route.post("/sites/{id}/files/delete"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
+    positional=("id", "paths"),
     confirm=True,
     target="site",
 )
@@ -318,6 +327,7 @@ async def delete_files(context: Context[Panel], request: FileDeleteRequest) -> F
     Route.post("/sites/{id}/files/chmod"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
+    positional=("id", "path", "mode"),
     target="site",
 )
 async def change_mode(context: Context[Panel], request: FileModeRequest) -> FileEntry:
@@ -332,6 +342,7 @@ async def change_mode(context: Context[Panel], request: FileModeRequest) -> File
     Route.post("/sites/{id}/files/extract"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
+    positional=("id", "path", "to"),
     target="site",
 )
 async def extract_archive(context: Context[Panel], request: FileExtractRequest) -> JobModel:

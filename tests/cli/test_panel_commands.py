@@ -12,6 +12,7 @@ import structlog
 from svc.cli.failures import Exit
 from svc.cli.profiles import Profile, ProfileFile, save
 from svc.cli.services import ServiceKind, service_of
+from svc.cli.shapes import shaped
 from svc_actors.store import Database
 from tests.cli.conftest import Terminal
 from tests.support.panel_core import listening_core
@@ -54,6 +55,42 @@ async def test_ops_prints_the_registry_of_the_service_that_is_meant(terminal: Te
 
     assert "site.list" in {row["operation"] for row in panel.json}
     assert "vm.list" in {row["operation"] for row in controller.json}
+
+
+async def test_a_site_is_deleted_once_its_domain_is_typed(panel_database: Database, terminal: Terminal) -> None:
+    async with listening_core(panel_database) as panel:
+        await panel.person("ada@example.com")
+        at = {"SVC_SOCKET": str(panel.services.config.socket)}
+        created = ("site", "create", "shop.example.com", "--type", "static", "--admin-email", "ada@example.com")
+        await terminal.ok(*created, **at)
+
+        other = await terminal.svc("site", "delete", "shop.example.com", typed="blog.example.com\n", **at)
+        deleted = await terminal.svc("site", "delete", "shop.example.com", typed="shop.example.com\n", **at)
+
+    assert other.code == Exit.INVALID
+    assert "nothing was done" in other.err
+    assert deleted.code == Exit.OK, deleted.err
+    assert "site.delete" in deleted.out
+
+
+def test_what_a_site_has_is_shown_in_rows_and_lines() -> None:
+    files = {"path": "", "total": 1, "offset": 0}
+    entry = {"name": "index.html", "kind": "file", "size": 3, "mode": "0644", "modified_at": "2026-11-22T11:00:00Z"}
+    record = {"name": "example.com", "type": "MX", "ttl": 300, "id": "4c02"}
+    data = {"type": "MX", "preference": 10, "exchange": "mail.example.com"}
+
+    assert shaped(files | {"entries": [entry | {"own": True}]}) == [entry]
+    assert shaped({"lines": ["GET / 200", "GET /a 404"], "cursor": "1-2"}) == "GET / 200\nGET /a 404"
+    (shown,) = shaped({"records": [record | {"data": data}], "delegation": {}})
+    assert shown["data"] == "10 mail.example.com"
+
+
+@pytest.mark.parametrize("command", [("file", "mkdir"), ("dns", "create"), ("certificate", "issue")])
+async def test_a_site_is_named_once(terminal: Terminal, command: tuple[str, str]) -> None:
+    helped = await terminal.ok("--socket", "/nonexistent", *command, "--help")
+
+    assert "SITE" in helped.out
+    assert "--site-id" not in helped.out
 
 
 @pytest.mark.parametrize(

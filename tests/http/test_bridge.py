@@ -16,7 +16,7 @@ from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
 from svc_http.bodies import MAX_BODY
 from svc_http.bridge import OF_ONE_CLIENT, Web
-from svc_http.operations import lifespan
+from svc_http.lifespan import lifespan
 from svc_http.server import serve_local
 from tests.support.panel_core import WEB_ACCOUNT
 
@@ -131,6 +131,23 @@ async def test_what_is_too_large_is_refused_before_the_core_hears_of_it(tmp_path
     assert most.status_code == 200
     assert more.status_code == 400
     assert set(more.json()["error"]) == {"code", "message", "hint"}
+
+
+async def test_a_browser_is_told_what_there_is(tmp_path: Path) -> None:
+    web = Web(tmp_path / "core.sock")
+
+    async with client(web) as http:
+        page = await http.get("https://panel.test/")
+        other = await http.get("https://panel.test/wp-login.php")
+        posted = await http.post("https://panel.test/")
+    await web.aclose()
+
+    assert page.status_code == 200
+    assert "svc login" in page.text
+    assert "/api/v1/openapi.json" in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert other.status_code == posted.status_code == 404
+    assert other.headers["content-type"].startswith("text/plain")
 
 
 @pytest.mark.parametrize("path", ["/sites", "/auth/login"])
