@@ -10,12 +10,14 @@ is most likely a known one misspelt.
 
 from __future__ import annotations
 
+import inspect
 import os
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Concatenate, Final, TypeVar
 
 import asyncclick as click
 from asyncclick.core import ParameterSource
@@ -23,6 +25,8 @@ from asyncclick.core import ParameterSource
 from svc.cli.failures import Exit, Failure
 from svc_actors.mail import MAIL_VARIABLES
 from svc_actors.store import OWNER_VARIABLE, URL_VARIABLE
+
+ConfigT = TypeVar("ConfigT")
 
 _DATABASE: Final = {"url": URL_VARIABLE, "owner-url": OWNER_VARIABLE}
 _BACKUP: Final = {"to": "to", "passphrase-file": "passphrase_file", "keep": "keep", "every": "every"}
@@ -87,6 +91,37 @@ def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> N
     context.meta[_META] = {_DATABASE[key]: str(value) for key, value in database.items()} | {
         MAIL_VARIABLES[key]: str(value) for key, value in mail.items()
     }
+
+
+def settings(
+    options: Sequence[Callable[[Any], Any]], build: Callable[..., ConfigT]
+) -> Callable[
+    [Callable[Concatenate[ConfigT, Mapping[str, str], ...], Awaitable[None]]], Callable[..., Awaitable[None]]
+]:
+    """Have a command called with the configuration that `build` makes of `options` and of the environment, with that
+    environment, which names the database, and with what its own options gave. `build` raises ValueError for what the
+    environment says wrongly."""
+    names = inspect.signature(build).parameters
+
+    def decorate(
+        command: Callable[Concatenate[ConfigT, Mapping[str, str], ...], Awaitable[None]],
+    ) -> Callable[..., Awaitable[None]]:
+        @click.pass_context
+        @wraps(command)
+        async def run(context: click.Context, /, **given: Any) -> None:
+            own = {name: given.pop(name) for name in given.keys() - names}
+            environ = environment(context)
+            try:
+                config = build(environ, **given)
+            except ValueError as error:
+                raise Failure(Exit.INVALID, f"{error}.") from None
+            await command(config, environ, **own)
+
+        for option in reversed(options):
+            run = option(run)
+        return run
+
+    return decorate
 
 
 def file_read() -> Path | None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
-from functools import wraps
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Concatenate
 from urllib.parse import urlsplit
 
 import asyncclick as click
 
 from svc.cli.acme_options import acme_options, acme_settings
-from svc.cli.configuration import environment, fill_in
+from svc.cli.configuration import fill_in, settings
 from svc.cli.failures import Exit, Failure
 from svc.controller.config import ControllerConfig
 from svc_actors.mail import mail_settings
@@ -74,29 +70,8 @@ CONTEXT = {"auto_envvar_prefix": "SVC_CONTROLLER"}
 """The context settings of a command with these options."""
 
 
-def controller_options(
-    command: Callable[Concatenate[ControllerConfig, Mapping[str, str], ...], Awaitable[None]],
-) -> Callable[..., Awaitable[None]]:
-    """Have `command` called with the configuration, with the environment that names the database, and with what its own
-    options gave."""
-
-    @click.pass_context
-    @wraps(command)
-    async def run(context: click.Context, /, **given: Any) -> None:
-        own = {name: given.pop(name) for name in given.keys() - _NAMES}
-        environ = environment(context)
-        try:
-            config = replace(_config(**given), mail=mail_settings(environ))
-        except ValueError as error:
-            raise Failure(Exit.INVALID, f"{error}.") from None
-        await command(config, environ, **own)
-
-    for option in reversed(_OPTIONS):
-        run = option(run)
-    return run
-
-
 def _config(
+    environ: Mapping[str, str],
     *,
     data: Path,
     public_host: str,
@@ -154,6 +129,7 @@ def _config(
         certificate=(certificate, certificate_key) if certificate and certificate_key else None,
         acme=acme,
         further_origins=tuple(origin.rstrip("/") for origin in origins),
+        mail=mail_settings(environ),
     )
 
 
@@ -166,5 +142,4 @@ def _is_collector(endpoint: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
 
 
-_NAMES = frozenset(inspect.signature(_config).parameters)
-"""What the options above are called; a command's further ones are its own."""
+controller_options = settings(_OPTIONS, _config)

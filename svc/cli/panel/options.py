@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Concatenate, Final
+from typing import Final
 
 import asyncclick as click
 
 from svc.cli.acme_options import acme_options, acme_settings
-from svc.cli.configuration import environment, fill_in
-from svc.cli.failures import Exit, Failure
+from svc.cli.configuration import fill_in, settings
 from svc.cli.panel.dns_options import DNS_OPTIONS, dns_settings
 from svc.cli.services import CORE_SOCKET, PANEL_PORT
 from svc.panel.config import PanelConfig
-from svc_actors.mail import MailSettings, mail_settings
-from svc_actors.panel.webhooks.settings import WebhookSettings, webhook_settings
+from svc_actors.mail import mail_settings
+from svc_actors.panel.webhooks.settings import webhook_settings
 
 CONTEXT: Final = {"auto_envvar_prefix": "SVC_PANEL"}
 """The context settings of a command with these options."""
@@ -55,28 +52,8 @@ _OPTIONS: Final = (
 )
 
 
-def panel_options(
-    command: Callable[Concatenate[PanelConfig, Mapping[str, str], ...], Awaitable[None]],
-) -> Callable[..., Awaitable[None]]:
-    """Have `command` called with the configuration, and with the environment that names the database."""
-
-    @click.pass_context
-    @wraps(command)
-    async def run(context: click.Context, /, **given: Any) -> None:
-        own = {name: given.pop(name) for name in given.keys() - _NAMES}
-        environ = environment(context)
-        try:
-            config = _config(mail=mail_settings(environ), webhooks=webhook_settings(environ), **given)
-        except ValueError as error:
-            raise Failure(Exit.INVALID, f"{error}.") from None
-        await command(config, environ, **own)
-
-    for option in reversed(_OPTIONS):
-        run = option(run)
-    return run
-
-
 def _config(
+    environ: Mapping[str, str],
     *,
     data: Path,
     public_host: str,
@@ -97,8 +74,6 @@ def _config(
     acme_roots: Path | None,
     acme_eab_key_id: str | None,
     acme_eab_key_file: Path | None,
-    mail: MailSettings | None,
-    webhooks: WebhookSettings,
 ) -> PanelConfig:
     return PanelConfig(
         data_dir=data,
@@ -117,8 +92,8 @@ def _config(
             eab_key_id=acme_eab_key_id,
             eab_key_file=acme_eab_key_file,
         ),
-        mail=mail,
-        webhooks=webhooks,
+        mail=mail_settings(environ),
+        webhooks=webhook_settings(environ),
         dns=dns_settings(
             nameservers=nameservers,
             hostmaster=hostmaster,
@@ -129,4 +104,4 @@ def _config(
     )
 
 
-_NAMES: Final = frozenset(inspect.signature(_config).parameters)
+panel_options = settings(_OPTIONS, _config)
