@@ -253,6 +253,8 @@ async def test_what_many_nodes_say_at_once_is_recorded_together(database: Databa
     async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
         made = [await nodes.new(machines=1) for _ in range(30)]
         await nursery.start(nodes.watch.run)
+        for node_id in made:  # Their first inventories, each of which is recorded by itself, are behind them.
+            await nodes.until_observed(node_id, DomainState.RUNNING)
 
         for node_id in made:
             [vm_id] = nodes.hosts[node_id].machines

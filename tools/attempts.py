@@ -1,0 +1,47 @@
+"""Run one part of the tests: attempts.py NAME PYTEST-ARGUMENTS.
+
+Of up to three tests that fail, each gets one more attempt when the part is over: a machine that stood still for a
+moment fails nobody's change, and what fails twice is a defect. What passed only then is named at the end, to be mended.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+_MOST: Final = 3
+
+
+def main(name: str, *arguments: str) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    cache = Path("build/tests") / name
+    shutil.rmtree(cache, ignore_errors=True)
+    status = _pytest(cache, *arguments)
+    if status != 1:
+        return status
+    failed = sorted(json.loads((cache / "v/cache/lastfailed").read_text()))
+    if len(failed) > _MOST:
+        return status
+    print("Second attempt:", *failed, sep="\n  ", flush=True)
+    status = _pytest(cache, *failed)
+    if status == 0:
+        print("FLAKY, to be mended:", *failed, sep="\n  ", flush=True)
+    return status
+
+
+def _pytest(cache: Path, *arguments: str) -> int:
+    """Its exit status: 1 when tests failed, more when it could not run them."""
+    process = subprocess.Popen((sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *arguments))
+    try:
+        return process.wait()
+    finally:
+        process.terminate()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))
