@@ -8,13 +8,9 @@ a home directory.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import secrets
-import shutil
-import signal
-import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,18 +19,16 @@ from uuid import uuid4
 
 import httpx
 import trio
+from demonstration import BIN, DEFAULT_DATA, SAY, CommandLine, main, require_free, require_room, require_root
 from program import Program, reap
-from rich.console import Console
 from trio_websocket import ConnectionClosed
 
 from svc.cli import profiles, tasks, transfer
 from svc.cli.client import Client
-from svc.cli.failures import Exit, Failure, first_cause
+from svc.cli.failures import Exit, Failure
 from svc.cli.profiles import Profile, ProfileFile
 from svc.cli.websocket import open_console
 
-BIN = Path(__file__).resolve().parent.parent / ".venv" / "bin"
-DEFAULT_DATA = Path("/var/lib/svc")
 DEMO_IMAGE = Path(os.environ.get("SVC_IMAGES") or Path.home() / ".cache/svc/images") / "demo.qcow2"
 EMAIL = "admin@example.test"
 MACHINE = "demo"
@@ -43,7 +37,6 @@ PROGRAM_DEADLINE = 180.0
 """For a program that runs and is not ready yet: a host that is busy with other things takes a minute over it."""
 BOOT_DEADLINE = 300.0
 NEEDED_GIB = 2
-SAY = Console(stderr=True, highlight=False)
 
 
 class Demo:
@@ -98,23 +91,10 @@ class Demo:
 
     def _check_host(self) -> None:
         """Say beforehand what would fail halfway."""
-        if os.geteuid() != 0:
-            raise Failure(Exit.FORBIDDEN, "this drives the host's libvirt and firewall, so it has to run as root")
-        self.data.mkdir(parents=True, exist_ok=True, mode=0o755)
-        free = shutil.disk_usage(self.data).free / 2**30
-        if free < NEEDED_GIB:
-            what = f"{self.data} has {free:.1f} GiB left; {NEEDED_GIB} GiB are needed"
-            raise Failure(Exit.CAPACITY, what, "make room, or choose another place with --data DIR")
+        require_root("drives the host's libvirt and firewall")
+        require_room(self.data, NEEDED_GIB)
         if self.controller.pid() is None:
-            for port, purpose in self.ports.items():
-                with socket.socket() as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    try:
-                        probe.bind(("0.0.0.0", port))
-                    except OSError as error:
-                        what = f"port {port}, meant for {purpose}, is taken by another program"
-                        hint = f"`ss -ltnp sport = :{port}` names it; --port chooses other ports"
-                        raise Failure(Exit.CONFLICT, what, hint) from error
+            require_free(self.ports, "--port chooses other ports")
 
     async def _until_healthy(self) -> None:
         async with httpx.AsyncClient(timeout=2.0, trust_env=False) as http:
@@ -293,50 +273,15 @@ async def _demo_machine(client: Client) -> dict[str, Any] | None:
     return next((vm for vm in found if vm["name"] == MACHINE), None)
 
 
-async def run(arguments: argparse.Namespace) -> None:
-    demo = Demo(arguments.data.resolve(), arguments.port)
-    if arguments.stop:
-        await demo.down()
-        return
-    if arguments.detach:
-        await demo.up()
-        return
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        async with trio.open_nursery() as nursery:
-
-            async def up() -> None:
-                await demo.up()
-                SAY.print("\nCtrl-C stops it.", style="dim")
-
-            nursery.start_soon(up)
-            await anext(aiter(signals))
-            nursery.cancel_scope.cancel()
-    SAY.print("\nstopping; Ctrl-C again leaves the rest to tools/run --stop")
-    await demo.down()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="tools/run", description="A whole service on this machine.")
-    parser.add_argument("--data", type=Path, default=DEFAULT_DATA, help="where everything is kept [%(default)s]")
-    parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, help="the API's port; the two after it are taken too [%(default)s]"
-    )
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--detach", action="store_true", help="return once the machine has booted")
-    group.add_argument("--stop", action="store_true", help="shut the machines down and stop everything")
-    arguments = parser.parse_args()
-    try:
-        trio.run(run, arguments)
-    except BaseException as error:
-        cause = first_cause(error)
-        if isinstance(cause, Failure):
-            cause.show()
-            raise SystemExit(cause.exit_code) from None
-        if isinstance(cause, KeyboardInterrupt):
-            print("interrupted; tools/run goes on where it was, tools/run --stop stops everything", file=sys.stderr)
-            raise SystemExit(int(Exit.INTERRUPTED)) from None
-        raise
-
+LINE = CommandLine(
+    program="tools/run",
+    description="A whole service on this machine.",
+    port=DEFAULT_PORT,
+    port_help="the API's port; the two after it are taken too",
+    detach_help="return once the machine has booted",
+    stop_help="shut the machines down and stop everything",
+    interrupted="interrupted; tools/run goes on where it was, tools/run --stop stops everything",
+)
 
 if __name__ == "__main__":
-    main()
+    main(LINE, Demo)

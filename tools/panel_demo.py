@@ -7,33 +7,26 @@ Nothing here has a way in of its own: what is done after starting the two progra
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pwd
 import secrets
-import shutil
-import signal
-import socket
 import ssl
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
 import trio
+from demonstration import BIN, DEFAULT_DATA, SAY, CommandLine, main, require_free, require_room, require_root
 from program import Program, reap
-from rich.console import Console
 
 from svc.cli.client import Client
-from svc.cli.failures import Exit, Failure, first_cause
+from svc.cli.failures import Exit, Failure
 from svc.cli.profiles import LOCAL_URL, Profile
 from svc.cli.services import CORE_SOCKET
 from svc_actors.host.self_signed import keep_self_signed
 
-BIN = Path(__file__).resolve().parent.parent / ".venv" / "bin"
-DEFAULT_DATA = Path("/var/lib/svc")
 EMAIL = "admin@example.test"
 CUSTOMER = "customer@example.test"
 DOMAIN = "demo.example.com"
@@ -42,7 +35,6 @@ PANEL_PORT = 7443
 READY_SECONDS = 120.0
 SITE_SECONDS = 120.0
 NEEDED_GIB = 1
-SAY = Console(stderr=True, highlight=False)
 
 
 class PanelDemo:
@@ -103,21 +95,15 @@ class PanelDemo:
 
     def _check_server(self) -> None:
         """Say beforehand what would fail halfway."""
-        if os.geteuid() != 0:
-            raise Failure(Exit.FORBIDDEN, "this makes accounts and serves sites, so it has to run as root")
-        self.data.mkdir(parents=True, exist_ok=True, mode=0o755)
-        free = shutil.disk_usage(self.data).free / 2**30
-        if free < NEEDED_GIB:
-            what = f"{self.data} has {free:.1f} GiB left; {NEEDED_GIB} GiB are needed"
-            raise Failure(Exit.CAPACITY, what, "make room, or choose another place with --data DIR")
+        require_root("makes accounts and serves sites")
+        require_room(self.data, NEEDED_GIB)
         try:
             pwd.getpwnam(WEB_ACCOUNT)
         except KeyError:
             made = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", WEB_ACCOUNT]
             subprocess.run(made, check=True)
         if self.core.pid() is None:
-            for port, purpose in self.ports.items():
-                _check_free(port, purpose)
+            require_free(self.ports, "--data and --port choose other ports")
 
     def _make_authority(self) -> None:
         """The settings of the local authority, and the certificate of its own server."""
@@ -208,58 +194,15 @@ class PanelDemo:
         print(f"Stop           tools/run --panel --stop{data}", flush=True)
 
 
-def _check_free(port: int, purpose: str) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError as error:
-            what = f"port {port}, meant for {purpose}, is taken by another program"
-            hint = f"`ss -ltnp sport = :{port}` names it; --data and --port choose other ports"
-            raise Failure(Exit.CONFLICT, what, hint) from error
-
-
-async def run(arguments: argparse.Namespace) -> None:
-    demo = PanelDemo(arguments.data.resolve(), arguments.port)
-    if arguments.stop:
-        await demo.down()
-        return
-    if arguments.detach:
-        await demo.up()
-        return
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        async with trio.open_nursery() as nursery:
-
-            async def up() -> None:
-                await demo.up()
-                SAY.print("\nCtrl-C stops it.", style="dim")
-
-            nursery.start_soon(up)
-            await anext(aiter(signals))
-            nursery.cancel_scope.cancel()
-    await demo.down()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="tools/run --panel", description="A hosting panel on this machine.")
-    parser.add_argument("--data", type=Path, default=DEFAULT_DATA, help="where everything is kept [%(default)s]")
-    parser.add_argument("--port", type=int, default=PANEL_PORT, help="the panel's port [%(default)s]")
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--detach", action="store_true", help="return once the site answers")
-    group.add_argument("--stop", action="store_true", help="stop everything")
-    arguments = parser.parse_args()
-    try:
-        trio.run(run, arguments)
-    except BaseException as error:
-        cause = first_cause(error)
-        if isinstance(cause, Failure):
-            cause.show()
-            raise SystemExit(cause.exit_code) from None
-        if isinstance(cause, KeyboardInterrupt):
-            print("interrupted; tools/run --panel --stop stops everything", file=sys.stderr)
-            raise SystemExit(int(Exit.INTERRUPTED)) from None
-        raise
-
+LINE = CommandLine(
+    program="tools/run --panel",
+    description="A hosting panel on this machine.",
+    port=PANEL_PORT,
+    port_help="the panel's port",
+    detach_help="return once the site answers",
+    stop_help="stop everything",
+    interrupted="interrupted; tools/run --panel --stop stops everything",
+)
 
 if __name__ == "__main__":
-    main()
+    main(LINE, PanelDemo)

@@ -11,7 +11,7 @@ import trio
 
 from svc_actors.panel.sites.resuming import resume_sites
 from svc_actors.store import Database
-from tests.panel.sites.test_sites_api import world_of
+from tests.panel.sites.world import world_of
 from tests.support.panel import open_panel
 from tests.support.panel_sites import RecordedAccounts, site_row
 from tests.support.served import RecordedServing

@@ -12,7 +12,7 @@ import trio
 from svc_actors.host.accounts import AccountError
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
-from tests.panel.sites.test_sites_api import World, world_of
+from tests.panel.sites.world import World, world_of
 from tests.support.panel_sites import site_row
 
 OWN = "1.1.1.1"
