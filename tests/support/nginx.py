@@ -82,6 +82,9 @@ class ProcessLauncher:
         running = process is not None and process.poll() is None
         return ServiceStatus(running=running, pid=process.pid if running and process is not None else None)
 
+    async def names(self) -> frozenset[ServiceName]:
+        return frozenset(self.services)
+
     def end(self, name: ServiceName) -> None:
         """As the kernel ends it: at once, with its workers."""
         process = self.processes.pop(name)

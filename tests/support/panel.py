@@ -56,6 +56,9 @@ class RecordedLauncher:
     async def status(self, name: ServiceName) -> ServiceStatus:
         return ServiceStatus(running=name in self.services)
 
+    async def names(self) -> frozenset[ServiceName]:
+        return frozenset(self.services)
+
 
 DNS_SETTINGS = DnsSettings(addresses=(ip_address("203.0.113.80"),))
 

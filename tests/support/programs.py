@@ -52,6 +52,9 @@ class ChildLauncher:
         there[1].kill()
         await there[1].wait()
 
+    async def names(self) -> frozenset[ServiceName]:
+        return frozenset(self.running)
+
     async def kill(self, name: ServiceName) -> None:
         """Kill the program as a fault would, and leave it dead."""
         process = self.running[name][1]

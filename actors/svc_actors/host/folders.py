@@ -52,3 +52,9 @@ class HostFolders:
     @property
     def keeper_socket(self) -> Path:
         return self.run / "keeper.sock"
+
+    @property
+    def shared_sockets(self) -> Path:
+        """Sockets that the programs of every site may connect to, such as those of the database servers; all that they
+        see of the data folder beside the home of their account."""
+        return self.run / "shared"

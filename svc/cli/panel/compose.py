@@ -27,6 +27,7 @@ from svc_actors.host.knot import NameServer
 from svc_actors.host.launcher import Launcher
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.nginx import WebServing
+from svc_actors.host.site_runtime import prepare_shared_sockets
 from svc_actors.mail import Outbox
 from svc_actors.outbound import Outbound, Resolve, resolve
 from svc_actors.panel.certificates.site_certificates import Serving, SiteCertificates
@@ -79,6 +80,7 @@ async def open_services(
     work: Mapping[str, object] | None = None,
 ) -> AsyncIterator[Panel]:
     """What operations use, running. No listener. `work` is that of further kinds of jobs."""
+    await trio.to_thread.run_sync(prepare_shared_sockets, config.folders)
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
     outbox = Outbox(sealer, config.mail, config.public_url)
     events = EventLog(database, alert=loop_alerts.notice)

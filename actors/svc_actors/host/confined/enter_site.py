@@ -1,0 +1,146 @@
+"""Become the account of a site in a view of the server that has nothing of other sites in it, and execute a program.
+
+    python -I -S enter_site.py '{"uid": ..., "home": ..., ...}' PROGRAM ARGUMENT...
+
+Started as root by a launcher, with the descriptors and the environment that the program shall have; the process stays
+the same one, so whoever watches it watches the program. What the program then sees:
+
+- the data folder of the panel is empty but for the home of its account and what is `shown`: no other site's home,
+  socket, log or secret;
+- the whole server is read-only but for that home, and for /tmp, /var/tmp and /dev/shm, which are its own and empty at
+  the start;
+- /proc has the processes of its account alone, and there are no control groups to read those of others from;
+- memory and queues shared by number (sysvipc(7)) are its own;
+- no set-uid program gives it any rights.
+
+Invariant: everything is in place before the account is taken on, and nothing that the account could have laid is
+followed: its home is opened as a folder, and mount points are made in file systems that were empty a moment ago.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+from typing import Any, Final
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+_CLONE_NEWNS: Final = 0x0002_0000
+_CLONE_NEWIPC: Final = 0x0800_0000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1 << 1, 1 << 2, 1 << 3
+_MS_BIND, _MS_REC, _MS_SLAVE = 1 << 12, 1 << 14, 1 << 19
+_SYS_MOUNT_SETATTR: Final = 442
+"""The same on every architecture; since 5.12."""
+_AT_FDCWD: Final = -100
+_AT_RECURSIVE: Final = 0x8000
+_ATTR_RDONLY, _ATTR_NOSUID = 0x1, 0x2
+_PR_SET_NO_NEW_PRIVS: Final = 38
+
+_EMPTIED: Final = ("/home", "/root", "/media", "/mnt", "/run/user", "/run/dbus", "/run/svc-host", "/sys/fs/cgroup")
+"""People's files; systemd on the bus, and control groups, which tell of everybody's processes."""
+_OWN: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each gets a file system of its own
+_OWN_SIZE: Final = "size=256m,nr_inodes=64k"
+_OOM_SCORE: Final = "500"
+"""Where memory runs out on the whole server, a site ends before what serves all of them."""
+_FAILED: Final = 126
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = (
+        ("set", ctypes.c_uint64),
+        ("clear", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns", ctypes.c_uint64),
+    )
+
+
+def main(arguments: list[str]) -> int:
+    wanted, command = json.loads(arguments[0]), arguments[1:]
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write(_OOM_SCORE)
+        _see(wanted)
+        _become(wanted)
+        os.execve(command[0], command, os.environ)  # noqa: S606 - an argument list, and no shell is what is wanted
+    except OSError as error:
+        print(f"{command[0]} cannot be run for the site: {error}", file=sys.stderr)
+    return _FAILED
+
+
+def _see(wanted: dict[str, Any]) -> None:
+    """`home` is the account's, beneath `data`; of `data` nothing else is left but `shown`, which is read-only."""
+    _checked(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC))
+    # What is mounted or unmounted on the server later is so here, and nothing from here is there.
+    _mount(None, "/", None, _MS_REC | _MS_SLAVE)
+    kept = [wanted["home"], *wanted["shown"]]
+    # Opened before it is covered. A link is refused: neither a home nor what is shown is one.
+    opened = [os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC) for path in kept]
+    folders = [os.path.isdir(path) for path in kept]
+    for path in (*_EMPTIED, *_OWN, wanted["data"]):
+        if path in _OWN:
+            _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,{_OWN_SIZE}")
+        elif path == wanted["data"] or os.path.isdir(path):
+            # It may lie in one that is empty by now.
+            os.makedirs(path, exist_ok=True)
+            _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755,size=64k")
+    for path, descriptor, is_folder in zip(kept, opened, folders, strict=True):
+        _place(path, is_folder=is_folder)
+        _mount(f"/proc/self/fd/{descriptor}", path, None, _MS_BIND)
+        os.close(descriptor)
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "hidepid=invisible")
+    _attributes("/", _MountAttributes(set=_ATTR_RDONLY | _ATTR_NOSUID), _AT_RECURSIVE)
+    for path in (*_OWN, wanted["home"]):
+        _attributes(path, _MountAttributes(clear=_ATTR_RDONLY), 0)
+
+
+def _place(path: str, *, is_folder: bool) -> None:
+    """Where something is mounted."""
+    os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
+    if not is_folder:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def _become(wanted: dict[str, Any]) -> None:
+    uid, gid = wanted["uid"], wanted["gid"]
+    if not uid or not gid:
+        raise PermissionError("no program of a site runs as root")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if wanted["processes"] is not None:
+        # Of the account: it holds also where several programs of the site run, each in a group of its own.
+        resource.setrlimit(resource.RLIMIT_NPROC, (wanted["processes"], wanted["processes"]))
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    os.chdir(wanted["folder"])
+    # What Python ignores is as in a new process.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    def text(value: str | None) -> bytes | None:
+        return None if value is None else value.encode()
+
+    if _libc.mount(text(source), text(target), text(kind), ctypes.c_ulong(flags), text(options)) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), target)
+
+
+def _attributes(path: str, attributes: _MountAttributes, flags: int) -> None:
+    size = ctypes.c_size_t(ctypes.sizeof(attributes))
+    _checked(_libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, path.encode(), flags, ctypes.byref(attributes), size))
+
+
+def _checked(result: int) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""Programs that run for one site: as its account, within its limits, and with nothing of other sites in sight.
+
+A program that goes on (PHP, an application) is a `Service` of the launcher, by `site_service`; one that is run to its
+end (a build, a scheduled task) is a command of `programs.run_program`, by `site_command`. Both become the account and
+get its view of the server in the same place: `confined/enter_site.py`, which says what that view is. So it is the same
+under the keeper and under systemd.
+
+The services of a site have names that begin with `site-<number>-`: by that all of them are found and stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from svc_actors.host import confined
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Launcher, Limits, ListeningSocket, Service, ServiceName
+
+_ENTER: Final = Path(confined.__file__).with_name("enter_site.py")
+_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+WEB_SERVER: Final = "www-data"
+
+
+def site_environment(folders: HostFolders, account: SiteAccount) -> dict[str, str]:
+    """What every program of a site has in its environment."""
+    home = folders.sites / account.name
+    return {
+        "PATH": _PATH,
+        "LANG": "C.UTF-8",
+        "HOME": str(home),
+        "USER": account.name,
+        "LOGNAME": account.name,
+        # On the disk of the site: /tmp is memory.
+        "TMPDIR": str(home / "tmp"),
+    }
+
+
+def site_command(
+    folders: HostFolders,
+    account: SiteAccount,
+    command: Collection[str],
+    *,
+    folder: Path | None = None,
+    shown: Collection[Path] = (),
+    processes: int | None = None,
+) -> tuple[str, ...]:
+    """The command by which `command`, an absolute program and its arguments, runs as the account of the site. To be
+    started as root, with `site_environment`. `folder`: where it begins, by default the home. `shown`: what else of the
+    data folder it may read, as its rights there permit. `processes`: how many the account may have at once."""
+    home = folders.sites / account.name
+    wanted = {
+        "uid": account.uid,
+        "gid": account.uid,
+        "home": str(home),
+        "folder": str(folder or home),
+        "data": str(folders.data),
+        "shown": [str(path) for path in (folders.shared_sockets, *shown)],
+        "processes": processes,
+    }
+    return (sys.executable, "-I", "-S", str(_ENTER), json.dumps(wanted), *command)
+
+
+def site_service(
+    folders: HostFolders,
+    account: SiteAccount,
+    name: str,
+    command: Collection[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    sockets: tuple[ListeningSocket, ...] = (),
+    limits: Limits | None = None,
+    log: Path | None = None,
+    folder: Path | None = None,
+    shown: Collection[Path] = (),
+    stop_signal: signal.Signals = signal.SIGTERM,
+    stop_seconds: float = 10.0,
+) -> Service:
+    """A service of the site. `name`: lower case letters, digits and dashes, one for each program of the site.
+    `environment` is added to `site_environment`."""
+    limits = limits or Limits()
+    words = site_command(folders, account, command, folder=folder, shown=shown, processes=limits.processes)
+    return Service(
+        name=service_name(account, name),
+        command=words,
+        # It begins as root, and is the account's before the program is executed.
+        environment=site_environment(folders, account) | dict(environment or {}),
+        sockets=sockets,
+        limits=limits,
+        log=log,
+        stop_signal=stop_signal,
+        stop_seconds=stop_seconds,
+    )
+
+
+def site_socket(path: Path, variable: str, form: str = "{descriptor}") -> ListeningSocket:
+    """A socket of a program of a site: the web server alone may connect."""
+    return ListeningSocket(path, 0o660, "root", WEB_SERVER, variable, form)
+
+
+def service_name(account: SiteAccount, name: str) -> ServiceName:
+    return ServiceName(f"{_prefix(account)}{name}")
+
+
+def prepare_shared_sockets(folders: HostFolders) -> None:
+    """The folder that every program of a site is shown; none begins without it. Blocks."""
+    folders.run.mkdir(mode=0o711, parents=True, exist_ok=True)
+    folders.shared_sockets.mkdir(mode=0o755, exist_ok=True)
+
+
+async def programs_of(launcher: Launcher, account: SiteAccount, name: str = "") -> frozenset[ServiceName]:
+    """The services of the site whose own names begin with `name`."""
+    prefix = f"{_prefix(account)}{name}"
+    return frozenset(found for found in await launcher.names() if found.startswith(prefix))
+
+
+async def stop_programs(
+    launcher: Launcher, account: SiteAccount, name: str = "", *, keep: Collection[ServiceName] = ()
+) -> None:
+    """Stop the services of the site whose own names begin with `name`, but for those to `keep`. Raises
+    `LauncherError`."""
+    for found in sorted(await programs_of(launcher, account, name) - set(keep)):
+        await launcher.stop(found)
+
+
+def _prefix(account: SiteAccount) -> str:
+    return f"site-{account.number}-"

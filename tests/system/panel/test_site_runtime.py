@@ -1,0 +1,179 @@
+"""What a program of a site sees of its server, and what it may do there: with real accounts' numbers and processes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Limits, ServiceName
+from svc_actors.host.programs import Program, run_program
+from svc_actors.host.site_runtime import (
+    prepare_shared_sockets,
+    programs_of,
+    site_command,
+    site_environment,
+    site_service,
+    site_socket,
+    stop_programs,
+)
+from tests.support.launchers import Place, keeper_place, until
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+ADA, BOB = SiteAccount(1001), SiteAccount(1002)
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    async with keeper_place() as place:
+        folders = HostFolders(place.folder)
+        place.folder.chmod(0o711)
+        await trio.to_thread.run_sync(prepare_shared_sockets, folders)
+        for account in (ADA, BOB):
+            for folder in (folders.sites / account.name, folders.sites / account.name / "tmp"):
+                folder.mkdir(parents=True)
+                os.chown(folder, account.uid, account.uid)
+        (folders.sites / BOB.name / "secret").write_text("of Bob")
+        (folders.data / "secret.key").write_text("of the panel")
+        yield place
+
+
+async def said(place: Place, account: SiteAccount, script: str, *, processes: int | None = None) -> list[str]:
+    """What a shell says that runs as the account."""
+    folders = HostFolders(place.folder)
+    command = site_command(folders, account, ("/bin/sh", "-c", script), processes=processes)
+    lines: list[str] = []
+
+    async def take(some: list[str]) -> None:
+        lines.extend(some)
+
+    await run_program(Program(command, environment=site_environment(folders, account)), take)
+    return lines
+
+
+async def test_of_the_data_folder_nothing_is_seen_but_the_own_home(place: Place) -> None:
+    data = place.folder
+
+    found = await said(place, ADA, f"find {data}; cat {data}/sites/s1002/secret {data}/secret.key")
+
+    assert found[:7] == [
+        f"{data}",
+        f"{data}/run",
+        f"{data}/run/shared",
+        f"{data}/sites",
+        f"{data}/sites/s1001",
+        f"{data}/sites/s1001/tmp",
+        f"cat: {data}/sites/s1002/secret: No such file or directory",
+    ]
+    assert found[7:] == [f"cat: {data}/secret.key: No such file or directory"]
+
+
+async def test_processes_and_control_groups_of_others_are_invisible(place: Place) -> None:
+    folders = HostFolders(place.folder)
+    other = await place.launcher.ensure(site_service(folders, BOB, "app", ("/bin/sleep", "1000")))
+
+    listed = await said(place, ADA, "ls -d /proc/[0-9]* | wc -l; ls /sys/fs/cgroup | wc -l")
+    signalled = await said(place, ADA, f"cat /proc/{other.pid}/cmdline; kill -KILL {other.pid}")
+
+    # The shell and the two programs of its pipe at the most.
+    assert int(listed[0]) <= 3
+    assert listed[1] == "0"
+    assert "No such file" in signalled[0]
+    assert "not permitted" in signalled[1]
+    assert (await place.launcher.status(ServiceName("site-1002-app"))).running
+
+
+async def test_temporary_files_are_its_own_and_the_rest_is_read_only(place: Place) -> None:
+    mark = "/tmp/of-a-site"
+
+    mine = await said(place, ADA, f"touch {mark} /var/tmp/x /dev/shm/x ~/x && cd && ls; touch /etc/x; id -u; pwd")
+    theirs = await said(place, BOB, f"ls {mark} /var/tmp/x /dev/shm/x")
+
+    assert mine[:2] == ["tmp", "x"]
+    assert "Read-only file system" in mine[2]
+    assert mine[3:] == [str(ADA.uid), str(place.folder / "sites" / "s1001")]
+    assert [line.rpartition(": ")[2] for line in theirs] == ["No such file or directory"] * 3
+    assert not Path(mark).exists()
+
+
+async def test_no_program_gains_rights(place: Place) -> None:
+    setuid = place.folder / "sites" / "s1001" / "id"
+    setuid.write_bytes(Path("/usr/bin/id").read_bytes())
+    setuid.chmod(stat.S_ISUID | 0o755)
+
+    found = await said(place, ADA, f"{setuid} -u; grep -E 'NoNewPrivs|CapEff|CapPrm' /proc/self/status; id -G")
+
+    assert found[0] == str(ADA.uid)
+    assert [line.split()[1] for line in found[1:4]] == ["0" * 16, "0" * 16, "1"]
+    assert found[4] == str(ADA.uid)
+
+
+async def test_a_fork_bomb_of_a_site_is_held_by_its_limit(place: Place) -> None:
+    folders = HostFolders(place.folder)
+    home = folders.sites / ADA.name
+    bomb = "n=0; while [ $n -lt 300 ]; do sleep 1000 & n=$((n+1)); done 2>$HOME/refused; sleep 1000"
+    service = site_service(folders, ADA, "bomb", ("/bin/sh", "-c", bomb), limits=Limits(processes=20))
+
+    await place.launcher.ensure(service)
+    await until(lambda: _says(home / "refused"))
+    count = sum(1 for process in Path("/proc").iterdir() if process.name.isdigit() and _is_of(process, ADA.uid))
+
+    # Another site begins what it likes meanwhile.
+    assert await said(place, BOB, "echo alive", processes=20) == ["alive"]
+    assert 10 < count <= 20
+
+
+async def _says(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def _is_of(process: Path, uid: int) -> bool:
+    try:
+        return process.stat().st_uid == uid
+    except FileNotFoundError:
+        return False
+
+
+async def test_its_socket_is_for_the_web_server_alone(place: Place) -> None:
+    folders = HostFolders(place.folder)
+    path = place.folder / "sockets" / "php.sock"
+    service = site_service(folders, ADA, "php", ("/bin/sleep", "1000"), sockets=(site_socket(path, "HELD"),))
+
+    await place.launcher.ensure(service)
+    bound = path.stat()
+
+    assert (bound.st_uid, bound.st_gid, stat.S_IMODE(bound.st_mode)) == (0, 33, 0o660)
+    assert (await said(place, BOB, f"ls {path}"))[0].endswith("No such file or directory")
+
+
+async def test_the_programs_of_a_site_are_found_by_its_name_and_stopped(place: Place) -> None:
+    folders = HostFolders(place.folder)
+    for account, name in ((ADA, "php-1"), (ADA, "php-2"), (ADA, "app"), (BOB, "php-1")):
+        await place.launcher.ensure(site_service(folders, account, name, ("/bin/sleep", "1000")))
+
+    await stop_programs(place.launcher, ADA, "php-", keep=[site_service(folders, ADA, "php-2", ("/x",)).name])
+    left = await programs_of(place.launcher, ADA)
+    await stop_programs(place.launcher, ADA)
+
+    assert left == {"site-1001-php-2", "site-1001-app"}
+    assert await place.launcher.names() == {"site-1002-php-1"}
+
+
+async def test_a_home_that_is_a_link_is_not_entered(place: Place) -> None:
+    home = place.folder / "sites" / "s1001"
+    (home / "tmp").rmdir()
+    home.rmdir()
+    home.symlink_to(place.folder / "sites" / "s1002")
+
+    found = await said(place, ADA, "cat secret")
+
+    assert "of Bob" not in found
+    assert len(found) == 1
+    assert found[0].startswith("/bin/sh cannot be run for the site")
