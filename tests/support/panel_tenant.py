@@ -1,0 +1,127 @@
+"""A customer of the panel with one of everything that a path of the API can name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from svc_actors.store import Database
+from tests.support.panel import PanelHarness
+from tests.support.panel_sites import site_row
+
+OBJECTS: Mapping[str, tuple[str, str]] = {
+    "domains": ("site_domains", "SELECT id FROM site_domains WHERE site_id = $1 AND $2::uuid IS NOT NULL"),
+    "redirects": (
+        "site_redirects",
+        """INSERT INTO site_redirects (site_id, path, target, status)
+           SELECT $1, '/' || $2::uuid, 'https://target.example/', 301 RETURNING id""",
+    ),
+    "records": (
+        "dns_records",
+        """WITH zone AS (
+               INSERT INTO dns_zones (name, owner_id) SELECT domain, $2 FROM sites WHERE id = $1 RETURNING name
+           )
+           INSERT INTO dns_records (zone, name, type, ttl, data)
+           SELECT name, 'www.' || name, 'A', 300, '{"type": "A", "address": "203.0.113.9"}' FROM zone RETURNING id""",
+    ),
+    "upload": (
+        "file_uploads",
+        """INSERT INTO file_uploads (site_id, path, size, replace)
+           SELECT $1, 'upload-of-' || $2::uuid, 3, false RETURNING id""",
+    ),
+    "jobs": (
+        "jobs",
+        """WITH job AS (
+               INSERT INTO jobs (kind, title, class, status, site_id, owner_id, last_seq, ended_at)
+               SELECT 'file.extract', 'Unpack ' || domain, 'sites', 'succeeded', id, $2, 1, now()
+               FROM sites WHERE id = $1 RETURNING id
+           ), line AS (
+               INSERT INTO job_lines (job_id, seq, message) SELECT id, 1, 'a line of ' || $2::uuid FROM job
+           )
+           SELECT id FROM job""",
+    ),
+    "webhooks": (
+        "webhook_endpoints",
+        """INSERT INTO webhook_endpoints (url, events, enabled, sealed_secret, last_four)
+           SELECT 'https://receiver.example/' || $2::uuid, '{*}', false, '\\x00', 'abcd'
+           WHERE $1::uuid IS NOT NULL RETURNING id""",
+    ),
+    "deliveries": (
+        "webhook_deliveries",
+        """WITH event AS (
+               INSERT INTO webhook_events (id, event, at, body)
+               SELECT gen_random_uuid(), 'site.created', now(), '{}' WHERE $1::uuid IS NOT NULL RETURNING id
+           )
+           INSERT INTO webhook_deliveries (endpoint_id, event_id, status, created_at)
+           SELECT e.id, event.id, 'failed', now() FROM webhook_endpoints AS e, event
+           WHERE e.url = 'https://receiver.example/' || $2::uuid RETURNING id""",
+    ),
+    "users": ("users", "SELECT id FROM users WHERE $1::uuid IS NOT NULL AND id = $2"),
+    "tokens": (
+        "api_tokens",
+        """INSERT INTO api_tokens (token_hash, last_four, user_id, name)
+           SELECT sha256(gen_random_uuid()::text::bytea), 'abcd', $2, 'of ' || $2::uuid
+           WHERE $1::uuid IS NOT NULL RETURNING id""",
+    ),
+    "alerts": (
+        "alerts",
+        """INSERT INTO alerts (key, severity, message, told, project_id)
+           SELECT 'site:' || $1::uuid, 'warning', 'an alert', 'of ' || $2::uuid, $2 RETURNING id""",
+    ),
+    "mails": (
+        "mails",
+        """INSERT INTO mails
+               (id, message_id, kind, user_id, recipient, subject, perishable, state, deadline_at, ended_at)
+           SELECT gen_random_uuid(), 'm', 'test', $2, 'a@example.com', 'mail of ' || $2::uuid, false, 'failed', now(),
+                  now() WHERE $1::uuid IS NOT NULL RETURNING id""",
+    ),
+}
+"""By the word of a path that comes before its id: the table, and what makes or finds the one of a site ($1) and of its
+owner ($2)."""
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """`ids` are by the word of a path that comes before the id, as `sites` and `records`."""
+
+    id: UUID
+    email: str
+    domain: str
+    ids: Mapping[str, str]
+
+    def id_of(self, word: str) -> str:
+        return self.ids.get(word) or nobodys(word)
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """What nobody else is ever shown."""
+        return frozenset({self.email, self.domain, str(self.id), *(id for id in self.ids.values() if len(id) > 10)})
+
+
+async def tenant(panel: PanelHarness, name: str) -> Tenant:
+    """A customer who has one of everything."""
+    email, domain = f"{name}@{name}.example", f"{name}.example"
+    owner = await panel.person(email)
+    site = await site_row(panel.database, owner, domain)
+    ids = {"sites": str(site)}
+    for word, (_, made) in OBJECTS.items():
+        ids[word] = str(await panel.database.fetchval(made, site, owner))
+    return Tenant(owner, email, domain, ids)
+
+
+async def records_of(database: Database, owner: Tenant) -> dict[str, str]:
+    """The rows of everything that a tenant has, as text: equal while nobody has changed anything."""
+    tables = {"sites": "sites", **{word: table for word, (table, _) in OBJECTS.items()}}
+    return {
+        word: await database.fetchval(
+            f"SELECT string_agg(row::text, ' ' ORDER BY row::text) FROM {table} AS row WHERE id::text = $1",
+            owner.ids[word],
+        )
+        for word, table in tables.items()
+    }
+
+
+def nobodys(word: str) -> str:
+    """An id that there is nothing of."""
+    return "987654321" if word == "jobs" else str(uuid4())
