@@ -42,6 +42,8 @@ class PanelPrograms:
     folder: Path
     pebble: Pebble | None = None
     options: Sequence[str] = ()
+    tracer: Sequence[str] = ()
+    """A command that the core is started by."""
     http_port: int = field(default_factory=free_port)
     https_port: int = field(default_factory=free_port)
     port: int = field(default_factory=free_port)
@@ -66,7 +68,7 @@ class PanelPrograms:
 
     def inside(self, arguments: Sequence[str]) -> list[str]:
         """`svc` with these, in the namespace of this panel."""
-        return own_accounts(self.folder, [str(BIN / "svc"), *arguments])
+        return own_accounts(self.folder, [*self.tracer, str(BIN / "svc"), *arguments])
 
     def client(self, token: str | None = None) -> httpx.AsyncClient:
         """Of the core, as root of the server, or as whoever the token is of."""
@@ -131,13 +133,13 @@ class PanelPrograms:
 
 @asynccontextmanager
 async def open_panel_programs(
-    pebble: Pebble | None = None, options: Sequence[str] = ()
+    pebble: Pebble | None = None, options: Sequence[str] = (), tracer: Sequence[str] = ()
 ) -> AsyncIterator[PanelPrograms]:
     """Programs that are not started yet; whatever they start is stopped at the end."""
     folder = Path(tempfile.mkdtemp(prefix="svc-panel-"))
     folder.chmod(0o755)
     await trio.to_thread.run_sync(lambda: shutil.copytree("/etc", folder / "etc", symlinks=True))
-    programs = PanelPrograms(folder, pebble, options)
+    programs = PanelPrograms(folder, pebble, options, tracer)
     try:
         yield programs
     finally:

@@ -63,7 +63,9 @@ async def change_until_killed(panel: PanelPrograms, sites: Sequence[str], number
                 try:
                     await root.post(f"/sites/{site}/redirects", json=redirect)
                 except httpx.TransportError:
-                    await trio.sleep(PERIOD)  # It is being started, or was killed: that happens outside of this process.
+                    await trio.sleep(
+                        PERIOD
+                    )  # It is being started, or was killed: that happens outside of this process.
 
 
 async def test_no_visitor_of_twenty_sites_notices_that_the_core_is_killed_again_and_again(
