@@ -45,6 +45,11 @@ class HostFolders:
         return self.data / "knot"
 
     @property
+    def wordpress(self) -> Path:
+        """What is needed to make WordPress sites: readable for everybody."""
+        return self.data / "wordpress"
+
+    @property
     def run(self) -> Path:
         """Sockets and pid files."""
         return self.data / "run"

@@ -29,6 +29,7 @@ from svc_actors.host.nginx import (
     SocketPath,
     StaticRoot,
     Suspended,
+    WordPress,
 )
 from svc_actors.host.nginx.render import render_main, render_site
 
@@ -59,6 +60,7 @@ target = st.text(st.characters(codec="utf-8"), max_size=20).flatmap(
 serves: st.SearchStrategy[Serves] = st.one_of(
     st.builds(StaticRoot, root=path.map(lambda tail: f"/srv/panel/sites/s1001{tail}")),
     st.builds(Php, root=path.map(lambda tail: f"/srv/panel/sites/s1001{tail}"), socket=path),
+    st.builds(WordPress, root=path.map(lambda tail: f"/srv/panel/sites/s1001{tail}"), socket=path),
     st.builds(App, socket=path),
     st.builds(
         Proxy,

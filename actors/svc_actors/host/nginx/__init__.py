@@ -18,6 +18,7 @@ from svc_actors.host.nginx.model import (
     SocketPath,
     StaticRoot,
     Suspended,
+    WordPress,
 )
 from svc_actors.host.nginx.render import Ports
 
@@ -42,4 +43,5 @@ __all__ = [
     "StaticRoot",
     "Suspended",
     "WebServing",
+    "WordPress",
 ]

@@ -67,6 +67,14 @@ class Php(_Model):
     socket: SocketPath
 
 
+class WordPress(_Model):
+    """As `Php`, without what of a WordPress no visitor has any business with (`wordpress_rules`)."""
+
+    kind: Literal["wordpress"] = "wordpress"
+    root: FilePath
+    socket: SocketPath
+
+
 class App(_Model):
     """An HTTP server of the site's own, on a Unix socket."""
 
@@ -94,7 +102,7 @@ class Suspended(_Model):
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
-Serves = Annotated[StaticRoot | Php | App | Proxy | Suspended, Field(discriminator="kind")]
+Serves = Annotated[StaticRoot | Php | WordPress | App | Proxy | Suspended, Field(discriminator="kind")]
 
 
 class Certificate(_Model):

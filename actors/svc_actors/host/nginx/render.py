@@ -24,7 +24,9 @@ from svc_actors.host.nginx.model import (
     SiteServer,
     StaticRoot,
     Suspended,
+    WordPress,
 )
+from svc_actors.host.nginx.wordpress import wordpress_rules
 
 HTTP_PORT: Final = 80
 HTTPS_PORT: Final = 443
@@ -161,6 +163,11 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
             yield "}"
         case Php(root=root, socket=socket):
             yield from _files(site, root, folders)
+            yield from _php(socket)
+        case WordPress(root=root, socket=socket):
+            yield from _files(site, root, folders)
+            # Before PHP: of regular expressions the first that matches is taken.
+            yield from wordpress_rules()
             yield from _php(socket)
         case App():
             yield from _proxied(f"http://{site.account}")

@@ -1,0 +1,32 @@
+"""What of a WordPress visitors do not get, in words of nginx's configuration: mostly what programs try that look for
+sites to take over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+_NOTHING: Final = (
+    # Also what editors and attempts to save it leave beside it: wp-config.php~, wp-config.php.bak.
+    r"~* ^/wp-config(?:-sample)?\.php",
+    # Passwords are tried by the hundred in one request of it.
+    r"~* ^/xmlrpc\.php(?:/|$)",
+    # What is uploaded is shown, and never run: a form that takes pictures and lets a program through is not one that
+    # lets it be started.
+    r"~* ^/wp-content/(?:uploads|upgrade|languages)/.*\.(?:php[0-9]?|phtml|phar|pht)(?:/|$)",
+    # WP_DEBUG_LOG, and copies of the database that were made into the site.
+    r"~* ^/wp-content/.*\.(?:log|sql)(?:\.[a-z0-9]+)?$",
+    # Makes an administrator where the database is empty.
+    r"~* ^/wp-admin/(?:install|setup-config)\.php(?:/|$)",
+    # They say which version it is.
+    r"~* ^/(?:readme|license|liesmich|licencia)\.(?:html|txt)$",
+)
+
+
+def wordpress_rules() -> Iterator[str]:
+    for match in _NOTHING:
+        # In quotes, as a brace would begin a block.
+        operator, _, expression = match.partition(" ")
+        yield f'location {operator} "{expression}" {{'
+        yield "return 404;"
+        yield "}"

@@ -1,0 +1,32 @@
+"""WordPress on this server: where its files come from, and what is done in a site that has it."""
+
+from svc_actors.host.wordpress.configuration import SiteDatabase
+from svc_actors.host.wordpress.sites import (
+    LINK_SECONDS,
+    Installation,
+    LoginLink,
+    Plugin,
+    ServerWordPress,
+    Theme,
+    WordPressRefusedError,
+    WordPressSites,
+    WordPressState,
+)
+from svc_actors.host.wordpress.source import DEBIAN, WordPressError, WordPressSource, WordPressTree
+
+__all__ = [
+    "DEBIAN",
+    "LINK_SECONDS",
+    "Installation",
+    "LoginLink",
+    "Plugin",
+    "ServerWordPress",
+    "SiteDatabase",
+    "Theme",
+    "WordPressError",
+    "WordPressRefusedError",
+    "WordPressSites",
+    "WordPressSource",
+    "WordPressState",
+    "WordPressTree",
+]

@@ -1,0 +1,72 @@
+"""wp-config.php of a site, whole: where its database is, its own salts, and what is set for every site.
+
+Invariant: no value can end the PHP string that it is written into (`_quoted`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_SALTS: Final = (
+    *("AUTH_KEY", "SECURE_AUTH_KEY", "LOGGED_IN_KEY", "NONCE_KEY"),
+    *("AUTH_SALT", "SECURE_AUTH_SALT", "LOGGED_IN_SALT", "NONCE_SALT"),
+)
+
+
+@dataclass(frozen=True)
+class SiteDatabase:
+    """`socket` is that of the server's own MariaDB, as the site's programs see it."""
+
+    name: str
+    user: str
+    password: str
+    socket: Path
+
+
+def configuration(domain: str, database: SiteDatabase) -> str:
+    """A new one: each has salts of its own, which end the sessions that those before have signed."""
+    constants = {
+        "DB_NAME": _quoted(database.name),
+        "DB_USER": _quoted(database.user),
+        "DB_PASSWORD": _quoted(database.password),
+        "DB_HOST": _quoted(f"localhost:{database.socket}"),
+        "DB_CHARSET": _quoted("utf8mb4"),
+        "DB_COLLATE": _quoted(""),
+        **{name: _quoted(secrets.token_urlsafe(48)) for name in _SALTS},
+        # Whoever gets into the administration pages gets no further by them than to the plugins that there are.
+        "DISALLOW_FILE_EDIT": "true",
+        "FS_METHOD": _quoted("direct"),
+        "WP_DEBUG": "false",
+    }
+    defined = "\n".join(f"define({_quoted(name)}, {value});" for name, value in constants.items())
+    return _CONFIGURATION.format(defined=defined, domain=_quoted(domain))
+
+
+_CONFIGURATION: Final = """<?php
+// Written by the panel when the site was made, and not again: it may be changed.
+{defined}
+
+// The address is that by which a visitor came: the web server lets no other name in. So the site answers under its new
+// domain at once, and by HTTPS as soon as it has a certificate.
+$svc_host = $_SERVER['HTTP_HOST'] ?? {domain};
+define('WP_HOME', (($_SERVER['HTTPS'] ?? '') === 'on' ? 'https://' : 'http://') . $svc_host);
+define('WP_SITEURL', WP_HOME);
+
+$table_prefix = 'wp_';
+
+if (!defined('ABSPATH')) {{
+    define('ABSPATH', __DIR__ . '/');
+}}
+require_once ABSPATH . 'wp-settings.php';
+"""
+
+
+def _quoted(text: str) -> str:
+    """As a PHP string in single quotes, in which only quote and backslash mean anything."""
+    if "\0" in text:
+        raise ValueError("a value of wp-config.php has no NUL")
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,273 @@
+"""WordPress in the folders of sites: by PHP that runs as the account of the site, and sees nothing of other sites.
+
+What is done is in `php/tool.php`, which calls WordPress's own functions. It is given one JSON object on its standard
+input, so that no secret is in an argument or in the environment, and answers by one line behind a word that nobody
+else knows: what plugins write beside it is not taken for it. Still, whoever may change the files of a site decides
+what its PHP answers: an answer is checked before it is believed, and concerns that site alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Protocol, TypeVar
+
+import trio
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.programs import Program, run_program
+from svc_actors.host.site_runtime import site_command, site_environment
+from svc_actors.host.wordpress.configuration import SiteDatabase, configuration
+from svc_actors.host.wordpress.source import WordPressError, WordPressTree
+
+LINK_SECONDS: Final = 300
+_INSTALL_SECONDS: Final = 300.0
+"""On a server that is busy with other things."""
+_ASK_SECONDS: Final = 60.0
+_MOST_ANSWERED: Final = 1 << 20
+_PHP: Final = "/usr/bin/php"
+_PHP_FILES: Final = Path(__file__).with_name("php")
+_PERMALINKS: Final = "/%postname%/"
+
+_Text = Annotated[str, Field(max_length=300)]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+A = TypeVar("A", bound=_Answer)
+
+
+class Plugin(_Answer):
+    """`file` names it: `akismet/akismet.php`. `update`: the newer version that WordPress knows of."""
+
+    file: _Text
+    name: _Text
+    version: _Text
+    active: bool
+    update: _Text | None
+
+
+class Theme(_Answer):
+    folder: _Text
+    name: _Text
+    version: _Text
+    active: bool
+    update: _Text | None
+
+
+class WordPressState(_Answer):
+    """What a WordPress says of itself. `update`: the newer version of WordPress that it knows of."""
+
+    version: _Text
+    update: _Text | None
+    title: _Text
+    language: _Text
+    debug: bool
+    maintenance: bool
+    plugins: Annotated[list[Plugin], Field(max_length=1000)]
+    themes: Annotated[list[Theme], Field(max_length=1000)]
+
+
+class LoginLink(_Answer):
+    """`path` of the site's address, once, until `until` (seconds since the epoch)."""
+
+    path: Annotated[str, Field(pattern=r"^/svc-login-[0-9a-f]{64}\.php$")]
+    login: _Text
+    until: int
+
+
+class _Installed(_Answer):
+    version: _Text
+
+
+class _Done(_Answer):
+    pass
+
+
+@dataclass(frozen=True)
+class Installation:
+    """`login`, `email` and `password` are the first administrator's; `locale` is empty for English."""
+
+    domain: str
+    title: str
+    login: str
+    email: str
+    password: str
+    locale: str
+    database: SiteDatabase
+
+
+class WordPressRefusedError(WordPressError):
+    """What was asked for is not there in this WordPress, or it does not want it."""
+
+
+class WordPressSites(Protocol):
+    """Every method raises `WordPressError`, and may be repeated."""
+
+    async def languages(self) -> frozenset[str]:
+        """In which a site can be installed, beside English."""
+        ...
+
+    async def place_files(self, account: SiteAccount, locale: str) -> None:
+        """The files of WordPress are in the document root."""
+        ...
+
+    async def install(self, account: SiteAccount, wanted: Installation) -> str:
+        """A new WordPress in the site's database, of which nothing is kept; its version."""
+        ...
+
+    async def look(self, account: SiteAccount, domain: str) -> WordPressState: ...
+
+    async def login_link(self, account: SiteAccount, domain: str, login: str) -> LoginLink:
+        """A new link that logs one visitor in. Raises `WordPressRefusedError` where there is no such user."""
+        ...
+
+    async def set_password(self, account: SiteAccount, domain: str, login: str, password: str) -> None:
+        """The user's sessions are ended. Raises `WordPressRefusedError` where there is no such user."""
+        ...
+
+    async def switch_plugin(self, account: SiteAccount, domain: str, plugin: str, *, active: bool) -> None:
+        """Raises `WordPressRefusedError` where there is none, or it cannot be activated."""
+        ...
+
+    async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
+        """Visitors get a page that says so, or the site again."""
+        ...
+
+
+class ServerWordPress:
+    """By the PHP of this server's command line."""
+
+    def __init__(self, folders: HostFolders, tree: WordPressTree) -> None:
+        self._folders = folders
+        self._tree = tree
+        self._tool = folders.wordpress / "tool"
+        self._placed = False
+
+    async def languages(self) -> frozenset[str]:
+        return await self._tree.languages()
+
+    async def place_files(self, account: SiteAccount, locale: str) -> None:
+        source = await self._tree.path()
+        order = {"do": "place_files", "source": str(source), "locale": locale}
+        await self._ask(_Done, account, order, shown=source, seconds=_INSTALL_SECONDS)
+
+    async def install(self, account: SiteAccount, wanted: Installation) -> str:
+        order = {
+            "do": "install",
+            "host": wanted.domain,
+            "configuration": configuration(wanted.domain, wanted.database),
+            "permalinks": _PERMALINKS,
+            "title": wanted.title,
+            "login": wanted.login,
+            "email": wanted.email,
+            "password": wanted.password,
+            "locale": wanted.locale,
+        }
+        return (await self._ask(_Installed, account, order, seconds=_INSTALL_SECONDS)).version
+
+    async def look(self, account: SiteAccount, domain: str) -> WordPressState:
+        return await self._ask(WordPressState, account, {"do": "look", "host": domain})
+
+    async def login_link(self, account: SiteAccount, domain: str, login: str) -> LoginLink:
+        order = {"do": "login", "host": domain, "login": login, "seconds": LINK_SECONDS}
+        return await self._ask(LoginLink, account, order)
+
+    async def set_password(self, account: SiteAccount, domain: str, login: str, password: str) -> None:
+        order = {"do": "set_password", "host": domain, "login": login, "password": password}
+        await self._ask(_Done, account, order)
+
+    async def switch_plugin(self, account: SiteAccount, domain: str, plugin: str, *, active: bool) -> None:
+        order = {"do": "switch_plugin", "host": domain, "plugin": plugin, "active": active, "with_plugins": active}
+        await self._ask(_Done, account, order)
+
+    async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
+        await self._ask(_Done, account, {"do": "set_maintenance", "maintenance": maintenance})
+
+    async def _ask(
+        self,
+        kind: type[A],
+        account: SiteAccount,
+        order: dict[str, Any],
+        *,
+        shown: Path | None = None,
+        seconds: float = _ASK_SECONDS,
+    ) -> A:
+        await self._place_tool()
+        nonce = secrets.token_hex(16)
+        public = self._folders.sites / account.name / "public"
+        whole = json.dumps({"nonce": nonce, "public": str(public), **order}).encode()
+        command = site_command(
+            self._folders,
+            account,
+            (_PHP, "-d", "display_errors=0", "-d", "memory_limit=512M", str(self._tool / "tool.php")),
+            shown=[path for path in (self._tool, shown) if path is not None],
+        )
+        answer: list[str] = []
+        read = 0
+
+        async def take(lines: list[str]) -> None:
+            nonlocal read
+            read += sum(map(len, lines))
+            if read > _MOST_ANSWERED:
+                raise WordPressError("the site's WordPress says more than it was asked")
+            answer.extend(line.removeprefix(nonce) for line in lines if line.startswith(nonce))
+
+        with _in_memory(whole) as stdin, trio.move_on_after(seconds) as deadline:
+            program = Program(command, site_environment(self._folders, account), stdin=stdin)
+            status = await run_program(program, take)
+        if deadline.cancelled_caught:
+            raise WordPressError(f"the site's WordPress did not answer within {seconds:g} seconds")
+        if len(answer) != 1:
+            raise WordPressError(f"the site's PHP ended with the status {status} and without an answer")
+        return _checked(kind, answer[0])
+
+    async def _place_tool(self) -> None:
+        """Where every site's account may read it: the panel's own files may be in a folder that it may not enter."""
+        if not self._placed:
+            await trio.to_thread.run_sync(_place, self._tool)
+            self._placed = True
+
+
+def _place(to: Path) -> None:
+    to.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for file in _PHP_FILES.glob("*.php"):
+        part = to / f"{file.name}.part"
+        shutil.copyfile(file, part)
+        part.chmod(0o644)
+        part.rename(to / file.name)
+    for folder in (to, to.parent):
+        folder.chmod(0o755)
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[Path]:
+    """A file of which nobody else knows, and nothing is on a disk."""
+    descriptor = os.memfd_create("order")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def _checked(kind: type[A], line: str) -> A:
+    try:
+        told = json.loads(line)
+        if "error" in told:
+            error = WordPressRefusedError if told.get("refused") is True else WordPressError
+            raise error(" ".join(str(told["error"]).split())[:500])
+        return kind.model_validate(told["result"])
+    except (ValueError, TypeError, KeyError, AttributeError, ValidationError) as error:
+        raise WordPressError("the site's PHP gave an answer that is none of the panel's") from error
