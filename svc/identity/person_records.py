@@ -68,6 +68,28 @@ async def locked(tx: Transaction, user_id: UUID) -> Person:
     return await person(tx, user_id)
 
 
+async def add(
+    tx: Transaction, *, email: str, name: str, role: Role, password_hash: str | None, phone: str = "", company: str = ""
+) -> UUID:
+    """Somebody new. Raises `conflict` when the email address is somebody's already."""
+    try:
+        user_id: UUID = await tx.fetchval(
+            """
+            INSERT INTO users (email, name, role, password_hash, phone, company)
+            VALUES ($1, $2, $3, $4, $5, $6) RETURNING id
+            """,
+            email,
+            name,
+            role,
+            password_hash,
+            phone,
+            company,
+        )
+    except UniqueViolationError:
+        raise conflict("This email address belongs to somebody already.") from None
+    return user_id
+
+
 async def change(tx: Transaction, user_id: UUID, changes: Mapping[str, object]) -> Person:
     """Set the named columns. Raises `conflict` when the email address is somebody else's."""
     if changes:

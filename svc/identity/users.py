@@ -17,8 +17,8 @@ from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.realm import Realm
 from svc.registry.scopes import Scope
-from svc_actors.errors import conflict, wrong_field
-from svc_actors.store import Transaction, UniqueViolationError, audit
+from svc_actors.errors import wrong_field
+from svc_actors.store import Transaction, audit
 
 operations = Operations[IdentityServices]()
 
@@ -94,21 +94,15 @@ async def create_user(context: Context[IdentityServices], request: UserCreateReq
         check_password(request.password, [request.email.partition("@")[0]])
         password_hash = await context.services.passwords.hash(request.password)
     async with context.services.database.transaction() as tx:
-        try:
-            user_id: UUID = await tx.fetchval(
-                """
-                INSERT INTO users (email, name, role, password_hash, phone, company)
-                VALUES ($1, $2, $3, $4, $5, $6) RETURNING id
-                """,
-                request.email,
-                request.name,
-                request.role,
-                password_hash,
-                request.phone,
-                request.company,
-            )
-        except UniqueViolationError:
-            raise conflict("This email address belongs to somebody already.") from None
+        user_id = await person_records.add(
+            tx,
+            email=request.email,
+            name=request.name,
+            role=request.role,
+            password_hash=password_hash,
+            phone=request.phone,
+            company=request.company,
+        )
         await context.services.person_added(tx, user_id, request.email, request.role)
         made = await person_records.person(tx, user_id)
         if request.invite:

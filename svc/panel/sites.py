@@ -30,6 +30,7 @@ from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, invalid, not_found, wrong_field
+from svc_actors.panel.accounts.allowances import lock_owner
 from svc_actors.panel.sites.claims import MOST_NAMES, hand_over
 from svc_actors.panel.sites.creation import NewSite, create_site
 from svc_actors.panel.sites.deletion import delete_site
@@ -171,6 +172,8 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> Site:
     async def change(tx: Transaction, locked: SiteRow) -> Changed:
         if request.owner_email is not None:
             values["owner_id"] = await person_of(tx, request.owner_email)
+            # More than their plan allows, if the administrator says so; nothing, while they are suspended.
+            await lock_owner(tx, values["owner_id"])
             await hand_over(tx, locked, values["owner_id"])
         await change_record(tx, locked, values)
         return Changed(locked.target, {"changed": sorted(request.model_fields_set - {"id", "site_id"})})
@@ -241,7 +244,7 @@ def usable_name(context: Context[Panel], text: str) -> SiteName:
 def refuse_to_shed(principal: Principal, site: SiteRow) -> None:
     """Who is not an administrator does not free the names of a site that one has suspended: it could be made again, as
     if nothing had been. Raises `forbidden`."""
-    if site.suspended_by is SuspendedBy.ADMINISTRATOR and not principal.sees_everything:
+    if site.suspended_by not in (None, SuspendedBy.OWNER) and not principal.sees_everything:
         raise suspended_by_administrator(site)
 
 
@@ -262,7 +265,11 @@ async def _owner(tx: Transaction, principal: Principal, request: SiteCreateReque
         if email is not None:
             return await person_of(tx, email)
         if principal.user_id is None:
-            raise wrong_field("owner_email", "whose the site is has to be said")
+            raise wrong_field(
+                "owner_email",
+                "whose the site is has to be said",
+                hint="On the command line: --owner-email ADDRESS, or --admin-email for who administers it as well.",
+            )
     elif request.owner_email not in (None, principal.email):
         raise forbidden("Only administrators create sites for others.")
     assert principal.user_id is not None

@@ -3,8 +3,8 @@ the same.
 
 Invariants:
 
-- a key belongs to the calling token, or to the person of a session, and is claimed in a transaction of its own
-  before the work starts; the same key with another request is a conflict, and nothing happens;
+- a key belongs to the calling token, to the person of a session, or to root of the server, and is claimed in a
+  transaction of its own before the work starts; the same key with another request is a conflict, and nothing happens;
 - a key is freed when the work was refused or broke, so the order can be tried again; it is kept, with the answer
   sealed, for 24 hours when the work succeeded;
 - a claim is a lease that its process renews. When the process dies the lease runs out and the next caller takes the
@@ -74,6 +74,8 @@ async def run_idempotent(
 
 def key_owner(principal: Principal) -> str:
     """Whose an idempotency key of this caller is. Raises `unauthenticated` for nobody."""
+    if principal.local:
+        return "local"
     if principal.token_id is None and principal.user_id is None:
         raise unauthenticated("An idempotency key belongs to a token or a person: sign in first.")
     return f"token:{principal.token_id}" if principal.token_id else f"user:{principal.user_id}"

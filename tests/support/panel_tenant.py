@@ -57,6 +57,13 @@ OBJECTS: Mapping[str, tuple[str, str]] = {
            SELECT e.id, event.id, 'failed', now() FROM webhook_endpoints AS e, event
            WHERE e.url = 'https://receiver.example/' || $2::uuid RETURNING id""",
     ),
+    "accounts": ("users", "SELECT id FROM users WHERE $1::uuid IS NOT NULL AND id = $2"),
+    "plans": (
+        "hosting_plans",
+        """WITH plan AS (INSERT INTO hosting_plans (name) VALUES ('plan-of-' || $2::uuid) RETURNING id)
+           INSERT INTO hosting_accounts (user_id, plan_id)
+           SELECT $2, id FROM plan WHERE $1::uuid IS NOT NULL RETURNING plan_id""",
+    ),
     "users": ("users", "SELECT id FROM users WHERE $1::uuid IS NOT NULL AND id = $2"),
     "tokens": (
         "api_tokens",

@@ -14,7 +14,7 @@ from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.identity.passwords import Passwords
 from svc.identity.retention import remove_old_records
 from svc.identity.settings import read_settings
-from svc.panel import account_deletion
+from svc.panel import account_deletion, account_termination
 from svc.panel.config import PanelConfig
 from svc.panel.downloads import Downloads
 from svc.panel.services import Panel
@@ -118,6 +118,7 @@ async def open_services(
         for kind in (EXTRACT, COMPRESS):
             jobs.handle(kind, FileWork(database, files, config.folders))
         jobs.handle(account_deletion.KIND, account_deletion.AccountDeletion(database))
+        jobs.handle(account_termination.KIND, account_termination.AccountTermination(database, actors))
         # All work is known from here on: what was queued before a restart begins now.
         await nursery.start(jobs.run)
         await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loop_alerts.notice)

@@ -40,7 +40,7 @@ from svc_actors.panel.jobs.records import (
 )
 from svc_actors.panel.jobs.run import MARK, JobRun
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
-from svc_actors.runtime import ActorSystem, Ref
+from svc_actors.runtime import ActorSystem, Draining, Ref
 from svc_actors.store import Caller, Database, LoopAlert, Transaction, keep_running
 
 LONGEST_SECONDS: Final = 6 * 3600.0
@@ -243,7 +243,10 @@ class Jobs:
     async def _serve(self, job_class: JobClass) -> None:
         while True:
             woken = self._woken[job_class] = trio.Event()
-            await self.queue_of(job_class).ask(JobQueue.begin_next)
+            try:
+                await self.queue_of(job_class).ask(JobQueue.begin_next)
+            except Draining:
+                await trio.sleep_forever()  # The core is ending: nothing begins any more, and this loop is cancelled.
             with trio.move_on_after(SWEEP):
                 await woken.wait()
                 while self._full(job_class):  # The end of one of its jobs begins the next.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-from typing import Final
 from uuid import UUID
 
 from svc_actors.errors import conflict
+from svc_actors.panel.accounts.allowances import lock_owner, require_site_room
 from svc_actors.panel.sites.claims import claim
 from svc_actors.panel.sites.names import SiteName
 from svc_actors.panel.sites.records import (
@@ -21,10 +21,6 @@ from svc_actors.panel.sites.records import (
 )
 from svc_actors.panel.sites.states import SiteOrder, SiteType, SuspendedBy, move
 from svc_actors.store import Caller, Transaction, audit
-
-MOST_SITES: Final = 100
-"""Of one customer. Each has an account of the server and a part of the web server's configuration, of which a server
-holds some thousand: no single customer takes them all."""
 
 
 @dataclass(frozen=True)
@@ -39,38 +35,33 @@ class NewSite:
 
 async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
     """The record of a site that the Site actor is to `build`. The same call again after it has failed takes up what is
-    there. Raises `conflict`."""
+    there. It begins with the limits of its owner's plan. Raises `conflict` where that allows no further site, and
+    `forbidden` while the owner's account is suspended."""
+    owner = await lock_owner(tx, new.owner_id)
     failed = await _failed(tx, new)
     if failed is not None:
         await write_status(tx, failed, move(failed.status, SiteOrder.CREATE), None)
         await audit.record(tx, caller, failed.target, {"again": True})
         return failed
-    await _require_room(tx, new.owner_id)
+    await require_site_room(tx, owner)
     row = await tx.fetchone(
-        f"""INSERT INTO sites (owner_id, domain, type, proxy_target, proxy_addresses) VALUES ($1, $2, $3, $4, $5)
-            RETURNING {SITE_COLUMNS}""",
+        f"""INSERT INTO sites (owner_id, domain, type, proxy_target, proxy_addresses,
+                               cpu_percent, memory_mib, processes)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING {SITE_COLUMNS}""",
         new.owner_id,
         new.domain.name,
         new.type.value,
         new.proxy_target,
         list(new.proxy_addresses),
+        owner.allowed.cpu_percent,
+        owner.allowed.memory_mib,
+        owner.allowed.processes,
     )
     site = as_site(row)
     await claim(tx, site.id, new.owner_id, [new.domain, *new.aliases])
     await audit.record(tx, caller, site.target, {"type": new.type.value})
     await announce(tx, site, site.status.value, None)
     return site
-
-
-async def _require_room(tx: Transaction, owner_id: UUID) -> None:
-    """The owner's row is locked, so that of two that are created at once each sees the other."""
-    role = await tx.fetchval("SELECT role FROM users WHERE id = $1 FOR NO KEY UPDATE", owner_id)
-    held = await tx.fetchval("SELECT count(*) FROM sites WHERE owner_id = $1", owner_id)
-    if role != "administrator" and held >= MOST_SITES:
-        raise conflict(
-            f"A customer has at most {MOST_SITES} sites; nothing was created.",
-            hint="Delete a site that is not needed any more, or ask the provider to hand over a further one.",
-        )
 
 
 async def _failed(tx: Transaction, new: NewSite) -> SiteRow | None:
@@ -84,7 +75,7 @@ async def _failed(tx: Transaction, new: NewSite) -> SiteRow | None:
     if row is None:
         return None
     site = as_site(row)
-    if site.suspended_by is SuspendedBy.ADMINISTRATOR:
+    if site.suspended_by not in (None, SuspendedBy.OWNER):
         raise suspended_by_administrator(site)
     wanted = {new.domain.name, *(alias.name for alias in new.aliases)}
     if (site.type, site.proxy_target, set(row["names"])) != (new.type, new.proxy_target, wanted):

@@ -67,6 +67,7 @@ def as_site(row: Record) -> SiteRow:
 
 
 def suspended_by_administrator(site: SiteRow) -> ServiceError:
+    """Also for one that is suspended with its account: administrators suspend accounts."""
     return forbidden(
         f"{site.domain} was suspended by an administrator; nothing was changed.", hint="Ask the provider why."
     )

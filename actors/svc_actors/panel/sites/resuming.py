@@ -6,7 +6,9 @@ jobs, and go on by `SiteDeletion.ended`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
+from uuid import UUID
 
 import trio
 
@@ -24,6 +26,11 @@ async def resume_sites(database: Database, actors: ActorSystem) -> None:
     rows = await database.fetch(
         "SELECT id FROM sites WHERE (status = 'creating' OR served < wanted) AND status <> 'deleting' ORDER BY number"
     )
+    await follow(actors, [row["id"] for row in rows])
+
+
+async def follow(actors: ActorSystem, site_ids: Iterable[UUID]) -> None:
+    """Have the server follow the records of these sites. What it does not take now, a later round hands over."""
     limit = trio.CapacityLimiter(_AT_ONCE)
 
     async def resume(site_id: str) -> None:
@@ -34,5 +41,5 @@ async def resume_sites(database: Database, actors: ActorSystem) -> None:
                 return  # An actor that crashed has raised its alert; the next round asks again.
 
     async with trio.open_nursery() as nursery:
-        for row in rows:
-            nursery.start_soon(resume, str(row["id"]))
+        for site_id in site_ids:
+            nursery.start_soon(resume, str(site_id))

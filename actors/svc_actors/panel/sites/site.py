@@ -43,6 +43,7 @@ from svc_actors.panel.sites.states import (
     SuspendedBy,
     move,
 )
+from svc_actors.panel.sites.with_account import suspend_with_account
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Target, Transaction, audit
@@ -102,8 +103,10 @@ class Site(Actor):
             # An active site is served as it is while it is being created.
             await write_up_to_date(tx, site.id)
             await _tell(tx, WebhookEvent.SITE_CREATED, site)
+            await self._suspend_with_account(tx)
 
         await self._database.transact(served)
+        await self._follow()
 
     async def change(self, caller: Caller, change: Change) -> None:
         """Change what belongs to the site, by `change` in the deciding transaction, and have it served so."""
@@ -126,7 +129,7 @@ class Site(Actor):
         async def work(tx: Transaction) -> None:
             site = await lock_site(tx, self.site_id)
             status = site.status if site.status is SiteStatus.SUSPENDED else _moved(site, SiteOrder.SUSPEND)
-            if site.suspended_by is SuspendedBy.ADMINISTRATOR and by is SuspendedBy.OWNER:
+            if site.suspended_by not in (None, SuspendedBy.OWNER) and by is SuspendedBy.OWNER:
                 raise suspended_by_administrator(site)
             await write_status(tx, site, status, reason, by)
             await audit.record(tx, caller, site.target, {"suspended": True, "reason": reason})
@@ -141,7 +144,7 @@ class Site(Actor):
 
         async def work(tx: Transaction) -> None:
             site = await lock_site(tx, self.site_id)
-            if site.suspended_by is SuspendedBy.ADMINISTRATOR and by is SuspendedBy.OWNER:
+            if site.suspended_by not in (None, SuspendedBy.OWNER) and by is SuspendedBy.OWNER:
                 raise suspended_by_administrator(site)
             if site.status is not SiteStatus.ACTIVE:
                 await write_status(tx, site, _moved(site, SiteOrder.UNSUSPEND), None)
@@ -182,6 +185,14 @@ class Site(Actor):
     async def _serve(self, site: SiteRow) -> None:
         await self._web_server.change({site.number: await server_of(self._database, site, self._folders)})
         await write_served(self._database, site)
+
+    async def _suspend_with_account(self, tx: Transaction) -> None:
+        """Of an account that was suspended while the site was being created. Who suspends it later finds this site
+        active, and waits for its row until then."""
+        site = await lock_site(tx, self.site_id)
+        reason = await tx.fetchval("SELECT suspended_for FROM hosting_accounts WHERE user_id = $1", site.owner_id)
+        if reason is not None:
+            await suspend_with_account(tx, site, reason)
 
     async def _end(self, tx: Transaction, end: SiteEnd, reason: str | None) -> None:
         site = await lock_site(tx, self.site_id)

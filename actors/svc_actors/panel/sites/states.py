@@ -41,6 +41,8 @@ class SuspendedBy(StrEnum):
     OWNER = "owner"
     ADMINISTRATOR = "administrator"
     """Only an administrator may end such a suspension."""
+    ACCOUNT = "account"
+    """With the account that the site is of, and put back with it."""
 
 
 class SiteOrder(StrEnum):

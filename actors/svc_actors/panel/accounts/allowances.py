@@ -1,0 +1,124 @@
+"""What a customer may have, by their plan, and that they have no more.
+
+Invariant: who adds to what a customer has holds the customer's row (`lock_owner`) from before it counts until it has
+added: of any number that add at once each sees those before it, and an allowance is kept exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from svc_actors.errors import ServiceError, conflict, forbidden
+from svc_actors.store import Queryable, Transaction
+
+MOST_SITES: Final = 100
+"""Of one customer, whatever their plan. Each has an account of the server and a part of the web server's configuration,
+of which a server holds some thousand: no single customer takes them all."""
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Allowances:
+    """What a plan allows; None: as much as there is. The last three are of each site."""
+
+    sites: int | None = None
+    databases: int | None = None
+    disk_mib: int | None = None
+    traffic_mib: int | None = None
+    cpu_percent: int | None = None
+    memory_mib: int | None = None
+    processes: int | None = None
+
+
+WITHOUT_PLAN: Final = Allowances()
+ALLOWANCE_COLUMNS: Final = ", ".join(f"hosting_plans.{name}" for name in Allowances.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A person as the owner of sites, whose row is locked. `allowed` is what their plan allows."""
+
+    id: UUID
+    email: str
+    unbounded: bool
+    """Administrators have no plan, and no bound."""
+    plan: str | None
+    allowed: Allowances
+
+
+async def lock_owner(tx: Transaction, owner_id: UUID) -> Owner:
+    """Raises `forbidden` for one who is suspended: nothing is added to what they have."""
+    person = await tx.fetchone("SELECT email, role, suspended_at FROM users WHERE id = $1 FOR NO KEY UPDATE", owner_id)
+    if person["suspended_at"] is not None:
+        raise forbidden(f"The account {person['email']} is suspended; nothing was changed.")
+    plan = await tx.fetchrow(
+        f"""SELECT hosting_plans.name, {ALLOWANCE_COLUMNS}
+            FROM hosting_accounts JOIN hosting_plans ON hosting_plans.id = hosting_accounts.plan_id
+            WHERE hosting_accounts.user_id = $1""",
+        owner_id,
+    )
+    return Owner(
+        id=owner_id,
+        email=person["email"],
+        unbounded=person["role"] == "administrator",
+        plan=None if plan is None else plan["name"],
+        allowed=WITHOUT_PLAN if plan is None else Allowances(**{k: v for k, v in plan.items() if k != "name"}),
+    )
+
+
+async def require_site_room(tx: Transaction, owner: Owner) -> None:
+    """Raises `conflict` where the owner may have no further site."""
+    held = await tx.fetchval("SELECT count(*) FROM sites WHERE owner_id = $1", owner.id)
+    allowed = owner.allowed.sites
+    if owner.plan is not None and allowed is not None and held >= allowed:
+        raise _used_up(owner.plan, "sites", allowed)
+    if not owner.unbounded and held >= MOST_SITES:
+        raise conflict(
+            f"A customer has at most {MOST_SITES} sites; nothing was created.",
+            hint="Delete a site that is not needed any more, or ask the provider to hand over a further one.",
+        )
+
+
+def _used_up(plan: str, what: str, allowed: int) -> ServiceError:
+    return conflict(
+        f"The plan {plan} allows {allowed} {what}, and all of them are used; nothing was created.",
+        hint="Delete what is not needed any more, or change to a larger plan.",
+    )
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a customer has of what is allowed. `traffic_mib` is of the current month."""
+
+    sites: int
+    databases: int
+    disk_mib: int
+    traffic_mib: int
+
+    def over(self, allowed: Allowances) -> list[str]:
+        """Of what there is more than allowed, in words."""
+        found = []
+        for name, word in (("sites", "sites"), ("databases", "databases"), ("disk_mib", "MiB of disk")):
+            most, held = getattr(allowed, name), getattr(self, name)
+            if most is not None and held > most:
+                found.append(f"{held} {word}, {most} are allowed")
+        if allowed.traffic_mib is not None and self.traffic_mib > allowed.traffic_mib:
+            found.append(f"{self.traffic_mib} MiB of traffic this month, {allowed.traffic_mib} are allowed")
+        return found
+
+
+USE_OF: Final = """
+    (SELECT count(*) FROM sites WHERE owner_id = {owner}) AS sites_used,
+    0::bigint AS databases_used,
+    (SELECT coalesce(ceil(sum(bytes) / 1048576.0), 0)::bigint
+     FROM site_disk_use JOIN sites ON sites.id = site_disk_use.site_id WHERE sites.owner_id = {owner}) AS disk_used,
+    (SELECT coalesce(max(ceil(bytes / 1048576.0)), 0)::bigint FROM account_traffic
+     WHERE user_id = {owner} AND month = date_trunc('month', now() AT TIME ZONE 'UTC')::date) AS traffic_used"""
+"""The columns of a `Use`, from an expression for the owner's id."""
+
+
+async def use_of(queryable: Queryable, owner_id: UUID) -> Use:
+    row = await queryable.fetchone(f"SELECT {USE_OF.format(owner='$1::uuid')}", owner_id)
+    return Use(row["sites_used"], row["databases_used"], row["disk_used"], row["traffic_used"])

@@ -1,0 +1,83 @@
+"""Sites that follow the account that they are of: suspended with it, put back with it, limited as its plan says.
+
+Invariant: the owner's row is locked by whoever suspends or restores an account, as by whoever creates a site for it. So
+no site is added to an account while it is suspended, and what is being created then is suspended as soon as it is there
+(`Site.build`).
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from svc_actors.panel.accounts.allowances import Allowances
+from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, announce, as_site, write_status
+from svc_actors.panel.sites.states import SiteStatus, SuspendedBy
+from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
+from svc_actors.store import Transaction
+
+
+async def suspend_sites(tx: Transaction, owner_id: UUID, reason: str) -> list[UUID]:
+    """Suspend every active site of the account; which have changed. One that is suspended already stays as it is, and
+    does not come back with the account; but for those of an earlier suspension of the account, which have this reason
+    from now on."""
+    changed = []
+    for site in await _locked(tx, owner_id):
+        if site.status is SiteStatus.ACTIVE:
+            await suspend_with_account(tx, site, reason)
+        elif site.status is SiteStatus.SUSPENDED and site.suspended_by is SuspendedBy.ACCOUNT:
+            await write_status(tx, site, SiteStatus.SUSPENDED, reason, SuspendedBy.ACCOUNT)
+        else:
+            continue
+        changed.append(site.id)
+    return changed
+
+
+async def suspend_with_account(tx: Transaction, site: SiteRow, reason: str) -> None:
+    """Of an active site whose row is locked."""
+    await write_status(tx, site, SiteStatus.SUSPENDED, reason, SuspendedBy.ACCOUNT)
+    await _tell(tx, WebhookEvent.SITE_SUSPENDED, site)
+
+
+async def restore_sites(tx: Transaction, owner_id: UUID) -> list[UUID]:
+    """Put back what was suspended with the account; which sites."""
+    changed = []
+    for site in await _locked(tx, owner_id):
+        if site.status is SiteStatus.SUSPENDED and site.suspended_by is SuspendedBy.ACCOUNT:
+            await write_status(tx, site, SiteStatus.ACTIVE, None)
+            await _tell(tx, WebhookEvent.SITE_UNSUSPENDED, site)
+            changed.append(site.id)
+    return changed
+
+
+async def limit_sites(tx: Transaction, owner_id: UUID, before: Allowances, after: Allowances) -> list[UUID]:
+    """Sites that are limited as the plan before said are limited as the plan after says; which. A limit that somebody
+    has set for one site stays."""
+    changed = []
+    for site in await _locked(tx, owner_id):
+        row = await tx.fetchone("SELECT cpu_percent, memory_mib, processes FROM sites WHERE id = $1", site.id)
+        limits = {name: getattr(after, name) if held == getattr(before, name) else held for name, held in row.items()}
+        if limits == dict(row):
+            continue
+        await tx.execute(
+            """UPDATE sites SET cpu_percent = $2, memory_mib = $3, processes = $4, wanted = wanted + 1
+               WHERE id = $1""",
+            site.id,
+            limits["cpu_percent"],
+            limits["memory_mib"],
+            limits["processes"],
+        )
+        await announce(tx, site, site.status.value, site.reason)
+        changed.append(site.id)
+    return changed
+
+
+async def _locked(tx: Transaction, owner_id: UUID) -> list[SiteRow]:
+    rows = await tx.fetch(
+        f"SELECT {SITE_COLUMNS} FROM sites WHERE owner_id = $1 ORDER BY id FOR NO KEY UPDATE", owner_id
+    )
+    return [as_site(row) for row in rows]
+
+
+async def _tell(tx: Transaction, event: WebhookEvent, site: SiteRow) -> None:
+    data = {"type": site.type.value, "by": SuspendedBy.ACCOUNT.value}
+    await emit(tx, event, subject=Subject("site", str(site.id), site.domain), data=data)

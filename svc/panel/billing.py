@@ -1,0 +1,325 @@
+"""What a billing system orders: accounts created, suspended, put back, moved to another plan, ended.
+
+Every order takes an idempotency key, by the rules of `svc.registry.idempotency`, and is idempotent besides: an account
+that is suspended can be suspended again, with another reason perhaps. What an order decides is one transaction; the
+server follows it, and goes on following where it could not at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Annotated, TypeVar
+from uuid import UUID
+
+import structlog
+from pydantic import Field
+
+from svc.identity import password_links, person_records
+from svc.identity.fields import Email, Line, Name, NewPassword, Phone, Reason
+from svc.identity.passwords import check_password
+from svc.panel.account_models import (
+    CUSTOMERS,
+    SELECT_ACCOUNTS,
+    SOURCE,
+    Account,
+    account_model,
+    shown_account,
+    visible_accounts,
+)
+from svc.panel.plans import PlanName
+from svc.panel.services import Panel
+from svc.panel.site_fields import Domain
+from svc.panel.site_models import Site, shown_site
+from svc.panel.sites import usable_name
+from svc.registry.declare import Operations
+from svc.registry.idempotency import key_owner, run_idempotent
+from svc.registry.operation import Context, Request, Route
+from svc.registry.paging import Page, PageRequest, contains, equals, paginate
+from svc.registry.principal import Access, Role
+from svc.registry.scopes import Scope
+from svc.registry.shapes import LINE
+from svc_actors.errors import ServiceError, conflict, wrong_field
+from svc_actors.panel.accounts.allowances import use_of
+from svc_actors.panel.accounts.plans import give_plan, plan_named, write_suspended
+from svc_actors.panel.sites.creation import NewSite, create_site
+from svc_actors.panel.sites.resuming import follow
+from svc_actors.panel.sites.serving import require_served
+from svc_actors.panel.sites.site import Site as SiteActor
+from svc_actors.panel.sites.states import SiteType
+from svc_actors.panel.sites.with_account import limit_sites, restore_sites, suspend_sites
+from svc_actors.store import Transaction, audit
+
+operations = Operations[Panel]()
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.panel.billing")
+
+T = TypeVar("T")
+
+IdempotencyKey = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=200,
+        description="Repeating a call with the same key repeats nothing; the command makes one up.",
+    ),
+    LINE,
+]
+
+
+class AccountListRequest(PageRequest):
+    plan: PlanName | None = None
+
+
+class AccountRequest(Request):
+    id: UUID
+
+
+class AccountOrder(AccountRequest):
+    idempotency_key: IdempotencyKey | None = None
+
+
+class AccountCreateRequest(Request):
+    """A customer with a plan. `invite`: they are mailed a link to choose a password. `domain`: their first site."""
+
+    email: Email
+    name: Name
+    plan: PlanName
+    password: Annotated[NewPassword | None, Field(repr=False)] = None
+    invite: bool = False
+    phone: Phone = ""
+    company: Line = ""
+    domain: Domain | None = None
+    type: SiteType = SiteType.STATIC
+    idempotency_key: IdempotencyKey | None = None
+
+
+class AccountCreated(Account):
+    """`site` is the first one, where one was asked for; `active` once it is served."""
+
+    site: Site | None = None
+
+
+class AccountSuspendRequest(AccountOrder):
+    """The customer is shown `reason` at sign-in; visitors of their sites are told that those are suspended."""
+
+    reason: Reason
+
+
+class AccountUnsuspendRequest(AccountOrder):
+    """What was suspended with the account comes back; what had been suspended by itself does not."""
+
+
+class AccountPlanRequest(AccountOrder):
+    """A plan that allows less than there is, is refused; with `accept_over_use` it is given all the same, and nothing
+    can be added until there is less."""
+
+    plan: PlanName
+    accept_over_use: bool = False
+
+
+@operations.declare(
+    "account.list",
+    "Customers with their plans and what they use; a customer sees their own account",
+    Route.get("/accounts"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("email", "plan", "status", "sites=used.sites", "disk_mib=used.disk_mib", "id"),
+)
+async def list_accounts(context: Context[Panel], request: AccountListRequest) -> Page[Account]:
+    rows, total = await paginate(
+        context.services.database,
+        select=SELECT_ACCOUNTS,
+        source=SOURCE,
+        where=[
+            CUSTOMERS,
+            visible_accounts(context.principal),
+            equals("hosting_plans.name", request.plan),
+            contains(request.q, "users.email", "users.name"),
+        ],
+        sortable={"email": "users.email", "created_at": "users.created_at"},
+        default_sort="email",
+        request=request,
+        tie="users.id",
+    )
+    return Page[Account].of([account_model(row) for row in rows], total, request)
+
+
+@operations.declare(
+    "account.get",
+    "One customer with their plan and what they use of it",
+    Route.get("/accounts/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
+async def get_account(context: Context[Panel], request: AccountRequest) -> Account:
+    return await shown_account(context.services.database, context.principal, request.id)
+
+
+@operations.declare(
+    "account.create",
+    "Create a customer with a plan, and with a first site if one is named",
+    Route.post("/accounts", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("email",),
+    statuses=(200,),
+)
+async def create(context: Context[Panel], request: AccountCreateRequest) -> AccountCreated:
+    return await ordered(context, request.idempotency_key, request, lambda: _create(context, request))
+
+
+async def _create(context: Context[Panel], request: AccountCreateRequest) -> AccountCreated:
+    services = context.services
+    if request.invite and request.password is not None:
+        raise wrong_field("invite", "an invited person chooses a password; leave out one of them")
+    password_hash = None
+    if request.password is not None:
+        check_password(request.password, [request.email.partition("@")[0]])
+        password_hash = await services.passwords.hash(request.password)
+    domain = None
+    if request.domain is not None:
+        require_served(request.type)
+        if request.type is SiteType.PROXY:
+            raise wrong_field("type", "a proxy needs its target: create it as a site of its own")
+        domain = usable_name(context, request.domain)
+    ordered_by = None
+    if request.idempotency_key is not None:
+        ordered_by = f"{key_owner(context.principal)} {request.idempotency_key}"
+
+    async def work(tx: Transaction) -> tuple[UUID, UUID | None]:
+        made = await tx.fetchval("SELECT user_id FROM hosting_accounts WHERE ordered_by = $1", ordered_by)
+        if made is not None:
+            # By a call with this key that was ended before it had answered.
+            site = await tx.fetchval("SELECT id FROM sites WHERE owner_id = $1 AND domain = $2", made, request.domain)
+            return made, site
+        user_id = await person_records.add(
+            tx,
+            email=request.email,
+            name=request.name,
+            role=Role.CUSTOMER,
+            password_hash=password_hash,
+            phone=request.phone,
+            company=request.company,
+        )
+        await give_plan(tx, user_id, await plan_named(tx, request.plan), ordered_by)
+        person = await person_records.person(tx, user_id)
+        if request.invite:
+            await password_links.send_invitation(tx, services.outbox, person)
+        await audit.record(tx, context.caller, person.target, {"plan": request.plan, "invited": request.invite})
+        if domain is None:
+            return user_id, None
+        new = NewSite(user_id, domain, (), request.type)
+        return user_id, (await create_site(tx, replace(context.caller, operation="site.create"), new)).id
+
+    account_id, site_id = await services.database.transact(work)
+    if site_id is not None:
+        try:
+            await services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.build)
+        except ServiceError as error:
+            # The account is there, and its site says what became of it: created on, or failed with the reason.
+            log.warning("account.first_site_not_built", site=str(site_id), error=error.message)
+    account = await shown_account(services.database, context.principal, account_id)
+    site = await shown_site(services.database, context.principal, site_id) if site_id is not None else None
+    return AccountCreated(**account.model_dump(), site=site)
+
+
+@operations.declare(
+    "account.suspend",
+    "Suspend a customer: sites show that they are suspended, sign-in, tokens and SFTP are refused",
+    Route.post("/accounts/{id}/suspend"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    target="user",
+)
+async def suspend(context: Context[Panel], request: AccountSuspendRequest) -> Account:
+
+    async def work(tx: Transaction) -> list[UUID]:
+        person = await locked_customer(tx, request.id)
+        await write_suspended(tx, person.id, request.reason)
+        await person_records.suspend(tx, person.id, request.reason)
+        changed = await suspend_sites(tx, person.id, request.reason)
+        await audit.record(tx, context.caller, person.target, {"reason": request.reason, "sites": len(changed)})
+        return changed
+
+    return await _decided(context, request, work)
+
+
+@operations.declare(
+    "account.unsuspend",
+    "Put a suspended customer back, with what was suspended with them",
+    Route.post("/accounts/{id}/unsuspend"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    target="user",
+)
+async def unsuspend(context: Context[Panel], request: AccountUnsuspendRequest) -> Account:
+
+    async def work(tx: Transaction) -> list[UUID]:
+        person = await locked_customer(tx, request.id)
+        reason = await tx.fetchval("SELECT suspended_for FROM hosting_accounts WHERE user_id = $1", person.id)
+        if reason is not None and person.suspension_reason == reason:
+            await person_records.change(tx, person.id, {"suspended_at": None, "suspension_reason": None})
+        await write_suspended(tx, person.id, None)
+        changed = await restore_sites(tx, person.id)
+        await audit.record(tx, context.caller, person.target, {"sites": len(changed)})
+        return changed
+
+    return await _decided(context, request, work)
+
+
+@operations.declare(
+    "account.change_plan",
+    "Give a customer another plan",
+    Route.post("/accounts/{id}/plan"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    target="user",
+)
+async def change_plan(context: Context[Panel], request: AccountPlanRequest) -> Account:
+
+    async def work(tx: Transaction) -> list[UUID]:
+        person = await locked_customer(tx, request.id)
+        before = await shown_account(tx, context.principal, person.id)
+        await give_plan(tx, person.id, await plan_named(tx, request.plan))
+        after = await shown_account(tx, context.principal, person.id)
+        over = (await use_of(tx, person.id)).over(after.allowed.as_allowances())
+        if over and not request.accept_over_use:
+            raise conflict(
+                f"{person.email} has more than the plan {request.plan} allows: {'; '.join(over)}. Nothing was changed.",
+                hint="Delete what is too much, or give the plan with accept_over_use: then nothing can be added.",
+            )
+        changed = await limit_sites(tx, person.id, before.allowed.as_allowances(), after.allowed.as_allowances())
+        details = {"plan": request.plan, "before": before.plan, "over": over}
+        await audit.record(tx, context.caller, person.target, details)
+        return changed
+
+    return await _decided(context, request, work)
+
+
+async def _decided(
+    context: Context[Panel], request: AccountOrder, work: Callable[[Transaction], Awaitable[list[UUID]]]
+) -> Account:
+    """Decide on an account in one transaction, which gives the sites that the server is to follow."""
+
+    async def run() -> Account:
+        changed = await context.services.database.transact(work)
+        await follow(context.services.actors, changed)
+        return await shown_account(context.services.database, context.principal, request.id)
+
+    return await ordered(context, request.idempotency_key, request, run)
+
+
+async def ordered(context: Context[Panel], key: str | None, request: Request, run: Callable[[], Awaitable[T]]) -> T:
+    """The answer of `run`, once for each key; 200 tells a replay from an order that has made something."""
+    answer, replayed = await run_idempotent(context, key=key, request=request, run=run)
+    if replayed:
+        context.effects.status = 200
+    return answer
+
+
+async def locked_customer(tx: Transaction, account_id: UUID) -> person_records.Person:
+    """The customer, whose row is locked. Raises not_found, and `conflict` for an administrator."""
+    person = await person_records.locked(tx, account_id)
+    if person.role is not Role.CUSTOMER:
+        raise conflict(f"{person.email} is no customer; nothing was changed.")
+    return person
