@@ -50,6 +50,16 @@ class HostFolders:
         return self.data / "wordpress"
 
     @property
+    def databases(self) -> Path:
+        """A folder each for MariaDB and PostgreSQL: `databases/mariadb/`, `databases/postgres/`."""
+        return self.data / "databases"
+
+    @property
+    def exports(self) -> Path:
+        """Exports of databases that wait to be downloaded; root's alone."""
+        return self.data / "exports"
+
+    @property
     def run(self) -> Path:
         """Sockets and pid files."""
         return self.data / "run"

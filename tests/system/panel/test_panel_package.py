@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 CORE, WEB, KNOT = "svc-panel-core.service", "svc-panel-web.service", "svc-host-knot.service"
 DOCUMENT = ("curl", "-fsSk", "https://127.0.0.1:7443/api/v1/openapi.json")
-NEEDED = "adduser,ca-certificates,curl,knot,knot-dnsutils,nginx,procps,python3"
+NEEDED = "adduser,ca-certificates,curl,knot,knot-dnsutils,mariadb-server,nginx,postgresql-15,procps,python3"
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Sequence
 from typing import Final
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -30,7 +31,7 @@ LOWEST_ABI: Final = 2
 _RACES: Final = 64
 """How often a path is looked up again when something above it was renamed meanwhile (openat2(2), EAGAIN)."""
 
-_READ_FILE, _READ_DIR = 1 << 2, 1 << 3
+_EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
 _WRITE_FILE, _REMOVE_DIR, _REMOVE_FILE = 1 << 1, 1 << 4, 1 << 5
 _MAKE_DIR, _MAKE_REG, _MAKE_SYM, _REFER, _TRUNCATE = 1 << 7, 1 << 8, 1 << 12, 1 << 13, 1 << 14
 _ALLOWED: Final = (
@@ -96,6 +97,23 @@ def landlock_abi() -> int:
 def landlock(root: int, abi: int) -> None:
     """From now on this thread, and those it starts, open nothing but what is beneath `root`; from version 4 on they
     neither listen nor connect by TCP, from 6 on they signal nobody outside."""
+    _landlock([(root, _ALLOWED)], abi)
+
+
+def landlock_reading(readable: Sequence[int], executable: Sequence[int], abi: int) -> None:
+    """From now on this thread, and those it starts, write to no file, open for reading what is beneath `readable`
+    alone, and execute the files `executable` alone: a program and its interpreter, which loads it. TCP and signals are
+    as for `landlock`."""
+    _landlock(
+        [
+            *((descriptor, _READ_FILE | _READ_DIR) for descriptor in readable),
+            *((descriptor, _READ_FILE | _EXECUTE) for descriptor in executable),
+        ],
+        abi,
+    )
+
+
+def _landlock(allowed: Sequence[tuple[int, int]], abi: int) -> None:
     handled = 0x1FFF | _REFER
     if abi >= 3:
         handled |= _TRUNCATE
@@ -105,8 +123,9 @@ def landlock(root: int, abi: int) -> None:
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     ruleset = _checked(_libc.syscall(_SYS_LANDLOCK_CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(size), 0))
     try:
-        beneath = _PathBeneath(_ALLOWED & handled, root)
-        _checked(_libc.syscall(_SYS_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(beneath), 0))
+        for descriptor, rights in allowed:
+            beneath = _PathBeneath(rights & handled, descriptor)
+            _checked(_libc.syscall(_SYS_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(beneath), 0))
         _checked(_libc.syscall(_SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0))
     finally:
         os.close(ruleset)

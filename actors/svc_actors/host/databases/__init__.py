@@ -1,0 +1,41 @@
+"""The database servers of the sites, apart from the panel's own: what every engine's driver has in common."""
+
+from svc_actors.host.databases.names import (
+    LABEL,
+    DatabaseName,
+    UserName,
+    database_name,
+    owner_of,
+    site_prefix,
+    user_name,
+)
+from svc_actors.host.databases.passwords import native_hash, new_password, scram_verifier
+from svc_actors.host.databases.server import (
+    Access,
+    DatabaseError,
+    DatabaseServer,
+    DatabaseServers,
+    EngineKind,
+    RunProgram,
+    SiteFile,
+)
+
+__all__ = [
+    "LABEL",
+    "Access",
+    "DatabaseError",
+    "DatabaseName",
+    "DatabaseServer",
+    "DatabaseServers",
+    "EngineKind",
+    "RunProgram",
+    "SiteFile",
+    "UserName",
+    "database_name",
+    "native_hash",
+    "new_password",
+    "owner_of",
+    "scram_verifier",
+    "site_prefix",
+    "user_name",
+]

@@ -1,0 +1,58 @@
+"""Writes a dump: `python -I -S dump.py FILE MARKER PROGRAM ARGUMENT...`
+
+What the program writes goes to FILE, compressed by gzip, which gets its name when the program has ended with success,
+its output has ended with a line that begins with MARKER, and all of it is on the disk. Otherwise nothing is left. It
+stands alone, and needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from contextlib import suppress
+
+_BLOCK = 1 << 20
+_TAIL = 4096
+"""The marker is in the last so many bytes: behind it come empty lines, and what psql shall be told at the end."""
+_LEVEL = 4
+"""A third faster than gzip's 6, and a few percent larger."""
+
+
+def main() -> int:
+    file, marker, command = sys.argv[1], sys.argv[2].encode(), sys.argv[3:]
+    unfinished = f"{file}.part"
+    try:
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as raw:
+            tail = b""
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
+                assert program.stdout is not None
+                with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=raw, mtime=0) as packed:
+                    while block := program.stdout.read(_BLOCK):
+                        packed.write(block)
+                        tail = (tail + block)[-_TAIL:]
+            if program.returncode != 0:
+                return _failed(unfinished, "", program.returncode)
+            if not any(line.startswith(marker) for line in tail.split(b"\n")):
+                return _failed(unfinished, "The dump ended before its last line; it was not kept.", 1)
+            raw.flush()
+            os.fsync(raw.fileno())
+    except OSError as error:
+        return _failed(unfinished, f"The dump could not be written: {error.strerror}.", 1)
+    os.rename(unfinished, file)
+    folder = os.open(os.path.dirname(file), os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(folder)
+    return 0
+
+
+def _failed(unfinished: str, why: str, status: int) -> int:
+    if why:
+        print(why, flush=True)
+    with suppress(FileNotFoundError):
+        os.unlink(unfinished)
+    return status if status > 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The programs by which a database goes into a file and comes out of one: what runs where, and as whom."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.databases import dump
+from svc_actors.host.databases.server import SiteFile
+
+DUMP_SECONDS: Final = 3 * 3600.0
+LOAD_SECONDS: Final = 5 * 3600.0
+
+
+def dump_command(file: Path, marker: str, command: tuple[str, ...]) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", dump.__file__, str(file), marker, *command)
+
+
+def load_command(
+    dialect: str, source: Path | SiteFile, account: SiteAccount, command: tuple[str, ...]
+) -> tuple[str, ...]:
+    site = source if isinstance(source, SiteFile) else None
+    order = {
+        "uid": account.uid,
+        "gid": account.uid,
+        "root": None if site is None else str(site.root),
+        "path": None if site is None else site.path,
+        "dialect": dialect,
+        "command": command,
+    }
+    return (sys.executable, "-I", "-X", "utf8", "-m", "svc_actors.host.confined.sql", json.dumps(order))

@@ -1,0 +1,5 @@
+"""The sites' MariaDB."""
+
+from svc_actors.host.mariadb.server import SERVICE, MariaDb
+
+__all__ = ["SERVICE", "MariaDb"]

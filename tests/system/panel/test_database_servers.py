@@ -1,0 +1,429 @@
+"""The real engines: what a user may do with its own database, that it may do nothing else, and dumps of both kinds."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.databases import (
+    Access,
+    DatabaseName,
+    EngineKind,
+    SiteFile,
+    UserName,
+    database_name,
+    new_password,
+    user_name,
+)
+from tests.support.databases import Engines, ProgramEndedError, Ran, engines_in, engines_of_a_module
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+MARIADB, POSTGRESQL = EngineKind.MARIADB, EngineKind.POSTGRESQL
+BOTH = pytest.mark.parametrize("kind", list(EngineKind))
+ACCOUNT, OTHER_ACCOUNT = SiteAccount(1001), SiteAccount(1002)
+TABLE = "CREATE TABLE things (id int PRIMARY KEY, name varchar(100)); INSERT INTO things VALUES (1, 'Größe');"
+READ = "SELECT id, name FROM things ORDER BY id;"
+RECREATE = "DROP TABLE IF EXISTS things; " + TABLE
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with engines_of_a_module() as shared:
+        yield shared
+
+
+@pytest.fixture
+async def engines(folder: Path) -> AsyncIterator[Engines]:
+    """Without any database and user at the end."""
+    opened = engines_in(folder)
+    yield opened
+    for server in opened.servers.values():
+        await server.ensure()
+        for user in await server.users():
+            await server.drop_user(user)
+        for database in await server.databases():
+            await server.drop_database(database)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The folder of the site's files, which its account reaches."""
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_uid == os.geteuid() and parent.stat().st_mode & 0o001 == 0:
+            parent.chmod(parent.stat().st_mode | 0o011)
+    made = tmp_path / "home"
+    made.mkdir(mode=0o700)
+    os.chown(made, ACCOUNT.uid, ACCOUNT.uid)
+    return made
+
+
+async def made(engines: Engines, kind: EngineKind, number: int = 1001) -> tuple[DatabaseName, UserName, str]:
+    """A database with a user who may do everything with it."""
+    server, password = engines.servers[kind], new_password()
+    database, user = database_name(number, "shop"), user_name(number, "ada")
+    await server.create_database(database)
+    await server.create_user(user, server.verifier(password), 10)
+    await server.grant(user, {database: Access.FULL})
+    return database, user, password
+
+
+def dumped(home: Path, sql: str) -> SiteFile:
+    file = home / "dump.sql"
+    file.write_text(sql)
+    os.chown(file, ACCOUNT.uid, ACCOUNT.uid)
+    return SiteFile(home, "dump.sql")
+
+
+@BOTH
+async def test_a_user_works_in_its_own_database_and_reaches_no_other(engines: Engines, kind: EngineKind) -> None:
+    database, user, password = await made(engines, kind)
+    other, _, _ = await made(engines, kind, 1002)
+
+    works = await engines.ask(kind, TABLE + "SELECT name FROM things;", database, user, password)
+    wrong = await engines.ask(kind, "SELECT 1;", database, user, "guessed")
+    foreign = await engines.ask(kind, "SELECT 1;", other, user, password)
+
+    assert (works.ok, works.out) == (True, "Größe"), works.err
+    assert not wrong.ok
+    assert not foreign.ok
+
+
+async def test_a_user_of_mariadb_is_shown_its_own_databases_alone(engines: Engines) -> None:
+    _, user, password = await made(engines, MARIADB)
+    await made(engines, MARIADB, 1002)
+    # Its name matches the other's as a pattern in which _ is any character.
+    await engines.servers[MARIADB].create_database(database_name(1001, "sh_p"))
+    await engines.servers[MARIADB].grant(user, {database_name(1001, "sh_p"): Access.FULL})
+
+    shown = await engines.ask(MARIADB, "SHOW DATABASES;", "", user, password)
+
+    assert set(shown.out.split()) == {"information_schema", "s1001_sh_p"}
+
+
+async def test_a_user_of_postgresql_connects_to_no_database_but_its_own(engines: Engines) -> None:
+    _, user, password = await made(engines, POSTGRESQL)
+
+    answers = [
+        await engines.ask(POSTGRESQL, "SELECT 1;", database, user, password) for database in ("postgres", "template1")
+    ]
+
+    assert not any(answer.ok for answer in answers)
+
+
+@BOTH
+async def test_who_may_read_does_not_write_and_who_may_nothing_does_not_connect(
+    engines: Engines, kind: EngineKind
+) -> None:
+    server = engines.servers[kind]
+    database, user, password = await made(engines, kind)
+    reader, secret = user_name(1001, "reader"), new_password()
+    await server.create_user(reader, server.verifier(secret), 10)
+    await server.grant(reader, {database: Access.READ_ONLY})
+    await engines.ask(kind, TABLE, database, user, password)
+
+    reads = await engines.ask(kind, READ, database, reader, secret)
+    writes = await engines.ask(kind, "DELETE FROM things;", database, reader, secret)
+    makes = await engines.ask(kind, "CREATE TABLE more (id int);", database, reader, secret)
+    await server.grant(user, {database: Access.READ_ONLY})
+    lowered = await engines.ask(kind, "DELETE FROM things;", database, user, password)
+    await server.grant(user, {})
+    revoked = await engines.ask(kind, READ, database, user, password)
+
+    assert reads.ok, reads.err
+    assert reads.out.split() in (["1", "Größe"], ["1|Größe"])
+    assert not any(answer.ok for answer in (writes, makes, lowered, revoked))
+
+
+@BOTH
+async def test_what_one_user_makes_another_with_full_access_changes(engines: Engines, kind: EngineKind) -> None:
+    server = engines.servers[kind]
+    database, user, password = await made(engines, kind)
+    second, secret = user_name(1001, "bob"), new_password()
+    await server.create_user(second, server.verifier(secret), 10)
+    await server.grant(second, {database: Access.FULL})
+
+    await engines.ask(kind, TABLE, database, user, password)
+    changed = await engines.ask(kind, "ALTER TABLE things ADD price int;", database, second, secret)
+    await server.drop_user(user)
+    kept = await engines.ask(kind, READ, database, second, secret)
+
+    assert changed.ok, changed.err
+    assert kept.ok, kept.err
+
+
+@BOTH
+async def test_a_new_password_takes_the_place_of_the_old_one(engines: Engines, kind: EngineKind) -> None:
+    server = engines.servers[kind]
+    database, user, old = await made(engines, kind)
+    new = new_password()
+
+    await server.create_user(user, server.verifier(new), 10)
+
+    assert (await engines.ask(kind, "SELECT 1;", database, user, new)).ok
+    assert not (await engines.ask(kind, "SELECT 1;", database, user, old)).ok
+
+
+@BOTH
+async def test_a_dump_brings_back_what_was_damaged(engines: Engines, kind: EngineKind, tmp_path: Path) -> None:
+    server, run = engines.servers[kind], Ran()
+    database, user, password = await made(engines, kind)
+    more = TABLE + "CREATE VIEW seen AS SELECT name FROM things; INSERT INTO things VALUES (2, 'a\\\\restrict b');"
+    if kind is MARIADB:
+        more += "CREATE TRIGGER loud BEFORE INSERT ON things FOR EACH ROW SET NEW.name = upper(NEW.name);"
+        more += "CREATE PROCEDURE greet() SELECT 'hello';"
+    else:
+        more += "RESET ROLE; CREATE SCHEMA mine; CREATE TABLE mine.own (id int); INSERT INTO mine.own VALUES (7);"
+    if kind is POSTGRESQL:
+        await engines.ask(kind, f"GRANT CREATE ON DATABASE {database} TO {user};")
+    filled = await engines.ask(kind, more, database, user, password)
+    before = await engines.ask(kind, READ, database, user, password)
+
+    await server.dump(database, tmp_path / "shop.sql.gz", run)
+    damaged = await engines.ask(kind, "DROP VIEW seen; DROP TABLE things;", database, user, password)
+    await server.load(database, tmp_path / "shop.sql.gz", ACCOUNT, run)
+    after = await engines.ask(kind, READ + "SELECT * FROM seen;", database, user, password)
+
+    assert filled.ok, filled.err
+    assert damaged.ok, damaged.err
+    assert after.ok, after.err
+    assert after.out.startswith(before.out)
+    assert "Größe" in before.out
+    if kind is MARIADB:
+        called = await engines.ask(
+            kind, "INSERT INTO things VALUES (3, 'x'); CALL greet(); " + READ, database, user, password
+        )
+        assert called.ok, called.err
+        assert "X" in called.out
+    assert list(tmp_path.glob("*.part")) == []
+
+
+@BOTH
+async def test_a_database_is_emptied_and_still_its_users(engines: Engines, kind: EngineKind) -> None:
+    server = engines.servers[kind]
+    database, user, password = await made(engines, kind)
+    await engines.ask(kind, TABLE, database, user, password)
+
+    await server.empty_database(database)
+    await server.grant(user, {database: Access.FULL})
+
+    assert not (await engines.ask(kind, READ, database, user, password)).ok
+    assert (await engines.ask(kind, TABLE, database, user, password)).ok
+
+
+HOSTILE = {
+    MARIADB: {
+        r"\! touch {mark}": "sandbox",
+        "system touch {mark}": "sandbox",
+        "source /etc/passwd": "sandbox",
+        "tee {mark}": "sandbox",
+        "edit\n:!touch {mark}\n": "Can't create/write",
+        "SELECT 1 INTO OUTFILE '{mark}';": "FILE privilege",
+        "LOAD DATA INFILE '/etc/passwd' INTO TABLE things;": "Access denied",
+        "LOAD DATA LOCAL INFILE '/etc/passwd' INTO TABLE things;": "local infile",
+        "USE s1002_shop;": "Access denied",
+        "USE mysql;": "Access denied",
+        "DROP TABLE s1002_shop.things;": "denied",
+        "connect mysql 127.0.0.1": "connect",
+        "CREATE DEFINER=`root`@`localhost` PROCEDURE evil() SELECT 1;": "SUPER, SET USER",
+        "GRANT ALL PRIVILEGES ON *.* TO `s1001_ada`@`localhost`;": "Access denied",
+        "SET GLOBAL general_log = 1;": "Access denied",
+    },
+    POSTGRESQL: {
+        r"\! touch {mark}": "restricted",
+        r"\connect s1002_shop": "restricted",
+        r"\i /etc/passwd": "restricted",
+        r"\o {mark}": "restricted",
+        r"\copy things TO '{mark}'": "restricted",
+        "\\unrestrict abc": "wrong key",
+        "COPY things FROM PROGRAM 'touch {mark}';": "pg_execute_server_program",
+        "COPY things TO '{mark}';": "pg_write_server_files",
+        "COPY things FROM '/etc/passwd';": "pg_read_server_files",
+        "SELECT pg_read_file('/etc/passwd');": "permission denied",
+        "ALTER ROLE s1001_ada SUPERUSER;": "superuser",
+        "CREATE EXTENSION dblink;": "permission denied",
+        "SET ROLE postgres;": "permission denied",
+    },
+}  # fmt: skip
+
+
+@BOTH
+async def test_a_hostile_dump_does_nothing_and_is_told(engines: Engines, home: Path, kind: EngineKind) -> None:
+    """Where the mark is to be made everybody could make it."""
+    marks = home.parent / "marks"
+    marks.mkdir()
+    marks.chmod(0o777)
+    database, user, password = await made(engines, kind)
+    other, stranger, secret = await made(engines, kind, 1002)
+    await engines.ask(kind, TABLE, other, stranger, secret)
+    await engines.ask(kind, TABLE, database, user, password)
+    told: dict[str, str] = {}
+
+    for statement in HOSTILE[kind]:
+        sql = statement.replace("{mark}", str(marks / "pwned")) + "\nDROP TABLE nonsense;\n"
+        with pytest.raises(ProgramEndedError) as refused:
+            await engines.servers[kind].load(database, dumped(home, sql), ACCOUNT, Ran())
+        told[statement] = str(refused.value)
+
+    assert {statement: said for statement, said in HOSTILE[kind].items() if said not in told[statement]} == {}
+    assert list(marks.iterdir()) == []
+    assert (await engines.ask(kind, READ, other, stranger, secret)).out != ""
+    assert (await engines.ask(kind, READ, database, user, password)).out != ""
+
+
+@BOTH
+async def test_a_file_that_is_cut_off_is_not_taken_for_a_whole_one(
+    engines: Engines, home: Path, kind: EngineKind
+) -> None:
+    database, user, password = await made(engines, kind)
+    await engines.ask(kind, TABLE, database, user, password)
+    file = dumped(home, "")
+    # Cut behind "DELETE FROM things", which is a statement of its own.
+    packed = gzip.compress(b"DELETE FROM things WHERE id = 77;\n" + os.urandom(1 << 16))
+    (home / "dump.sql").write_bytes(packed[: len(packed) - 9000])
+
+    with pytest.raises(ProgramEndedError, match="cannot be read to its end"):
+        await engines.servers[kind].load(database, file, ACCOUNT, Ran())
+
+    assert (await engines.ask(kind, READ, database, user, password)).out != ""
+
+
+@BOTH
+async def test_a_link_out_of_the_site_is_not_followed(engines: Engines, home: Path, kind: EngineKind) -> None:
+    database, _, _ = await made(engines, kind)
+    outside = home.parent / "outside.sql"
+    outside.write_text(TABLE)
+    outside.chmod(0o644)
+    (home / "link.sql").symlink_to(outside)
+
+    with pytest.raises(ProgramEndedError, match=r"link\.sql cannot be opened"):
+        await engines.servers[kind].load(database, SiteFile(home, "link.sql"), ACCOUNT, Ran())
+
+
+async def test_a_failed_load_leaves_postgresql_as_it_was(engines: Engines, home: Path) -> None:
+    database, user, password = await made(engines, POSTGRESQL)
+    await engines.ask(POSTGRESQL, TABLE, database, user, password)
+
+    with pytest.raises(ProgramEndedError, match="nonsense"):
+        await engines.servers[POSTGRESQL].load(
+            database, dumped(home, "DELETE FROM things; SELECT * FROM nonsense;"), ACCOUNT, Ran()
+        )
+
+    assert "Größe" in (await engines.ask(POSTGRESQL, READ, database, user, password)).out
+
+
+@BOTH
+async def test_the_owner_of_a_database_logs_in_for_nobody(engines: Engines, home: Path, kind: EngineKind) -> None:
+    database, _, _ = await made(engines, kind)
+    seen = Ran()
+    passwords: list[str] = []
+
+    async def run(command: tuple[str, ...], **options: object) -> None:
+        environment = options["environment"]
+        assert isinstance(environment, dict)
+        passwords.append(environment.get("MYSQL_PWD") or environment["PGPASSWORD"])
+        assert not any(passwords[0] in word for word in command)
+        await seen(command, **options)  # type: ignore[arg-type]
+
+    await engines.servers[kind].load(database, dumped(home, TABLE), ACCOUNT, run)
+
+    answer = await engines.ask(kind, "SELECT 1;", database, f"owner_{database}", passwords[0])
+    assert not answer.ok
+
+
+@BOTH
+async def test_a_dump_that_dies_leaves_no_file(engines: Engines, kind: EngineKind, tmp_path: Path) -> None:
+    database, _, _ = await made(engines, kind)
+    await engines.servers[kind].drop_database(database)
+    await engines.servers[kind].create_database(database)
+
+    async def damage(command: tuple[str, ...], **options: object) -> None:
+        await Ran()(tuple(word for word in command if word != database and "--dbname" not in word), **options)  # type: ignore[arg-type]
+
+    with pytest.raises(ProgramEndedError):
+        await engines.servers[kind].dump(database, tmp_path / "shop.sql.gz", damage)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@BOTH
+async def test_an_engine_that_is_killed_comes_back_with_what_it_had(engines: Engines, kind: EngineKind) -> None:
+    database, user, password = await made(engines, kind)
+    await engines.ask(kind, TABLE, database, user, password)
+    pid = await engines.pid(kind)
+    assert pid is not None
+
+    os.kill(pid, signal.SIGKILL)
+    with trio.fail_after(60):
+        while await engines.pid(kind) in (pid, None):
+            await trio.sleep(0.05)  # The keeper starts it outside of this process.
+    await engines.servers[kind].ensure()
+
+    assert "Größe" in (await engines.ask(kind, READ, database, user, password)).out
+
+
+@BOTH
+async def test_the_next_core_finds_the_engine_that_runs(engines: Engines, kind: EngineKind) -> None:
+    database, user, password = await made(engines, kind)
+    pid = await engines.pid(kind)
+
+    successor = engines_in(engines.folder)
+    await successor.servers[kind].ensure()
+
+    assert await successor.pid(kind) == pid
+    assert (await successor.ask(kind, "SELECT 1;", database, user, password)).ok
+
+
+@BOTH
+async def test_of_what_was_dropped_nothing_is_left(engines: Engines, kind: EngineKind) -> None:
+    server = engines.servers[kind]
+    database, user, password = await made(engines, kind)
+    kept, _, _ = await made(engines, kind, 1002)
+    await engines.ask(kind, TABLE, database, user, password)
+
+    for _ in range(2):
+        await server.drop_user(user)
+        await server.drop_database(database)
+
+    accounts = "SELECT User FROM mysql.global_priv;" if kind is MARIADB else "SELECT rolname FROM pg_roles;"
+    assert await server.databases() == {kept}
+    assert await server.users() == {user_name(1002, "ada")}
+    assert "s1001" not in (await engines.ask(kind, accounts)).out
+
+
+@BOTH
+async def test_sizes_are_those_of_the_disk(engines: Engines, kind: EngineKind) -> None:
+    database, user, password = await made(engines, kind)
+    server = engines.servers[kind]
+    empty = (await server.sizes([database]))[database]
+    rows = ", ".join(f"({number}, '{'x' * 90}')" for number in range(2, 10_002))
+
+    filled = await engines.ask(kind, TABLE + f"INSERT INTO things VALUES {rows};", database, user, password)
+
+    assert filled.ok, filled.err
+    assert (await server.sizes([database, database_name(1001, "absent")])).keys() == {database}
+    assert (await server.sizes([database]))[database] > empty + 900_000
+
+
+async def test_only_so_many_connections_of_one_user_are_open_at_a_time(engines: Engines) -> None:
+    database, user, password = await made(engines, MARIADB)
+    server = engines.servers[MARIADB]
+    await server.create_user(user, server.verifier(password), 1)
+
+    both: list[bool] = []
+
+    async def sleep() -> None:
+        both.append((await engines.ask(MARIADB, "SELECT SLEEP(2);", database, user, password)).ok)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleep)
+        nursery.start_soon(sleep)
+
+    assert sorted(both) == [False, True]
