@@ -13,14 +13,13 @@ from pathlib import Path
 
 import trio
 
+from svc_actors.host.database_servers import database_servers
 from svc_actors.host.databases import DatabaseServer, EngineKind
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Launcher, ServiceName
+from svc_actors.host.launcher import ServiceName
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.mariadb import SERVICE as MARIADB
-from svc_actors.host.mariadb import MariaDb
 from svc_actors.host.postgres import SERVICE as POSTGRESQL
-from svc_actors.host.postgres import Postgres
 from svc_actors.host.programs import Program, run_program
 from svc_actors.host.site_runtime import prepare_shared_sockets
 
@@ -109,14 +108,6 @@ class Engines:
         return (await self.launcher.status(SERVICES[kind])).pid
 
 
-def database_servers(folder: Path, launcher: Launcher) -> Mapping[EngineKind, DatabaseServer]:
-    folders = HostFolders(folder)
-    return {
-        EngineKind.MARIADB: MariaDb(folders, launcher),
-        EngineKind.POSTGRESQL: Postgres(folders, launcher),
-    }
-
-
 @contextmanager
 def engines_of_a_module() -> Iterator[Path]:
     """The folder of engines that the tests of a module share, since each takes seconds to be set up: both are, and they
@@ -149,4 +140,4 @@ async def _stop(folder: Path) -> None:
 def engines_in(folder: Path) -> Engines:
     """As a core finds them that has just started."""
     launcher = KeeperLauncher(HostFolders(folder))
-    return Engines(folder, launcher, database_servers(folder, launcher))
+    return Engines(folder, launcher, database_servers(HostFolders(folder), launcher))

@@ -31,6 +31,7 @@ from svc_http.app import App, create_app
 from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.identity import PASSWORD, CheapPasswords, Client
 from tests.support.panel_sites import RecordedAccounts
+from tests.support.recorded_databases import recorded_databases
 from tests.support.served import RecordedServing
 
 ORIGIN = "https://panel.test:7443"
@@ -71,6 +72,7 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
         delegations=RecordedDelegations(),
         web=RecordedServing(),
         accounts=RecordedAccounts(),
+        databases=recorded_databases(),
     )
 
 

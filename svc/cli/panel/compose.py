@@ -22,6 +22,7 @@ from svc_actors.host.accounts import Accounts
 from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.challenge_files import ChallengeFiles
 from svc_actors.host.confined_client import ConfinedFiles
+from svc_actors.host.databases import DatabaseServers
 from svc_actors.host.delegation import Delegations, RememberedDelegations
 from svc_actors.host.knot import NameServer
 from svc_actors.host.launcher import Launcher
@@ -65,6 +66,7 @@ class Host:
     delegations: Delegations
     web: WebServing
     accounts: Accounts
+    databases: DatabaseServers
     resolve: Resolve = resolve
     clock: Clock = utc_now
 

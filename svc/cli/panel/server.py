@@ -7,6 +7,7 @@ from pathlib import Path
 from svc.cli.panel.compose import Host
 from svc.panel.config import PanelConfig
 from svc_actors.host.accounts import SystemAccounts
+from svc_actors.host.database_servers import database_servers
 from svc_actors.host.delegation import ParentServers
 from svc_actors.host.knot import KnotServer
 from svc_actors.host.launchers import launcher_of
@@ -23,4 +24,5 @@ def this_server(config: PanelConfig) -> Host:
         delegations=ParentServers(),
         web=Generations(config.folders, launcher, ports),
         accounts=SystemAccounts(config.folders),
+        databases=database_servers(config.folders, launcher),
     )

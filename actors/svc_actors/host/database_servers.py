@@ -1,0 +1,13 @@
+"""Every database server that sites can have databases in."""
+
+from __future__ import annotations
+
+from svc_actors.host.databases import DatabaseServers, EngineKind
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Launcher
+from svc_actors.host.mariadb import MariaDb
+from svc_actors.host.postgres import Postgres
+
+
+def database_servers(folders: HostFolders, launcher: Launcher) -> DatabaseServers:
+    return {EngineKind.MARIADB: MariaDb(folders, launcher), EngineKind.POSTGRESQL: Postgres(folders, launcher)}

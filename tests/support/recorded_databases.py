@@ -1,0 +1,118 @@
+"""A database server that does whatever it is told and remembers it, in the place of MariaDB or PostgreSQL."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.databases import (
+    Access,
+    DatabaseError,
+    DatabaseName,
+    DatabaseServer,
+    EngineKind,
+    RunProgram,
+    SiteFile,
+    UserName,
+)
+
+
+async def _nothing(method: str) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@dataclass
+class RecordedUser:
+    verifier: str
+    connections: int
+    access: dict[DatabaseName, Access] = field(default_factory=dict)
+
+
+@dataclass
+class RecordedDatabases:
+    """`before` is called before each method with its name: a test lets it fail, or stops there."""
+
+    kind: EngineKind
+    contents: dict[DatabaseName, str] = field(default_factory=dict)
+    accounts: dict[UserName, RecordedUser] = field(default_factory=dict)
+    loaded: list[tuple[DatabaseName, Path | SiteFile, SiteAccount]] = field(default_factory=list)
+    running: bool = False
+    exists: bool = False
+    before: Callable[[str], Awaitable[None]] = _nothing
+
+    @property
+    def socket(self) -> Path:
+        return Path("/run/databases") / self.kind.value
+
+    def verifier(self, password: str) -> str:
+        return f"stored:{password}"
+
+    async def ensure(self) -> None:
+        await self.before("ensure")
+        self.running = self.exists = True
+
+    async def stop(self) -> None:
+        await self.before("stop")
+        self.running = False
+
+    async def create_database(self, name: DatabaseName) -> None:
+        await self._begin("create_database")
+        self.contents.setdefault(name, "")
+
+    async def empty_database(self, name: DatabaseName) -> None:
+        await self._begin("empty_database")
+        self.contents[name] = ""
+
+    async def drop_database(self, name: DatabaseName) -> None:
+        await self._begin("drop_database")
+        self.contents.pop(name, None)
+
+    async def create_user(self, name: UserName, verifier: str, connections: int) -> None:
+        await self._begin("create_user")
+        access = self.accounts[name].access if name in self.accounts else {}
+        self.accounts[name] = RecordedUser(verifier, connections, access)
+
+    async def drop_user(self, name: UserName) -> None:
+        await self._begin("drop_user")
+        self.accounts.pop(name, None)
+
+    async def grant(self, name: UserName, access: Mapping[DatabaseName, Access]) -> None:
+        await self._begin("grant")
+        self.accounts[name].access = dict(access)
+
+    async def databases(self) -> frozenset[DatabaseName]:
+        await self._begin("databases")
+        return frozenset(self.contents)
+
+    async def users(self) -> frozenset[UserName]:
+        await self._begin("users")
+        return frozenset(self.accounts)
+
+    async def sizes(self, names: Collection[DatabaseName]) -> dict[DatabaseName, int]:
+        await self._begin("sizes")
+        return {name: len(self.contents[name]) for name in names if name in self.contents}
+
+    async def dump(self, name: DatabaseName, file: Path, run: RunProgram) -> None:
+        await self._begin("dump")
+        file.write_bytes(gzip.compress(self.contents[name].encode(), mtime=0))
+
+    async def load(self, name: DatabaseName, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
+        """Its contents are what the file holds then."""
+        await self._begin("load")
+        self.loaded.append((name, source, account))
+        content = (source if isinstance(source, Path) else source.root / source.path).read_bytes()
+        self.contents[name] = (gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content).decode()
+
+    async def _begin(self, method: str) -> None:
+        await self.before(method)
+        if not self.running:
+            raise DatabaseError("The database server does not run.")
+
+
+def recorded_databases() -> Mapping[EngineKind, DatabaseServer]:
+    return {kind: RecordedDatabases(kind) for kind in EngineKind}
