@@ -5,21 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
 import trio
-from pydantic import Field
 
 from svc.panel.access import SiteRequest, site_of
+from svc.panel.log_lines import Containing, LogCursor, LogLines, MostLines, log_part
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc.registry.shapes import LINE, Shape
-from svc_actors.errors import wrong_field
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.log_files import CURSOR_PATTERN, BadCursorError, read_log
 from svc_actors.panel.sites.records import SiteRow
 
 operations = Operations[Panel]()
@@ -40,29 +36,20 @@ class SiteLog(Model):
     changed_at: datetime | None
 
 
-class SiteLogLines(Model):
-    """`cursor` is what to ask `after` next. `more`: there is more to read at once. `gap`: lines behind the cursor that
-    was given are gone, as logs are kept for a time."""
-
+class SiteLogLines(LogLines):
     source: LogSource
-    lines: list[str]
-    cursor: str | None
-    more: bool
-    gap: bool
 
 
 class SiteLogsRequest(SiteRequest):
-    """`q`: only lines that contain this text, as it stands."""
-
     source: LogSource = LogSource.ACCESS
-    q: Annotated[str, Field(min_length=1, max_length=200), LINE] | None = None
-    limit: Annotated[int, Field(ge=1, le=1000, description="Lines at most.")] = 100
+    q: Containing | None = None
+    limit: MostLines = 100
 
 
 class SiteLogReadRequest(SiteLogsRequest):
     """`after` is the cursor of an earlier answer; without one the last lines are given."""
 
-    after: Annotated[str, Field(max_length=50), Shape(CURSOR_PATTERN, "a cursor of an earlier answer")] | None = None
+    after: LogCursor | None = None
 
 
 @operations.declare(
@@ -105,10 +92,7 @@ async def _lines(context: Context[Panel], request: SiteLogsRequest, after: str |
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
     log = _file(services.config.folders, site, request.source)
-    try:
-        part = await trio.to_thread.run_sync(lambda: read_log(log, after=after, text=request.q, most=request.limit))
-    except BadCursorError as error:
-        raise wrong_field("after", str(error)) from None
+    part = await log_part(log, after=after, text=request.q, most=request.limit)
     return SiteLogLines(source=request.source, lines=part.lines, cursor=part.cursor, more=part.more, gap=part.gap)
 
 

@@ -39,7 +39,7 @@ class RealKnot:
 
     @property
     def log(self) -> str:
-        return self.server.log.read_text()
+        return self.server.folders.log.read_text()
 
 
 @asynccontextmanager

@@ -27,6 +27,16 @@ class HostFolders:
         return self.data / "nginx"
 
     @property
+    def nginx_log(self) -> Path:
+        """What it could not do."""
+        return self.nginx / "error.log"
+
+    @property
+    def nginx_output(self) -> Path:
+        """What it says before it can write a log: while it starts, and of a configuration that it refuses."""
+        return self.nginx / "nginx.out"
+
+    @property
     def certificates(self) -> Path:
         return self.data / "certificates"
 
@@ -63,6 +73,10 @@ class HostFolders:
     def run(self) -> Path:
         """Sockets and pid files."""
         return self.data / "run"
+
+    @property
+    def keeper_log(self) -> Path:
+        return self.data / "logs" / "keeper.log"
 
     @property
     def keeper_socket(self) -> Path:

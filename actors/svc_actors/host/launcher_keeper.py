@@ -100,7 +100,7 @@ class KeeperLauncher:
         async with self._starting:
             if await self._answers():
                 return
-            log = self._folders.data / "logs" / "keeper.log"
+            log = self._folders.keeper_log
             log.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
             with log.open("ab") as errors:
                 # Not waited for: it outlives us. One that ended before us is reaped when the next one is started.

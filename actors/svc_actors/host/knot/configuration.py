@@ -52,6 +52,10 @@ class KnotFolders:
     def socket(self) -> Path:
         return self.run / "knot.sock"
 
+    @property
+    def log(self) -> Path:
+        return self.run / "knot.log"
+
     def zone(self, name: str) -> Path:
         return self.zones / f"{name}.conf"
 

@@ -88,12 +88,8 @@ class KnotServer:
             name=SERVICE,
             command=(PROGRAM, "--config", str(self.folders.configuration)),
             environment={"SVC_CONFIGURATION": hashlib.sha256(rendered.encode()).hexdigest()[:16]},
-            log=self.log,
+            log=self.folders.log,
         )
-
-    @property
-    def log(self) -> Path:
-        return self.folders.run / "knot.log"
 
     async def ensure(self) -> None:
         try:
@@ -108,7 +104,7 @@ class KnotServer:
                     return
                 except KnotAway:
                     await trio.sleep(_LOOK)
-        raise KnotAway(f"Knot does not answer {START_SECONDS:.0f} seconds after its start; {self.log} says why")
+        raise KnotAway(f"Knot does not answer {START_SECONDS:.0f} seconds after its start; {self.folders.log} says why")
 
     async def serials(self) -> dict[str, int | None]:
         return {

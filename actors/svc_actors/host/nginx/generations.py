@@ -175,7 +175,7 @@ class Generations:
 
     async def _serve(self, generation: int, *, reload: bool) -> None:
         """Have nginx take up the current generation. Raises `_NotServedError` with nginx's words."""
-        logs = _Tail(self._folders.nginx / "error.log"), _Tail(self._folders.nginx / "nginx.out")
+        logs = _Tail(self._folders.nginx_log), _Tail(self._folders.nginx_output)
         try:
             if not (await self._launcher.status(program.NGINX)).running:
                 # It may have ended again and again with what was current before, and be waiting to be tried again.
@@ -311,7 +311,7 @@ class Generations:
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
         # The launcher's: what nginx itself makes has the mask of `program.command`.
-        (folders.nginx / "nginx.out").touch(mode=0o640)
+        folders.nginx_output.touch(mode=0o640)
         self._tree.prepare()
 
     async def _served(self) -> int | None:

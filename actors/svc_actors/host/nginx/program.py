@@ -45,7 +45,7 @@ def service(folders: HostFolders, main: Path) -> Service:
         name=NGINX,
         command=command("-p", f"{folders.nginx}/", "-c", str(main)),
         sockets=(ListeningSocket(status_socket(folders), 0o600, "root", "root", "NGINX", "{descriptor};"),),
-        log=folders.nginx / "nginx.out",
+        log=folders.nginx_output,
         # Requests that were begun are finished.
         stop_signal=signal.SIGQUIT,
         umask=UMASK,

@@ -292,7 +292,7 @@ def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str)
     # A reload leaves the old workers to their connections: one that is never closed would keep them for ever.
     yield "worker_shutdown_timeout 1h;"
     yield f'pid "{folders.run}/nginx.pid";'
-    yield f'error_log "{folders.nginx}/error.log" warn;'
+    yield f'error_log "{folders.nginx_log}" warn;'
     yield "events {"
     yield "worker_connections 8192;"
     yield "}"

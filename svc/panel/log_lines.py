@@ -1,0 +1,36 @@
+"""What reading a log asks for and gives, whichever log it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import trio
+from pydantic import Field
+
+from svc.registry.operation import Model
+from svc.registry.shapes import LINE, Shape
+from svc_actors.errors import wrong_field
+from svc_actors.host.log_files import CURSOR_PATTERN, BadCursorError, LogPart, read_log
+
+Containing = Annotated[str, Field(min_length=1, max_length=200, description="Only lines that contain this text."), LINE]
+MostLines = Annotated[int, Field(ge=1, le=1000, description="Lines at most.")]
+LogCursor = Annotated[str, Field(max_length=50), Shape(CURSOR_PATTERN, "a cursor of an earlier answer")]
+
+
+class LogLines(Model):
+    """`cursor` is what to ask `after` next. `more`: there is more to read at once. `gap`: lines behind the cursor that
+    was given are gone, as logs are kept for a time."""
+
+    lines: list[str]
+    cursor: str | None
+    more: bool
+    gap: bool
+
+
+async def log_part(log: Path, *, after: str | None, text: str | None, most: int) -> LogPart:
+    """As `read_log`; a text that is no cursor is the caller's mistake."""
+    try:
+        return await trio.to_thread.run_sync(lambda: read_log(log, after=after, text=text, most=most))
+    except BadCursorError as error:
+        raise wrong_field("after", str(error)) from None

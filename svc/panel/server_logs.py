@@ -1,0 +1,69 @@
+"""The logs of the programs that serve the sites, for administrators.
+
+The core and the web tier write to the standard output that their supervisor keeps: `journalctl -u svc-panel-core`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+from svc.panel.log_lines import Containing, LogCursor, LogLines, MostLines, log_part
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Request, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.knot.configuration import KnotFolders
+
+operations = Operations[Panel]()
+
+
+class ServerLogSource(StrEnum):
+    WEB_SERVER = "web_server"
+    """What nginx could not do, all sites together; a site's own errors are in its log."""
+    WEB_SERVER_OUTPUT = "web_server_output"
+    """What nginx said while it started, and of a configuration that it refused."""
+    NAME_SERVER = "name_server"
+    KEEPER = "keeper"
+    """Which programs were started, ended and started again."""
+
+
+class ServerLogLines(LogLines):
+    source: ServerLogSource
+
+
+class ServerLogReadRequest(Request):
+    """`after` is the cursor of an earlier answer; without one the last lines are given."""
+
+    source: ServerLogSource = ServerLogSource.WEB_SERVER
+    q: Containing | None = None
+    limit: MostLines = 100
+    after: LogCursor | None = None
+
+
+@operations.declare(
+    "server.log_read",
+    "Read a log of this server's programs on from a cursor",
+    Route.get("/server/logs/read"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    command=("server", "logs"),
+)
+async def read_on(context: Context[Panel], request: ServerLogReadRequest) -> ServerLogLines:
+    log = _file(context.services.config.folders, request.source)
+    part = await log_part(log, after=request.after, text=request.q, most=request.limit)
+    return ServerLogLines(source=request.source, lines=part.lines, cursor=part.cursor, more=part.more, gap=part.gap)
+
+
+def _file(folders: HostFolders, source: ServerLogSource) -> Path:
+    match source:
+        case ServerLogSource.WEB_SERVER:
+            return folders.nginx_log
+        case ServerLogSource.WEB_SERVER_OUTPUT:
+            return folders.nginx_output
+        case ServerLogSource.NAME_SERVER:
+            return KnotFolders(folders.knot).log
+        case ServerLogSource.KEEPER:
+            return folders.keeper_log
