@@ -52,6 +52,14 @@ async def order(house: House, name: str, **headers: str) -> dict[str, Any]:
         return answer
 
 
+async def until_begun(house: House) -> None:
+    """The node has been asked for what was ordered, and is at work."""
+    async with Client.open(house.profile) as client:
+        with trio.fail_after(60):
+            while not (await client.call("GET", "/tasks", query={"status": "running"}))["items"]:
+                await trio.sleep(0.02)
+
+
 async def test_a_creation_is_one_trace_from_the_request_to_the_call_of_the_host(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -130,6 +138,7 @@ async def test_a_task_that_is_resumed_after_a_restart_goes_on_with_its_trace(dat
             await house.image()
             await order(house, "web-1", traceparent=NOT_SAMPLED)
             made_in = await heard.one("vm.create")
+            await until_begun(house)
         first = await heard.one("task vm.create", svc__task__resumed=False)
         fleet = Fleet(house.nodes, 1)
         async with open_controller(config, environ), trio.open_nursery() as nursery:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from svc_actors.store.loops import ALERT_AFTER, LONGEST_PAUSE, keep_repeating, keep_running
@@ -41,6 +43,20 @@ class Told:
 
     def notice(self, name: str, error: Exception | None) -> None:
         self.words.append((name, None if error is None else str(error)))
+
+
+async def fail_when_cancelled() -> None:
+    """As a loop whose next message is refused because the service shuts down."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        raise LookupError("nobody takes messages any more")
+
+
+async def fail_beside_the_cancelled() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        await fail_when_cancelled()
 
 
 @pytest.mark.parametrize("how", ["running", "repeating"])
@@ -111,3 +127,17 @@ async def test_a_few_failures_in_a_row_are_nobodys_alert(autojump_clock: MockClo
         nursery.cancel_scope.cancel()
 
     assert told.words == []
+
+
+@pytest.mark.parametrize("work", [fail_when_cancelled, fail_beside_the_cancelled])
+@pytest.mark.parametrize("keep", [partial(keep_running, "loop"), partial(keep_repeating, "loop", 1.0, first_after=0.0)])
+async def test_a_failure_in_the_moment_of_the_cancellation_stays_in_the_loop(
+    work: Callable[[], Awaitable[object]],
+    keep: Callable[[Callable[[], Awaitable[object]]], Awaitable[None]],
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep, work)
+        await trio.testing.wait_all_tasks_blocked()
+
+        nursery.cancel_scope.cancel()

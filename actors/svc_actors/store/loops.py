@@ -2,8 +2,9 @@
 
 This is the one place where a loop catches whatever its work raises: one cancelled statement, an outage, a defect that
 one row brings out. The round is over, what happened is logged, an alert is raised when it happens again and again, and
-the loop goes on; the alert is closed when it works again. The back-off is jittered so that the loops of a service do
-not all come back in the same moment.
+the loop goes on; the alert is closed when it works again. `except*` takes what failed out of a group that holds a
+cancellation as well: a service that stops is not disturbed by what failed in that moment. The back-off is jittered so
+that the loops of a service do not all come back in the same moment.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ async def keep_running(name: str, loop: Callable[[], Awaitable[object]], alert: 
     run for the longest pause."""
     health = _Health(name, alert)
     while True:
+        pause = 0.0
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(health.works_after, LONGEST_PAUSE)
                 await loop()
                 nursery.cancel_scope.cancel()
             health.works()
-            await trio.lowlevel.checkpoint()
-        except Exception as error:  # noqa: BLE001 - whatever it is: see the top of this page
-            await trio.sleep(health.failed(error))
+        except* Exception as failed:  # noqa: BLE001 - whatever it is: see the top of this page
+            pause = health.failed(failed)
+        await trio.sleep(pause)
 
 
 async def keep_repeating(
@@ -66,8 +68,8 @@ async def keep_repeating(
             await work()
             health.works()
             pause = seconds
-        except Exception as error:  # noqa: BLE001 - whatever it is: see the top of this page
-            pause = min(health.failed(error), seconds)
+        except* Exception as failed:  # noqa: BLE001 - whatever it is: see the top of this page
+            pause = min(health.failed(failed), seconds)
         await trio.sleep(pause)
 
 
