@@ -33,7 +33,8 @@ from svc_actors.tracing import ORIGIN, Origin, Tracer
 from svc_http.bodies import MAX_BODY, MAX_PUBLIC_BODY, ClientGoneError
 from svc_http.credentials import Authenticator, Credentials
 from svc_http.errors import as_service_error, failure, no_such_path, wrong_method
-from svc_http.exchange import JSON_TYPE, Exchange, Header, Reply
+from svc_http.exchange import JSON_TYPE, Exchange, Reply
+from svc_http.headers import Header
 from svc_http.metrics import Metrics
 from svc_http.routing import Routes
 from svc_http.streaming import Streams

@@ -1,4 +1,4 @@
-"""The web tier: the API's requests carried to the core over its Unix socket, and one page that says so.
+"""The web tier: the API's requests carried to the core over its Unix socket, and the pages that ask them.
 
 It holds no authority and decides nothing: what it says of a request is from which address it came, which the core
 believes because the kernel tells it whose process connected (`svc_http.peers`). Headers that only concern one hop stay
@@ -26,8 +26,19 @@ from pydantic_core import to_json
 from svc_actors.admission import place_of
 from svc_actors.errors import ServiceError
 from svc_http.bodies import ClientGoneError, read_whole
+from svc_http.headers import OF_PAGES, PAGE_POLICY, Header
 from svc_http.lifespan import lifespan
 from svc_http.peers import CLIENT_HEADER
+from svc_http.static_files import (
+    ASSET_CACHE,
+    NOT_BUILT,
+    PAGE_CACHE,
+    PLAIN_TEXT,
+    STATIC,
+    StaticAnswer,
+    read_assets,
+    read_file,
+)
 
 API_PREFIX: Final = "/api/v1"
 CONNECTIONS: Final = 900
@@ -35,6 +46,8 @@ CONNECTIONS: Final = 900
 OF_ONE_CLIENT: Final = 32
 """Requests carried at once; those that wait for a line of a log hold one for half a minute."""
 CONNECT_SECONDS: Final = 5.0
+SEND_SECONDS: Final = 20.0
+"""To a browser that takes what it asked for."""
 ANSWER_SECONDS: Final = 60.0
 """The longest that an operation keeps its caller waiting is half of that."""
 _HOP: Final = frozenset(
@@ -46,21 +59,6 @@ _OF_OURS: Final = b"date"
 _REPLACED: Final = _HOP | {CLIENT_HEADER, _TRANSFER, b"content-length"}
 """Of a request: the body is carried whole, and the client is who is seen to be it."""
 _ANSWER_HEADERS: Final = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-
-_PAGE: Final = b"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Hosting panel</title>
-<h1>Hosting panel</h1>
-<p>This panel has no pages yet. All that it can do is done over its API and by the command <code>svc</code>:</p>
-<ul>
-<li>sign in: <code>svc login https://this-host:7443</code>; then <code>svc --help</code></li>
-<li>the API is described in <a href="/api/v1/openapi.json">/api/v1/openapi.json</a></li>
-</ul>
-"""
-_PAGE_HEADERS: Final = (
-    (b"content-type", b"text/html; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"),
-)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.bridge")
 
@@ -93,9 +91,10 @@ TOO_MANY: Final = Refusal(
 
 
 class Web:
-    """The application of the web tier; `core` is the core's socket."""
+    """The application of the web tier; `core` is the core's socket, `pages` the folder of the built pages."""
 
-    def __init__(self, core: Path) -> None:
+    def __init__(self, core: Path, pages: Path = STATIC / "panel") -> None:
+        self._pages = _Pages(pages)
         self._pool = httpcore.AsyncConnectionPool(
             uds=str(core), max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=30.0
         )
@@ -107,7 +106,7 @@ class Web:
         elif scope["type"] == "http" and scope["path"].startswith(API_PREFIX + "/"):
             await self._carry_in_turn(scope, receive, send)
         elif scope["type"] == "http":
-            await _show(scope, send)
+            await _show(send, self._pages.answer(scope))
         else:
             await send({"type": "websocket.close", "code": 1000, "reason": None})
 
@@ -171,7 +170,7 @@ def _target(scope: HTTPScope) -> bytes:
     return scope["raw_path"] + (b"?" + query if query else b"")
 
 
-def _carried(scope: HTTPScope, body: bytes) -> list[tuple[bytes, bytes]]:
+def _carried(scope: HTTPScope, body: bytes) -> list[Header]:
     """The request's own headers; the client's address is the connection's, whatever the client says."""
     kept = [(name, value) for name, value in scope["headers"] if name not in _REPLACED]
     if not any(name == b"host" for name, _ in kept):
@@ -199,12 +198,42 @@ async def _chunks(receive: ASGIReceiveCallable) -> AsyncIterator[bytes]:
         yield message["body"]
 
 
-async def _show(scope: HTTPScope, send: ASGISendCallable) -> None:
-    """What a browser is shown. There is one page."""
-    if scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
-        await _respond(send, 200, [*_PAGE_HEADERS], _PAGE)
-    else:
-        await _respond(send, 404, [(b"content-type", b"text/plain; charset=utf-8")], b"There is no such page.\n")
+class _Pages:
+    """The built pages: one document, which loads its assets and asks the API for the rest."""
+
+    def __init__(self, folder: Path) -> None:
+        self._document, self._assets = read_file(folder / "index.html"), read_assets(folder)
+
+    def answer(self, scope: HTTPScope) -> StaticAnswer:
+        path = scope["path"]
+        if scope["method"] not in ("GET", "HEAD"):
+            return _said(404, "There is no such page.\n")
+        if path == "/":
+            if self._document is None:
+                return _said(503, NOT_BUILT)
+            policy = {"Cache-Control": PAGE_CACHE, "Content-Security-Policy": PAGE_POLICY}
+            return self._document.answer(*_asked(scope), policy)
+        asset = self._assets.get(path.removeprefix("/assets/")) if path.startswith("/assets/") else None
+        if asset is None:
+            return _said(404, "There is no such page.\n")
+        return asset.answer(*_asked(scope), {"Cache-Control": ASSET_CACHE})
+
+
+def _asked(scope: HTTPScope) -> tuple[str, str]:
+    """The headers by which a representation is chosen."""
+    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+    return headers.get(b"accept-encoding", ""), headers.get(b"if-none-match", "")
+
+
+def _said(status: int, text: str) -> StaticAnswer:
+    return StaticAnswer(status, {"Content-Type": PLAIN_TEXT}, text.encode())
+
+
+async def _show(send: ASGISendCallable, answer: StaticAnswer) -> None:
+    """Send it with all that binds a browser; the answer's own headers go before those of every page."""
+    headers = {name.lower().encode(): value.encode("latin-1") for name, value in answer.headers.items()}
+    kept = [*headers.items(), *((name, value) for name, value in OF_PAGES if name not in headers)]
+    await _send(send, answer.status, kept, answer.body, length=answer.status != 304)
 
 
 async def _refuse(send: ASGISendCallable, refusal: Refusal) -> None:
@@ -216,8 +245,15 @@ async def _refuse(send: ASGISendCallable, refusal: Refusal) -> None:
     await _respond(send, refusal.status, headers, body)
 
 
-async def _respond(send: ASGISendCallable, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    headers = [*headers, (b"content-length", b"%d" % len(body)), (b"x-content-type-options", b"nosniff")]
-    with trio.CancelScope(relative_deadline=5):
+async def _respond(send: ASGISendCallable, status: int, headers: list[Header], body: bytes) -> None:
+    await _send(send, status, [*headers, (b"x-content-type-options", b"nosniff")], body)
+
+
+async def _send(
+    send: ASGISendCallable, status: int, headers: list[Header], body: bytes, *, length: bool = True
+) -> None:
+    if length:
+        headers = [*headers, (b"content-length", b"%d" % len(body))]
+    with trio.CancelScope(relative_deadline=SEND_SECONDS):
         await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
         await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -13,7 +13,8 @@ from pydantic_core import to_json
 from svc.registry.failures import Failures
 from svc_actors.errors import ErrorCode, ServiceError, invalid, not_found
 from svc_actors.tracing import request_id
-from svc_http.exchange import JSON_TYPE, Header, Reply
+from svc_http.exchange import JSON_TYPE, Reply
+from svc_http.headers import Header
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 

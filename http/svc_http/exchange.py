@@ -25,10 +25,10 @@ from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEven
 
 from svc_actors.errors import invalid
 from svc_http.bodies import MAX_BODY, ClientGoneError, read_whole
+from svc_http.headers import OF_ANSWERS, OF_PAGES, Header
 from svc_http.metrics import Metrics
 from svc_http.peers import CLIENT_HEADER, PEER, PeerKind
 
-Header = tuple[bytes, bytes]
 Reply = tuple[int, bytes, list[Header]]
 """Status, body and headers of a whole answer."""
 
@@ -39,17 +39,6 @@ _DRAINED_BYTES = 16 * 1024 * 1024
 _DRAIN_DEADLINE = 5.0
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
-# Each header costs a read a percent of its time: those that matter to pages alone are not sent with data.
-_OF_ANSWERS: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
-_OF_PAGES: tuple[Header, ...] = (
-    *_OF_ANSWERS,
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 
 
@@ -122,7 +111,7 @@ class Exchange:
         if self._unread:
             await self._drop_the_rest()
         with trio.CancelScope(relative_deadline=SEND_DEADLINE) as deadline:
-            await self._begin(status, [*headers, (b"content-length", b"%d" % len(body)), *_OF_ANSWERS])
+            await self._begin(status, [*headers, (b"content-length", b"%d" % len(body)), *OF_ANSWERS])
             await self._send({"type": "http.response.body", "body": body, "more_body": False})
         if deadline.cancelled_caught:
             raise trio.TooSlowError
@@ -141,7 +130,7 @@ class Exchange:
 
             nursery.start_soon(watch)
             with trio.fail_after(SEND_DEADLINE):
-                await self._begin(status, [*headers, *_OF_ANSWERS])
+                await self._begin(status, [*headers, *OF_ANSWERS])
             async for chunk in chunks:
                 with trio.CancelScope(relative_deadline=SEND_DEADLINE) as deadline:
                     await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -158,7 +147,7 @@ class Exchange:
         if message["type"] == "http.response.start":
             given = list(message["headers"])
             names = {name.lower() for name, _ in given}
-            await self._begin(message["status"], [*given, *(item for item in _OF_PAGES if item[0] not in names)])
+            await self._begin(message["status"], [*given, *(item for item in OF_PAGES if item[0] not in names)])
         else:
             with trio.fail_after(SEND_DEADLINE):
                 await self._send(message)

@@ -111,6 +111,7 @@ def _operation(
         "operationId": operation.name,
         "summary": operation.summary,
         "tags": [operation.subject],
+        "x-role": operation.access.value,
     }
     parameters = [_parameter(name, "path", request) for name in path_parameters(operation.route.path)]
     if entry.reader.in_query:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -133,21 +134,63 @@ async def test_what_is_too_large_is_refused_before_the_core_hears_of_it(tmp_path
     assert set(more.json()["error"]) == {"code", "message", "hint"}
 
 
-async def test_a_browser_is_told_what_there_is(tmp_path: Path) -> None:
-    web = Web(tmp_path / "core.sock")
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    """A folder as the build leaves it."""
+    assets = tmp_path / "pages" / "assets"
+    assets.mkdir(parents=True)
+    (assets.parent / "index.html").write_text("<!doctype html><title>svc</title>")
+    (assets / "panel-ABCDEFGH.js").write_text("run();")
+    (assets / "panel-ABCDEFGH.js.gz").write_bytes(gzip.compress(b"run();"))
+    return assets.parent
+
+
+async def test_a_browser_is_given_the_pages_and_what_binds_it(tmp_path: Path, pages: Path) -> None:
+    web = Web(tmp_path / "core.sock", pages)
 
     async with client(web) as http:
         page = await http.get("https://panel.test/")
-        other = await http.get("https://panel.test/wp-login.php")
+        again = await http.get("https://panel.test/", headers={"If-None-Match": page.headers["etag"]})
+        script = await http.get("https://panel.test/assets/panel-ABCDEFGH.js")
+        plain = await http.get("https://panel.test/assets/panel-ABCDEFGH.js", headers={"Accept-Encoding": "identity"})
+    await web.aclose()
+
+    policy = {rule.split()[0]: rule.split()[1:] for rule in page.headers["content-security-policy"].split(";")}
+    assert policy["default-src"] == ["'self'"]
+    assert policy["frame-ancestors"] == policy["base-uri"] == policy["object-src"] == ["'none'"]
+    assert "script-src" not in policy
+    assert page.headers["x-frame-options"] == "DENY"
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert page.headers["cache-control"] == "no-cache"
+    assert (again.status_code, again.content) == (304, b"")
+    assert "immutable" in script.headers["cache-control"]
+    assert script.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert script.text == plain.text == "run();"
+
+
+@pytest.mark.parametrize("path", ["/wp-login.php", "/assets/../index.html", "/assets/nothing.js", "/index.html"])
+async def test_nothing_but_the_pages_is_served(tmp_path: Path, pages: Path, path: str) -> None:
+    web = Web(tmp_path / "core.sock", pages)
+
+    async with client(web) as http:
+        other = await http.get(f"https://panel.test{path}")
         posted = await http.post("https://panel.test/")
     await web.aclose()
 
-    assert page.status_code == 200
-    assert "svc login" in page.text
-    assert "/api/v1/openapi.json" in page.text
-    assert "default-src 'none'" in page.headers["content-security-policy"]
     assert other.status_code == posted.status_code == 404
     assert other.headers["content-type"].startswith("text/plain")
+
+
+async def test_pages_that_were_not_built_say_so(tmp_path: Path) -> None:
+    web = Web(tmp_path / "core.sock", tmp_path / "nothing")
+
+    async with client(web) as http:
+        page = await http.get("https://panel.test/")
+    await web.aclose()
+
+    assert page.status_code == 503
+    assert "tools/build-dashboard" in page.text
 
 
 @pytest.mark.parametrize("path", ["/sites", "/auth/login"])

@@ -3,40 +3,56 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from svc.controller.catalogue import controller_registry
+from svc.panel.catalogue import panel_registry
+from svc.registry.operation import Operation
 
 SOURCES = Path(__file__).resolve().parents[3] / "http" / "dashboard" / "src"
 CALL = re.compile(r"""\bapi\.(get|post|put|patch|delete)(?:<[^(]*>)?\(\s*(["`])(/.*?)\2""")
 LISTED = re.compile(r"""(?:\bpath:\s*|\b(?:firstOf|everyOf)(?:<[^(]*>)?\()(["`])(/.*?)\1""")
 
 
-def calls() -> list[tuple[str, str]]:
+def calls(folder: str) -> set[tuple[str, str]]:
     """(method, path) of each call whose path is written out, what is filled in by `{}`."""
     found: set[tuple[str, str]] = set()
-    for source in SOURCES.rglob("*.ts"):
+    for source in (SOURCES / folder).rglob("*.ts"):
         text = source.read_text()
         found |= {(method.upper(), path) for method, _, path in CALL.findall(text)}
         found |= {("GET", path) for _, path in LISTED.findall(text)}
-    return sorted((method, re.sub(r"\$\{.*?\}", "{}", path)) for method, path in found)
+    return {(method, re.sub(r"\$\{.*?\}", "{}", path)) for method, path in found}
 
 
-ROUTES = {
-    (operation.route.method.value, re.sub(r"\{.*?\}", "{}", operation.route.path))
-    for operation in controller_registry()
-}
+def routes(operations: Iterable[Operation[Any, Any, Any]]) -> set[tuple[str, str]]:
+    return {(operation.route.method.value, re.sub(r"\{.*?\}", "{}", operation.route.path)) for operation in operations}
 
 
-@pytest.mark.parametrize(("method", "path"), calls(), ids=lambda part: str(part))
-def test_a_page_calls_what_there_is(method: str, path: str) -> None:
-    assert (method, path) in ROUTES
+ROUTES = routes(controller_registry())
+OFFERED = {"controller": ROUTES, "panel": routes(panel_registry())}
+"""By the folder of the pages of each service."""
+
+
+@pytest.mark.parametrize("service", OFFERED)
+def test_a_page_calls_what_there_is(service: str) -> None:
+    called = calls(service)
+
+    assert called
+    assert called <= OFFERED[service]
+
+
+def test_what_both_services_pages_share_calls_what_both_have() -> None:
+    called = calls("shared")
+    # Of a first visit to a controller; a panel's first administrator is made on the command line.
+    assert called - {("POST", "/setup")} <= OFFERED["controller"] & OFFERED["panel"]
 
 
 def test_the_pages_offer_all_that_is_done_to_networks() -> None:
-    made = {call for call in calls() if call[0] != "GET"}
+    made = {call for call in calls("controller") if call[0] != "GET"}
     wanted = {
         route
         for route in ROUTES

@@ -28,7 +28,7 @@ PAGES = ["/", CONSOLE, f"{CONSOLE}?kind=vnc", f"{CONSOLE}?kind=serial"]
 def built() -> Path:
     """The pages of this tree, built if they were not."""
     subprocess.run([ROOT / "tools" / "build-dashboard"], check=True)
-    return Path(svc_http.pages.__file__).parent / "static"
+    return Path(svc_http.pages.__file__).parent / "static" / "controller"
 
 
 @pytest.fixture
@@ -120,6 +120,7 @@ async def test_pages_that_were_not_built_say_so(tmp_path: Path) -> None:
 LISTING = """
 import { everyOf } from "./api.mjs";
 const groups = Array.from({ length: 450 }, (_, number) => number);
+globalThis.dispatchEvent = () => true;
 globalThis.fetch = async (url) => {
   const query = new URL(url, "https://controller.test").searchParams;
   const [page, size] = [Number(query.get("page") ?? 1), Number(query.get("page_size"))];
@@ -133,14 +134,14 @@ console.log(JSON.stringify(await everyOf("/security-groups")));
 @pytest.mark.usefixtures("built")
 def test_a_machines_groups_are_chosen_among_all_that_there_are(tmp_path: Path) -> None:
     """What is chosen takes the place of all the machine's groups: one that is not offered would be taken from it."""
-    chooser = (SOURCES / "views" / "machine-networking.ts").read_text()
+    chooser = (SOURCES / "controller" / "views" / "machine-networking.ts").read_text()
     assert re.findall(r'(\w+)(?:<\w+>)?\("/security-groups"', chooser) == ["everyOf"]
     path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path}
     node = shutil.which("node", path=path)
     assert node is not None
     bundler = ROOT / "http" / "dashboard" / "node_modules" / "esbuild" / "bin" / "esbuild"
-    module = [str(SOURCES / "api.ts"), "--bundle", "--format=esm", f"--outfile={tmp_path / 'api.mjs'}"]
+    module = [str(SOURCES / "shared" / "api.ts"), "--bundle", "--format=esm", f"--outfile={tmp_path / 'api.mjs'}"]
     subprocess.run([node, bundler, *module, "--log-level=error"], env=environment, check=True)
     (tmp_path / "listing.mjs").write_text(LISTING)
     said = subprocess.run([node, tmp_path / "listing.mjs"], env=environment, check=True, capture_output=True, text=True)

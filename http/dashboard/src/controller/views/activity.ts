@@ -1,0 +1,25 @@
+/** Who did what, newest first. */
+import { html, nothing } from "lit-html";
+import type { AuditEntry } from "../model";
+import type { View } from "../../shared/page";
+import { badge, table, when } from "../../shared/ui";
+import { list } from "../../shared/list";
+
+export function activityView(): View {
+  return list<AuditEntry>({
+    title: "Activity",
+    path: "/activity",
+    kinds: ["activity"],
+    searchable: true,
+    rows: (entries) =>
+      table(
+        ["When", "Who", "What", "Of", "Outcome"],
+        entries.map(
+          (entry) => html`<tr>
+      <td>${when(entry.at)}</td><td>${entry.actor} <span class="quiet">${entry.via}</span></td><td>${entry.operation}</td>
+      <td>${entry.target_name ?? "—"}</td><td>${entry.outcome === "ok" ? nothing : badge(entry.outcome)}</td></tr>`,
+        ),
+        "Nothing yet.",
+      ),
+  });
+}

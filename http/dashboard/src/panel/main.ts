@@ -1,0 +1,36 @@
+/** The panel's dashboard: its sections, and what is shown to who is not signed in. */
+import { nothing } from "lit-html";
+import { run, type Section } from "../shared/application";
+import type { View } from "../shared/page";
+import { accountView } from "../shared/second-factor";
+import { forgotPasswordView, setPasswordView, signInView } from "../shared/signin";
+import { tokensView } from "../shared/tokens";
+import * as live from "./live";
+import type { Me } from "./model";
+import { siteView } from "./views/site";
+import { sitesView } from "./views/sites";
+
+const EVERYBODY: Me["role"][] = ["administrator", "customer"];
+const SCOPES = ["read", "sites", "files", "databases", "backups", "deploy", "migrate", "jobs"].map((value) => ({ value, label: value }));
+
+const SECTIONS: Section<Me>[] = [
+  { path: "sites", label: "Sites", roles: EVERYBODY, open: (me, [id, ...rest]) => (id ? siteView(me, id, rest) : sitesView(me)) },
+  { path: "", label: "Sites", roles: EVERYBODY, unlisted: true, open: (me) => sitesView(me) },
+  { path: "tokens", label: "API tokens", roles: EVERYBODY, open: () => tokensView(SCOPES, undefined, true) },
+  { path: "account", label: "Your account", roles: EVERYBODY, unlisted: true, open: (me) => accountView(me) },
+];
+
+/** Views for everybody, signed in or not: those that links in mail lead to, and what asks for one. */
+const LINKED = new Map<string, (begin: () => void) => View>([
+  ["set-password", (begin) => setPasswordView(begin)],
+  ["forgot-password", forgotPasswordView],
+]);
+
+run<Me>({
+  sections: SECTIONS,
+  linked: LINKED,
+  signedOut: async (begin) => signInView(true, begin),
+  header: () => nothing,
+  live,
+  liveMeans: "What is shown is asked for again every few seconds",
+});

@@ -1,0 +1,142 @@
+/** What a site is: its names, certificate, limits, and what is done to it as a whole. */
+import { html, nothing, type TemplateResult } from "lit-html";
+import { api } from "../../shared/api";
+import { go } from "../../shared/page";
+import { Resource } from "../../shared/resource";
+import { badge, facts, note, shown, size, when, type Fragment } from "../../shared/ui";
+import { order } from "../form";
+import type { Certificate, Job, Me, Site } from "../model";
+import { SITE_TYPES, typeLabel } from "../site-types";
+import type { SitePart } from "./site";
+
+const LIMITS = ["cpu_percent", "memory_mib", "processes", "disk_mib"] as const;
+
+export function siteSummary(first: Site, me: Me): SitePart {
+  const certificate = new Resource<Certificate>((signal) => api.get(`/sites/${first.id}/ssl`, {}, signal), ["site"]);
+  return {
+    draw: (site) => html`
+      ${site.reason ? html`<p class="failure">${site.status === "suspended" ? "Suspended" : "It stopped"}: ${site.reason}</p>` : nothing}
+      ${facts([
+        ["Type", typeLabel(site.type)],
+        ...(site.proxy_target ? [["Served from", html`<span class="mono">${site.proxy_target}</span>`] as [string, Fragment]] : []),
+        ["Names", html`${[site.domain, ...site.aliases].map((name) => html`<div>${name}</div>`)}`],
+        ["Visitors by HTTP", site.force_https ? "are sent to HTTPS" : "stay with HTTP"],
+        ["Owner", site.owner_email],
+        ["Account", html`<span class="mono">${site.account}</span>`],
+        ["Made", when(site.created_at)],
+      ])}
+      <h2>Certificate</h2>
+      ${shown(certificate, certificateFacts)}
+      <div class="head"><h2>Limits</h2><span class="gap"></span>
+        ${me.role === "administrator" ? html`<button @click=${() => changeLimits(site)}>Change the limits</button>` : nothing}</div>
+      ${limits(site)}
+      <h2>Change it</h2>
+      <p class="actions">${actions(site, me)}</p>`,
+    dispose: () => certificate.dispose(),
+  };
+}
+
+export function certificateFacts(now: Certificate): TemplateResult {
+  return html`${facts([
+    ["State", badge(now.state)],
+    ["For", now.names.length ? html`${now.names.map((name) => html`<div>${name}</div>`)}` : "—"],
+    ["From", now.issuer ?? now.source ?? "—"],
+    ["Until", when(now.not_after)],
+    [
+      "Shown to visitors",
+      now.served === null ? "not looked at yet" : now.served ? badge("ok") : badge("missing", "A handshake showed another one"),
+    ],
+    ...(now.next_attempt_at ? [["Tried again", when(now.next_attempt_at)] as [string, Fragment]] : []),
+  ])}
+  ${now.last_error ? html`<p class="failure">${now.last_error}</p>` : nothing}`;
+}
+
+function limits({ limits: { cpu_percent, memory_mib, processes, disk_mib } }: Site): TemplateResult {
+  const none = "as much as there is";
+  return facts([
+    ["Processor", cpu_percent ? `${cpu_percent} % of a core` : none],
+    ["Memory", memory_mib ? size(memory_mib) : none],
+    ["Processes", processes ? processes.toLocaleString() : none],
+    ["Disk", disk_mib ? size(disk_mib) : none],
+  ]);
+}
+
+function actions(site: Site, me: Me): TemplateResult {
+  const may = me.role === "administrator" || site.suspended_by !== "administrator";
+  return html`
+    <button @click=${() => change(site, me)}>Change the site</button>
+    ${site.status === "active" ? html`<button @click=${() => suspend(site)}>Suspend</button>` : nothing}
+    ${site.status === "suspended" && may ? html`<button @click=${() => unsuspend(site)}>Put it back</button>` : nothing}
+    ${site.status !== "deleting" && may ? html`<button class="danger" @click=${() => remove(site)}>Delete the site</button>` : nothing}`;
+}
+
+function change(site: Site, me: Me): void {
+  order<Site>("site.update", {
+    title: `Change ${site.domain}`,
+    action: "Save",
+    known: { id: site.id },
+    initial: { force_https: site.force_https, proxy_target: site.proxy_target, owner_email: site.owner_email },
+    fields: [
+      "force_https",
+      ...(SITE_TYPES.find((each) => each.type === site.type)?.fields ?? []).filter((field) => field === "proxy_target"),
+      ...(me.role === "administrator" ? ["owner_email"] : []),
+    ],
+    wishes: {
+      force_https: { label: "Visitors by HTTP are sent to HTTPS" },
+      proxy_target: { label: "Where it is served from" },
+      owner_email: { label: "Owner" },
+    },
+  });
+}
+
+function changeLimits(site: Site): void {
+  order<Site>("site.update", {
+    title: `Limits of ${site.domain}`,
+    text: "Of everything that runs for the site together. Empty: as much as there is.",
+    action: "Save",
+    known: { id: site.id },
+    initial: site.limits,
+    fields: LIMITS,
+    wishes: {
+      cpu_percent: { label: "Processor, in percent of a core" },
+      memory_mib: { label: "Memory, in MiB" },
+      disk_mib: { label: "Disk, in MiB" },
+    },
+  });
+}
+
+function suspend(site: Site): void {
+  order<Site>("site.suspend", {
+    title: `Suspend ${site.domain}`,
+    text: "Visitors see a page that says so, and nothing of the site runs. Its files and databases stay.",
+    action: "Suspend",
+    dangerous: true,
+    known: { id: site.id, suspended: true },
+    wishes: { reason: { required: true } },
+  });
+}
+
+function unsuspend(site: Site): void {
+  order<Site>("site.suspend", {
+    title: `Put ${site.domain} back?`,
+    text: site.reason ? `It is suspended: ${site.reason}` : "Visitors see the site again.",
+    action: "Put it back",
+    known: { id: site.id, suspended: false, reason: undefined },
+  });
+}
+
+function remove(site: Site): void {
+  order<Job>("site.delete", {
+    title: `Delete ${site.domain}`,
+    text: "Its files, its certificate and everything else of it are deleted for good. Visitors see it no more at once.",
+    action: "Delete",
+    dangerous: true,
+    known: { id: site.id },
+    typed: site.domain,
+    typedAs: "confirm",
+    done: () => {
+      note(`${site.domain} is being deleted.`);
+      go("/sites");
+    },
+  });
+}

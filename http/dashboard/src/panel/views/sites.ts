@@ -1,0 +1,70 @@
+/** The sites: the list, and making one. */
+import { html, nothing, type TemplateResult } from "lit-html";
+import { go, type View } from "../../shared/page";
+import { badge, note, when } from "../../shared/ui";
+import { list } from "../../shared/list";
+import { order } from "../form";
+import type { Me, Site } from "../model";
+import { SITE_TYPES, typeLabel } from "../site-types";
+
+export function sitesView(me: Me): View {
+  return list<Site>({
+    title: "Sites",
+    path: "/sites",
+    kinds: ["site"],
+    searchable: true,
+    filters: [{ name: "status", label: "Status", options: ["active", "suspended", "creating", "deleting", "failed"] }],
+    buttons: () => html`<button class="primary" @click=${() => createSite(me)}>Create a site</button>`,
+    rows: (sites, filtered) => (sites.length ? sitesTable(me, sites) : nothingYet(me, filtered)),
+  });
+}
+
+function sitesTable(me: Me, sites: Site[]): TemplateResult {
+  const all = me.role === "administrator";
+  return html`<div class="scroll"><table>
+    <thead><tr><th scope="col">Domain</th><th scope="col">Status</th><th scope="col">Type</th>
+      ${all ? html`<th scope="col">Owner</th>` : nothing}<th scope="col">Other names</th><th scope="col">Made</th></tr></thead>
+    <tbody>${sites.map(
+      (site) => html`<tr>
+      <td><a href="#/sites/${site.id}"><b>${site.domain}</b></a></td><td>${badge(site.status, site.reason)}</td><td>${typeLabel(site.type)}</td>
+      ${all ? html`<td>${site.owner_email}</td>` : nothing}
+      <td class="quiet">${site.aliases.length ? `${site.aliases[0]}${site.aliases.length > 1 ? ` and ${site.aliases.length - 1} more` : ""}` : "—"}</td>
+      <td>${when(site.created_at)}</td></tr>`,
+    )}</tbody></table></div>`;
+}
+
+function nothingYet(me: Me, filtered: boolean): TemplateResult {
+  if (filtered) return html`<p class="empty">No site is like that.</p>`;
+  return html`<div class="empty"><p>No sites yet. A site is a domain, its files and what serves them.</p>
+    <button class="primary" @click=${() => createSite(me)}>Create the first one</button></div>`;
+}
+
+function createSite(me: Me): void {
+  const chosen = (type: string | undefined) => SITE_TYPES.find((each) => each.type === (type || SITE_TYPES[0]?.type));
+  order<Site>("site.create", {
+    title: "Create a site",
+    action: "Create",
+    fields: (values) => [
+      "domain",
+      "type",
+      ...(chosen(values["type"])?.fields ?? []),
+      "aliases",
+      ...(me.role === "administrator" ? ["owner_email"] : []),
+    ],
+    wishes: {
+      domain: { label: "Domain", placeholder: "shop.example.org" },
+      type: {
+        label: "What it is",
+        value: SITE_TYPES[0]?.type ?? "",
+        options: SITE_TYPES.map(({ type, label, text }) => ({ value: type, label: `${label}: ${text}` })),
+      },
+      proxy_target: { label: "Where it is served from", placeholder: "https://app.example.org:8443", required: true },
+      aliases: { label: "Other names", hint: "www.shop.example.org, for instance; one a line" },
+      owner_email: { label: "Owner", hint: "Whose it is; yours, if left empty" },
+    },
+    done: (site) => {
+      note(`${site.domain} is being made.`);
+      go(`/sites/${site.id}`);
+    },
+  });
+}

@@ -1,0 +1,119 @@
+"""The pages of sites: what a customer and an administrator see and do."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.panel_pages import Browser, PanelPages
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+ADA = "ada@example.com"
+ANOTHER_TAB = """
+fetch("/api/v1/sites", {
+  method: "POST",
+  body: JSON.stringify({ domain: "new.example.org", type: "static" }),
+  headers: { "Content-Type": "application/json", "X-Service-Request": "1" },
+})"""
+
+
+async def test_a_customer_makes_a_site_suspends_it_and_deletes_it(panel: PanelPages) -> None:
+    await panel.core.person(ADA)
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in(ADA)
+        browser.shows("No sites yet")
+        browser.press("Create the first one")
+        browser.fill("Domain", "shop.example.org")
+        browser.fill("Other names", "www.shop.example.org\nshop.example.net")
+        browser.press("Create")
+        status = browser.page.locator("main .head .badge")
+        expect(status).to_have_text("active")
+        browser.shows("shop.example.net")
+
+        browser.press("Suspend")
+        browser.fill("Reason", "a holiday")
+        browser.press("Suspend")
+        expect(status).to_have_text("suspended")
+        browser.shows("a holiday")
+        browser.press("Put it back")
+        browser.press("Put it back")
+        expect(status).to_have_text("active")
+
+        browser.press("Delete the site")
+        delete = browser.place().get_by_role("button", name="Delete", exact=True)
+        expect(delete).to_be_disabled()
+        browser.fill("Type shop.example.org to confirm", "shop.example.org")
+        delete.click()
+        browser.shows("No sites yet")
+
+    await panel.browse(visit)
+
+    assert [row["operation"] for row in await panel.core.audit() if row["operation"].startswith("site.")] == [
+        "site.create",
+        "site.suspend",
+        "site.suspend",
+        "site.delete",
+    ]
+
+
+async def test_a_refusal_says_what_to_do_and_loses_nothing_that_was_typed(panel: PanelPages) -> None:
+    await panel.core.person(ADA)
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in(ADA)
+        browser.press("Create a site")
+        browser.choose("What it is", "proxy")
+        browser.fill("Domain", "app.example.org")
+        browser.fill("Where it is served from", "http://127.0.0.1:8080")
+        browser.press("Create")
+
+        failure = browser.page.get_by_role("alert")
+        expect(failure).to_contain_text("127.0.0.1")
+        expect(browser.place().get_by_label("Domain")).to_have_value("app.example.org")
+        expect(browser.place().get_by_label("What it is")).to_have_value("proxy")
+        browser.choose("What it is", "static")
+        expect(browser.place().get_by_label("Where it is served from")).to_have_count(0)
+        browser.press("Create")
+        expect(browser.page.get_by_role("heading", name="app.example.org")).to_be_visible()
+
+    await panel.browse(visit)
+
+
+async def test_an_administrator_finds_a_customers_site_and_limits_it(panel: PanelPages) -> None:
+    await panel.core.person("root@example.com", "administrator")
+    ada = await panel.core.customer(ADA)
+    for domain in ("one.example.org", "two.example.org"):
+        assert (await ada.post("/sites", {"domain": domain, "type": "static"})).status_code == 201
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in("root@example.com")
+        expect(browser.row("two.example.org")).to_contain_text(ADA)
+        browser.page.get_by_label("Filter").fill("one")
+        expect(browser.row("two.example.org")).to_have_count(0)
+        browser.follow("one.example.org")
+        browser.press("Change the limits")
+        browser.fill("Memory, in MiB", "512")
+        browser.press("Save")
+        browser.shows("512 MiB")
+        browser.press("Change the limits")
+        browser.fill("Memory, in MiB", "")
+        browser.press("Save")
+        expect(browser.page.locator("main")).not_to_contain_text("512 MiB")
+
+    await panel.browse(visit)
+
+
+async def test_what_a_program_changes_appears_without_a_reload(panel: PanelPages) -> None:
+    ada = await panel.core.customer(ADA)
+
+    def before(browser: Browser) -> None:
+        browser.sign_in(ADA)
+        browser.shows("No sites yet")
+        browser.page.evaluate(ANOTHER_TAB)
+        expect(browser.row("new.example.org")).to_contain_text("active")
+
+    await panel.browse(before)
+
+    assert (await ada.get("/sites")).json()["total"] == 1
