@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 import trio
 
-from svc.cli.compose import open_services
+from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
 from svc.controller.services import Controller
 from svc_actors.controller.machines.machine import Machine

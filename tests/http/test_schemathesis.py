@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from svc.cli.compose import open_services
+from svc.cli.controller_services import open_services
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.realm import REALM

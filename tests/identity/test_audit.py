@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from svc.cli.compose import open_services
+from svc.cli.controller_services import open_services
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.registry.operation import Operation

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from svc.cli.compose import open_services
+from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
 from svc_actors.store import Database
 from tests.support.identity import IdentityHarness, open_identity, said

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import httpx
 import trio
 
-from svc.cli.compose import open_services
+from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
 from svc.controller.nodes import joining as nodes_joining
 from svc.controller.nodes import nodes

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import httpx
 
-from svc.cli.compose import open_services
+from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
 from svc_actors.store import Database
 from tests.support.identity import Client, IdentityHarness, open_identity

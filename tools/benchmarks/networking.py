@@ -23,7 +23,7 @@ from uuid import UUID, uuid4
 
 import trio
 
-from svc.cli.compose import open_services
+from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
 from svc.controller.networking import security_groups
 from svc.controller.networking.security_group_models import RuleCreateRequest

@@ -23,7 +23,7 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from svc.cli.compose import COUNTED
+from svc.cli.controller_services import COUNTED
 from svc_actors.controller.retention import remove_old_tasks
 from svc_actors.store import (
     Database,

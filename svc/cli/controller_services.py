@@ -1,0 +1,133 @@
+"""What the controller's operations use, running: actors, gateway, tasks, events. No listener but the gateway's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+
+from svc.cli.backup import told as backups_told
+from svc.cli.identity_loops import start_identity_loops
+from svc.cli.public_certificate import certificate_keeper
+from svc.cli.retention import keep_retention
+from svc.cli.service_alerts import ActorAlerts, LoopAlerts
+from svc.controller.config import ControllerConfig
+from svc.controller.defaults import seed_defaults
+from svc.controller.nodes.package import agent_release
+from svc.controller.services import Controller
+from svc.identity.passwords import Passwords
+from svc_actors.controller.gateway.authority import Authority
+from svc_actors.controller.gateway.gateway import Gateway
+from svc_actors.controller.images.files import ImageFiles, ImageSources
+from svc_actors.controller.machines.work import install_machines
+from svc_actors.controller.nodes.node import NODE_IDLE_AFTER, Node, NodeServices
+from svc_actors.controller.nodes.upgrades import Upgrades
+from svc_actors.controller.reconcile.machine_watch import MachineWatch
+from svc_actors.controller.reconcile.network_probe import NetworkProbe
+from svc_actors.controller.reconcile.network_watch import NetworkWatch
+from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_deliverer
+from svc_actors.controller.reconcile.power_watch import PowerWatch
+from svc_actors.controller.tasks.runner import TaskRunner
+from svc_actors.controller.traffic.watch import TrafficWatch
+from svc_actors.mail import Outbox
+from svc_actors.runtime import ActorSystem
+from svc_actors.sealing import Sealer
+from svc_actors.store import (
+    LANE,
+    Database,
+    EventLog,
+    keep_repeating,
+    keep_running,
+)
+from svc_actors.tracing import ORIGIN, Tracer
+
+COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "day_numbers")
+"""The views that count the lists whose numbers are kept."""
+DRAIN_SECONDS = 10.0
+
+
+@asynccontextmanager
+async def open_services(
+    config: ControllerConfig, database: Database, tracer: Tracer | None = None
+) -> AsyncIterator[Controller]:
+    """What operations use, running: actors, gateway, tasks, events. No listener but the gateway's."""
+    sealer = Sealer.from_file(config.data_dir / "secret.key")
+    authority = await Authority.open(database, sealer)
+    await seed_defaults(database)
+    alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
+    outbox = Outbox(sealer, config.mail, config.public_url)
+    events = EventLog(database, alert=loop_alerts.notice)
+    async with (
+        ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
+        trio.open_nursery() as nursery,
+    ):
+        watch = NodeWatch(
+            actors,
+            database,
+            machine_deliverer(actors),
+            forgettable=lambda ids: tasks.forgettable(ids),
+            connected=lambda node_id: networks.connected(node_id),
+            probe=lambda node_id: probe.probe(node_id),
+            alert=loop_alerts.notice,
+        )
+        files = ImageFiles(config.data_dir)
+        agent = await trio.to_thread.run_sync(agent_release, config.data_dir)
+        gateway = Gateway(
+            authority,
+            lambda: authority.server_certificate(config.data_dir, config.public_host),
+            bind_host=config.bind_host,
+            port=config.gateway_port,
+            heartbeat_seconds=config.heartbeat_seconds,
+            hooks=watch.hooks,
+            find_file=lambda key: agent.find(key) or files.find(key),
+        )
+        watch.watch(gateway)
+        networks = NetworkWatch(database, gateway, alert=loop_alerts.notice)
+        probe = NetworkProbe(database, gateway, actors, watch.recheck)
+        tasks = TaskRunner(database, gateway, alert=loop_alerts.notice, tracer=tracer)
+        install_machines(database, sealer, tasks, actors, ImageSources(database, gateway.offer_file), watch.recheck)
+        node_services = NodeServices(database, gateway, authority)
+        actors.register(Node, lambda _: Node(node_services), idle_after=NODE_IDLE_AFTER)
+        watch.handle_tasks(tasks)
+        Upgrades(database, authority, agent, gateway.offer_file).handle_tasks(tasks)
+        await nursery.start(events.run)
+        nursery.start_soon(keep_running, "alerts of actors", alerts.run, loop_alerts.notice)
+        nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
+        await nursery.start(gateway.run)
+        await nursery.start(watch.run)
+        await nursery.start(tasks.run)
+        await nursery.start(MachineWatch(database, alert=loop_alerts.notice).run)
+        await nursery.start(networks.run)
+        await nursery.start(PowerWatch(database, actors, alert=loop_alerts.notice).run)
+        report = watch.hooks.unauthorised_report
+        await nursery.start(TrafficWatch(database, gateway, unauthorised_report=report, alert=loop_alerts.notice).run)
+        nursery.start_soon(keep_retention, database, events, config.data_dir, loop_alerts.notice)
+        await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loop_alerts.notice)
+        backups = partial(backups_told.look, database)
+        nursery.start_soon(keep_repeating, "backups", backups_told.LOOK_SECONDS, backups, loop_alerts.notice)
+        keeper = await certificate_keeper(config, database, sealer, actors)
+        if keeper is not None:
+            nursery.start_soon(keep_running, "certificate by ACME", keeper.run, loop_alerts.notice)
+        try:
+            yield Controller(
+                config,
+                database,
+                events,
+                actors,
+                authority,
+                gateway,
+                networks,
+                tasks,
+                sealer,
+                Passwords(),
+                outbox,
+                agent,
+                keeper,
+            )
+        finally:
+            with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):
+                await tasks.drain(DRAIN_SECONDS)
+                await actors.drain(DRAIN_SECONDS)
+            nursery.cancel_scope.cancel()
