@@ -7,7 +7,7 @@ to somebody else, and knows what it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -59,11 +59,15 @@ async def delete(context: Context[Panel], request: PersonRequest) -> JobModel:
 class AccountDeletion:
     """The work of the job. Done again it finds nobody, and that is well."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, remove_backups: Callable[[UUID], Awaitable[None]]) -> None:
         self._database = database
+        self._remove_backups = remove_backups
 
     async def remove_account(self, run: JobRun) -> None:
         user_id = UUID(run.parameters["user_id"])
+        await _refuse_owner(self._database, user_id)
+        # Of sites that were deleted: what is kept of them is kept for this person alone.
+        await self._remove_backups(user_id)
 
         async def work(tx: Transaction) -> None:
             await _refuse_owner(tx, user_id)

@@ -7,6 +7,7 @@ account suspended, and can be ordered again.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 from uuid import UUID
 
@@ -78,9 +79,12 @@ async def terminate(context: Context[Panel], request: AccountTerminateRequest) -
 class AccountTermination:
     """The work of the job."""
 
-    def __init__(self, database: Database, actors: ActorSystem) -> None:
+    def __init__(
+        self, database: Database, actors: ActorSystem, remove_backups: Callable[[UUID], Awaitable[None]]
+    ) -> None:
         self._database = database
         self._actors = actors
+        self._remove_backups = remove_backups
 
     async def delete_sites(self, run: JobRun) -> None:
         """By the deletion that every site has, of which as many run at once as there are slots for."""
@@ -103,7 +107,8 @@ class AccountTermination:
         async def work(tx: Transaction) -> None:
             row = await tx.fetchrow(f"SELECT {SITE_COLUMNS} FROM sites WHERE id = $1 FOR NO KEY UPDATE", site_id)
             if row is not None:
-                await delete_site(tx, service_itself("site.delete"), as_site(row))
+                # Backups go with the account, so none is made for it.
+                await delete_site(tx, service_itself("site.delete"), as_site(row), final_backup=False)
 
         await self._database.transact(work)
 
@@ -112,6 +117,7 @@ class AccountTermination:
             await self._actors.ref(DnsZone, row["name"]).ask(DnsZone.release)
 
     async def remove_account(self, run: JobRun) -> None:
+        await self._remove_backups(_account(run))
 
         async def work(tx: Transaction) -> None:
             if await tx.fetchval("SELECT EXISTS (SELECT FROM sites WHERE owner_id = $1)", _account(run)):

@@ -21,6 +21,8 @@ from svc.panel import (
     account_termination,
     accounts,
     audit,
+    backup_targets,
+    backups,
     billing,
     certificates,
     dns,
@@ -71,6 +73,8 @@ AREAS = (
     uploads,
     webhooks,
     dns,
+    backups,
+    backup_targets,
 )
 
 

@@ -83,9 +83,11 @@ class SiteSuspendRequest(SiteChange):
 
 
 class SiteDeleteRequest(SiteChange):
-    """`confirm` repeats the site's domain."""
+    """`confirm` repeats the site's domain. `final_backup`: what there is of the site is backed up before, and kept for
+    its owner for 30 days."""
 
     confirm: Domain
+    final_backup: bool = True
 
 
 _LIMITS = frozenset({"cpu_percent", "memory_mib", "processes", "disk_mib"})
@@ -221,7 +223,8 @@ async def delete(context: Context[Panel], request: SiteDeleteRequest) -> JobMode
                 hint=f"Send confirm: {locked.domain}",
             )
         refuse_to_shed(context.principal, locked)
-        return await job_answer(tx, await delete_site(tx, context.caller, locked))
+        job = await delete_site(tx, context.caller, locked, final_backup=request.final_backup)
+        return await job_answer(tx, job)
 
     return await context.services.database.transact(work)
 

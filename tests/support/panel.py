@@ -32,6 +32,7 @@ from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.identity import PASSWORD, CheapPasswords, Client
 from tests.support.panel_sites import RecordedAccounts
 from tests.support.recorded_databases import recorded_databases
+from tests.support.restic import RecordedRestic
 from tests.support.served import RecordedServing
 
 ORIGIN = "https://panel.test:7443"
@@ -73,6 +74,7 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
         web=RecordedServing(),
         accounts=RecordedAccounts(),
         databases=recorded_databases(),
+        restic=RecordedRestic(),
     )
 
 

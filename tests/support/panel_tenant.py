@@ -30,6 +30,23 @@ OBJECTS: Mapping[str, tuple[str, str]] = {
         """INSERT INTO file_uploads (site_id, path, size, replace)
            SELECT $1, 'upload-of-' || $2::uuid, 3, false RETURNING id""",
     ),
+    "keys": (
+        "backup_repositories",
+        """INSERT INTO backup_repositories (site_id, domain, sealed_key)
+           SELECT id, domain, '\\x00' FROM sites WHERE id = $1 AND $2::uuid IS NOT NULL RETURNING id""",
+    ),
+    "backups": (
+        "site_backups",
+        """INSERT INTO site_backups (repository_id, cause, status, completed_at, job_id)
+           SELECT id, 'manual', 'completed', now(), abs(hashtext(id::text))
+           FROM backup_repositories WHERE site_id = $1 AND $2::uuid IS NOT NULL RETURNING id""",
+    ),
+    "targets": (
+        "backup_targets",
+        """INSERT INTO backup_targets (name, kind, settings)
+           SELECT 'of ' || $2::uuid, 'local', '{"kind": "local", "path": "/mnt"}' WHERE $1::uuid IS NOT NULL
+           RETURNING id""",
+    ),
     "jobs": (
         "jobs",
         """WITH job AS (

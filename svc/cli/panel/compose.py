@@ -28,9 +28,12 @@ from svc_actors.host.knot import NameServer
 from svc_actors.host.launcher import Launcher
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.nginx import WebServing
+from svc_actors.host.restic import Restic
 from svc_actors.host.site_runtime import prepare_shared_sockets
 from svc_actors.mail import Outbox
 from svc_actors.outbound import Outbound, Resolve, resolve
+from svc_actors.panel.backups import ROUND_SECONDS as BACKUPS_ROUND
+from svc_actors.panel.backups import Backups, Places, Tools
 from svc_actors.panel.certificates.site_certificates import Serving, SiteCertificates
 from svc_actors.panel.dns.watch import ROUND_SECONDS, ZoneWatch
 from svc_actors.panel.dns.zone import DnsZone, Naming
@@ -67,6 +70,7 @@ class Host:
     web: WebServing
     accounts: Accounts
     databases: DatabaseServers
+    restic: Restic
     resolve: Resolve = resolve
     clock: Clock = utc_now
 
@@ -113,14 +117,19 @@ async def open_services(
         actors.register(Site, lambda key: Site(database, host.accounts, web_server, config.folders))
         nursery.start_soon(keep_running, "certificates of sites", certificates.run, loop_alerts.notice)
         jobs = Jobs(database, actors, alert=loop_alerts.notice)
-        removal = SiteDeletion(database, host.accounts, actors, certificates.forget)
+        backups = Backups(Tools(database, sealer, host.restic, Places(config.folders)), files)
+        await backups.recover()
+        backups.install(jobs)
+        removal = SiteDeletion(database, host.accounts, actors, certificates.forget, backups)
         jobs.handle(deletion.KIND, removal, irrevocable=deletion.IRREVOCABLE)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
         for kind in (EXTRACT, COMPRESS):
             jobs.handle(kind, FileWork(database, files, config.folders))
-        jobs.handle(account_deletion.KIND, account_deletion.AccountDeletion(database))
-        jobs.handle(account_termination.KIND, account_termination.AccountTermination(database, actors))
+        jobs.handle(account_deletion.KIND, account_deletion.AccountDeletion(database, backups.account_removed))
+        jobs.handle(
+            account_termination.KIND, account_termination.AccountTermination(database, actors, backups.account_removed)
+        )
         # All work is known from here on: what was queued before a restart begins now.
         await nursery.start(jobs.run)
         await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loop_alerts.notice)
@@ -131,8 +140,9 @@ async def open_services(
         uploads = Uploads(database, files, config.folders)
         remove = uploads.remove_abandoned
         nursery.start_soon(keep_repeating, "removal of abandoned uploads", 3600.0, remove, loop_alerts.notice)
-        nursery.start_soon(run_webhooks, actors, delivering, loop_alerts.notice)
         compare = partial(keep_repeating, first_after=0)
+        nursery.start_soon(compare, "backups", BACKUPS_ROUND, backups.round, loop_alerts.notice)
+        nursery.start_soon(run_webhooks, actors, delivering, loop_alerts.notice)
         nursery.start_soon(compare, "zones", ROUND_SECONDS, zones.round, loop_alerts.notice)
         resume = partial(keep_repeating, first_after=0)
         nursery.start_soon(

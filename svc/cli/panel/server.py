@@ -12,6 +12,7 @@ from svc_actors.host.delegation import ParentServers
 from svc_actors.host.knot import KnotServer
 from svc_actors.host.launchers import launcher_of
 from svc_actors.host.nginx import Generations, Ports
+from svc_actors.host.restic import SystemRestic
 
 
 def this_server(config: PanelConfig) -> Host:
@@ -25,4 +26,5 @@ def this_server(config: PanelConfig) -> Host:
         web=Generations(config.folders, launcher, ports),
         accounts=SystemAccounts(config.folders),
         databases=database_servers(config.folders, launcher),
+        restic=SystemRestic(),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import secrets
 import stat
 import time
@@ -25,6 +26,7 @@ from svc_actors.host.confined.protocol import (
     FileError,
     ListFolder,
     MakeFolder,
+    PlaceRestored,
     Read,
     Rename,
     Stat,
@@ -50,6 +52,8 @@ MODES: Final = 0o1777
 """Neither set-uid nor set-gid: what runs in a site runs as its own account."""
 KEPT_SECONDS: Final = 2 * 86_400
 """What lies in the temporary folder longer, untouched, was left there by something that ended in the middle."""
+
+_RESTORED: Final = re.compile(r"restore-[0-9]{1,20}")
 
 _KINDS: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
@@ -293,6 +297,41 @@ def open_own(folder: int, name: bytes, path: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def place_restored(tree: Tree, request: PlaceRestored) -> dict[str, Any]:
+    """A folder changes its parent only for somebody who may write into it, so one that may not be written is made so
+    for that moment."""
+    if _RESTORED.fullmatch(request.name) is None:
+        raise FileError(Failed.INVALID, "That is nothing that was restored.")
+    name, names = os.fsencode(request.name), parts(request.path)
+    if len(names) > 1:
+        above = os.fsdecode(b"/".join(names[:-1]))
+        with suppress(FileError):  # What is in the way is told below.
+            make_folder(tree, MakeFolder(above, parents=True))
+    folder, placed_as = tree.open_parent(request.path)
+    with held(folder), tree.temporary() as temporary, told(request.path):
+        mode = _writable(temporary, name)
+        try:
+            kernel.rename(temporary, name, folder, placed_as, replace=False)
+        except FileExistsError:
+            _writable(folder, placed_as)
+            kernel.exchange(temporary, name, folder, placed_as)
+            remove(temporary, name)
+        if mode is not None:
+            set_mode(folder, placed_as, mode)
+        os.fsync(folder)
+    return show(tree, Stat(request.path))
+
+
+def _writable(folder: int, name: bytes) -> int | None:
+    """Let a folder be written by its owner; the mode that it had, None where nothing was changed."""
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode) or mode & stat.S_IWUSR:
+        return None
+    set_mode(folder, name, mode | stat.S_IRWXU)
+    return mode
 
 
 def sweep(tree: Tree, now: Callable[[], float] = time.time) -> None:

@@ -21,6 +21,7 @@ RESOLVE_NO_SYMLINKS: Final = 0x04
 RESOLVE_BENEATH: Final = 0x08
 
 _RENAME_NOREPLACE: Final = 1
+_RENAME_EXCHANGE: Final = 2
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_NO_NEW_PRIVS: Final = 38
 
@@ -80,6 +81,11 @@ def open_beneath(folder: int, path: bytes, flags: int, mode: int = 0, *, follow:
 
 def rename(source: int, old: bytes, target: int, new: bytes, *, replace: bool) -> None:
     _checked(_libc.renameat2(source, old, target, new, 0 if replace else _RENAME_NOREPLACE))
+
+
+def exchange(source: int, old: bytes, target: int, new: bytes) -> None:
+    """Each gets the other's place, in one step."""
+    _checked(_libc.renameat2(source, old, target, new, _RENAME_EXCHANGE))
 
 
 def refuse_new_privileges() -> None:

@@ -198,6 +198,16 @@ class UploadDiscard(FileRequest):
 
 
 @dataclass(frozen=True)
+class PlaceRestored(FileRequest):
+    """What the core has put into the temporary folder comes to `path`, in place of what is there, which is removed.
+    Folders above it are made."""
+
+    kind = "place_restored"
+    name: str
+    path: str
+
+
+@dataclass(frozen=True)
 class FreeSpace(FileRequest):
     kind = "free_space"
     mutates = False
@@ -207,7 +217,8 @@ REQUESTS: Final[dict[str, type[FileRequest]]] = {
     request.kind: request
     for request in (
         ListFolder, Stat, Read, Write, MakeFolder, Rename, Delete, ChangeMode, Copy, Compress, Extract,
-        UploadOpen, UploadWrite, UploadVerify, UploadPlace, UploadDiscard, FreeSpace,
+        UploadOpen, UploadWrite, UploadVerify, UploadPlace, UploadDiscard, PlaceRestored,
+        FreeSpace,
     )
 }  # fmt: skip
 

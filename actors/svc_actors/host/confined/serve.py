@@ -32,6 +32,7 @@ from svc_actors.host.confined.protocol import (
     FreeSpace,
     ListFolder,
     MakeFolder,
+    PlaceRestored,
     Read,
     Rename,
     Stat,
@@ -159,6 +160,8 @@ def _handle(tree: Tree, request: FileRequest, payload: bytes) -> _Answer:
             return uploads.place(tree, request), b""
         case UploadDiscard():
             return uploads.discard(tree, request), b""
+        case PlaceRestored():
+            return files.place_restored(tree, request), b""
         case FreeSpace():
             return files.free_space(tree), b""
     raise FileError(Failed.INVALID, "There is no such request.")

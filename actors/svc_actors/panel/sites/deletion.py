@@ -8,7 +8,7 @@ order. The record is removed last: as long as anything of the site is left, the 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 from svc_actors.errors import ServiceError, conflict, unavailable
@@ -22,22 +22,24 @@ from svc_actors.store import Caller, Database, Transaction, audit
 
 KIND: Final = "site.delete"
 STEPS: Final = ("stop_serving", "remove_certificate", "end_processes", "remove_account", "remove_record")
+FINAL_BACKUP: Final = "final_backup"
+"""A step before all others, unless whoever deletes the site refuses it: nothing is lost when it fails."""
 IRREVOCABLE: Final = "A site that is being deleted has lost some of its files already."
 
 
-async def delete_site(tx: Transaction, caller: Caller, site: SiteRow) -> Job:
-    """Have a site, whose row is locked, deleted. Raises `conflict` while it is being created or deleted. Who suspended
-    it stays known: should the deletion fail, the site is not free of it."""
+async def delete_site(tx: Transaction, caller: Caller, site: SiteRow, *, final_backup: bool) -> Job:
+    """Have a site, whose row is locked, deleted, and backed up before if `final_backup`. Raises `conflict` while it is
+    being created or deleted. Who suspended it stays known: should the deletion fail, the site is not free of it."""
     try:
         status = move(site.status, SiteOrder.DELETE)
     except IllegalSiteMove:
         raise conflict(f"The site {site.domain} is {site.status.value} and cannot be deleted now.") from None
     await write_status(tx, site, status, None, site.suspended_by)
-    await audit.record(tx, caller, site.target)
-    return await _enqueue(tx, site)
+    await audit.record(tx, caller, site.target, {"final_backup": final_backup})
+    return await _enqueue(tx, site, final_backup=final_backup)
 
 
-async def _enqueue(tx: Transaction, site: SiteRow) -> Job:
+async def _enqueue(tx: Transaction, site: SiteRow, *, final_backup: bool) -> Job:
     return await enqueue(
         tx,
         NewJob(
@@ -46,9 +48,18 @@ async def _enqueue(tx: Transaction, site: SiteRow) -> Job:
             job_class=JobClass.SITES,
             site_id=site.id,
             owner_id=site.owner_id,
-            steps=STEPS,
+            steps=(FINAL_BACKUP, *STEPS) if final_backup else STEPS,
+            parameters={FINAL_BACKUP: final_backup},
         ),
     )
+
+
+class BackedUp(Protocol):
+    """What deletion asks of the backups."""
+
+    async def back_up_finally(self, run: JobRun, site: SiteRow) -> None: ...
+
+    async def site_removed(self, tx: Transaction, site: SiteRow) -> None: ...
 
 
 class SiteDeletion:
@@ -60,11 +71,21 @@ class SiteDeletion:
         accounts: Accounts,
         actors: ActorSystem,
         forget_certificate: Callable[[SiteRow], Awaitable[None]],
+        backups: BackedUp,
     ) -> None:
         self._database = database
         self._accounts = accounts
         self._actors = actors
         self._forget_certificate = forget_certificate
+        self._backups = backups
+
+    async def final_backup(self, run: JobRun) -> None:
+        site = await self._site(run)
+        try:
+            await self._backups.back_up_finally(run, site)
+        except ServiceError as error:
+            message = f"The site could not be backed up, so nothing of it was removed: {error.message}"
+            raise ServiceError(error.code, message, hint="Delete it without a final backup to go on.") from error
 
     async def stop_serving(self, run: JobRun) -> None:
         site = await self._site(run)
@@ -89,7 +110,12 @@ class SiteDeletion:
 
     async def remove_record(self, run: JobRun) -> None:
         site = await self._site(run)
-        await self._database.transact(lambda tx: remove_record(tx, site))
+
+        async def remove(tx: Transaction) -> None:
+            await self._backups.site_removed(tx, site)
+            await remove_record(tx, site)
+
+        await self._database.transact(remove)
 
     async def ended(self, tx: Transaction, job: Job) -> None:
         """A deletion that was interrupted goes on; one that has failed or was cancelled leaves the site as failed."""
@@ -100,7 +126,7 @@ class SiteDeletion:
         if site is None or site.status is not SiteStatus.DELETING:
             return
         if job.error == INTERRUPTED:
-            await _enqueue(tx, site)
+            await _enqueue(tx, site, final_backup=job.parameters.get(FINAL_BACKUP, False))
             return
         site = await lock_site(tx, site.id)
         why = job.error.message if job.error is not None else "it was cancelled"

@@ -1,0 +1,24 @@
+"""restic, and what a backup is held to: the tree of a site as a manifest (docs/site-backups.md)."""
+
+from svc_actors.host.restic.driver import Restic, SystemRestic
+from svc_actors.host.restic.models import (
+    BackupEnded,
+    Repository,
+    Run,
+    Scanned,
+    Snapshot,
+    SnapshotIncompleteError,
+    Verified,
+)
+
+__all__ = [
+    "BackupEnded",
+    "Repository",
+    "Restic",
+    "Run",
+    "Scanned",
+    "Snapshot",
+    "SnapshotIncompleteError",
+    "SystemRestic",
+    "Verified",
+]

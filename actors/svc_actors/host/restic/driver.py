@@ -1,0 +1,323 @@
+"""restic's commands, each a program with an argument list, run at low priority and without a cache.
+
+The password of a repository is read from a file of root's with the mode 0400. `unlock` removes locks whose process has
+ended, and no others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+import trio
+from pydantic import BaseModel, TypeAdapter
+
+from svc_actors.errors import ServiceError, unavailable
+from svc_actors.host.restic import cell, manifest
+from svc_actors.host.restic.models import (
+    BackupEnded,
+    Repository,
+    Run,
+    Scanned,
+    Settled,
+    Snapshot,
+    SnapshotIncompleteError,
+    Verified,
+)
+
+TREE: Final = "site"
+CONTENT: Final = "content"
+"""The folders of a snapshot, and of the folder that a job works in: the site's home, and what is made for a backup."""
+QUIET: Final = ("nice", "-n", "10", "ionice", "-c", "2", "-n", "7")
+"""Visitors go before backups."""
+QUICK_SECONDS: Final = 900.0
+LONG_SECONDS: Final = 6 * 3600.0
+STALLED_SECONDS: Final = 600.0
+"""A backup that reads nothing for so long is stopped: a file that was exchanged for a pipe at the right moment would
+hold up everybody's backups."""
+_INCOMPLETE: Final = "at least one source file could not be read"
+_NO_REPOSITORY: Final = "Is there a repository at the following location?"
+_SNAPSHOTS: Final = TypeAdapter(list[Snapshot])
+_PYTHON: Final = (sys.executable, "-I", "-S")
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+Progress = Callable[[float], Awaitable[None]]
+
+
+class Restic(Protocol):
+    """What backups need. Every method raises ServiceError. `work` is a folder of root's alone."""
+
+    async def scan(
+        self, run: Run, home: Path, work: Path, uid: int, before: Path | None, *, reading: bool
+    ) -> Scanned: ...
+
+    async def exists(self, run: Run, repository: Repository) -> bool: ...
+
+    async def init(self, run: Run, repository: Repository, like: Repository | None = None) -> None: ...
+
+    async def unlock(self, run: Run, repository: Repository) -> None: ...
+
+    async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]: ...
+
+    async def backup(
+        self,
+        run: Run,
+        repository: Repository,
+        home: Path,
+        work: Path,
+        tags: Sequence[str],
+        parent: str | None,
+        progress: Progress,
+    ) -> BackupEnded: ...
+
+    async def settle(self, run: Run, repository: Repository, snapshot: str, work: Path) -> Settled: ...
+
+    async def keep_file(self, run: Run, repository: Repository, file: Path, tags: Sequence[str]) -> str: ...
+
+    async def check(self, run: Run, repository: Repository) -> None: ...
+
+    async def tag(self, run: Run, repository: Repository, snapshots: Sequence[str], tag: str) -> None: ...
+
+    async def copy(self, run: Run, source: Repository, target: Repository, snapshots: Sequence[str]) -> None: ...
+
+    async def forget(self, run: Run, repository: Repository, snapshots: Sequence[str]) -> None: ...
+
+    async def restore(
+        self, run: Run, repository: Repository, snapshot: str, target: Path, path: str | None = None
+    ) -> None: ...
+
+    async def verify(self, run: Run, tree: Path, listed: Path, below: str, uid: int, gid: int) -> Verified: ...
+
+
+class SystemRestic:
+    """The server's own."""
+
+    async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None, *, reading: bool) -> Scanned:
+        """List the site beneath `home` into `work`/manifest.scanned and what is left out into `work`/excluded."""
+        command = _in_cell(
+            home,
+            work,
+            *(*_PYTHON, manifest.__file__, "scan" if reading else "count", str(work / TREE), str(uid)),
+            *(str(before or ""), str(work / "manifest.scanned"), str(work / "excluded")),
+        )
+        return await _told(run, command, Scanned, seconds=LONG_SECONDS)
+
+    async def exists(self, run: Run, repository: Repository) -> bool:
+        try:
+            await self.snapshots(run, repository)
+        except _NoRepositoryError:
+            return False
+        return True
+
+    async def init(self, run: Run, repository: Repository, like: Repository | None = None) -> None:
+        """`like`: cut files as that repository does, so that copies from there share their parts."""
+        command = ["init", "--json"]
+        if like is not None:
+            command += ["--copy-chunker-params", *_from(like)]
+        await self._run(run, repository, command)
+
+    async def unlock(self, run: Run, repository: Repository) -> None:
+        await self._run(run, repository, ["unlock"])
+
+    async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
+        parts: list[str] = []
+
+        async def take(line: str) -> None:
+            if parts or line.startswith("["):  # One line, which comes in parts when it is long.
+                parts.append(line)
+
+        await self._run(run, repository, ["snapshots", "--json", "--no-lock"], take=take)
+        return _SNAPSHOTS.validate_json("".join(parts) or "[]")
+
+    async def backup(
+        self,
+        run: Run,
+        repository: Repository,
+        home: Path,
+        work: Path,
+        tags: Sequence[str],
+        parent: str | None,
+        progress: Progress,
+    ) -> BackupEnded:
+        """A snapshot of `home` and of `work`/content, without what `work`/excluded names. Raises
+        SnapshotIncompleteError where a file could not be read; there is a snapshot then, which is no backup."""
+        command = ["backup", "--json", "--host", "svc", "--exclude-file", str(work / "excluded")]
+        command += [*(argument for tag in tags for argument in ("--tag", tag)), TREE, CONTENT]
+        command += ["--parent", parent] if parent else ["--force"]
+        summary: BackupEnded | None = None
+        seen = -1
+        with trio.CancelScope() as stalled:
+            stalled.deadline = trio.current_time() + STALLED_SECONDS
+
+            async def take(line: str) -> None:
+                nonlocal summary, seen
+                said = _object(line)
+                match said.get("message_type"):
+                    case "status":
+                        done = int(said.get("bytes_done", 0)) + int(said.get("files_done", 0))
+                        if done != seen:
+                            seen, stalled.deadline = done, trio.current_time() + STALLED_SECONDS
+                        await progress(100 * float(said["percent_done"]))
+                    case "summary":
+                        summary = BackupEnded.model_validate(said)
+
+            await self._run(run, repository, command, seconds=LONG_SECONDS, take=take, cell=(home, work))
+        if stalled.cancelled_caught:
+            raise unavailable(f"Nothing was read for {STALLED_SECONDS:.0f} seconds, so the backup was stopped.")
+        if summary is None:
+            raise unavailable("restic did not say what it has kept, so nothing counts as kept.")
+        return summary
+
+    async def settle(self, run: Run, repository: Repository, snapshot: str, work: Path) -> Settled:
+        """Make `work`/manifest, that of the snapshot, of what was scanned before it."""
+        listed = work / "nodes"
+        async with await trio.open_file(listed, "w") as file:
+
+            async def take(line: str) -> None:
+                if line.startswith("{"):
+                    await file.write(line + "\n")
+
+            await self._run(run, repository, ["ls", "--json", snapshot], seconds=LONG_SECONDS, take=take)
+        command = (*QUIET, *_PYTHON, manifest.__file__, "settle")
+        paths = (str(work / "manifest.scanned"), str(listed), TREE, str(work / "manifest"))
+        return await _told(run, (*command, *paths), Settled, seconds=LONG_SECONDS)
+
+    async def keep_file(self, run: Run, repository: Repository, file: Path, tags: Sequence[str]) -> str:
+        """A snapshot of one file of root's; its id."""
+        summary: list[BackupEnded] = []
+
+        async def take(line: str) -> None:
+            said = _object(line)
+            if said.get("message_type") == "summary":
+                summary.append(BackupEnded.model_validate(said))
+
+        command = ["backup", "--json", "--host", "svc", "--force", file.name]
+        command += [argument for tag in tags for argument in ("--tag", tag)]
+        await self._run(run, repository, command, take=take, folder=file.parent)
+        return summary[-1].snapshot_id
+
+    async def check(self, run: Run, repository: Repository) -> None:
+        """Every snapshot has all that it needs."""
+        await self._run(run, repository, ["check"], seconds=LONG_SECONDS)
+
+    async def tag(self, run: Run, repository: Repository, snapshots: Sequence[str], tag: str) -> None:
+        """It gives them new ids: they are found by their other tags."""
+        await self._run(run, repository, ["tag", "--add", tag, *snapshots])
+
+    async def copy(self, run: Run, source: Repository, target: Repository, snapshots: Sequence[str]) -> None:
+        await self._run(run, target, ["copy", *_from(source), *snapshots], seconds=LONG_SECONDS)
+
+    async def forget(self, run: Run, repository: Repository, snapshots: Sequence[str]) -> None:
+        """Remove snapshots, and what no other needs of them."""
+        await self._run(run, repository, ["forget", "--prune", *snapshots], seconds=LONG_SECONDS)
+
+    async def restore(
+        self, run: Run, repository: Repository, snapshot: str, target: Path, path: str | None = None
+    ) -> None:
+        """Put what a snapshot holds, or `path` of it, beneath `target`, a folder of root's alone."""
+        command = ["restore", "--target", str(target), snapshot]
+        if path is not None:
+            command += ["--include", "/" + re.sub(r"([\\*?\[\]])", r"\\\1", path)]
+        await self._run(run, repository, command, seconds=LONG_SECONDS)
+
+    async def verify(self, run: Run, tree: Path, listed: Path, below: str, uid: int, gid: int) -> Verified:
+        """Give a restored tree to the account, and compare it with its manifest."""
+        arguments = ("verify", str(tree), str(listed), below, str(uid), str(gid))
+        return await _told(run, (*QUIET, *_PYTHON, manifest.__file__, *arguments), Verified, seconds=LONG_SECONDS)
+
+    async def _run(
+        self,
+        run: Run,
+        repository: Repository,
+        command: Sequence[str],
+        *,
+        seconds: float = QUICK_SECONDS,
+        take: Callable[[str], Awaitable[None]] | None = None,
+        cell: tuple[Path, Path] | None = None,
+        folder: Path | None = None,
+    ) -> list[str]:
+        """What restic said, the last lines of it. Its failures become ServiceErrors with its own words."""
+        said: list[str] = []
+
+        async def read(lines: list[str]) -> None:
+            for line in lines:
+                if take is not None:
+                    await take(line)
+                if not line.startswith('{"message_type":"status"'):
+                    said.append(line)
+            del said[:-200]
+
+        restic = ("restic", "--no-cache", *repository.options, *command)
+        whole = (*QUIET, *restic) if cell is None else _in_cell(*cell, *restic)
+        environment = {
+            "RESTIC_REPOSITORY": repository.location,
+            "RESTIC_PASSWORD_FILE": str(repository.password_file),
+            "RESTIC_PROGRESS_FPS": "0.5",
+            "GOMAXPROCS": "1",
+            # Its temporary files go with the job's folder.
+            "TMPDIR": str(repository.password_file.parent),
+            **repository.environment,
+        }
+        work = folder or (cell[1] if cell is not None else None)
+        try:
+            await run(whole, seconds=seconds, environment=environment, folder=work, read=read)
+        except ServiceError as error:
+            raise _failure(command[0], said, error) from error
+        return said
+
+
+class _NoRepositoryError(ServiceError):
+    """There is none at that location."""
+
+
+def _failure(command: str, said: Sequence[str], error: ServiceError) -> ServiceError:
+    """restic's own words, and none of its environment's."""
+    plain = [line for line in said if line.strip() and not line.startswith("{")]
+    if any(_INCOMPLETE in line for line in said):
+        unread = [str(told.get("item", "")) for line in said if (told := _object(line)).get("message_type") == "error"]
+        named = ", ".join(path.rpartition(f"/{TREE}/")[2] for path in unread[:5])
+        return SnapshotIncompleteError(f"Files could not be read: {named}." if named else "Files could not be read.")
+    if any(_NO_REPOSITORY in line for line in plain):
+        reason = next((line for line in plain if line.startswith("Fatal")), plain[0])
+        return _NoRepositoryError(error.code, f"restic found no repository: {reason}"[:500])
+    reason = next((line for line in plain if line.startswith("Fatal")), plain[-1] if plain else error.message)
+    return unavailable(f"restic {command} failed: {reason}"[:500], hint="Nothing was kept of this.")
+
+
+def _in_cell(home: Path, work: Path, *command: str) -> tuple[str, ...]:
+    return (*QUIET, *_PYTHON, cell.__file__, str(home), str(work / TREE), *command)
+
+
+def _from(repository: Repository) -> list[str]:
+    """The repository that is read, of a command that has two."""
+    return ["--from-repo", repository.location, "--from-password-file", str(repository.password_file)]
+
+
+async def _told(run: Run, command: Sequence[str], model: type[ModelT], *, seconds: float) -> ModelT:
+    """Run one of our programs; the last line that it writes is what it tells."""
+    said: list[str] = []
+
+    async def read(lines: list[str]) -> None:
+        said.extend(lines)
+        del said[:-20]
+
+    try:
+        await run(command, seconds=seconds, read=read)
+    except ServiceError as error:
+        reason = next((line for line in reversed(said) if line.strip()), error.message)
+        raise unavailable(reason[:500], hint="The site was left as it is.") from error
+    return model.model_validate_json(said[-1])
+
+
+def _object(line: str) -> dict[str, Any]:
+    if not line.startswith("{"):
+        return {}
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return {}
+    return found

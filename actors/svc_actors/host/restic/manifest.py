@@ -1,0 +1,281 @@
+"""A site's tree as a list: `python -I -S manifest.py scan|settle|verify ARGUMENT...`
+
+A manifest is a text file, a JSON object a line for each entry: `p` path, `t` type (`f`, `d`, `l`), `m` mode, and of a
+file `s` size, `h` SHA-256, of a link `l` where it leads. `n` (modified), `c` (changed), both in nanoseconds, and `i`
+(inode) tell whether a file is the one that was read before. Names that are no UTF-8 have lone surrogates (PEP 383).
+
+- `scan` lists a tree. A file that the manifest before has with the same size, times and inode is not read again;
+- `settle` makes the manifest that of a snapshot: a file that restic has seen otherwise was changed between the two, and
+  keeps the size and the mode of the snapshot, without a SHA-256: restic's own checksums hold its content;
+- `verify` gives a tree that was restored to its account and compares it with the manifest, byte for byte.
+
+It is run as a program of its own, so that a large site is no load and no memory of the core's. Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+BLOCK = 1 << 20
+LEFT_OUT = frozenset({".svc-tmp", "tmp"})
+"""Of a site's home: what is not finished, and what nobody misses."""
+NAMED = 50
+"""So many entries are named in what is told of a tree."""
+
+Entry = dict[str, Any]
+
+
+def scan(root: str, uid: int, before: str | None, target: str, excluded: str, *, reading: bool = True) -> Entry:
+    """List what is beneath `root` into the file `target`. `excluded` becomes a list of patterns for restic, of what is
+    left out: pipes, sockets and devices, and further names of files that are somebody else's. Without `reading` only
+    what there is to read is counted."""
+    known = {entry["p"]: entry for entry in read(before)} if before else {}
+    told: Entry = {"files": 0, "bytes": 0, "new_bytes": 0, "left_out": 0, "named": []}
+    with open(target, "w") as listed, open(excluded, "w") as patterns:
+        patterns.writelines(pattern(os.path.join(root, name)) + "\n" for name in sorted(LEFT_OUT))
+        for path, found in _walk(root):
+            entry = _entry(path, found, root, uid)
+            if entry is None:
+                told["left_out"] += 1
+                if len(told["named"]) < NAMED:
+                    told["named"].append(_shown(path))
+                patterns.write(pattern(os.path.join(root, path)) + "\n")
+                continue
+            if entry["t"] == "f":
+                told["files"] += 1
+                told["bytes"] += entry["s"]
+                old = known.get(path)
+                if old is not None and "h" in old and all(old.get(key) == entry[key] for key in "sncit"):
+                    entry["h"] = old["h"]
+                else:
+                    told["new_bytes"] += entry["s"]
+                    if reading and not _read_content(os.path.join(root, path), entry):
+                        continue  # It has gone, or is no file any more.
+            listed.write(json.dumps(entry, separators=(",", ":")) + "\n")
+    return told
+
+
+def settle(manifest: str, nodes: str, above: str, target: str) -> Entry:
+    """`nodes`: what restic lists of the snapshot; `above`: the folder there that holds the tree."""
+    scanned = {lossy(entry["p"]): entry for entry in read(manifest)}
+    told: Entry = {"files": 0, "bytes": 0, "changed": 0}
+    with open(target, "w") as settled, open(nodes, errors="replace") as lines:
+        for line in lines:
+            node = json.loads(line)
+            path = node.get("path", "")
+            if node.get("struct_type") != "node" or not path.startswith(f"/{above}/"):
+                continue
+            kind = {"file": "f", "dir": "d", "symlink": "l"}.get(node["type"])
+            if kind is None:
+                continue
+            name = path[len(above) + 2 :]
+            entry = scanned.get(name)
+            made = {"p": entry["p"] if entry else name, "t": kind, "m": _mode(node["mode"]), "s": node.get("size", 0)}
+            seen = (nanoseconds(node["mtime"]), nanoseconds(node["ctime"]))
+            if entry is not None and entry["t"] == kind and (entry["n"], entry["c"]) == seen:
+                made |= {key: entry[key] for key in ("h", "l", "n", "c", "i") if key in entry}
+            elif kind != "d":
+                told["changed"] += 1
+            if kind == "f":
+                told["files"] += 1
+                told["bytes"] += made["s"]
+            else:
+                del made["s"]
+            settled.write(json.dumps(made, separators=(",", ":")) + "\n")
+    return told
+
+
+def verify(tree: str, manifest: str, below: str, uid: int, gid: int) -> Entry:
+    """Give the tree to the account, then compare it: what is `below` a path of the manifest, or that path itself; with
+    an empty one, everything. Pipes are removed: nothing of them was kept. Returns `wrong`, how many entries differ."""
+    told: Entry = {"entries": 0, "wrong": 0, "named": []}
+
+    def differs(path: str, how: str) -> None:
+        told["wrong"] += 1
+        if len(told["named"]) < NAMED:
+            told["named"].append(f"{_shown(path)}: {how}")
+
+    wanted = {
+        entry["p"]: entry
+        for entry in read(manifest)
+        if not below or entry["p"] == below or entry["p"].startswith(f"{below}/")
+    }
+    above = {below[:place] for place, letter in enumerate(below) if letter == "/"}
+    for path, found in _walk(tree, everything=True):
+        full = os.path.join(tree, path)
+        entry = wanted.pop(path, None)
+        if entry is None:
+            if stat.S_IFMT(found.st_mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+                os.unlink(full)
+            elif path not in above:
+                differs(path, "was not in the site when it was backed up")
+            continue
+        told["entries"] += 1
+        os.lchown(full, uid, gid)
+        kind = _kind(found)
+        if kind != entry["t"]:
+            differs(path, "is of another kind")
+            continue
+        if kind == "l":
+            if "l" in entry and os.readlink(full) != entry["l"]:
+                differs(path, "leads elsewhere")
+            continue
+        os.chmod(full, entry["m"])  # A change of the owner takes set-uid bits away.
+        found = os.lstat(full)
+        if (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) != (uid, gid, entry["m"]):
+            differs(path, "has another owner or another mode")
+        if kind == "f":
+            if found.st_size != entry["s"]:
+                differs(path, f"has {found.st_size:,} bytes instead of {entry['s']:,}")
+            elif "h" in entry and _sha256(full) != entry["h"]:
+                differs(path, "has another content")
+    for path in wanted:
+        differs(path, "is missing")
+    if below and told["entries"] == 0:
+        differs(below, "is not in this backup")
+    return told
+
+
+def read(manifest: str) -> Iterator[Entry]:
+    with open(manifest) as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def lossy(path: str) -> str:
+    """As restic's JSON shows a name: each byte that is no UTF-8 as U+FFFD."""
+    return re.sub("[\udc80-\udcff]", "\ufffd", path)
+
+
+def pattern(path: str) -> str:
+    """A line of a list of restic's patterns that matches this path. What such a list would take for its own (blanks,
+    line breaks, variables) is any character."""
+    return re.sub(r"[\s$\ufffd]", "?", re.sub(r"([\\*?\[\]])", r"\\\1", _shown(path)))
+
+
+def nanoseconds(text: str) -> int:
+    """Of Go's RFC 3339, which has up to nine places and any zone."""
+    whole, point, rest = text.partition(".")
+    places = re.match(r"\d*", rest).group() if point else ""  # type: ignore[union-attr]
+    zone = rest[len(places) :] if point else ""
+    return int(datetime.fromisoformat((whole + zone).replace("Z", "+00:00")).timestamp()) * 10**9 + int(
+        places.ljust(9, "0") or 0
+    )
+
+
+def _walk(root: str, *, everything: bool = False) -> Iterator[tuple[str, os.stat_result]]:
+    """Every entry beneath `root` with its path from there, folders before what is in them. Links are not followed."""
+    left = [""]
+    while left:
+        above = left.pop()
+        try:
+            entries = sorted(os.scandir(os.path.join(root, above)), key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # Removed meanwhile.
+        for entry in entries:
+            if not everything and not above and entry.name in LEFT_OUT:
+                continue
+            path = f"{above}/{entry.name}" if above else entry.name
+            try:
+                found = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            yield path, found
+            if stat.S_ISDIR(found.st_mode):
+                left.append(path)
+
+
+def _entry(path: str, found: os.stat_result, root: str, uid: int) -> Entry | None:
+    kind = _kind(found)
+    if kind is None or (kind == "f" and found.st_nlink > 1 and found.st_uid != uid):
+        return None
+    entry: Entry = {"p": path, "t": kind, "m": stat.S_IMODE(found.st_mode)}
+    if kind == "f":
+        entry["s"] = found.st_size
+    elif kind == "l":
+        try:
+            entry["l"] = os.readlink(os.path.join(root, path))
+        except OSError:  # It is no link any more: `settle` finds that it was changed.
+            entry["l"] = ""
+    entry |= {"n": found.st_mtime_ns, "c": found.st_ctime_ns, "i": found.st_ino}
+    return entry
+
+
+def _kind(found: os.stat_result) -> str | None:
+    return {stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l"}.get(stat.S_IFMT(found.st_mode))
+
+
+def _read_content(path: str, entry: Entry) -> bool:
+    """The SHA-256 of a file, and its size and times when it was read. Opening waits for nobody."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        before = os.fstat(file)
+        if not stat.S_ISREG(before.st_mode):
+            return False
+        digest = hashlib.sha256()
+        while block := os.read(file, BLOCK):
+            digest.update(block)
+        after = os.fstat(file)
+        entry |= {"s": after.st_size, "n": after.st_mtime_ns, "c": after.st_ctime_ns, "i": after.st_ino}
+        if (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (entry["s"], entry["n"], entry["c"]):
+            entry["h"] = digest.hexdigest()
+        return True
+    finally:
+        os.close(file)
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _mode(mode: int) -> int:
+    """Go keeps set-uid, set-gid and sticky elsewhere than the kernel (io/fs, FileMode)."""
+    bits = mode & 0o777
+    for go, unix in ((1 << 23, stat.S_ISUID), (1 << 22, stat.S_ISGID), (1 << 20, stat.S_ISVTX)):
+        bits |= unix if mode & go else 0
+    return bits
+
+
+def _shown(path: str) -> str:
+    return path.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def main() -> None:
+    try:
+        told = _do(sys.argv[1], sys.argv[2:])
+    except OSError as error:
+        where = _shown(str(error.filename)) if error.filename else "the files"
+        raise SystemExit(f"{where} could not be worked on: {error.strerror}") from error
+    print(json.dumps(told))
+
+
+def _do(kind: str, arguments: list[str]) -> Entry:
+    match kind:
+        case "scan" | "count":
+            root, uid, before, target, excluded = arguments
+            return scan(root, int(uid), before or None, target, excluded, reading=kind == "scan")
+        case "settle":
+            manifest, nodes, above, target = arguments
+            return settle(manifest, nodes, above, target)
+        case "verify":
+            tree, manifest, below, uid, gid = arguments
+            return verify(tree, manifest, below, int(uid), int(gid))
+        case _:
+            raise SystemExit(f"{kind} is nothing that {Path(__file__).name} does")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What restic is told and what it says, as types."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from svc_actors.errors import ErrorCode, ServiceError
+
+
+class Run(Protocol):
+    """Runs a program to its end, and ends it with all that it started when it is cancelled or the core dies. Raises
+    ServiceError when it fails."""
+
+    async def __call__(
+        self,
+        command: Sequence[str],
+        *,
+        seconds: float,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        stdin: Path | None = None,
+        read: Callable[[list[str]], Awaitable[None]] | None = None,
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Where a repository is, and what opens it. `environment` may hold secrets: it is given to restic alone."""
+
+    location: str
+    password_file: Path
+    options: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Snapshot(_Told):
+    """`id` is the whole one."""
+
+    id: str
+    tags: tuple[str, ...] = ()
+
+
+class BackupEnded(_Told):
+    """restic's summary. `data_added` are the bytes that the repository has grown by."""
+
+    snapshot_id: str
+    total_files_processed: int
+    total_bytes_processed: int
+    data_added: int
+
+
+class Scanned(_Told):
+    """`new_bytes`: of files that the backup before does not have. `named`: of what was left out, the first ones."""
+
+    files: int
+    bytes: int
+    new_bytes: int
+    left_out: int
+    named: tuple[str, ...] = ()
+
+
+class Settled(_Told):
+    """`changed`: entries that were changed between the manifest and the snapshot."""
+
+    files: int
+    bytes: int
+    changed: int
+
+
+class Verified(_Told):
+    """`wrong`: entries that differ from the manifest; `named` says how, of the first ones."""
+
+    entries: int
+    wrong: int
+    named: tuple[str, ...] = ()
+
+
+class SnapshotIncompleteError(ServiceError):
+    """restic could not read a file: there is a snapshot, and it is no backup."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.UNAVAILABLE, message, hint="The job's log names the files. Nothing was kept.")

@@ -1,0 +1,130 @@
+"""A site's files exchanged for others that lie beside its home, such that each top-level entry changes in one step.
+
+The journal says what was where before anything is moved. So a switch that was interrupted is undone by the next start,
+and the site is as it was; one that has ended has no journal any more.
+
+Everything is done relative to descriptors of two folders that were opened as folders: the home, in which the site may
+exchange anything for a link at any moment, and the staging folder, which is root's. Names are moved, never followed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from svc_actors.durable import sync_folder
+from svc_actors.host.confined import kernel
+
+JOURNAL: Final = "switch.json"
+OLD: Final = "old"
+
+
+@dataclass(frozen=True)
+class _Move:
+    """`new` and `old` are the inodes of what comes and of what goes, None where there is nothing."""
+
+    name: str
+    new: int | None
+    old: int | None
+
+
+def switch(home: Path, uid: int, staging: Path, new: Path, kept: Collection[str]) -> None:
+    """What is in `new` is in `home` afterwards, and what was there is in `staging`/old. `kept` are names in the home
+    that stay as they are. Raises OSError; then everything is as it was."""
+    (staging / OLD).mkdir(mode=0o700)
+    with _folder(home, uid) as target, _folder(new) as source, _folder(staging / OLD) as old:
+        names = sorted({*os.listdir(source), *os.listdir(target)} - set(kept))
+        moves = [_Move(name, _inode(source, name), _inode(target, name)) for name in names]
+        journal = {"home": str(home), "new": str(new), "uid": uid, "moves": [vars(move) for move in moves]}
+        written = staging / f"{JOURNAL}.new"
+        written.write_text(json.dumps(journal))
+        written.rename(staging / JOURNAL)
+        sync_folder(staging)
+        try:
+            for move in moves:
+                _forth(move, source, target, old)
+        except OSError:
+            undo(staging)
+            raise
+        os.fsync(target)
+    (staging / JOURNAL).unlink()
+    sync_folder(staging)
+
+
+def undo(staging: Path) -> bool:
+    """Put back what an interrupted switch has moved; whether there was one. May be repeated."""
+    try:
+        journal = json.loads((staging / JOURNAL).read_text())
+    except FileNotFoundError:
+        return False
+    with (
+        _folder(Path(journal["home"]), journal["uid"]) as target,
+        _folder(Path(journal["new"])) as source,
+        _folder(staging / OLD) as old,
+    ):
+        for told in journal["moves"]:
+            move = _Move(**told)
+            if move.new is not None and _inode(target, move.name) == move.new:
+                if _inode(source, move.name) is None:
+                    kernel.rename(target, _raw(move), source, _raw(move), replace=False)
+                else:
+                    kernel.exchange(target, _raw(move), source, _raw(move))
+            if move.new is None and _inode(old, move.name) == move.old:
+                kernel.rename(old, _raw(move), target, _raw(move), replace=False)
+        os.fsync(target)
+    (staging / JOURNAL).unlink()
+    return True
+
+
+def hand_in(home: Path, uid: int, restored: Path, temporary: str, name: str) -> None:
+    """Move one restored thing into the site's folder for what is not finished, from where the site's own account puts
+    it into its place."""
+    with _folder(home, uid) as root:
+        opened = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
+        try:
+            if os.fstat(opened).st_uid != uid:
+                raise PermissionError(f"{temporary} is not the site's")
+            os.rename(restored, name, dst_dir_fd=opened)
+        finally:
+            os.close(opened)
+
+
+def _forth(move: _Move, source: int, target: int, old: int) -> None:
+    name = _raw(move)
+    if move.new is None:
+        with suppress(FileNotFoundError):  # The site has removed it.
+            kernel.rename(target, name, old, name, replace=False)
+    elif move.old is None:
+        kernel.rename(source, name, target, name, replace=False)
+    else:
+        kernel.exchange(source, name, target, name)
+
+
+def _raw(move: _Move) -> bytes:
+    return os.fsencode(move.name)
+
+
+def _inode(folder: int, name: str) -> int | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _folder(path: Path, uid: int | None = None) -> Iterator[int]:
+    """A folder as it is, not through a link; of this account, if one is said."""
+    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(opened)
+        if uid is not None and (found.st_uid != uid or not stat.S_ISDIR(found.st_mode)):
+            raise PermissionError(f"{path} is not the site's")
+        yield opened
+    finally:
+        os.close(opened)

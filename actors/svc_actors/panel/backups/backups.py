@@ -1,0 +1,138 @@
+"""Backups beyond single jobs: what an earlier core left, what is due by a schedule, and what a site leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.errors import ServiceError
+from svc_actors.host.confined_client import ConfinedFiles
+from svc_actors.host.tree_switch import undo
+from svc_actors.panel.backups.records import (
+    CREATE,
+    DELETE,
+    RESTORE,
+    Cause,
+    add_backup,
+    backup_of_job,
+    create_backup,
+    ensure_repository,
+    fail_backup,
+    has_final,
+    is_pending,
+    open_jobs,
+    orphans,
+    outlive_site,
+    overstayed,
+    postpone,
+    repositories_of,
+)
+from svc_actors.panel.backups.restore import RestoreWork
+from svc_actors.panel.backups.timing import Frequency, next_run
+from svc_actors.panel.backups.work import BackupWork, DeletionWork, Tools, remove_repository
+from svc_actors.panel.jobs import INTERRUPTED, JobRun, Jobs
+from svc_actors.panel.sites.records import SiteRow, lock_site
+from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.store import Record, Transaction
+
+ROUND_SECONDS: Final = 30.0
+KEPT_DAYS: Final = 30
+"""How long the backups of a site that was deleted are kept."""
+_BACKED_UP: Final = (SiteStatus.ACTIVE, SiteStatus.SUSPENDED)
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.backups")
+
+
+class Backups:
+    """One a process."""
+
+    def __init__(self, tools: Tools, files: ConfinedFiles) -> None:
+        self._tools = tools
+        self._work = BackupWork(tools)
+        self._restore = RestoreWork(tools, files)
+
+    def install(self, jobs: Jobs) -> None:
+        jobs.handle(CREATE, self._work)
+        jobs.handle(RESTORE, self._restore)
+        jobs.handle(DELETE, DeletionWork(self._tools))
+
+    async def recover(self) -> None:
+        """Before any job begins: undo what an interrupted restoration had moved, and remove what jobs have left."""
+        await self._tidy(await trio.to_thread.run_sync(self._tools.places.left_over))
+
+    async def _tidy(self, job_ids: Collection[int]) -> None:
+        places = self._tools.places
+        for job_id in job_ids:
+            try:
+                if await trio.to_thread.run_sync(undo, places.staging(job_id)):
+                    log.warning("backups.restoration_undone", job_id=job_id)
+                await trio.to_thread.run_sync(places.remove_work, job_id)
+            except OSError as error:
+                log.warning("backups.not_tidied", job_id=job_id, error=str(error))
+
+    async def round(self) -> None:
+        """Queue what is due; fail what nobody makes; remove what jobs have left and what was kept long enough."""
+        database = self._tools.database
+        left = set(await trio.to_thread.run_sync(self._tools.places.left_over))
+        if left:
+            await self._tidy(left.difference(await open_jobs(database, left)))
+        for backup in await orphans(database):
+            await database.transact(partial(fail_backup, backup=backup, why=INTERRUPTED.message))
+        due = await database.fetch("SELECT * FROM backup_schedules WHERE next_run_at <= now() ORDER BY next_run_at")
+        for row in due:
+            await database.transact(partial(self._begin_due, row=row))
+        for repository_id in await overstayed(database):
+            await remove_repository(self._tools, repository_id)
+
+    async def _begin_due(self, tx: Transaction, row: Record) -> None:
+        """A schedule that was missed, say while the server was down, is made up for once."""
+        now = datetime.now(UTC)
+        after = next_run(Frequency(row["frequency"]), row["hour"], row["weekday"], row["site_id"], now)
+        await postpone(tx, row["site_id"], after)
+        site = await lock_site(tx, row["site_id"])
+        if site.status in _BACKED_UP and not await is_pending(tx, site.id):
+            await create_backup(tx, self._tools.sealer, site, Cause.SCHEDULED)
+
+    async def back_up_finally(self, run: JobRun, site: SiteRow) -> None:
+        """As a step of the site's deletion. Raises ServiceError, and there is no such backup."""
+        tools = self._tools
+        if not (tools.places.folders.sites / site.account.name).exists():
+            await run.log("The site has no files, so there is nothing to keep.")
+            return
+        if await has_final(tools.database, site.id):
+            return  # By the deletion that this one goes on with.
+
+        async def write(tx: Transaction) -> None:
+            locked = await lock_site(tx, site.id)
+            await add_backup(tx, await ensure_repository(tx, tools.sealer, locked), Cause.FINAL, run.id)
+
+        await tools.database.transact(write)
+        work = self._work
+        try:
+            for step in (
+                *(work.plan, work.reserve_disk, work.dump_databases, work.verify_dumps),
+                *(work.manifest, work.snapshot, work.check, work.copy),
+            ):
+                await step(run)
+        except ServiceError as error:
+            why = error.message
+            backup = await backup_of_job(tools.database, run.id)
+            if backup is not None:
+                await run.transact(partial(fail_backup, backup=backup, why=why))
+            raise
+        await tools.clean(run.id)
+
+    async def site_removed(self, tx: Transaction, site: SiteRow) -> None:
+        """In the transaction that removes the site's record."""
+        await outlive_site(tx, site, KEPT_DAYS)
+
+    async def account_removed(self, owner_id: UUID) -> None:
+        """What is kept of somebody's former sites goes with the account."""
+        for repository_id in await repositories_of(self._tools.database, owner_id):
+            await remove_repository(self._tools, repository_id)

@@ -1,0 +1,393 @@
+"""Backups as the database keeps them: repositories, backups, copies and schedules.
+
+Invariants:
+- a backup is `completed` only once its snapshot was checked; what is not is pending, or has failed and says why;
+- a site has one backup that is pending at most;
+- what a status means to others (webhook, event) is in the transaction of the status.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from svc_actors.errors import conflict, not_found
+from svc_actors.panel.backups.retention import DEFAULT_KEEP, Keep
+from svc_actors.panel.backups.timing import Frequency
+from svc_actors.panel.jobs import Job, JobClass, NewJob, enqueue
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
+from svc_actors.sealing import Sealer
+from svc_actors.store import Queryable, Record, Target, Transaction
+
+KEY_PURPOSE: Final = "backup repository"
+CREATE: Final = "backup.create"
+RESTORE: Final = "backup.restore"
+DELETE: Final = "backup.delete"
+REMOVE: Final = "backup.remove_repository"
+CREATE_STEPS: Final = (
+    *("plan", "reserve_disk", "dump_databases", "verify_dumps", "manifest"),
+    *("snapshot", "check", "copy", "retention"),
+)
+RESTORE_STEPS: Final = ("plan", "fetch", "verify", "load_databases", "switch")
+
+
+class Cause(StrEnum):
+    MANUAL = "manual"
+    SCHEDULED = "scheduled"
+    FINAL = "final"
+    """Before the site was deleted."""
+
+
+class BackupStatus(StrEnum):
+    PENDING = "pending"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    DELETING = "deleting"
+
+
+@dataclass(frozen=True)
+class RepositoryRow:
+    """`site_id` None: the site is gone."""
+
+    id: UUID
+    site_id: UUID | None
+    owner_id: UUID
+    domain: str
+    sealed_key: bytes
+
+    def key(self, sealer: Sealer) -> str:
+        return sealer.unseal(self.sealed_key, KEY_PURPOSE).decode()
+
+    @property
+    def target(self) -> Target:
+        return Target("backup_key", self.id, self.domain)
+
+
+@dataclass(frozen=True)
+class BackupRow:
+    """`owner_id` is the site's owner, or whose it was."""
+
+    id: UUID
+    repository_id: UUID
+    site_id: UUID | None
+    domain: str
+    owner_id: UUID
+    cause: Cause
+    status: BackupStatus
+    job_id: int
+    files: int | None
+    bytes: int | None
+    databases: tuple[str, ...]
+    created_at: datetime
+
+    @property
+    def target(self) -> Target:
+        return Target("backup", self.id, f"{self.domain} {self.created_at:%Y-%m-%d %H:%M}", self.owner_id)
+
+    @property
+    def tag(self) -> str:
+        return tag_of(self.id)
+
+
+def tag_of(backup_id: UUID) -> str:
+    """By which its snapshots are found in every repository."""
+    return f"backup-{backup_id}"
+
+
+BACKUP_COLUMNS: Final = """backups.id, backups.repository_id, backup_repositories.site_id,
+    coalesce(sites.domain, backup_repositories.domain) AS domain,
+    coalesce(sites.owner_id, backup_repositories.owner_id) AS owner_id,
+    backups.cause, backups.status, backups.job_id, backups.files, backups.bytes, backups.databases,
+    backups.created_at"""
+BACKUP_SOURCE: Final = """site_backups AS backups
+    JOIN backup_repositories ON backup_repositories.id = backups.repository_id
+    LEFT JOIN sites ON sites.id = backup_repositories.site_id"""
+OWNER: Final = "coalesce(sites.owner_id, backup_repositories.owner_id)"
+_REPOSITORY: Final = """SELECT backup_repositories.id, backup_repositories.site_id,
+    coalesce(sites.owner_id, backup_repositories.owner_id) AS owner_id,
+    coalesce(sites.domain, backup_repositories.domain) AS domain, backup_repositories.sealed_key
+    FROM backup_repositories LEFT JOIN sites ON sites.id = backup_repositories.site_id"""
+
+
+def as_backup(row: Record) -> BackupRow:
+    """What `BACKUP_COLUMNS` give."""
+    return BackupRow(
+        id=row["id"],
+        repository_id=row["repository_id"],
+        site_id=row["site_id"],
+        domain=row["domain"],
+        owner_id=row["owner_id"],
+        cause=Cause(row["cause"]),
+        status=BackupStatus(row["status"]),
+        job_id=row["job_id"],
+        files=row["files"],
+        bytes=row["bytes"],
+        databases=tuple(row["databases"]),
+        created_at=row["created_at"],
+    )
+
+
+async def read_backup(queryable: Queryable, backup_id: UUID) -> BackupRow | None:
+    row = await queryable.fetchrow(f"SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE} WHERE backups.id = $1", backup_id)
+    return None if row is None else as_backup(row)
+
+
+async def backup_of_job(queryable: Queryable, job_id: int) -> BackupRow | None:
+    """What a job makes. A job makes one backup at most."""
+    row = await queryable.fetchrow(f"SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE} WHERE backups.job_id = $1", job_id)
+    return None if row is None else as_backup(row)
+
+
+async def has_final(queryable: Queryable, site_id: UUID) -> bool:
+    """Whether what the site was before its deletion is kept."""
+    found: bool = await queryable.fetchval(
+        """SELECT EXISTS (SELECT FROM site_backups JOIN backup_repositories ON backup_repositories.id = repository_id
+                          WHERE site_id = $1 AND cause = 'final' AND status = 'completed')""",
+        site_id,
+    )
+    return found
+
+
+async def read_repository(queryable: Queryable, repository_id: UUID) -> RepositoryRow:
+    """Raises not_found."""
+    row = await queryable.fetchrow(f"{_REPOSITORY} WHERE backup_repositories.id = $1", repository_id)
+    if row is None:
+        raise not_found("There is no such repository any more.")
+    return RepositoryRow(**dict(row))
+
+
+async def repositories_of(queryable: Queryable, owner_id: UUID) -> list[UUID]:
+    """Of this person's sites that are gone."""
+    rows = await queryable.fetch(
+        "SELECT id FROM backup_repositories WHERE owner_id = $1 AND site_id IS NULL ORDER BY id", owner_id
+    )
+    return [row["id"] for row in rows]
+
+
+async def overstayed(queryable: Queryable) -> list[UUID]:
+    """Repositories of sites that are gone whose time is over."""
+    rows = await queryable.fetch(
+        "SELECT id FROM backup_repositories WHERE site_id IS NULL AND kept_until < now() ORDER BY id"
+    )
+    return [row["id"] for row in rows]
+
+
+async def completed(queryable: Queryable, repository_id: UUID) -> list[tuple[UUID, datetime]]:
+    rows = await queryable.fetch(
+        "SELECT id, created_at FROM site_backups WHERE repository_id = $1 AND status = 'completed'", repository_id
+    )
+    return [(row["id"], row["created_at"]) for row in rows]
+
+
+async def keep_of(queryable: Queryable, repository: RepositoryRow) -> Keep:
+    row = await queryable.fetchrow(
+        """SELECT keep_last AS last, keep_daily AS daily, keep_weekly AS weekly, keep_monthly AS monthly
+           FROM backup_schedules WHERE site_id = $1""",
+        repository.site_id,
+    )
+    return DEFAULT_KEEP if row is None else Keep(**dict(row))
+
+
+async def ensure_repository(tx: Transaction, sealer: Sealer, site: SiteRow) -> UUID:
+    """The repository of a site whose row is locked."""
+    await tx.execute(
+        """INSERT INTO backup_repositories (site_id, domain, sealed_key) VALUES ($1, $2, $3)
+           ON CONFLICT (site_id) DO NOTHING""",
+        site.id,
+        site.domain,
+        sealer.seal(secrets.token_urlsafe(32).encode(), KEY_PURPOSE),
+    )
+    repository_id: UUID = await tx.fetchval("SELECT id FROM backup_repositories WHERE site_id = $1", site.id)
+    return repository_id
+
+
+async def is_pending(queryable: Queryable, site_id: UUID) -> bool:
+    found: bool = await queryable.fetchval(
+        """SELECT EXISTS (SELECT FROM site_backups JOIN backup_repositories ON backup_repositories.id = repository_id
+                          WHERE site_id = $1 AND status = 'pending')""",
+        site_id,
+    )
+    return found
+
+
+async def create_backup(tx: Transaction, sealer: Sealer, site: SiteRow, cause: Cause) -> tuple[UUID, Job]:
+    """Have a site, whose row is locked, backed up. Raises `conflict` while one is pending."""
+    repository_id = await ensure_repository(tx, sealer, site)
+    if await is_pending(tx, site.id):
+        raise conflict(f"A backup of {site.domain} is under way already.", hint="Look at its job.")
+    job = await enqueue(
+        tx,
+        NewJob(
+            kind=CREATE,
+            title=f"Back up {site.domain}",
+            job_class=JobClass.BACKUPS,
+            steps=CREATE_STEPS,
+            site_id=site.id,
+            owner_id=site.owner_id,
+        ),
+    )
+    return await add_backup(tx, repository_id, cause, job.id), job
+
+
+async def add_backup(tx: Transaction, repository_id: UUID, cause: Cause, job_id: int) -> UUID:
+    backup_id: UUID = await tx.fetchval(
+        "INSERT INTO site_backups (repository_id, cause, job_id) VALUES ($1, $2, $3) RETURNING id",
+        repository_id,
+        cause.value,
+        job_id,
+    )
+    return backup_id
+
+
+async def complete_backup(
+    tx: Transaction, backup: BackupRow, *, files: int, size: int, added: int, databases: Sequence[str]
+) -> None:
+    """Its snapshot was checked. May be repeated."""
+    done = await tx.change(
+        """UPDATE site_backups SET status = 'completed', files = $2, bytes = $3, added_bytes = $4, databases = $5,
+                              completed_at = now() WHERE id = $1 AND status = 'pending'""",
+        backup.id,
+        files,
+        size,
+        added,
+        list(databases),
+    )
+    if done:
+        data = {"site_id": str(backup.site_id), "cause": backup.cause.value, "files": files, "bytes": size}
+        await emit(tx, WebhookEvent.BACKUP_COMPLETED, subject=_subject(backup), data=data)
+
+
+async def fail_backup(tx: Transaction, backup: BackupRow, why: str) -> None:
+    """It will not be completed. One that was stays so: what failed then came after it."""
+    done = await tx.change(
+        "UPDATE site_backups SET status = 'failed', error = $2 WHERE id = $1 AND status = 'pending'",
+        backup.id,
+        why[:1000],
+    )
+    if done:
+        data = {"site_id": str(backup.site_id), "cause": backup.cause.value}
+        await emit(tx, WebhookEvent.BACKUP_FAILED, subject=_subject(backup), data=data)
+
+
+async def orphans(queryable: Queryable) -> list[BackupRow]:
+    """Pending backups that no job makes any more."""
+    rows = await queryable.fetch(
+        f"""SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE}
+            WHERE backups.status = 'pending'
+              AND NOT EXISTS (SELECT FROM jobs WHERE id = backups.job_id AND status IN ('queued', 'running'))"""
+    )
+    return [as_backup(row) for row in rows]
+
+
+async def open_jobs(queryable: Queryable, job_ids: Collection[int]) -> set[int]:
+    """Those of them that have not ended."""
+    rows = await queryable.fetch(
+        "SELECT id FROM jobs WHERE id = ANY($1::bigint[]) AND status IN ('queued', 'running')", list(job_ids)
+    )
+    return {row["id"] for row in rows}
+
+
+async def write_copy(tx: Transaction, backup: BackupRow, target_id: UUID, target: str, error: str | None) -> None:
+    """How a copy went; `error` None: it is there."""
+    await tx.execute(
+        """INSERT INTO backup_copies (backup_id, target_id, error) VALUES ($1, $2, $3)
+           ON CONFLICT (backup_id, target_id) DO UPDATE SET error = EXCLUDED.error, at = now()""",
+        backup.id,
+        target_id,
+        error[:1000] if error is not None else None,
+    )
+    if error is not None:
+        data = {"site_id": str(backup.site_id), "target_id": str(target_id), "target": target}
+        await emit(tx, WebhookEvent.BACKUP_REMOTE_FAILED, subject=_subject(backup), data=data)
+
+
+async def begin_deletion(tx: Transaction, backup: BackupRow) -> Job:
+    """Have a backup removed from every repository. Raises `conflict` while it is being made or removed."""
+    done = await tx.change(
+        "UPDATE site_backups SET status = 'deleting' WHERE id = $1 AND status = 'completed'", backup.id
+    )
+    if not done and backup.status is not BackupStatus.FAILED:
+        raise conflict(f"This backup is {backup.status.value}; nothing was changed.")
+    return await enqueue(
+        tx,
+        NewJob(
+            kind=DELETE,
+            title=f"Delete a backup of {backup.domain}",
+            job_class=JobClass.BACKUPS,
+            steps=("remove",),
+            site_id=backup.site_id,
+            owner_id=backup.owner_id,
+            parameters={"backup": str(backup.id), "repository": str(backup.repository_id)},
+        ),
+    )
+
+
+async def put_back(tx: Transaction, backup_id: UUID) -> None:
+    """Its deletion was not done."""
+    await tx.execute("UPDATE site_backups SET status = 'completed' WHERE id = $1 AND status = 'deleting'", backup_id)
+
+
+async def forget_backups(tx: Transaction, backup_ids: Sequence[UUID]) -> None:
+    await tx.execute("DELETE FROM site_backups WHERE id = ANY($1::uuid[])", list(backup_ids))
+
+
+async def outlive_site(tx: Transaction, site: SiteRow, days: int) -> None:
+    """The site goes: what was kept of it stays its owner's for so many days, if there is a backup at all."""
+    await tx.execute(
+        """UPDATE backup_repositories
+           SET owner_id = $2, domain = $3,
+               kept_until = CASE WHEN EXISTS (SELECT FROM site_backups WHERE repository_id = backup_repositories.id
+                                                                   AND status = 'completed')
+                            THEN now() + make_interval(days => $4) ELSE now() END
+           WHERE site_id = $1""",
+        site.id,
+        site.owner_id,
+        site.domain,
+        days,
+    )
+
+
+async def remove_repository_row(tx: Transaction, repository_id: UUID) -> None:
+    """Its backups go with it."""
+    await tx.execute("DELETE FROM backup_repositories WHERE id = $1", repository_id)
+
+
+async def write_schedule(
+    tx: Transaction, site_id: UUID, frequency: Frequency, hour: int, weekday: int, keep: Keep, next_run_at: datetime
+) -> None:
+    await tx.execute(
+        """INSERT INTO backup_schedules
+               (site_id, frequency, hour, weekday, keep_last, keep_daily, keep_weekly, keep_monthly, next_run_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+           ON CONFLICT (site_id) DO UPDATE
+           SET frequency = EXCLUDED.frequency, hour = EXCLUDED.hour, weekday = EXCLUDED.weekday,
+               keep_last = EXCLUDED.keep_last, keep_daily = EXCLUDED.keep_daily, keep_weekly = EXCLUDED.keep_weekly,
+               keep_monthly = EXCLUDED.keep_monthly, next_run_at = EXCLUDED.next_run_at""",
+        site_id,
+        frequency.value,
+        hour,
+        weekday,
+        keep.last,
+        keep.daily,
+        keep.weekly,
+        keep.monthly,
+        next_run_at,
+    )
+
+
+async def remove_schedule(tx: Transaction, site_id: UUID) -> None:
+    await tx.execute("DELETE FROM backup_schedules WHERE site_id = $1", site_id)
+
+
+async def postpone(tx: Transaction, site_id: UUID, next_run_at: datetime) -> None:
+    await tx.execute("UPDATE backup_schedules SET next_run_at = $2 WHERE site_id = $1", site_id, next_run_at)
+
+
+def _subject(backup: BackupRow) -> Subject:
+    return Subject("backup", str(backup.id), backup.domain)

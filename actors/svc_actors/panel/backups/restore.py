@@ -1,0 +1,140 @@
+"""The work of a restoration: fetched beside the site, compared with the manifest, and only then put into its place.
+
+What is restored lies in a folder of root's until it was verified, so whatever fails before leaves the site as it was. A
+whole site is then exchanged entry by entry (`tree_switch`), which an interruption undoes at the next start; one file or
+folder is put into its place by the site's own account, in one step.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+import trio
+
+from svc_actors.errors import capacity, conflict, not_found, unavailable
+from svc_actors.host.confined.protocol import TEMPORARY, FreeSpace, PlaceRestored
+from svc_actors.host.confined_client import ConfinedFiles
+from svc_actors.host.restic import Repository, Verified
+from svc_actors.host.restic.driver import TREE
+from svc_actors.host.restic.manifest import LEFT_OUT
+from svc_actors.host.tree_switch import hand_in, switch
+from svc_actors.panel.backups.places import Places
+from svc_actors.panel.backups.records import BackupRow, BackupStatus, RepositoryRow, read_backup, read_repository
+from svc_actors.panel.backups.work import MANIFEST, SPARE_BYTES, Tools
+from svc_actors.panel.files import site_folder
+from svc_actors.panel.jobs import JobRun
+from svc_actors.panel.sites.records import SiteRow, read_site
+
+NEW = "new"
+_TOLD = 20
+"""So many differences are named in the log."""
+_PLACE_SECONDS = 600.0
+
+
+class RestoreWork:
+    """The work of `backup.restore`. The job is of the site that is written, which need not be the backup's own."""
+
+    def __init__(self, tools: Tools, files: ConfinedFiles) -> None:
+        self._tools = tools
+        self._files = files
+        self._places: Places = tools.places
+
+    async def plan(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            site, backup, repository = await self._of(run)
+            site_folder(self._places.folders, site)
+            await self._tools.begin(run, repository)
+            await trio.to_thread.run_sync(self._places.make_staging, run.id)
+            needed = SPARE_BYTES + (backup.bytes or 0 if self._path(run) is None else 0)
+            free = await trio.to_thread.run_sync(self._places.free_bytes)
+            if needed > free:
+                raise capacity(
+                    f"The restoration may need {needed:,} bytes, and {free:,} are free; the site is as it was.",
+                    hint="Free some space, or restore single files.",
+                )
+            await run.log(f"{site.domain} gets what it was on {backup.created_at:%Y-%m-%d %H:%M} UTC.")
+
+    async def fetch(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            _, backup, repository = await self._of(run)
+            local = await self._tools.local(run, repository)
+            tree, listed = await self._tools.snapshots_of(run, local, backup.id)
+            path = self._path(run)
+            await self._restore(run, local, listed, self._places.work(run.id) / "listed")
+            inside = None if path is None else f"{TREE}/{path}"
+            await self._restore(run, local, tree, self._places.staging(run.id) / NEW, inside)
+
+    async def verify(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            site, _, _ = await self._of(run)
+            verified: Verified = await self._tools.restic.verify(
+                run.program,
+                self._tree(run),
+                self._places.work(run.id) / "listed" / MANIFEST,
+                self._path(run) or "",
+                site.account.uid,
+                site.account.uid,
+            )
+            if verified.wrong:
+                await run.log(*(f"differs: {how}" for how in verified.named[:_TOLD]))
+                raise unavailable(
+                    f"{verified.wrong:,} entries differ from what was backed up ({verified.named[0]}); "
+                    "the site is as it was.",
+                    hint="The job's log names them. Restore another backup.",
+                )
+            await run.log(f"{verified.entries:,} entries are what was backed up, byte for byte.")
+
+    async def load_databases(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            await run.log("The backup has no databases to load.")
+
+    async def switch(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            site, _, _ = await self._of(run)
+            try:
+                await self._place(run, site)
+            except OSError as error:
+                raise unavailable(f"The files could not be put into place: {error}; the site is as it was.") from error
+        await self._tools.clean(run.id)
+
+    async def _place(self, run: JobRun, site: SiteRow) -> None:
+        folder, path = site_folder(self._places.folders, site), self._path(run)
+        staging = self._places.staging(run.id)
+        if path is None:
+            move = partial(switch, folder.path, folder.uid, staging, self._tree(run), LEFT_OUT)
+            await trio.to_thread.run_sync(move)
+            await run.log(f"All files of {site.domain} were exchanged.")
+            return
+        # Its helper is there from now on: one that starts removes what nobody comes back for.
+        await self._files.ask(folder, FreeSpace())
+        name = f"restore-{run.id}"
+        restored = self._tree(run) / path
+        await trio.to_thread.run_sync(hand_in, folder.path, folder.uid, restored, TEMPORARY.decode(), name)
+        await self._files.ask(folder, PlaceRestored(name, path), seconds=_PLACE_SECONDS)
+        await run.log(f"{path} was put into its place.")
+
+    async def _restore(
+        self, run: JobRun, local: Repository, snapshot: str, target: Path, path: str | None = None
+    ) -> None:
+        await trio.to_thread.run_sync(partial(target.mkdir, mode=0o700))
+        await self._tools.restic.restore(run.program, local, snapshot, target, path)
+
+    def _tree(self, run: JobRun) -> Path:
+        return self._places.staging(run.id) / NEW / TREE
+
+    def _path(self, run: JobRun) -> str | None:
+        path: str | None = run.parameters["path"]
+        return path
+
+    async def _of(self, run: JobRun) -> tuple[SiteRow, BackupRow, RepositoryRow]:
+        backup = await read_backup(self._tools.database, UUID(run.parameters["backup"]))
+        site = await read_site(self._tools.database, run.site_id)
+        if backup is None or site is None:
+            raise not_found("The site or the backup is not there any more.")
+        if backup.status is not BackupStatus.COMPLETED:
+            raise conflict(f"The backup is {backup.status.value}.")
+        if site.owner_id != backup.owner_id:
+            raise conflict("The site and the backup are not of the same customer any more; the site is as it was.")
+        return site, backup, await read_repository(self._tools.database, backup.repository_id)

@@ -1,0 +1,171 @@
+"""Where copies of backups go: another folder of this server (a mounted disk, say), a server by SFTP, or S3.
+
+A target of the kind SFTP has a key pair of its own, whose public half the administrator puts there; its host key is
+pinned, and another one ends the connection.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final, Literal
+from uuid import UUID
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from svc_actors.errors import conflict, not_found
+from svc_actors.host.restic import Repository
+from svc_actors.panel.backups.places import write_secret
+from svc_actors.sealing import Sealer
+from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError
+
+SEALED_FOR: Final = "backup target"
+_COLUMNS: Final = "id, name, settings, sealed_secret"
+
+
+class TargetKind(StrEnum):
+    LOCAL = "local"
+    SFTP = "sftp"
+    S3 = "s3"
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LocalSettings(_Settings):
+    kind: Literal[TargetKind.LOCAL] = TargetKind.LOCAL
+    path: str
+
+
+class SftpSettings(_Settings):
+    """`host_key` as in known_hosts, without the host: `ssh-ed25519 AAAA...`. `public_key` is the target's own."""
+
+    kind: Literal[TargetKind.SFTP] = TargetKind.SFTP
+    host: str
+    port: int
+    user: str
+    path: str
+    host_key: str
+    public_key: str
+
+
+class S3Settings(_Settings):
+    kind: Literal[TargetKind.S3] = TargetKind.S3
+    endpoint: str
+    bucket: str
+    prefix: str
+    region: str
+    access_key: str
+
+
+TargetSettings = Annotated[LocalSettings | SftpSettings | S3Settings, Field(discriminator="kind")]
+_SETTINGS: Final[TypeAdapter[TargetSettings]] = TypeAdapter(TargetSettings)
+
+
+@dataclass(frozen=True)
+class TargetRow:
+    id: UUID
+    name: str
+    settings: TargetSettings
+    sealed_secret: bytes | None
+
+    @property
+    def target(self) -> Target:
+        """What the audit calls it."""
+        return Target("backup_target", self.id, self.name)
+
+    def repository(self, repository_id: UUID, work: Path, sealer: Sealer) -> Repository:
+        """A site's repository there. What opens the way lies in `work`, which is root's alone and goes with the job."""
+        password = work / "password"
+        secret = sealer.unseal(self.sealed_secret, SEALED_FOR).decode() if self.sealed_secret is not None else ""
+        match self.settings:
+            case LocalSettings(path=path):
+                return Repository(f"{path}/{repository_id}", password)
+            case SftpSettings() as sftp:
+                return Repository(
+                    f"sftp:{sftp.user}@{sftp.host}:{sftp.path}/{repository_id}",
+                    password,
+                    ("-o", f"sftp.command={shlex.join(_ssh(sftp, secret, work / f'ssh-{self.id}'))}"),
+                )
+            case S3Settings() as s3:
+                environment = {"AWS_ACCESS_KEY_ID": s3.access_key, "AWS_SECRET_ACCESS_KEY": secret}
+                location = "/".join(part for part in (s3.endpoint, s3.bucket, s3.prefix, str(repository_id)) if part)
+                return Repository(f"s3:{location}", password, ("-o", f"s3.region={s3.region}"), environment)
+
+
+def _ssh(settings: SftpSettings, private_key: str, folder: Path) -> list[str]:
+    """OpenSSH by an argument list, told everything: it reads no configuration of this server, asks nobody, and trusts
+    the pinned key alone."""
+    if not folder.exists():
+        folder.mkdir(mode=0o700)
+        write_secret(folder / "key", private_key)
+        at = settings.host if settings.port == 22 else f"[{settings.host}]:{settings.port}"
+        write_secret(folder / "known_hosts", f"{at} {settings.host_key}\n")
+    options = {
+        "BatchMode": "yes",
+        "StrictHostKeyChecking": "yes",
+        "UserKnownHostsFile": str(folder / "known_hosts"),
+        "GlobalKnownHostsFile": "/dev/null",
+        "IdentitiesOnly": "yes",
+        "IdentityFile": str(folder / "key"),
+        "PreferredAuthentications": "publickey",
+        "ConnectTimeout": "20",
+        "ServerAliveInterval": "15",
+        "ServerAliveCountMax": "4",
+    }
+    told = [argument for name, value in options.items() for argument in ("-o", f"{name}={value}")]
+    return ["ssh", "-F", "none", *told, "-p", str(settings.port), "-l", settings.user, settings.host, "-s", "sftp"]
+
+
+def new_key_pair() -> tuple[str, str]:
+    """A private key as OpenSSH stores it, and the public one as a line of authorized_keys."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return private.decode(), f"{public.decode()} svc-backups"
+
+
+def as_target(row: Record) -> TargetRow:
+    return TargetRow(row["id"], row["name"], _SETTINGS.validate_python(row["settings"]), row["sealed_secret"])
+
+
+async def all_targets(queryable: Queryable) -> list[TargetRow]:
+    return [as_target(row) for row in await queryable.fetch(f"SELECT {_COLUMNS} FROM backup_targets ORDER BY name")]
+
+
+async def read_target(queryable: Queryable, target_id: UUID) -> TargetRow:
+    """Raises not_found."""
+    row = await queryable.fetchrow(f"SELECT {_COLUMNS} FROM backup_targets WHERE id = $1", target_id)
+    if row is None:
+        raise not_found("There is no such target.")
+    return as_target(row)
+
+
+async def add_target(
+    tx: Transaction, sealer: Sealer, name: str, settings: TargetSettings, secret: str | None
+) -> TargetRow:
+    """Raises `conflict` where the name is taken."""
+    try:
+        row = await tx.fetchone(
+            f"""INSERT INTO backup_targets (name, kind, settings, sealed_secret) VALUES ($1, $2, $3, $4)
+                RETURNING {_COLUMNS}""",
+            name,
+            settings.kind.value,
+            settings.model_dump(mode="json"),
+            sealer.seal(secret.encode(), SEALED_FOR) if secret is not None else None,
+        )
+    except UniqueViolationError:
+        raise conflict(f"There is a target with the name {name} already.") from None
+    return as_target(row)
+
+
+async def remove_target(tx: Transaction, target_id: UUID) -> None:
+    """What lies there stays there; this server knows of it no more."""
+    await tx.execute("DELETE FROM backup_targets WHERE id = $1", target_id)

@@ -1,0 +1,335 @@
+"""The work of a backup: step by step, into the repository of its site, then to every target.
+
+The steps share the job's folder (`Places`), which is gone when they are over, however that is. What a step leaves in a
+repository counts for nothing before `check`: snapshots are found by the tag of a backup that the records call
+completed, and every other one is removed by the next job that opens the repository.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import trio
+
+from svc_actors.errors import ServiceError, capacity, not_found
+from svc_actors.host.restic import Repository, Restic, Scanned
+from svc_actors.panel.backups.places import Places
+from svc_actors.panel.backups.records import (
+    BackupRow,
+    RepositoryRow,
+    backup_of_job,
+    complete_backup,
+    completed,
+    fail_backup,
+    forget_backups,
+    keep_of,
+    put_back,
+    read_repository,
+    remove_repository_row,
+    tag_of,
+    write_copy,
+)
+from svc_actors.panel.backups.retention import expired
+from svc_actors.panel.backups.targets import TargetRow, all_targets
+from svc_actors.panel.jobs import Job, JobRun, JobStatus
+from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database, Transaction
+
+COMPLETE: Final = "complete"
+MANIFEST: Final = "manifest"
+SPARE_BYTES: Final = 256 << 20
+"""What a backup leaves free on the disk: the panel and the sites live on it."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What every work on backups needs."""
+
+    database: Database
+    sealer: Sealer
+    restic: Restic
+    places: Places
+
+    async def begin(self, run: JobRun, repository: RepositoryRow) -> Repository:
+        """Make the job's folder, and open the site's repository on this server: made where there is none, without the
+        locks of processes that have ended, and without snapshots that are no backups."""
+        local = await self.local(run, repository, made=True)
+        if not (Path(local.location) / "config").exists():
+            await self.restic.init(run.program, local)
+        else:
+            await self.restic.unlock(run.program, local)
+            await self.drop_unknown(run, repository.id, local)
+        return local
+
+    async def local(self, run: JobRun, repository: RepositoryRow, *, made: bool = False) -> Repository:
+        if made:
+            key = repository.key(self.sealer)
+            await trio.to_thread.run_sync(self.places.make_work, run.id, key)
+        return Repository(str(self.places.repository(repository.id)), self.places.work(run.id) / "password")
+
+    async def drop_unknown(self, run: JobRun, repository_id: UUID, repository: Repository) -> None:
+        """Remove the snapshots of backups that are not completed: of jobs that were ended, and of what was deleted."""
+        known = {tag_of(backup_id) for backup_id, _ in await completed(self.database, repository_id)}
+        found = await self.restic.snapshots(run.program, repository)
+        unknown = [snapshot.id for snapshot in found if not known.intersection(snapshot.tags)]
+        if unknown:
+            await self.restic.forget(run.program, repository, unknown)
+
+    async def snapshots_of(self, run: JobRun, repository: Repository, backup_id: UUID) -> tuple[str, str]:
+        """The snapshot of the site, and that of its manifest. Raises not_found unless both are complete."""
+        tag = tag_of(backup_id)
+        found = [
+            snapshot
+            for snapshot in await self.restic.snapshots(run.program, repository)
+            if tag in snapshot.tags and COMPLETE in snapshot.tags
+        ]
+        manifests = [snapshot.id for snapshot in found if MANIFEST in snapshot.tags]
+        trees = [snapshot.id for snapshot in found if MANIFEST not in snapshot.tags]
+        if not manifests or not trees:
+            raise not_found("The backup is not in its repository any more.", hint="Restore another one.")
+        return trees[-1], manifests[-1]
+
+    async def copy_to(
+        self, run: JobRun, target: TargetRow, repository: RepositoryRow, local: Repository, backup_id: UUID
+    ) -> None:
+        """Have a target hold this backup, and none that is not there any more."""
+        remote = target.repository(repository.id, self.places.work(run.id), self.sealer)
+        if await self.restic.exists(run.program, remote):
+            await self.restic.unlock(run.program, remote)
+        else:
+            await self.restic.init(run.program, remote, local)
+        await self.restic.copy(run.program, local, remote, await self.snapshots_of(run, local, backup_id))
+        await self.snapshots_of(run, remote, backup_id)
+        await self.drop_unknown(run, repository.id, remote)
+
+    async def clean(self, job_id: int) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self.places.remove_work, job_id)
+
+    @asynccontextmanager
+    async def cleaned_on_failure(self, run: JobRun) -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException:
+            await self.clean(run.id)
+            raise
+
+
+class BackupWork:
+    """The work of `backup.create`."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._database = tools.database
+        self._places = tools.places
+
+    async def plan(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            site, _, repository = await self._of(run)
+            await self._tools.begin(run, repository)
+            scanned = await self._scan(run, site, repository, reading=False)
+            self._note(run, "plan", scanned.model_dump())
+            await run.log(f"{scanned.files:,} files with {scanned.bytes:,} bytes; {scanned.new_bytes:,} are new.")
+            if scanned.left_out:
+                named = ", ".join(scanned.named[:10])
+                await run.log(f"{scanned.left_out:,} entries are no files of the site's and are left out: {named}")
+
+    async def reserve_disk(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            needed = Scanned.model_validate(self._noted(run, "plan")).new_bytes + SPARE_BYTES
+            free = await trio.to_thread.run_sync(self._places.free_bytes)
+            if needed > free:
+                raise capacity(
+                    f"The backup may need {needed:,} bytes, and {free:,} are free; nothing was written.",
+                    hint="Free some space, or delete older backups.",
+                )
+
+    async def dump_databases(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            await run.log("The site has no databases.")
+
+    async def verify_dumps(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            self._note(run, "databases", {"names": []})
+
+    async def manifest(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            site, _, repository = await self._of(run)
+            content = self._places.work(run.id) / "content" / "configuration.json"
+            configuration = await site_configuration(self._database, site)
+            await trio.to_thread.run_sync(content.write_text, json.dumps(configuration, indent=1, default=str))
+            await self._scan(run, site, repository, reading=True)
+
+    async def snapshot(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            site, backup, repository = await self._of(run)
+            local = await self._tools.local(run, repository)
+            ended = await self._tools.restic.backup(
+                run.program,
+                local,
+                self._home(site),
+                self._places.work(run.id),
+                [backup.tag],
+                await self._parent(run, repository, local),
+                run.progress,
+            )
+            self._note(run, "snapshot", ended.model_dump())
+
+    async def check(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            _, backup, repository = await self._of(run)
+            local = await self._tools.local(run, repository)
+            work, restic, noted = self._places.work(run.id), self._tools.restic, self._noted(run, "snapshot")
+            tree = noted["snapshot_id"]
+            settled = await restic.settle(run.program, local, tree, work)
+            if settled.changed:
+                await run.log(f"{settled.changed:,} entries were changed meanwhile, and are as they were at the end.")
+            listed = await restic.keep_file(run.program, local, work / "manifest", [backup.tag, MANIFEST])
+            await restic.check(run.program, local)
+            await restic.tag(run.program, local, [tree, listed], COMPLETE)
+            await self._tools.snapshots_of(run, local, backup.id)
+            await trio.to_thread.run_sync((work / "manifest").replace, self._places.manifest(repository.id))
+            await run.transact(
+                lambda tx: complete_backup(
+                    tx,
+                    backup,
+                    files=settled.files,
+                    size=settled.bytes,
+                    added=noted["data_added"],
+                    databases=self._noted(run, "databases")["names"],
+                )
+            )
+            await run.log(
+                f"{settled.files:,} files are kept; the repository has grown by {noted['data_added']:,} bytes."
+            )
+
+    async def copy(self, run: JobRun) -> None:
+        """What fails here leaves the backup on this server complete; the next one is copied together with nothing that
+        is missing there but itself."""
+        async with self._tools.cleaned_on_failure(run):
+            _, backup, repository = await self._of(run)
+            local = await self._tools.local(run, repository)
+            for target in await all_targets(self._database):
+                error: str | None = None
+                try:
+                    await self._tools.copy_to(run, target, repository, local, backup.id)
+                except ServiceError as failure:
+                    error = failure.message
+                await run.transact(
+                    partial(write_copy, backup=backup, target_id=target.id, target=target.name, error=error)
+                )
+                await run.log(f"{target.name}: {error or 'has a copy.'}")
+
+    async def retention(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            _, _, repository = await self._of(run)
+            local = await self._tools.local(run, repository)
+            found = await completed(self._database, repository.id)
+            gone = expired(found, await keep_of(self._database, repository))
+            if gone:
+                await run.transact(lambda tx: forget_backups(tx, gone))
+                await self._tools.drop_unknown(run, repository.id, local)
+                await run.log(f"{len(gone)} older backups were removed.")
+        await self._tools.clean(run.id)
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        backup = await backup_of_job(tx, job.id)
+        if job.status is not JobStatus.SUCCEEDED and backup is not None:
+            await fail_backup(tx, backup, job.error.message if job.error is not None else "It was cancelled.")
+
+    async def _scan(self, run: JobRun, site: SiteRow, repository: RepositoryRow, *, reading: bool) -> Scanned:
+        before = self._places.manifest(repository.id)
+        return await self._tools.restic.scan(
+            run.program,
+            self._home(site),
+            self._places.work(run.id),
+            site.account.uid,
+            before if before.exists() else None,
+            reading=reading,
+        )
+
+    def _home(self, site: SiteRow) -> Path:
+        """Also of a site that is being deleted, as long as nothing of it is."""
+        return self._places.folders.sites / site.account.name
+
+    async def _parent(self, run: JobRun, repository: RepositoryRow, local: Repository) -> str | None:
+        """The snapshot that most of this one is in."""
+        found = await completed(self._database, repository.id)
+        if not found:
+            return None
+        newest = max(found, key=lambda backup: backup[1])[0]
+        try:
+            return (await self._tools.snapshots_of(run, local, newest))[0]
+        except ServiceError:
+            return None  # The repository was made anew: everything is read.
+
+    async def _of(self, run: JobRun) -> tuple[SiteRow, BackupRow, RepositoryRow]:
+        backup = await backup_of_job(self._database, run.id)
+        site = await read_site(self._database, run.site_id)
+        if backup is None or site is None:
+            raise not_found("The site is not there any more.")
+        return site, backup, await read_repository(self._database, backup.repository_id)
+
+    def _note(self, run: JobRun, name: str, told: dict[str, Any]) -> None:
+        """Kept for the later steps."""
+        (self._places.work(run.id) / f"{name}.json").write_text(json.dumps(told))
+
+    def _noted(self, run: JobRun, name: str) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads((self._places.work(run.id) / f"{name}.json").read_text())
+        return told
+
+
+class DeletionWork:
+    """The work of `backup.delete`: the record goes first, then whatever no record knows, here and at every target."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    async def remove(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            tools = self._tools
+            backup_id = UUID(run.parameters["backup"])
+            repository = await read_repository(tools.database, UUID(run.parameters["repository"]))
+            await run.transact(lambda tx: forget_backups(tx, [backup_id]))
+            await tools.begin(run, repository)
+            for target in await all_targets(tools.database):
+                try:
+                    remote = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
+                    if await tools.restic.exists(run.program, remote):
+                        await tools.restic.unlock(run.program, remote)
+                        await tools.drop_unknown(run, repository.id, remote)
+                except ServiceError as error:
+                    await run.log(f"{target.name} keeps its copy until the next backup: {error.message}")
+        await self._tools.clean(run.id)
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        if job.status is not JobStatus.SUCCEEDED:
+            await put_back(tx, UUID(job.parameters["backup"]))
+
+
+async def site_configuration(database: Database, site: SiteRow) -> dict[str, Any]:
+    """What the panel knows of a site, without secrets: what recovery makes it again from."""
+    described: dict[str, Any] = {}
+    for name, query in {
+        "site": "SELECT to_jsonb(sites) FROM sites WHERE id = $1",
+        "domains": "SELECT to_jsonb(site_domains) FROM site_domains WHERE site_id = $1 ORDER BY name",
+        "redirects": "SELECT to_jsonb(site_redirects) FROM site_redirects WHERE site_id = $1 ORDER BY path",
+        "schedule": "SELECT to_jsonb(backup_schedules) FROM backup_schedules WHERE site_id = $1",
+    }.items():
+        described[name] = [row[0] for row in await database.fetch(query, site.id)]
+    return described
+
+
+async def remove_repository(tools: Tools, repository_id: UUID) -> None:
+    """A repository on this server, and all that is known of it. What targets hold of it stays there: it cannot be
+    opened any more, as its key goes."""
+    await trio.to_thread.run_sync(tools.places.remove_repository, repository_id)
+    await tools.database.transact(lambda tx: remove_repository_row(tx, repository_id))

@@ -1,0 +1,209 @@
+"""Where copies of backups go, and the keys of repositories: administrators' alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import trio
+
+from svc.panel.backup_models import (
+    BackupKey,
+    BackupKeyRequest,
+    BackupKeySecret,
+    BackupTarget,
+    LocalTargetRequest,
+    S3TargetRequest,
+    SftpTargetRequest,
+    TargetRequest,
+    target_model,
+)
+from svc.panel.realm import Done
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Request, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.errors import wrong_field
+from svc_actors.panel.backups.places import Places
+from svc_actors.panel.backups.records import read_repository
+from svc_actors.panel.backups.targets import (
+    LocalSettings,
+    S3Settings,
+    SftpSettings,
+    TargetSettings,
+    add_target,
+    as_target,
+    new_key_pair,
+    read_target,
+    remove_target,
+)
+from svc_actors.store import Queryable, Transaction, audit
+
+operations = Operations[Panel]()
+
+_SELECT = """
+SELECT backup_targets.*, copy.at AS last_copy_at, copy.error AS last_error
+FROM backup_targets LEFT JOIN LATERAL
+    (SELECT at, error FROM backup_copies WHERE target_id = backup_targets.id ORDER BY at DESC LIMIT 1) AS copy
+    ON true"""
+
+
+class TargetListRequest(Request):
+    """All of them."""
+
+
+class KeyListRequest(Request):
+    """All of them."""
+
+
+@operations.declare(
+    "backup.targets",
+    "Where copies of backups go",
+    Route.get("/backups/targets"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=("name", "kind", "location", "last_copy_at", "last_error", "id"),
+)
+async def list_targets(context: Context[Panel], request: TargetListRequest) -> list[BackupTarget]:
+    rows = await context.services.database.fetch(f"{_SELECT} ORDER BY name")
+    return [target_model(row, as_target(row)) for row in rows]
+
+
+@operations.declare(
+    "backup.add_local_target",
+    "Have every backup copied to another folder of this server",
+    Route.post("/backups/targets/local", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("name", "path"),
+    target="backup_target",
+)
+async def add_local(context: Context[Panel], request: LocalTargetRequest) -> BackupTarget:
+    path = await trio.to_thread.run_sync(lambda: Path(request.path).resolve())
+    if path.is_relative_to(context.services.config.data_dir.resolve()):
+        raise wrong_field("path", "is in the panel's own folder, where backups lie already")
+    if not await trio.to_thread.run_sync(path.is_dir):
+        raise wrong_field("path", "is no folder of this server")
+    return await _add(context, request.name, LocalSettings(path=str(path)), None)
+
+
+@operations.declare(
+    "backup.add_sftp_target",
+    "Have every backup copied to a server by SFTP; the answer has the key that it is to let in",
+    Route.post("/backups/targets/sftp", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("name", "host", "path"),
+    target="backup_target",
+)
+async def add_sftp(context: Context[Panel], request: SftpTargetRequest) -> BackupTarget:
+    private, public = new_key_pair()
+    settings = SftpSettings(
+        host=request.host,
+        port=request.port,
+        user=request.user,
+        path=request.path,
+        host_key=request.host_key,
+        public_key=public,
+    )
+    return await _add(context, request.name, settings, private)
+
+
+@operations.declare(
+    "backup.add_bucket_target",
+    "Have every backup copied to a bucket of S3",
+    Route.post("/backups/targets/s3", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("name", "endpoint", "bucket"),
+    target="backup_target",
+)
+async def add_s3(context: Context[Panel], request: S3TargetRequest) -> BackupTarget:
+    settings = S3Settings(
+        endpoint=request.endpoint,
+        bucket=request.bucket,
+        prefix=request.prefix,
+        region=request.region,
+        access_key=request.access_key,
+    )
+    return await _add(context, request.name, settings, request.secret_key.get_secret_value())
+
+
+@operations.declare(
+    "backup.remove_target",
+    "Copy no more backups to a target; what is there stays there",
+    Route.delete("/backups/targets/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    target="backup_target",
+)
+async def remove(context: Context[Panel], request: TargetRequest) -> Done:
+
+    async def work(tx: Transaction) -> None:
+        target = await read_target(tx, request.id)
+        await remove_target(tx, target.id)
+        await audit.record(tx, context.caller, target.target)
+
+    await context.services.database.transact(work)
+    return Done()
+
+
+@operations.declare(
+    "backup.keys",
+    "The repositories of which there is a key",
+    Route.get("/backups/keys"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=("domain", "backups", "id"),
+)
+async def list_keys(context: Context[Panel], request: KeyListRequest) -> list[BackupKey]:
+    rows = await context.services.database.fetch(
+        """
+        SELECT backup_repositories.id, site_id, coalesce(sites.domain, backup_repositories.domain) AS domain,
+               (SELECT count(*) FROM site_backups WHERE repository_id = backup_repositories.id AND status = 'completed')
+               AS backups, backup_repositories.created_at, kept_until
+        FROM backup_repositories LEFT JOIN sites ON sites.id = site_id ORDER BY domain, backup_repositories.id
+        """
+    )
+    return [BackupKey.model_validate(dict(row)) for row in rows]
+
+
+@operations.declare(
+    "backup.export_key",
+    "Show what opens the repository of a site, to keep it elsewhere",
+    Route.post("/backups/keys/{id}/export"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    secret=True,
+    target="backup_key",
+)
+async def export_key(context: Context[Panel], request: BackupKeyRequest) -> BackupKeySecret:
+    services = context.services
+
+    async def work(tx: Transaction) -> BackupKeySecret:
+        repository = await read_repository(tx, request.id)
+        await audit.record(tx, context.caller, repository.target)
+        return BackupKeySecret(
+            id=repository.id,
+            domain=repository.domain,
+            repository=str(Places(services.config.folders).repository(repository.id)),
+            key=repository.key(services.sealer),
+        )
+
+    return await services.database.transact(work)
+
+
+async def _add(context: Context[Panel], name: str, settings: TargetSettings, secret: str | None) -> BackupTarget:
+    async def work(tx: Transaction) -> BackupTarget:
+        target = await add_target(tx, context.services.sealer, name, settings, secret)
+        await audit.record(tx, context.caller, target.target, {"kind": settings.kind.value})
+        return await _shown(tx, target.id)
+
+    return await context.services.database.transact(work)
+
+
+async def _shown(queryable: Queryable, target_id: UUID) -> BackupTarget:
+    row = await queryable.fetchrow(f"{_SELECT} WHERE backup_targets.id = $1", target_id)
+    assert row is not None
+    return target_model(row, as_target(row))

@@ -1,0 +1,245 @@
+"""Backups of sites: made, listed, restored and deleted, and when they are made by themselves."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from svc.panel.access import SiteRequest, site_of, visible_sites
+from svc.panel.backup_models import (
+    SELECT_BACKUPS,
+    Backup,
+    BackupCreateRequest,
+    BackupList,
+    BackupRequest,
+    BackupRestoreRequest,
+    Schedule,
+    ScheduleUpdateRequest,
+    backup_model,
+)
+from svc.panel.jobs import JobModel, job_answer
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Route
+from svc.registry.paging import Condition, Page, contains, equals, joined, paginate
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.errors import conflict, not_found
+from svc_actors.panel.backups.records import (
+    BACKUP_COLUMNS,
+    BACKUP_SOURCE,
+    OWNER,
+    RESTORE,
+    RESTORE_STEPS,
+    BackupRow,
+    BackupStatus,
+    Cause,
+    as_backup,
+    begin_deletion,
+    create_backup,
+    remove_schedule,
+    write_schedule,
+)
+from svc_actors.panel.backups.retention import Keep
+from svc_actors.panel.backups.timing import Frequency, next_run, overdue
+from svc_actors.panel.files import site_folder
+from svc_actors.panel.jobs import JobClass, NewJob, enqueue
+from svc_actors.panel.sites.records import SiteRow, lock_site
+from svc_actors.store import Queryable, Transaction, audit
+
+operations = Operations[Panel]()
+
+
+@operations.declare(
+    "backup.list",
+    "Backups, newest first",
+    Route.get("/backups"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("id", "domain", "status", "files", "bytes", "created=created_at"),
+)
+async def list_backups(context: Context[Panel], request: BackupList) -> Page[Backup]:
+    rows, total = await paginate(
+        context.services.database,
+        select=SELECT_BACKUPS,
+        source=BACKUP_SOURCE,
+        where=[
+            visible_sites(context.principal, OWNER),
+            contains(request.q, "coalesce(sites.domain, backup_repositories.domain)"),
+            equals("backups.status", request.status.value if request.status else None),
+            equals("backup_repositories.site_id", request.site),
+        ],
+        sortable={"created_at": "backups.created_at", "status": ("backups.status", "backups.created_at")},
+        default_sort="-created_at",
+        request=request,
+        tie="backups.id",
+    )
+    return Page[Backup].of([backup_model(row) for row in rows], total, request)
+
+
+@operations.declare("backup.get", "One backup", Route.get("/backups/{id}"), access=Access.SIGNED_IN, scope=Scope.READ)
+async def get_backup(context: Context[Panel], request: BackupRequest) -> Backup:
+    where = joined([Condition("backups.id = $1", (request.id,)), visible_sites(context.principal, OWNER)])
+    row = await context.services.database.fetchrow(f"{SELECT_BACKUPS} WHERE {where.sql}", *where.args)
+    if row is None:
+        raise not_found("There is no such backup.")
+    return backup_model(row)
+
+
+@operations.declare(
+    "backup.create",
+    "Back up a site: its files, its databases and what the panel knows of it",
+    Route.post("/sites/{id}/backups"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def create(context: Context[Panel], request: BackupCreateRequest) -> JobModel:
+    services = context.services
+
+    async def work(tx: Transaction) -> JobModel:
+        site = await _locked(tx, context, request.id)
+        site_folder(services.config.folders, site)
+        backup_id, job = await create_backup(tx, services.sealer, site, Cause.MANUAL)
+        await audit.record(tx, context.caller, site.target, {"backup": str(backup_id), "job": job.id})
+        return await job_answer(tx, job)
+
+    return await services.database.transact(work)
+
+
+@operations.declare(
+    "backup.delete",
+    "Remove a backup, here and where copies of it went",
+    Route.delete("/backups/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def delete(context: Context[Panel], request: BackupRequest) -> JobModel:
+
+    async def work(tx: Transaction) -> JobModel:
+        backup = await _backup_of(tx, context, request.id)
+        job = await begin_deletion(tx, backup)
+        await audit.record(tx, context.caller, backup.target, {"job": job.id})
+        return await job_answer(tx, job)
+
+    return await context.services.database.transact(work)
+
+
+@operations.declare(
+    "backup.restore",
+    "Put a site back to a backup, or one file or folder of it",
+    Route.post("/backups/{id}/restore"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    confirm=True,
+)
+async def restore(context: Context[Panel], request: BackupRestoreRequest) -> JobModel:
+    services = context.services
+
+    async def work(tx: Transaction) -> JobModel:
+        backup = await _backup_of(tx, context, request.id)
+        if backup.status is not BackupStatus.COMPLETED:
+            raise conflict(f"The backup is {backup.status.value}; only a completed one is restored.")
+        site_id = request.site or backup.site_id
+        if site_id is None:
+            raise conflict(
+                "The site of this backup was deleted; nothing was changed.", hint="Say the site that is to get it."
+            )
+        site = await _locked(tx, context, site_id)
+        site_folder(services.config.folders, site)
+        if site.owner_id != backup.owner_id:
+            raise conflict(
+                f"{site.domain} is another customer's than the backup; nothing was changed.",
+                hint="A backup is restored to sites of the same customer.",
+            )
+        what = request.path or "everything"
+        job = await enqueue(
+            tx,
+            NewJob(
+                kind=RESTORE,
+                title=f"Restore {what} of {backup.domain} to {site.domain}"[:200],
+                job_class=JobClass.BACKUPS,
+                steps=RESTORE_STEPS,
+                site_id=site.id,
+                owner_id=site.owner_id,
+                parameters={"backup": str(backup.id), "path": request.path},
+            ),
+        )
+        details = {"site": str(site.id), "path": request.path, "job": job.id}
+        await audit.record(tx, context.caller, backup.target, details)
+        return await job_answer(tx, job)
+
+    return await services.database.transact(work)
+
+
+@operations.declare(
+    "backup.schedule",
+    "When a site is backed up by itself, and what is kept",
+    Route.get("/sites/{id}/backups/schedule"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
+async def show_schedule(context: Context[Panel], request: SiteRequest) -> Schedule:
+    site = await site_of(context.services.database, context.principal, request.id)
+    return await _schedule(context.services.database, site)
+
+
+@operations.declare(
+    "backup.set_schedule",
+    "Say when a site is backed up by itself, and what is kept",
+    Route.put("/sites/{id}/backups/schedule"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def set_schedule(context: Context[Panel], request: ScheduleUpdateRequest) -> Schedule:
+
+    async def work(tx: Transaction) -> Schedule:
+        site = await _locked(tx, context, request.id)
+        if request.enabled:
+            keep = Keep(request.keep_last, request.keep_daily, request.keep_weekly, request.keep_monthly)
+            after = datetime.now(UTC)
+            at = next_run(request.frequency, request.hour, request.weekday, site.id, after)
+            await write_schedule(tx, site.id, request.frequency, request.hour, request.weekday, keep, at)
+        else:
+            await remove_schedule(tx, site.id)
+        changed = request.model_dump(mode="json", exclude={"id", "site_id"})
+        await audit.record(tx, context.caller, site.target, changed)
+        return await _schedule(tx, site)
+
+    return await context.services.database.transact(work)
+
+
+async def _schedule(queryable: Queryable, site: SiteRow) -> Schedule:
+    row = await queryable.fetchrow(
+        """
+        SELECT backup_schedules.*, sites.created_at, now() AS now,
+               (SELECT max(completed_at)
+                FROM site_backups JOIN backup_repositories ON backup_repositories.id = repository_id
+                WHERE backup_repositories.site_id = sites.id) AS last_completed_at
+        FROM sites LEFT JOIN backup_schedules ON backup_schedules.site_id = sites.id WHERE sites.id = $1
+        """,
+        site.id,
+    )
+    assert row is not None
+    last = row["last_completed_at"]
+    if row["frequency"] is None:
+        usual = ScheduleUpdateRequest(id=site.id).model_dump(exclude={"id", "site_id", "enabled"})
+        return Schedule(enabled=False, **usual, next_run_at=None, last_completed_at=last, overdue=False)
+    names = ("frequency", "hour", "weekday", "keep_last", "keep_daily", "keep_weekly", "keep_monthly", "next_run_at")
+    late = overdue(Frequency(row["frequency"]), last, row["created_at"], row["now"])
+    return Schedule(enabled=True, last_completed_at=last, overdue=late, **{name: row[name] for name in names})
+
+
+async def _locked(tx: Transaction, context: Context[Panel], site_id: UUID) -> SiteRow:
+    site = await site_of(tx, context.principal, site_id)
+    return await lock_site(tx, site.id)
+
+
+async def _backup_of(tx: Transaction, context: Context[Panel], backup_id: UUID) -> BackupRow:
+    """The backup, if the caller may see it. Raises not_found."""
+    where = joined([Condition("backups.id = $1", (backup_id,)), visible_sites(context.principal, OWNER)])
+    row = await tx.fetchrow(
+        f"SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE} WHERE {where.sql} FOR NO KEY UPDATE OF backups", *where.args
+    )
+    if row is None:
+        raise not_found("There is no such backup.")
+    return as_backup(row)

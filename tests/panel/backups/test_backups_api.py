@@ -1,0 +1,125 @@
+"""Backups over the API: made in steps, seen by their owner alone, and complete or not there."""
+
+from __future__ import annotations
+
+import os
+
+from tests.panel.backups.conftest import Backed
+from tests.support.restic import failing
+
+STEPS = [
+    *("plan", "reserve_disk", "dump_databases", "verify_dumps", "manifest"),
+    *("snapshot", "check", "copy", "retention"),
+]
+
+
+async def test_a_backup_is_a_job_whose_steps_are_seen_and_ends_as_a_completed_backup(world: Backed) -> None:
+    answer = await world.ada.post(f"/sites/{world.site}/backups")
+    job = await world.ended(answer)
+    backup = await world.newest()
+
+    assert answer.status_code == 200
+    assert answer.json()["status"] == "queued"
+    assert [step["name"] for step in job["steps"]] == STEPS
+    assert job["status"] == "succeeded"
+    assert (backup["status"], backup["cause"], backup["files"]) == ("completed", "manual", 3)
+    assert backup["bytes"] == len("<h1>Ada</h1>") + 256 + len("hush")
+    assert await world.events() == ["backup.completed"]
+    assert world.left() == []
+
+
+async def test_what_is_no_file_of_the_sites_is_left_out_and_named(world: Backed) -> None:
+    os.mkfifo(world.home.path / "public" / "pipe")
+
+    job = await world.ended(await world.ada.post(f"/sites/{world.site}/backups"))
+    lines = (await world.ada.get(f"/jobs/{job['id']}/log")).json()
+
+    assert job["status"] == "succeeded"
+    assert any("public/pipe" in line["message"] for line in lines)
+
+
+async def test_a_second_backup_of_a_site_is_refused_while_one_is_pending(world: Backed) -> None:
+    await world.panel.database.execute(
+        "INSERT INTO backup_repositories (site_id, domain, sealed_key) VALUES ($1, 'ada.example.com', '\\x00')",
+        world.site,
+    )
+    await world.panel.database.execute(
+        """INSERT INTO jobs (kind, title, class, site_id, status, started_at)
+           VALUES ('test', 'test', 'backups', $1, 'running', now())""",
+        world.site,
+    )
+    await world.panel.database.execute(
+        """INSERT INTO site_backups (repository_id, cause, job_id)
+           SELECT backup_repositories.id, 'manual', jobs.id FROM backup_repositories, jobs WHERE kind = 'test'"""
+    )
+
+    answer = await world.ada.post(f"/sites/{world.site}/backups")
+
+    assert answer.status_code == 409
+
+
+async def test_a_customer_sees_and_touches_their_own_backups_alone(world: Backed) -> None:
+    backup = await world.backup()
+    path = f"/backups/{backup['id']}"
+
+    foreign = [
+        await world.bob.get(path),
+        await world.bob.delete(path),
+        await world.bob.post(f"{path}/restore"),
+        await world.bob.post(f"/sites/{world.site}/backups"),
+        await world.bob.get(f"/sites/{world.site}/backups/schedule"),
+    ]
+
+    assert [answer.status_code for answer in foreign] == [404] * 5
+    assert (await world.bob.get("/backups")).json()["total"] == 0
+    assert (await world.ada.get("/backups")).json()["total"] == 1
+
+
+async def test_a_backup_that_fails_anywhere_says_why_and_leaves_nothing_that_looks_complete(world: Backed) -> None:
+    for command in ("scan", "backup", "settle", "check"):
+        world.restic.before = failing(command)
+
+        job = await world.ended(await world.ada.post(f"/sites/{world.site}/backups"))
+        backup = await world.newest()
+
+        assert job["status"] == "failed"
+        assert "the disk says no" in job["error"]["message"]
+        assert (backup["status"], backup["error"]) == ("failed", job["error"]["message"])
+        assert not any("complete" in tags for held in world.restic.repositories.values() for tags in held.values())
+        assert world.left() == []
+    assert await world.events() == ["backup.failed"] * 4
+
+
+async def test_what_a_failed_backup_left_is_gone_with_the_next_one(world: Backed) -> None:
+    world.restic.before = failing("check")
+    await world.ended(await world.ada.post(f"/sites/{world.site}/backups"))
+    world.restic.before = failing("nothing")
+
+    await world.backup()
+
+    (repository,) = world.restic.repositories.values()
+    assert len(repository) == 2, "the site and its manifest"
+
+
+async def test_a_backup_that_is_deleted_is_gone_from_the_repository_and_from_the_list(world: Backed) -> None:
+    backup = await world.backup()
+
+    job = await world.ended(await world.ada.delete(f"/backups/{backup['id']}"))
+
+    assert job["status"] == "succeeded"
+    assert (await world.ada.get("/backups")).json()["total"] == 0
+    assert [held for held in world.restic.repositories.values() if held] == []
+
+
+async def test_a_backup_whose_job_a_restart_ended_has_failed_and_says_so(world: Backed) -> None:
+    await world.backup()
+    row = await world.panel.database.fetchrow("SELECT repository_id FROM site_backups")
+    assert row is not None
+    await world.panel.database.execute(
+        "INSERT INTO site_backups (repository_id, cause, job_id) VALUES ($1, 'final', 4711)", row["repository_id"]
+    )
+
+    await world.round()
+    backup = await world.newest()
+
+    assert (backup["status"], backup["error"]) == ("failed", "interrupted: core restarted")

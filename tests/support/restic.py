@@ -1,0 +1,161 @@
+"""restic as a test plays it: snapshots are trees beside the repository, made and compared by the real manifest code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import trio
+
+from svc_actors.errors import unavailable
+from svc_actors.host.restic import BackupEnded, Repository, Run, Scanned, Snapshot, Verified
+from svc_actors.host.restic import manifest as manifests
+from svc_actors.host.restic.models import Settled
+from tests.support.panel_sites import nothing
+
+
+@dataclass
+class RecordedRestic:
+    """Repositories that are there because it says so. `before` is called before each command with its name and its
+    repository: a test lets it fail, or stops there. `damage` is called with what was restored."""
+
+    repositories: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    trees: dict[str, dict[str, Any]] = field(default_factory=dict)
+    before: Callable[[str, str], Awaitable[None]] = field(default=lambda command, location: nothing())
+    damage: Callable[[Path], None] = field(default=lambda tree: None)
+
+    async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None, *, reading: bool) -> Scanned:
+        await self.before("scan", "")
+        told = await trio.to_thread.run_sync(
+            partial(
+                manifests.scan,
+                str(home),
+                uid,
+                str(before) if before else None,
+                str(work / "manifest.scanned"),
+                str(work / "excluded"),
+                reading=reading,
+            )
+        )
+        return Scanned.model_validate(told)
+
+    async def exists(self, run: Run, repository: Repository) -> bool:
+        await self.before("exists", repository.location)
+        return repository.location in self.repositories
+
+    async def init(self, run: Run, repository: Repository, like: Repository | None = None) -> None:
+        await self.before("init", repository.location)
+        assert (repository.password_file.stat().st_mode & 0o777) == 0o400
+        self.repositories[repository.location] = {}
+        if repository.location.startswith("/"):
+            folder = Path(repository.location)
+            folder.mkdir(parents=True)
+            (folder / "config").touch()
+
+    async def unlock(self, run: Run, repository: Repository) -> None:
+        await self.before("unlock", repository.location)
+
+    async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
+        await self.before("snapshots", repository.location)
+        return [Snapshot(id=name, tags=tags) for name, tags in self.repositories[repository.location].items()]
+
+    async def backup(
+        self,
+        run: Run,
+        repository: Repository,
+        home: Path,
+        work: Path,
+        tags: Sequence[str],
+        parent: str | None,
+        progress: Callable[[float], Awaitable[None]],
+    ) -> BackupEnded:
+        await self.before("backup", repository.location)
+        name = uuid4().hex
+        listed = list(manifests.read(str(work / "manifest.scanned")))
+        content = {path.name: path.read_bytes() for path in (work / "content").iterdir()}
+        files = {entry["p"]: (home / entry["p"]).read_bytes() for entry in listed if entry["t"] == "f"}
+        self.trees[name] = {"listed": listed, "files": files, "content": content}
+        self.repositories[repository.location][name] = tuple(tags)
+        size = sum(map(len, files.values()))
+        return BackupEnded(
+            snapshot_id=name, total_files_processed=len(files), total_bytes_processed=size, data_added=size
+        )
+
+    async def settle(self, run: Run, repository: Repository, snapshot: str, work: Path) -> Settled:
+        await self.before("settle", repository.location)
+        shutil.copyfile(work / "manifest.scanned", work / "manifest")
+        files = self.trees[snapshot]["files"]
+        return Settled(files=len(files), bytes=sum(map(len, files.values())), changed=0)
+
+    async def keep_file(self, run: Run, repository: Repository, file: Path, tags: Sequence[str]) -> str:
+        name = uuid4().hex
+        self.trees[name] = {"file": (file.name, file.read_bytes())}
+        self.repositories[repository.location][name] = tuple(tags)
+        return name
+
+    async def check(self, run: Run, repository: Repository) -> None:
+        await self.before("check", repository.location)
+
+    async def tag(self, run: Run, repository: Repository, snapshots: Sequence[str], tag: str) -> None:
+        for name in snapshots:
+            self.repositories[repository.location][name] += (tag,)
+
+    async def copy(self, run: Run, source: Repository, target: Repository, snapshots: Sequence[str]) -> None:
+        await self.before("copy", target.location)
+        for name in snapshots:
+            self.repositories[target.location][name] = self.repositories[source.location][name]
+
+    async def forget(self, run: Run, repository: Repository, snapshots: Sequence[str]) -> None:
+        await self.before("forget", repository.location)
+        for name in snapshots:
+            del self.repositories[repository.location][name]
+
+    async def restore(
+        self, run: Run, repository: Repository, snapshot: str, target: Path, path: str | None = None
+    ) -> None:
+        await self.before("restore", repository.location)
+        kept = self.trees[snapshot]
+        if "file" in kept:
+            name, content = kept["file"]
+            (target / name).write_bytes(content)
+            return
+        tree = target / "site"
+        tree.mkdir()
+        for entry in kept["listed"]:
+            inside, placed = f"site/{entry['p']}", tree / entry["p"]
+            if path is not None and inside != path and not inside.startswith(f"{path}/"):
+                continue
+            placed.parent.mkdir(parents=True, exist_ok=True)
+            match entry["t"]:
+                case "d":
+                    placed.mkdir(exist_ok=True)
+                case "l":
+                    placed.symlink_to(entry["l"])
+                case "f":
+                    placed.write_bytes(kept["files"][entry["p"]])
+        self.damage(tree)
+
+    async def verify(self, run: Run, tree: Path, listed: Path, below: str, uid: int, gid: int) -> Verified:
+        await self.before("verify", "")
+        told = await trio.to_thread.run_sync(manifests.verify, str(tree), str(listed), below, uid, gid)
+        return Verified.model_validate(told)
+
+    def held(self, location: str) -> list[tuple[str, ...]]:
+        """The tags of the snapshots in a repository."""
+        return sorted(self.repositories.get(location, {}).values())
+
+
+def failing(wanted: str, *, at: str = "") -> Callable[[str, str], Awaitable[None]]:
+    """A `before` by which one command fails, of repositories whose location begins with `at`."""
+
+    async def before(command: str, location: str) -> None:
+        if command == wanted and location.startswith(at):
+            raise unavailable(f"restic {command} failed: the disk says no", hint=json.dumps(None))
+
+    return before
