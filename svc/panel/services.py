@@ -14,6 +14,7 @@ from svc.registry.realm import Realm
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.delegation import RememberedDelegations
 from svc_actors.host.knot import Authority
+from svc_actors.host.php import PhpServing
 from svc_actors.mail import Outbox
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.files import Uploads
@@ -41,6 +42,7 @@ class Panel:
     authority: Authority
     delegations: RememberedDelegations
     certificates: SiteCertificates
+    php: PhpServing
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

@@ -26,6 +26,8 @@ class LogSource(StrEnum):
     """Who asked for what, and what was answered."""
     ERROR = "error"
     """What the web server could not do."""
+    PHP = "php"
+    """What PHP says of the site's code."""
 
 
 class SiteLog(Model):

@@ -36,6 +36,12 @@ class SiteLimits(Model):
     disk_mib: DiskMib | None = None
 
 
+class SitePhpVersion(Model):
+    """`php_show` of the site has its settings."""
+
+    version: str
+
+
 class Site(Model):
     """`account` is its user on this server. `reason` says why it is suspended or has failed."""
 
@@ -51,6 +57,7 @@ class Site(Model):
     suspended_by: SuspendedBy | None
     proxy_target: str | None
     limits: SiteLimits
+    php: SitePhpVersion | None
     force_https: bool
     account: str
     created_at: datetime
@@ -59,7 +66,7 @@ class Site(Model):
 SELECT_SITES: Final = """
 SELECT sites.id, sites.number, sites.domain, sites.type, sites.owner_id, sites.status, sites.reason, sites.suspended_by,
        sites.proxy_target, sites.cpu_percent, sites.memory_mib, sites.processes, sites.disk_mib, sites.force_https,
-       sites.created_at, users.email AS owner_email,
+       sites.php,        sites.created_at, users.email AS owner_email,
        ARRAY(SELECT name FROM site_domains AS named
              WHERE named.site_id = sites.id AND named.name <> sites.domain ORDER BY name) AS aliases
 FROM sites JOIN users ON users.id = sites.owner_id"""
@@ -69,7 +76,9 @@ def site_model(row: Record) -> Site:
     """What `SELECT_SITES` gives."""
     members: dict[str, Any] = dict(row)
     limits = SiteLimits(**{name: members.pop(name) for name in SiteLimits.model_fields})
-    return Site(**members, limits=limits, account=f"s{row['number']}")
+    php = members.pop("php")
+    version = SitePhpVersion(version=php["version"]) if php else None
+    return Site(**members, php=version, limits=limits, account=f"s{row['number']}")
 
 
 async def shown_site(queryable: Queryable, principal: Principal, site_id: UUID) -> Site:

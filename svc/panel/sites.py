@@ -30,11 +30,14 @@ from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, invalid, not_found, wrong_field
+from svc_actors.host.launcher import Limits
+from svc_actors.host.php import PhpVersion
 from svc_actors.panel.accounts.allowances import lock_owner
 from svc_actors.panel.sites.claims import MOST_NAMES, hand_over
 from svc_actors.panel.sites.creation import NewSite, create_site
 from svc_actors.panel.sites.deletion import delete_site
 from svc_actors.panel.sites.names import SiteName, is_below, site_name
+from svc_actors.panel.sites.php import PHP_TYPES, SitePhp, newest_version, require_version
 from svc_actors.panel.sites.proxying import proxy_addresses
 from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, suspended_by_administrator
 from svc_actors.panel.sites.serving import require_served
@@ -52,7 +55,9 @@ class SiteListRequest(PageRequest):
 
 class SiteCreateRequest(Request):
     """`owner_email`: whose it is, by default the caller's; only administrators may name somebody else. `admin_email` is
-    who administers what is installed in it; where an administrator names no owner, the site is that person's."""
+    who administers what is installed in it; where an administrator names no owner, the site is that person's.
+    `php_version`: of a site with PHP, by default the newest that the server has. Limits are administrators' to set; one
+    that is left out is that of the owner's plan."""
 
     domain: Domain
     type: SiteType
@@ -60,6 +65,10 @@ class SiteCreateRequest(Request):
     admin_email: Email | None = None
     aliases: Annotated[list[Domain], Field(default_factory=list, max_length=MOST_NAMES - 1)]
     proxy_target: ProxyTarget | None = None
+    php_version: PhpVersion | None = None
+    cpu_percent: CpuPercent | None = None
+    memory_mib: MemoryMib | None = None
+    processes: Processes | None = None
 
 
 class SiteUpdateRequest(SiteChange):
@@ -138,9 +147,14 @@ async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
     domain, *aliases = [usable_name(context, text) for text in (request.domain, *request.aliases)]
     addresses = await _proxied(context, request, {domain.name, *(alias.name for alias in aliases)})
 
+    php = await _php(context, request)
+    limits = Limits(request.cpu_percent, request.memory_mib, request.processes)
+    if limits != Limits() and not principal.sees_everything:
+        raise forbidden("Limits of a site are set by administrators.")
+
     async def work(tx: Transaction) -> SiteRow:
         owner_id = await _owner(tx, principal, request)
-        new = NewSite(owner_id, domain, aliases, request.type, request.proxy_target, addresses)
+        new = NewSite(owner_id, domain, aliases, request.type, request.proxy_target, addresses, php, limits)
         return await create_site(tx, context.caller, new)
 
     site = await services.database.transact(work)
@@ -277,6 +291,17 @@ async def _owner(tx: Transaction, principal: Principal, request: SiteCreateReque
         raise forbidden("Only administrators create sites for others.")
     assert principal.user_id is not None
     return principal.user_id
+
+
+async def _php(context: Context[Panel], request: SiteCreateRequest) -> SitePhp | None:
+    if request.type not in PHP_TYPES:
+        if request.php_version is not None:
+            raise wrong_field("php_version", f"a site of the type {request.type.value} has no PHP")
+        return None
+    versions = await context.services.php.versions()
+    version = request.php_version or newest_version(versions)
+    require_version(version, versions)
+    return SitePhp(version=version)
 
 
 async def _proxied(

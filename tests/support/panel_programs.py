@@ -10,8 +10,8 @@ import shutil
 import ssl
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,14 +131,32 @@ class PanelPrograms:
         await trio.to_thread.run_sync(lambda: subprocess.run(ended, check=True, capture_output=True, timeout=120))
 
 
+@contextmanager
+def shared_panel_programs(options: Sequence[str] = ()) -> Iterator[PanelPrograms]:
+    """A panel that has started, for the tests of a module: outside of any of their event loops."""
+    folder = _folder()
+    programs = PanelPrograms(folder, None, options)
+    try:
+        trio.run(programs.start)
+        yield programs
+    finally:
+        trio.run(programs.stop)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="svc-panel-"))
+    folder.chmod(0o755)
+    shutil.copytree("/etc", folder / "etc", symlinks=True)
+    return folder
+
+
 @asynccontextmanager
 async def open_panel_programs(
     pebble: Pebble | None = None, options: Sequence[str] = (), tracer: Sequence[str] = ()
 ) -> AsyncIterator[PanelPrograms]:
     """Programs that are not started yet; whatever they start is stopped at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="svc-panel-"))
-    folder.chmod(0o755)
-    await trio.to_thread.run_sync(lambda: shutil.copytree("/etc", folder / "etc", symlinks=True))
+    folder = await trio.to_thread.run_sync(_folder)
     programs = PanelPrograms(folder, pebble, options, tracer)
     try:
         yield programs

@@ -70,6 +70,15 @@ class HostFolders:
         return self.data / "exports"
 
     @property
+    def php(self) -> Path:
+        """The configurations of php-fpm: a folder a site."""
+        return self.data / "php"
+
+    @property
+    def php_sockets(self) -> Path:
+        return self.run / "php"
+
+    @property
     def run(self) -> Path:
         """Sockets and pid files."""
         return self.data / "run"

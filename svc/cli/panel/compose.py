@@ -28,6 +28,7 @@ from svc_actors.host.knot import NameServer
 from svc_actors.host.launcher import Launcher
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.nginx import WebServing
+from svc_actors.host.php import PhpServing
 from svc_actors.host.restic import Restic
 from svc_actors.host.site_runtime import prepare_shared_sockets
 from svc_actors.mail import Outbox
@@ -42,6 +43,7 @@ from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
 from svc_actors.panel.sites import deletion
 from svc_actors.panel.sites.deletion import SiteDeletion
+from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
 from svc_actors.panel.sites.serving import all_servers
 from svc_actors.panel.sites.site import Site
@@ -71,6 +73,7 @@ class Host:
     accounts: Accounts
     databases: DatabaseServers
     restic: Restic
+    php: PhpServing
     resolve: Resolve = resolve
     clock: Clock = utc_now
 
@@ -114,13 +117,15 @@ async def open_services(
         await certificates.restore_files()
         web_server = WebServer(database, host.web, lambda: all_servers(database, config.folders))
         nursery.start_soon(keep_running, "web server", web_server.run, loop_alerts.notice)
-        actors.register(Site, lambda key: Site(database, host.accounts, web_server, config.folders))
+        programs = SitePrograms(database, host.php)
+        nursery.start_soon(keep_running, "programs of sites", programs.run, loop_alerts.notice)
+        actors.register(Site, lambda key: Site(database, host.accounts, programs, web_server, config.folders))
         nursery.start_soon(keep_running, "certificates of sites", certificates.run, loop_alerts.notice)
         jobs = Jobs(database, actors, alert=loop_alerts.notice)
         backups = Backups(Tools(database, sealer, host.restic, Places(config.folders)), files)
         await backups.recover()
         backups.install(jobs)
-        removal = SiteDeletion(database, host.accounts, actors, certificates.forget, backups)
+        removal = SiteDeletion(database, host.accounts, actors, programs, certificates.forget, backups)
         jobs.handle(deletion.KIND, removal, irrevocable=deletion.IRREVOCABLE)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
@@ -164,6 +169,7 @@ async def open_services(
                 receivers=receivers,
                 authority=authority,
                 delegations=RememberedDelegations(host.delegations),
+                php=host.php,
                 certificates=certificates,
             )
         finally:

@@ -12,6 +12,7 @@ from svc_actors.host.delegation import ParentServers
 from svc_actors.host.knot import KnotServer
 from svc_actors.host.launchers import launcher_of
 from svc_actors.host.nginx import Generations, Ports
+from svc_actors.host.php import PhpMasters
 from svc_actors.host.restic import SystemRestic
 
 
@@ -27,4 +28,5 @@ def this_server(config: PanelConfig) -> Host:
         accounts=SystemAccounts(config.folders),
         databases=database_servers(config.folders, launcher),
         restic=SystemRestic(),
+        php=PhpMasters(config.folders, launcher),
     )

@@ -41,3 +41,14 @@ async def test_a_site_that_is_deleted_meanwhile_keeps_no_other_log_from_its_new_
 
     assert rotated == 2
     assert [path.with_name("access.log.1").exists() for path in kept] == [True, True]
+
+
+def test_a_log_that_its_program_never_opens_anew_is_copied_and_emptied(tmp_path: Path) -> None:
+    log = large(tmp_path / "php.log")
+    with log.open("ab") as kept_open:
+        rotated = rotate(tmp_path)
+        kept_open.write(b"goes on\n")
+
+    assert rotated == 0
+    assert log.read_text() == "goes on\n"
+    assert (tmp_path / "php.log.1").stat().st_size == LARGEST

@@ -49,7 +49,7 @@ async def test_an_administrator_creates_for_a_customer(world: World) -> None:
     }
 
 
-@pytest.mark.parametrize("type_", ["php", "wordpress", "app"])
+@pytest.mark.parametrize("type_", ["wordpress", "app"])
 async def test_a_type_that_is_not_served_yet_is_refused_with_what_is(world: World, type_: str) -> None:
     answer = await world.ada.post("/sites", {"domain": "a.example", "type": type_})
 

@@ -1,17 +1,22 @@
 """Logs that have grown large get another name, and the oldest go: `access.log`, `access.log.1`, ... `access.log.4`.
 
-nginx goes on in the renamed file until it is reloaded, so no line is lost. What a site can fill with its logs is
+nginx goes on in the renamed file until it is reloaded, so no line is lost. The other programs of a site append to a
+file that they were given open and never open anew: their logs are copied and emptied, where a line that is written in
+the same moment may be lost. What a site can fill with its logs is
 bounded by what it is logged between two looks, and (`KEPT` + 1) x `LARGEST` a log.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Final
 
 LARGEST: Final = 32 * 1024 * 1024
 """Bytes: some 200,000 requests."""
 KEPT: Final = 4
+_OF_NGINX: Final = frozenset({"access.log", "error.log"})
 
 
 def rotate(logs: Path) -> int:
@@ -20,19 +25,27 @@ def rotate(logs: Path) -> int:
     try:
         for path in sorted(logs.glob("*.log")):
             if path.stat().st_size >= LARGEST:
-                _rename(path)
+                _make_room(path)
+                if path.name in _OF_NGINX:
+                    path.replace(_numbered(path, 1))
+                else:
+                    _copy_and_empty(path)
         return sum(not older.with_suffix("").exists() for older in logs.glob("*.log.1"))
     except FileNotFoundError:
         return 0  # The site was deleted meanwhile; were it not, the next call would find what is to be done.
 
 
-def _rename(path: Path) -> None:
+def _make_room(path: Path) -> None:
     # From the oldest on, each takes the place of the next one: a crash in the midst loses no more than the oldest.
     for number in range(KEPT - 1, 0, -1):
         older = _numbered(path, number)
         if older.exists():
             older.replace(_numbered(path, number + 1))
-    path.replace(_numbered(path, 1))
+
+
+def _copy_and_empty(path: Path) -> None:
+    shutil.copyfile(path, _numbered(path, 1))
+    os.truncate(path, 0)
 
 
 def _numbered(path: Path, number: int) -> Path:

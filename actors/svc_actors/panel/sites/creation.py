@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from uuid import UUID
 
 from svc_actors.errors import conflict
+from svc_actors.host.launcher import Limits
 from svc_actors.panel.accounts.allowances import lock_owner, require_site_room
 from svc_actors.panel.sites.claims import claim
 from svc_actors.panel.sites.names import SiteName
+from svc_actors.panel.sites.php import SitePhp
 from svc_actors.panel.sites.records import (
     SITE_COLUMNS,
     SiteRow,
@@ -31,6 +33,8 @@ class NewSite:
     type: SiteType
     proxy_target: str | None = None
     proxy_addresses: Sequence[IPv4Address | IPv6Address] = ()
+    php: SitePhp | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
@@ -45,17 +49,19 @@ async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
         return failed
     await require_site_room(tx, owner)
     row = await tx.fetchone(
-        f"""INSERT INTO sites (owner_id, domain, type, proxy_target, proxy_addresses,
+        f"""INSERT INTO sites (owner_id, domain, type, proxy_target, proxy_addresses, php,
                                cpu_percent, memory_mib, processes)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING {SITE_COLUMNS}""",
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+            RETURNING {SITE_COLUMNS}""",
         new.owner_id,
         new.domain.name,
         new.type.value,
         new.proxy_target,
         list(new.proxy_addresses),
-        owner.allowed.cpu_percent,
-        owner.allowed.memory_mib,
-        owner.allowed.processes,
+        {} if new.php is None else new.php.record,
+        owner.allowed.cpu_percent if new.limits.cpu_percent is None else new.limits.cpu_percent,
+        owner.allowed.memory_mib if new.limits.memory_mib is None else new.limits.memory_mib,
+        owner.allowed.processes if new.limits.processes is None else new.limits.processes,
     )
     site = as_site(row)
     await claim(tx, site.id, new.owner_id, [new.domain, *new.aliases])

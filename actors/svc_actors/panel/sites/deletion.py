@@ -14,6 +14,7 @@ from uuid import UUID
 from svc_actors.errors import ServiceError, conflict, unavailable
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue
+from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.records import SiteRow, lock_site, read_site, remove_record, write_status
 from svc_actors.panel.sites.site import Site
 from svc_actors.panel.sites.states import IllegalSiteMove, SiteEnd, SiteOrder, SiteStatus, move
@@ -21,7 +22,14 @@ from svc_actors.runtime import ActorSystem, DeliveryError
 from svc_actors.store import Caller, Database, Transaction, audit
 
 KIND: Final = "site.delete"
-STEPS: Final = ("stop_serving", "remove_certificate", "end_processes", "remove_account", "remove_record")
+STEPS: Final = (
+    "stop_serving",
+    "stop_programs",
+    "remove_certificate",
+    "end_processes",
+    "remove_account",
+    "remove_record",
+)
 FINAL_BACKUP: Final = "final_backup"
 """A step before all others, unless whoever deletes the site refuses it: nothing is lost when it fails."""
 IRREVOCABLE: Final = "A site that is being deleted has lost some of its files already."
@@ -70,12 +78,14 @@ class SiteDeletion:
         database: Database,
         accounts: Accounts,
         actors: ActorSystem,
+        programs: SitePrograms,
         forget_certificate: Callable[[SiteRow], Awaitable[None]],
         backups: BackedUp,
     ) -> None:
         self._database = database
         self._accounts = accounts
         self._actors = actors
+        self._programs = programs
         self._forget_certificate = forget_certificate
         self._backups = backups
 
@@ -95,6 +105,9 @@ class SiteDeletion:
         except DeliveryError as error:
             raise _not_removed(error) from error
         await run.log(f"{site.domain} and its other names are served no more.")
+
+    async def stop_programs(self, run: JobRun) -> None:
+        await self._programs.remove((await self._site(run)).account)
 
     async def remove_certificate(self, run: JobRun) -> None:
         await self._forget_certificate(await self._site(run))

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from svc_actors.errors import ServiceError, forbidden, not_found
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.launcher import Limits
 from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
 from svc_actors.store import NewEvent, Queryable, Record, Target, Transaction
 from svc_actors.store import append as append_event
 
 SITE_COLUMNS: Final = """sites.id, sites.number, sites.owner_id, sites.domain, sites.type, sites.status, sites.reason,
-    sites.suspended_by, sites.proxy_target, sites.proxy_addresses, sites.force_https, sites.wanted, sites.served"""
+    sites.suspended_by, sites.proxy_target, sites.proxy_addresses, sites.force_https, sites.wanted, sites.served,
+    sites.php, sites.cpu_percent, sites.memory_mib, sites.processes"""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class SiteRow:
     wanted: int
     served: int
     """The `wanted` that the web server took last."""
+    php: Mapping[str, Any]
+    """As `sites.php` reads it; empty where the site has no PHP."""
+    limits: Limits
 
     @property
     def account(self) -> SiteAccount:
@@ -63,6 +68,8 @@ def as_site(row: Record) -> SiteRow:
         force_https=row["force_https"],
         wanted=row["wanted"],
         served=row["served"],
+        php=row["php"],
+        limits=Limits(row["cpu_percent"], row["memory_mib"], row["processes"]),
     )
 
 
@@ -102,7 +109,7 @@ async def write_status(
 
 _CHANGEABLE: Final = frozenset(
     {
-        *("owner_id", "force_https", "proxy_target", "proxy_addresses"),
+        *("owner_id", "force_https", "proxy_target", "proxy_addresses", "php"),
         *("cpu_percent", "memory_mib", "processes", "disk_mib"),
     }
 )

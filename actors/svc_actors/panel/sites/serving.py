@@ -14,12 +14,14 @@ from pydantic import ValidationError
 from svc_actors.errors import ServiceError, invalid
 from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.nginx import Certificate, PathRedirect, Proxy, Serves, SiteServer, StaticRoot, Suspended
+from svc_actors.host.nginx import Certificate, PathRedirect, Php, Proxy, Serves, SiteServer, StaticRoot, Suspended
+from svc_actors.host.php import socket_of
+from svc_actors.panel.sites.php import pool_of
 from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
 from svc_actors.panel.sites.states import SiteStatus, SiteType
 from svc_actors.store import Queryable, Record
 
-SERVED_TYPES: Final = frozenset({SiteType.STATIC, SiteType.PROXY})
+SERVED_TYPES: Final = frozenset({SiteType.STATIC, SiteType.PHP, SiteType.PROXY})
 """The types that `_serves` knows."""
 _NO_SERVER: Final = frozenset({SiteStatus.FAILED, SiteStatus.DELETING})
 
@@ -146,6 +148,9 @@ def _serves(site: SiteRow, folders: HostFolders) -> Serves:
     match site.type:
         case SiteType.STATIC:
             return StaticRoot(root=str(folders.sites / site.account.name / "public"))
+        case SiteType.PHP | SiteType.WORDPRESS:
+            root = folders.sites / site.account.name / "public"
+            return Php(root=str(root), socket=str(socket_of(pool_of(site), folders)))
         case SiteType.PROXY:
             target = urlsplit(site.proxy_target or "")
             tls = target.scheme == "https"

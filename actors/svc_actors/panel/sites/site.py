@@ -24,6 +24,7 @@ from svc_actors.errors import ErrorCode, ServiceError, conflict, unavailable
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.folders import HostFolders
 from svc_actors.panel.sites.first_page import first_page
+from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.records import (
     SiteRow,
     lock_site,
@@ -65,8 +66,16 @@ Change = Callable[[Transaction, SiteRow], Awaitable[Changed]]
 class Site(Actor):
     """Nothing is kept in memory: each message reads the row that it decides on, locked."""
 
-    def __init__(self, database: Database, accounts: Accounts, web_server: ServedBy, folders: HostFolders) -> None:
+    def __init__(
+        self,
+        database: Database,
+        accounts: Accounts,
+        programs: SitePrograms,
+        web_server: ServedBy,
+        folders: HostFolders,
+    ) -> None:
         self._database = database
+        self._programs = programs
         self._accounts = accounts
         self._web_server = web_server
         self._folders = folders
@@ -183,8 +192,11 @@ class Site(Actor):
             ) from error
 
     async def _serve(self, site: SiteRow) -> None:
+        # First what answers, then the web server: visitors come to nothing that is not there.
+        await self._programs.start(site)
         await self._web_server.change({site.number: await server_of(self._database, site, self._folders)})
         await write_served(self._database, site)
+        self._programs.settle()
 
     async def _suspend_with_account(self, tx: Transaction) -> None:
         """Of an account that was suspended while the site was being created. Who suspends it later finds this site

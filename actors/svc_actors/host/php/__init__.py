@@ -1,0 +1,21 @@
+"""PHP of sites: a php-fpm of its own for each (docs/panel.md)."""
+
+from svc_actors.host.php.masters import PhpError, PhpMasters, PhpServing
+from svc_actors.host.php.pool import Pool, number_of, pool_service, render_pool, socket_of
+from svc_actors.host.php.settings import ErrorReporting, PhpSettings, PhpVersion
+from svc_actors.host.php.versions import Extension
+
+__all__ = [
+    "ErrorReporting",
+    "Extension",
+    "PhpError",
+    "PhpMasters",
+    "PhpServing",
+    "PhpSettings",
+    "PhpVersion",
+    "Pool",
+    "number_of",
+    "pool_service",
+    "render_pool",
+    "socket_of",
+]

@@ -1,0 +1,173 @@
+"""The masters of php-fpm of this server's sites: started, proven by an answer, and ended when nobody needs them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Launcher, LauncherError, ServiceName
+from svc_actors.host.php.fastcgi import ask
+from svc_actors.host.php.pool import (
+    KIND,
+    PING,
+    Pool,
+    configuration_of,
+    log_of,
+    number_of,
+    pool_service,
+    program,
+    render_pool,
+    socket_of,
+)
+from svc_actors.host.php.versions import Extension, installed_extensions, installed_versions
+from svc_actors.host.site_runtime import service_name, stop_programs
+
+_ANSWERS_WITHIN: Final = 20.0
+_AGAIN: Final = 0.05
+_PING: Final = {"SCRIPT_NAME": PING, "SCRIPT_FILENAME": PING, "REQUEST_METHOD": "GET", "SERVER_PROTOCOL": "HTTP/1.1"}
+_TAIL: Final = 4096
+
+
+class PhpError(Exception):
+    """PHP of a site does not run as wanted; the message says what it said itself. What ran before runs on."""
+
+
+class PhpServing(Protocol):
+    """PHP of this server, as the panel needs it. The methods raise `PhpError`, and may be repeated."""
+
+    async def versions(self) -> list[str]:
+        """Those that sites may have, the newest first."""
+        ...
+
+    async def extensions(self, version: str) -> list[Extension]: ...
+
+    async def start(self, pool: Pool) -> None:
+        """It runs and answers."""
+        ...
+
+    async def running(self) -> frozenset[ServiceName]:
+        """The services of PHP, of every site, that were started and not stopped."""
+        ...
+
+    async def stop(self, name: ServiceName) -> None:
+        """It ends when it has answered what it had begun, within a minute."""
+        ...
+
+    async def remove(self, account: SiteAccount) -> None:
+        """Nothing of PHP of this site is left."""
+        ...
+
+
+class PhpMasters:
+    def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
+        self._folders = folders
+        self._launcher = launcher
+
+    async def versions(self) -> list[str]:
+        return await trio.to_thread.run_sync(installed_versions)
+
+    async def extensions(self, version: str) -> list[Extension]:
+        return await trio.to_thread.run_sync(installed_extensions, version)
+
+    async def start(self, pool: Pool) -> None:
+        if not program(pool.version).is_file():
+            raise PhpError(f"PHP {pool.version} is not installed on this server.")
+        before = pool.service_name in await self.running()
+        size = await trio.to_thread.run_sync(_prepare, pool, self._folders)
+        try:
+            await self._launcher.ensure(pool_service(pool, self._folders))
+            await self._proven(pool, size)
+        except (LauncherError, PhpError) as error:
+            if not before:
+                with trio.CancelScope(shield=True):
+                    await self._launcher.stop(pool.service_name)
+            raise PhpError(str(error)) from error
+
+    async def running(self) -> frozenset[ServiceName]:
+        try:
+            return frozenset(name for name in await self._launcher.names() if number_of(name) is not None)
+        except LauncherError as error:
+            raise PhpError(str(error)) from error
+
+    async def stop(self, name: ServiceName) -> None:
+        try:
+            await self._launcher.stop(name)
+        except LauncherError as error:
+            raise PhpError(str(error)) from error
+        number = number_of(name)
+        if number is not None:
+            await trio.to_thread.run_sync(_forget, SiteAccount(number), name, self._folders)
+
+    async def remove(self, account: SiteAccount) -> None:
+        try:
+            await stop_programs(self._launcher, account, KIND)
+        except LauncherError as error:
+            raise PhpError(str(error)) from error
+        await trio.to_thread.run_sync(_remove, self._folders.php / account.name)
+
+    async def _proven(self, pool: Pool, logged: int) -> None:
+        problem = "nothing was answered"
+        with trio.move_on_after(_ANSWERS_WITHIN):
+            while True:
+                try:
+                    answer = await ask(socket_of(pool, self._folders), _PING)
+                except OSError as error:
+                    problem = str(error)
+                else:
+                    if answer.endswith(f"\r\n\r\n{pool.account.name}".encode()):
+                        return
+                    problem = answer.decode(errors="replace")[:200]
+                await trio.sleep(_AGAIN)
+        said = await trio.to_thread.run_sync(_said, log_of(pool.account, self._folders), logged)
+        raise PhpError(f"PHP {pool.version} does not answer within {_ANSWERS_WITHIN:g} seconds: {said or problem}")
+
+
+def _prepare(pool: Pool, folders: HostFolders) -> int:
+    """Its folders and its configuration; gives the size of its log."""
+    folders.run.mkdir(mode=0o711, parents=True, exist_ok=True)
+    folders.php_sockets.mkdir(mode=0o711, exist_ok=True)
+    configuration = configuration_of(pool, folders)
+    folders.php.mkdir(mode=0o711, exist_ok=True)
+    # Other sites do not see the folder at all.
+    configuration.parent.mkdir(mode=0o755, exist_ok=True)
+    text = render_pool(pool, folders)
+    if not configuration.exists() or configuration.read_text() != text:
+        new = configuration.with_suffix(".new")
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(configuration)
+    try:
+        return log_of(pool.account, folders).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _forget(account: SiteAccount, name: ServiceName, folders: HostFolders) -> None:
+    """The configuration of a service that is no more."""
+    for path in (folders.php / account.name).glob("*.conf"):
+        if service_name(account, f"{KIND}{path.stem}") == name:
+            path.unlink(missing_ok=True)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _said(path: Path, since: int) -> str:
+    """The last line of the log that was written since it had this size."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(since, path.stat().st_size - _TAIL))
+            lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    return lines[-1][:500] if lines else ""

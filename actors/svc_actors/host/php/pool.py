@@ -1,0 +1,161 @@
+"""PHP of one site: a master of php-fpm of its own, defined by its pool. Pure functions.
+
+A pool that is defined otherwise is another service with another socket: both run beside each other until the web
+server has gone over to the new one, and nothing happens to the old one if the new one does not answer. So the names
+are made of the definition (`Pool.mark`): the same record leads to the same service, whoever asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Limits, Service, ServiceName
+from svc_actors.host.php.settings import MOST_EXECUTION_SECONDS, ErrorReporting, PhpSettings
+from svc_actors.host.site_runtime import service_name, site_environment, site_service, site_socket
+
+KIND: Final = "php-"
+"""The services of all pools of a site begin so, after the site's own prefix."""
+PING: Final = "/svc-ping"
+"""Not to be reached by visitors: the web server hands on the paths of files that end in .php alone."""
+LOG: Final = "php.log"
+_DRAIN_SECONDS: Final = 60
+"""How long requests that were begun may take when their master is to end."""
+_FORM_MIB: Final = 8
+"""What a form has beside its files."""
+
+_ALL, _NOTICE, _USER_NOTICE, _STRICT, _DEPRECATED, _USER_DEPRECATED = 32767, 8, 1024, 2048, 8192, 16384
+_WITHOUT_DEPRECATED: Final = _ALL & ~(_STRICT | _DEPRECATED | _USER_DEPRECATED)
+# E_ERROR, E_PARSE, E_CORE_ERROR, E_COMPILE_ERROR, E_USER_ERROR, E_RECOVERABLE_ERROR.
+_FATAL: Final = 1 | 4 | 16 | 64 | 256 | 4096
+_REPORTED: Final = {
+    ErrorReporting.ALL: _ALL,
+    ErrorReporting.WITHOUT_DEPRECATED: _WITHOUT_DEPRECATED,
+    ErrorReporting.WITHOUT_NOTICES: _WITHOUT_DEPRECATED & ~(_NOTICE | _USER_NOTICE),
+    ErrorReporting.FATAL: _FATAL,
+}
+"""As numbers: php-fpm does not know PHP's names of them (E_ALL would be 0)."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    account: SiteAccount
+    version: str
+    settings: PhpSettings = field(default_factory=PhpSettings)
+    limits: Limits = field(default_factory=Limits)
+    restarts: int = 0
+    """One more makes another pool of what is otherwise the same."""
+
+    @property
+    def mark(self) -> str:
+        """Names this definition."""
+        text = "\n".join((*_lines(self, "", Path("/")), repr(self.limits), self.version, str(self.restarts)))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def service_name(self) -> ServiceName:
+        return service_name(self.account, f"{KIND}{self.mark}")
+
+
+_NAME: Final = re.compile(rf"site-([0-9]+)-{KIND}[0-9a-f]{{12}}")
+
+
+def number_of(name: ServiceName) -> int | None:
+    """The number of the site whose PHP the service is; None: it is another one."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match.group(1))
+
+
+def program(version: str) -> Path:
+    return Path(f"/usr/sbin/php-fpm{version}")
+
+
+def socket_of(pool: Pool, folders: HostFolders) -> Path:
+    return folders.php_sockets / f"{pool.account.name}-{pool.mark}.sock"
+
+
+def configuration_of(pool: Pool, folders: HostFolders) -> Path:
+    return folders.php / pool.account.name / f"{pool.mark}.conf"
+
+
+def log_of(account: SiteAccount, folders: HostFolders) -> Path:
+    return folders.site_logs / account.name / LOG
+
+
+def render_pool(pool: Pool, folders: HostFolders) -> str:
+    """The configuration of the master."""
+    return "\n".join(_lines(pool, str(socket_of(pool, folders)), folders.sites / pool.account.name)) + "\n"
+
+
+def pool_service(pool: Pool, folders: HostFolders) -> Service:
+    socket, configuration = socket_of(pool, folders), configuration_of(pool, folders)
+    # -O: it writes to its standard error, which is the site's log, as it could not open that itself.
+    command = (str(program(pool.version)), "-F", "-O", "-y", str(configuration))
+    return site_service(
+        folders,
+        pool.account,
+        f"{KIND}{pool.mark}",
+        command,
+        environment=site_environment(folders, pool.account),
+        sockets=(site_socket(socket, "FPM_SOCKETS", f"{socket}={{descriptor}}"),),
+        limits=pool.limits,
+        log=log_of(pool.account, folders),
+        shown=(configuration.parent,),
+        # Requests that were begun are finished.
+        stop_signal=signal.SIGQUIT,
+        stop_seconds=_DRAIN_SECONDS + 5.0,
+    )
+
+
+def _lines(pool: Pool, socket: str, home: Path) -> Iterator[str]:
+    settings = pool.settings
+    yield "[global]"
+    # It is opened in any case, and not used.
+    yield "error_log = /dev/null"
+    yield "log_limit = 8192"
+    yield "log_level = warning"
+    yield f"process_control_timeout = {_DRAIN_SECONDS}s"
+    yield f"[{pool.account.name}]"
+    yield f"listen = {socket}"
+    # A site that nobody visits has no process but its master.
+    yield "pm = ondemand"
+    yield f"pm.max_children = {_workers(pool)}"
+    yield "pm.process_idle_timeout = 30s"
+    yield "pm.max_requests = 1000"
+    # What waits for something that never comes computes nothing, and is not ended by max_execution_time.
+    yield f"request_terminate_timeout = {MOST_EXECUTION_SECONDS + 10}s"
+    yield f"ping.path = {PING}"
+    yield f"ping.response = {pool.account.name}"
+    yield "security.limit_extensions = .php"
+    yield "catch_workers_output = yes"
+    yield "decorate_workers_output = no"
+    yield "clear_env = yes"
+    for name in ("PATH", "HOME", "USER", "TMPDIR", "LANG"):
+        yield f"env[{name}] = ${name}"
+    for name in ("sys_temp_dir", "upload_tmp_dir", "session.save_path"):
+        yield f'php_value[{name}] = "{home / "tmp"}"'
+    # Debian has cron remove old sessions, of its own folder alone.
+    yield "php_value[session.gc_probability] = 1"
+    yield "php_admin_flag[log_errors] = on"
+    yield 'php_admin_value[error_log] = "/proc/self/fd/2"'
+    yield f"php_value[memory_limit] = {settings.memory_limit_mib}M"
+    yield f"php_value[upload_max_filesize] = {settings.upload_max_filesize_mib}M"
+    yield f"php_value[post_max_size] = {settings.upload_max_filesize_mib + _FORM_MIB}M"
+    yield f"php_value[max_execution_time] = {settings.max_execution_time}"
+    yield f"php_value[max_input_vars] = {settings.max_input_vars}"
+    yield f"php_flag[display_errors] = {'on' if settings.display_errors else 'off'}"
+    yield f"php_value[error_reporting] = {_REPORTED[settings.error_reporting]}"
+    yield f'php_value[date.timezone] = "{settings.timezone}"'
+
+
+def _workers(pool: Pool) -> int:
+    """With the master, and something that a request may start itself, they stay within the site's processes."""
+    processes = pool.limits.processes
+    return pool.settings.workers if processes is None else max(1, min(pool.settings.workers, processes - 3))

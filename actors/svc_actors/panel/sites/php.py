@@ -1,0 +1,55 @@
+"""PHP as a site's record has it, and what runs for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from svc_actors.errors import invalid, unavailable
+from svc_actors.host.php import PhpSettings, PhpVersion, Pool
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.panel.sites.states import SiteType
+
+PHP_TYPES: Final = frozenset({SiteType.PHP, SiteType.WORDPRESS})
+
+
+class SitePhp(BaseModel):
+    """What the column `php` of a site has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: PhpVersion
+    settings: PhpSettings = PhpSettings()
+    restarts: Annotated[int, Field(ge=0)] = 0
+    """One more starts PHP anew."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+
+def php_of(site: SiteRow) -> SitePhp:
+    """Raises `ValidationError` where the record is one that this release does not know."""
+    return SitePhp.model_validate(site.php)
+
+
+def pool_of(site: SiteRow) -> Pool:
+    """What runs for a site of `PHP_TYPES`. Raises `ValidationError`."""
+    php = php_of(site)
+    return Pool(site.account, php.version, php.settings, site.limits, php.restarts)
+
+
+def newest_version(versions: Sequence[str]) -> str:
+    """What a new site gets, of those that the server has, the newest first. Raises `unavailable`."""
+    if not versions:
+        raise unavailable("This server has no PHP.", hint="An administrator installs php-fpm.")
+    return versions[0]
+
+
+def require_version(version: str, versions: Sequence[str]) -> None:
+    """Raise `invalid` for one that the server does not have."""
+    if version not in versions:
+        there = ", ".join(versions) or "none"
+        raise invalid(f"PHP {version} is not installed on this server.", hint=f"It has {there}.")

@@ -1,0 +1,168 @@
+"""The programs that sites are served by: running before the web server is told of them, and stopped when it was told of
+others.
+
+The record says what shall run (`pool_of`), and what is defined otherwise has another name. So a change starts the new
+program beside the old one, the web server goes over to it, and the old one is stopped a while later, when requests that
+the web server had taken before have come to it. Where the new one does not answer, the old one was never touched.
+
+A round compares the records with what runs: at the start of the core, and regularly. It starts what a boot or a killed
+core has left out, and stops what nobody needs any more, or a suspended site has.
+
+Invariants:
+- of a site that is being created, or whose last change the web server has not taken, nothing is stopped;
+- what a record wants is never stopped: records are read after the programs were listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+import trio
+from pydantic import ValidationError
+
+from svc_actors.alerts import Severity, close_alerts, raise_alert
+from svc_actors.errors import unavailable
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.launcher import ServiceName
+from svc_actors.host.php import PhpError, PhpServing, Pool, number_of
+from svc_actors.panel.sites.php import PHP_TYPES, pool_of
+from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
+from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.store import Database, Transaction
+
+ROUND_SECONDS: Final = 30.0
+GRACE_SECONDS: Final = 60.0
+"""An upload that the web server is still receiving is handed to the program that was there when it began."""
+_AT_ONCE: Final = 4
+_ALERTS: Final = "php:site:"
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.php")
+
+
+class SitePrograms:
+    def __init__(self, database: Database, php: PhpServing) -> None:
+        self._database = database
+        self._php = php
+        self._woken = trio.Event()
+        self._unneeded: dict[ServiceName, float] = {}
+        """Since when, on Trio's clock."""
+        self._stopping: set[ServiceName] = set()
+
+    async def start(self, site: SiteRow) -> None:
+        """What the site's record wants to run does run, and answers. May be repeated. Raises `unavailable`."""
+        if site.type not in PHP_TYPES or site.status not in (SiteStatus.CREATING, SiteStatus.ACTIVE):
+            return
+        try:
+            await self._php.start(pool_of(site))
+        except (PhpError, ValidationError) as error:
+            raise unavailable(
+                f"PHP of {site.domain} was not started: {error}", hint="What ran before runs on. Try again."
+            ) from error
+
+    def settle(self) -> None:
+        """The web server was told of a site: look soon whether something is not needed any more."""
+        self._woken.set()
+
+    async def remove(self, account: SiteAccount) -> None:
+        """Nothing of the site runs any more, for good. Raises `unavailable`."""
+        try:
+            await self._php.remove(account)
+        except (PhpError, OSError) as error:
+            raise unavailable(str(error), hint="Delete the site again when the cause is gone.") from error
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._woken = trio.Event()
+                await self._round(nursery)
+                with trio.move_on_after(ROUND_SECONDS):
+                    await self._woken.wait()
+
+    async def _round(self, nursery: trio.Nursery) -> None:
+        try:
+            running = await self._php.running()
+        except PhpError as error:
+            log.error("php.not_looked_at", reason=str(error))
+            return
+        rows = await self._database.fetch(
+            f"SELECT {SITE_COLUMNS} FROM sites WHERE type = ANY($1) ORDER BY number", [*PHP_TYPES]
+        )
+        sites = {row["number"]: as_site(row) for row in rows}
+        wanted, unknown = _wanted(sites)
+        problems = await self._start({name: wanted[name] for name in wanted.keys() - running})
+        await self._database.transact(lambda tx: _write_alerts(tx, unknown | problems))
+        now = trio.current_time()
+        unneeded = {name for name in running - wanted.keys() if _may_stop(name, sites, unknown)}
+        self._unneeded = {name: self._unneeded.get(name, now) for name in unneeded}
+        for name, since in self._unneeded.items():
+            at_once = _owner(name, sites) is None
+            if name not in self._stopping and (at_once or now - since >= GRACE_SECONDS):
+                self._stopping.add(name)
+                nursery.start_soon(self._stop, name)
+
+    async def _start(self, pools: Mapping[ServiceName, Pool]) -> dict[int, str]:
+        """Gives, by the numbers of their sites, what went wrong."""
+        problems: dict[int, str] = {}
+        limit = trio.CapacityLimiter(_AT_ONCE)
+
+        async def start(pool: Pool) -> None:
+            async with limit:
+                try:
+                    await self._php.start(pool)
+                except PhpError as error:
+                    problems[pool.account.number] = str(error)
+
+        async with trio.open_nursery() as nursery:
+            for pool in pools.values():
+                nursery.start_soon(start, pool)
+        return problems
+
+    async def _stop(self, name: ServiceName) -> None:
+        try:
+            await self._php.stop(name)
+        except PhpError as error:
+            # The next round tries it again.
+            log.warning("php.not_stopped", service=name, reason=str(error))
+        finally:
+            self._stopping.discard(name)
+
+
+def _wanted(sites: Mapping[int, SiteRow]) -> tuple[dict[ServiceName, Pool], dict[int, str]]:
+    """What shall run; and, by number, which sites' records this release does not know."""
+    wanted: dict[ServiceName, Pool] = {}
+    unknown: dict[int, str] = {}
+    for number, site in sites.items():
+        if site.status is not SiteStatus.ACTIVE:
+            continue
+        try:
+            pool = pool_of(site)
+        except ValidationError as error:
+            unknown[number] = f"its record is not known: {error.errors()[0]['msg']}"
+        else:
+            wanted[pool.service_name] = pool
+    return wanted, unknown
+
+
+def _owner(name: ServiceName, sites: Mapping[int, SiteRow]) -> SiteRow | None:
+    """The site whose program it is, if visitors may still come to it."""
+    site = sites.get(number_of(name) or 0)
+    return site if site is not None and site.status in (SiteStatus.CREATING, SiteStatus.ACTIVE) else None
+
+
+def _may_stop(name: ServiceName, sites: Mapping[int, SiteRow], unknown: Mapping[int, str]) -> bool:
+    site = sites.get(number_of(name) or 0)
+    if site is None:
+        return True
+    # Its actor is about to have it served.
+    under_way = site.status is SiteStatus.CREATING or site.served < site.wanted
+    return not under_way and site.number not in unknown
+
+
+async def _write_alerts(tx: Transaction, problems: Mapping[int, str]) -> None:
+    for number, words in problems.items():
+        message = f"PHP of site {number} does not run: {words}"
+        await raise_alert(tx, f"{_ALERTS}{number}", message, severity=Severity.CRITICAL)
+    await close_alerts(tx, _ALERTS, keep=[f"{_ALERTS}{number}" for number in problems])

@@ -1,0 +1,102 @@
+"""What php-fpm is told of a site, and by which names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Limits
+from svc_actors.host.php import ErrorReporting, PhpSettings, Pool, number_of, pool_service, render_pool, socket_of
+from svc_actors.host.site_runtime import service_name
+
+FOLDERS = HostFolders(Path("/var/lib/svc/panel"))
+POOL = Pool(SiteAccount(1001), "8.2")
+
+
+def directives(pool: Pool) -> dict[str, str]:
+    lines = (line.partition(" = ") for line in render_pool(pool, FOLDERS).splitlines())
+    return {name: value for name, _, value in lines}
+
+
+def test_settings_become_those_of_php() -> None:
+    settings = PhpSettings(
+        memory_limit_mib=96,
+        upload_max_filesize_mib=20,
+        max_execution_time=45,
+        display_errors=True,
+        timezone="Europe/Vienna",
+    )
+
+    rendered = directives(replace(POOL, settings=settings))
+
+    assert rendered["php_value[memory_limit]"] == "96M"
+    assert rendered["php_value[upload_max_filesize]"] == "20M"
+    assert rendered["php_value[post_max_size]"] == "28M"
+    assert rendered["php_value[max_execution_time]"] == "45"
+    assert rendered["php_flag[display_errors]"] == "on"
+    assert rendered["php_value[date.timezone]"] == '"Europe/Vienna"'
+
+
+def test_levels_of_errors_are_numbers_since_php_fpm_knows_no_names_of_them() -> None:
+    levels = {
+        level: directives(replace(POOL, settings=PhpSettings(error_reporting=level)))["php_value[error_reporting]"]
+        for level in ErrorReporting
+    }
+
+    assert levels == {"all": "32767", "without_deprecated": "6143", "without_notices": "5111", "fatal": "4437"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"memory_limit_mib": 8},
+        {"upload_max_filesize_mib": 501},
+        {"max_execution_time": 301},
+        {"workers": 0},
+        {"timezone": 'UTC"\nphp_admin_value[disable_functions] = '},
+        {"timezone": "../../etc/passwd"},
+        {"auto_prepend_file": "/etc/passwd"},
+    ],
+)
+def test_what_is_out_of_bounds_or_unknown_is_no_setting(values: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        PhpSettings.model_validate(values)
+
+
+def test_workers_stay_within_the_processes_of_the_site() -> None:
+    few = directives(replace(POOL, limits=Limits(processes=6)))
+    least = directives(replace(POOL, limits=Limits(processes=4)))
+
+    assert directives(POOL)["pm.max_children"] == "8"
+    assert few["pm.max_children"] == "3"
+    assert least["pm.max_children"] == "1"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(POOL, settings=PhpSettings(display_errors=True)),
+        replace(POOL, limits=Limits(memory_mib=64)),
+        replace(POOL, version="8.3"),
+        replace(POOL, restarts=1),
+        replace(POOL, account=SiteAccount(1002)),
+    ],
+)
+def test_whatever_is_defined_otherwise_is_another_service_with_another_socket(other: Pool) -> None:
+    assert other.service_name != POOL.service_name
+    assert socket_of(other, FOLDERS) != socket_of(POOL, FOLDERS)
+    assert replace(POOL).service_name == POOL.service_name
+
+
+def test_its_service_is_known_by_its_name() -> None:
+    service = pool_service(POOL, FOLDERS)
+
+    assert number_of(service.name) == 1001
+    assert number_of(service_name(SiteAccount(1001), "app")) is None
+    assert [socket.path for socket in service.sockets] == [socket_of(POOL, FOLDERS)]
+    assert service.sockets[0].group == "www-data"

@@ -1,0 +1,49 @@
+"""PHP that runs because a test says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.launcher import ServiceName
+from svc_actors.host.php import Extension, PhpError, Pool, number_of
+
+
+@dataclass
+class RecordedPhp:
+    """`pools` run now. `refuses` says of a version why it does not start."""
+
+    pools: dict[ServiceName, Pool] = field(default_factory=dict)
+    installed: list[str] = field(default_factory=lambda: ["8.2", "7.4"])
+    refuses: dict[str, str] = field(default_factory=dict)
+    started: list[Pool] = field(default_factory=list)
+    stopped: list[ServiceName] = field(default_factory=list)
+    looks: int = 0
+
+    async def versions(self) -> list[str]:
+        return list(self.installed)
+
+    async def extensions(self, version: str) -> list[Extension]:
+        return [Extension("curl", enabled=False), Extension("opcache", enabled=True)]
+
+    async def start(self, pool: Pool) -> None:
+        if pool.version in self.refuses:
+            raise PhpError(self.refuses[pool.version])
+        self.pools[pool.service_name] = pool
+        self.started.append(pool)
+
+    async def running(self) -> frozenset[ServiceName]:
+        self.looks += 1
+        return frozenset(self.pools)
+
+    async def stop(self, name: ServiceName) -> None:
+        self.pools.pop(name, None)
+        self.stopped.append(name)
+
+    async def remove(self, account: SiteAccount) -> None:
+        for name in [name for name in self.pools if number_of(name) == account.number]:
+            await self.stop(name)
+
+    def of(self, number: int) -> list[Pool]:
+        """What runs for a site."""
+        return [pool for pool in self.pools.values() if pool.account.number == number]
