@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trio
 from playwright.sync_api import Locator, Page, expect, sync_playwright
@@ -108,7 +109,7 @@ def _visit(url: str, visit: Callable[[Browser], None]) -> None:
 
 
 @asynccontextmanager
-async def panel_with_pages(database: Database) -> AsyncIterator[PanelPages]:
+async def panel_with_pages(database: Database, **options: Any) -> AsyncIterator[PanelPages]:
     # Open to the web tier's account, as pytest's own folders are not.
     with tempfile.TemporaryDirectory(prefix="svc-pages-") as name:
         folder, port = Path(name), free_port()
@@ -118,7 +119,7 @@ async def panel_with_pages(database: Database) -> AsyncIterator[PanelPages]:
         tier = [str(BIN / "svc"), "panel", "web", "--socket", str(folder / "core.sock"), "--tls", str(folder / "tls")]
         tier += ["--bind", "127.0.0.1", "--port", str(port), "--user", WEB_ACCOUNT]
         web = Program("web", tier, folder / "web.log")
-        async with open_panel(database, folder, origins=(url,)) as core, trio.open_nursery() as nursery:
+        async with open_panel(database, folder, origins=(url,), **options) as core, trio.open_nursery() as nursery:
             stop = trio.Event()
             await nursery.start(partial(serve_local, core.app, core.services.config.socket, WEB_ACCOUNT, stop))
             web.start()

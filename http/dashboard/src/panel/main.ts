@@ -7,16 +7,36 @@ import { forgotPasswordView, setPasswordView, signInView } from "../shared/signi
 import { tokensView } from "../shared/tokens";
 import * as live from "./live";
 import type { Me } from "./model";
+import { auditView } from "./views/audit";
+import { jobView } from "./views/job";
+import { jobsView } from "./views/jobs";
+import { peopleView } from "./views/people";
+import { personView } from "./views/person";
+import { serverView } from "./views/server";
 import { siteView } from "./views/site";
 import { sitesView } from "./views/sites";
+import { webhookView } from "./views/webhook";
+import { webhooksView } from "./views/webhooks";
 
 const EVERYBODY: Me["role"][] = ["administrator", "customer"];
+const ADMINISTRATORS: Me["role"][] = ["administrator"];
 const SCOPES = ["read", "sites", "files", "databases", "backups", "deploy", "migrate", "jobs"].map((value) => ({ value, label: value }));
 
 const SECTIONS: Section<Me>[] = [
   { path: "sites", label: "Sites", roles: EVERYBODY, open: (me, [id, ...rest]) => (id ? siteView(me, id, rest) : sitesView(me)) },
   { path: "", label: "Sites", roles: EVERYBODY, unlisted: true, open: (me) => sitesView(me) },
+  { path: "jobs", label: "Jobs", roles: EVERYBODY, open: (_, [id]) => (id ? jobView(id) : jobsView()) },
   { path: "tokens", label: "API tokens", roles: EVERYBODY, open: () => tokensView(SCOPES, undefined, true) },
+  {
+    path: "people",
+    label: "People",
+    under: "Administration",
+    roles: ADMINISTRATORS,
+    open: (me, [id]) => (id ? personView(me, id) : peopleView()),
+  },
+  { path: "webhooks", label: "Webhooks", roles: ADMINISTRATORS, open: (_, [id]) => (id ? webhookView(id) : webhooksView()) },
+  { path: "audit", label: "Audit", roles: ADMINISTRATORS, open: () => auditView() },
+  { path: "server", label: "Server", roles: ADMINISTRATORS, open: () => serverView() },
   { path: "account", label: "Your account", roles: EVERYBODY, unlisted: true, open: (me) => accountView(me) },
 ];
 

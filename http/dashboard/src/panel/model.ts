@@ -1,2 +1,26 @@
 /** The API's resources by the names that the pages use. Their fields are generated from the API's own models. */
-export type { ApiToken as Token, CertificateView as Certificate, JobModel as Job, Me, ServerStatus, Site, SiteType } from "./generated";
+export type {
+  Alert,
+  ApiToken as Token,
+  AuditEntry,
+  CertificateView as Certificate,
+  FileContent,
+  FileEntry,
+  FileList,
+  FilePage,
+  FileUpload,
+  FileWritten,
+  JobLineModel as JobLine,
+  JobModel as Job,
+  JobStepModel as JobStep,
+  Me,
+  Person,
+  PersonDetail,
+  ServerStatus,
+  Site,
+  SiteType,
+  WebhookDelivery,
+  WebhookDeliveryDetail,
+  WebhookEndpoint,
+  WebhookSecret,
+} from "./generated";

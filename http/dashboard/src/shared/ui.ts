@@ -8,6 +8,7 @@ import type { Resource } from "./resource";
 export type Fragment = TemplateResult | typeof nothing | string;
 
 const GOOD = new Set([
+  "delivered",
   "running",
   "online",
   "succeeded",
@@ -177,9 +178,16 @@ interface Form {
   /** The action is offered only once this has been typed. */
   typed?: string;
   submit: (values: Values) => Promise<Fragment | void>;
+  /** Shown at once, as what `submit` returns is. */
+  told?: Fragment;
 }
 
 export type Values = Record<string, string>;
+
+/** Something to look at, in a dialog. */
+export function tell(title: string, content: Fragment): void {
+  ask({ title, wide: true, action: "", submit: async () => undefined, told: content });
+}
 
 /**
  * A modal form. A refusal is shown in it and it stays; what `submit` returns (a secret shown once) is shown in its place.
@@ -193,7 +201,7 @@ export function ask(form: Form): void {
   let error: ApiError | null = null;
   let busy = false;
   let typed = "";
-  let result: Fragment | null = null;
+  let result: Fragment | null = form.told ?? null;
   let values: Values = {};
   const fields = () => (typeof form.fields === "function" ? form.fields(values) : (form.fields ?? []));
   const choose = (event: Event) => {

@@ -5,6 +5,7 @@ import { changed, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { badge, failure } from "../../shared/ui";
 import type { Me, Site } from "../model";
+import { filesTab } from "../files/browser";
 import { siteSummary } from "./site-summary";
 
 /** What a tab shows. It is given the site as it is now, each time. */
@@ -22,7 +23,10 @@ export interface SiteTab {
 }
 
 /** The tabs, in their order: a line each. */
-export const SITE_TABS: SiteTab[] = [{ path: "", label: "Overview", open: siteSummary }];
+export const SITE_TABS: SiteTab[] = [
+  { path: "", label: "Overview", open: siteSummary },
+  { path: "files", label: "Files", open: filesTab },
+];
 
 export function siteView(me: Me, id: string, rest: string[]): View {
   const site = new Resource<Site>((signal) => api.get(`/sites/${id}`, {}, signal), ["site"]);

@@ -1,0 +1,174 @@
+/**
+ * Uploads of a site's files, in parts of half a megabyte. They go on while another page of the dashboard is looked at; a
+ * part that was not taken is sent again, and one whose file is chosen again after the page was closed goes on from what
+ * had come (the service keeps it for a day).
+ */
+import { api, ApiError } from "../../shared/api";
+import { changed } from "../../shared/page";
+import type { FileUpload } from "../model";
+import { joined } from "./paths";
+import { Sha256 } from "./sha256";
+
+export interface Sending {
+  site: string;
+  folder: string;
+  path: string;
+  file: File;
+  sent: number;
+  state: "waiting" | "sending" | "checking" | "done" | "stopped";
+  /** Why it stopped. */
+  error: ApiError | null;
+  /** A file of that name is there; it may be replaced if this is said. */
+  replace: boolean;
+}
+
+const AT_ONCE = 3;
+const PART_TRIES = 5;
+const RETRY_MILLISECONDS = 1000;
+
+const all = new Set<Sending>();
+const listeners = new Set<(done: Sending) => void>();
+const stops = new Map<Sending, AbortController>();
+let running: Promise<void> | null = null;
+
+export function sendings(site: string): Sending[] {
+  return [...all].filter((each) => each.site === site);
+}
+
+/** Call `notify` with each upload that ends well. Returns what ends it. */
+export function onUploaded(notify: (done: Sending) => void): () => void {
+  listeners.add(notify);
+  return () => listeners.delete(notify);
+}
+
+export function send(site: string, folder: string, files: Iterable<File>): void {
+  for (const file of files) {
+    const path = joined(folder, file.name);
+    for (const other of all) if (other.site === site && other.path === path && other.state !== "sending") all.delete(other);
+    all.add({ site, folder, path, file, sent: 0, state: "waiting", error: null, replace: false });
+  }
+  next();
+}
+
+/** Go on with one that stopped. */
+export function again(one: Sending, replace = one.replace): void {
+  Object.assign(one, { state: "waiting", error: null, replace });
+  next();
+}
+
+/** Leave out one that waits or has ended, or end one that is being sent: what has come of it is discarded. */
+export function drop(one: Sending): void {
+  stops.get(one)?.abort();
+  all.delete(one);
+  changed();
+}
+
+function next(): void {
+  changed();
+  running ??= sendInTurn().finally(() => {
+    running = null;
+    if ([...all].some((each) => each.state === "waiting")) next();
+  });
+}
+
+async function sendInTurn(): Promise<void> {
+  for (let one = waiting(); one; one = waiting()) {
+    const stop = new AbortController();
+    stops.set(one, stop);
+    try {
+      one.state = "sending";
+      await sendOne(one, stop.signal);
+      one.state = "done";
+      for (const notify of listeners) notify(one);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      Object.assign(one, { state: "stopped", error });
+    } finally {
+      stops.delete(one);
+      changed();
+    }
+  }
+}
+
+function waiting(): Sending | undefined {
+  return [...all].find((each) => each.state === "waiting");
+}
+
+async function sendOne(one: Sending, stop: AbortSignal): Promise<void> {
+  const { file, site } = one;
+  const upload = (await begun(one)) ?? (await api.post<FileUpload>(`/sites/${site}/files/upload`, beginning(one)));
+  const place = `/sites/${site}/files/upload/${upload.id}`;
+  const sum = new Sha256();
+  const flying = new Set<Promise<void>>();
+  one.sent = upload.received.reduce((total, range) => total + range.end - range.start, 0);
+  let failed: unknown = null;
+  for (let offset = 0; offset < file.size && !failed && !stop.aborted; offset += upload.chunk_bytes) {
+    const bytes = await read(file, offset, offset + upload.chunk_bytes);
+    sum.add(bytes);
+    if (upload.received.some(({ start, end }) => start <= offset && offset + bytes.length <= end)) continue;
+    while (flying.size >= AT_ONCE) await Promise.race(flying);
+    const part = put(place, offset, bytes, stop)
+      .then(() => {
+        one.sent = Math.min(file.size, one.sent + bytes.length);
+        changed();
+      })
+      .catch((error: unknown) => {
+        failed ??= error;
+      })
+      .finally(() => flying.delete(part));
+    flying.add(part);
+  }
+  await Promise.all(flying);
+  if (stop.aborted) {
+    await api.delete(place, {});
+    throw new ApiError(0, "invalid", "It was stopped.", null);
+  }
+  if (failed) throw failed;
+  one.state = "checking";
+  changed();
+  await api.post(`${place}/finish`, { sha256: sum.digest() });
+}
+
+function beginning(one: Sending): object {
+  return { path: one.path, size: one.file.size, replace: one.replace };
+}
+
+/** What had come of the same file before: it has the same place and size, and its content is compared at the end. */
+async function begun(one: Sending): Promise<FileUpload | undefined> {
+  const open = await api.get<FileUpload[]>(`/sites/${one.site}/files/upload`);
+  return open.find(
+    (each) => each.status === "open" && each.path === one.path && each.size === one.file.size && each.replace === one.replace,
+  );
+}
+
+/** A part may be put twice; so one whose answer was lost is sent again. */
+async function put(place: string, offset: number, bytes: Uint8Array, stop: AbortSignal): Promise<void> {
+  const body = { offset, data_base64: base64(bytes) };
+  for (let tried = 1; !stop.aborted; tried++) {
+    try {
+      await api.put(place, body);
+      return;
+    } catch (error) {
+      const passes = error instanceof ApiError && [0, 429, 503].includes(error.status);
+      if (!passes || tried >= PART_TRIES) throw error;
+      await new Promise((resolve) => setTimeout(resolve, tried * RETRY_MILLISECONDS));
+    }
+  }
+}
+
+async function read(file: File, start: number, end: number): Promise<Uint8Array> {
+  try {
+    return new Uint8Array(await file.slice(start, end).arrayBuffer());
+  } catch {
+    throw new ApiError(0, "invalid", `${file.name} cannot be read any more.`, "It was changed or moved: choose it again.");
+  }
+}
+
+const PIECE = 0x8000;
+
+function base64(bytes: Uint8Array): string {
+  let text = "";
+  // More arguments than this are too many for a call.
+  for (let at = 0; at < bytes.length; at += PIECE) text += String.fromCharCode(...bytes.subarray(at, at + PIECE));
+  return btoa(text);
+}
