@@ -16,7 +16,7 @@ from svc.registry.shapes import Shape
 from svc_actors.panel.files import Upload, UploadStatus
 
 _NAME: Final = r"(?!\.{1,2}(?:/|$))[^/\u0000-\u001f\u007f]{1,255}"
-_PATH: Final = rf"{_NAME}(?:/{_NAME})*"
+SITE_PATH: Final = rf"{_NAME}(?:/{_NAME})*"
 _PATH_WORDS: Final = (
     "a path beneath the site's folder, such as public/index.html: no / at its ends, no . and no .. in it"
 )
@@ -35,11 +35,11 @@ def _in_fours(text: str) -> str:
     return text
 
 
-SitePath = Annotated[str, Field(min_length=1, max_length=1024), Shape(_PATH, _PATH_WORDS)]
+SitePath = Annotated[str, Field(min_length=1, max_length=1024), Shape(SITE_PATH, _PATH_WORDS)]
 FolderPath = Annotated[
     str,
     Field(max_length=1024, description="Empty: the site's own folder."),
-    Shape(rf"(?:{_PATH})?", f"{_PATH_WORDS}; or empty"),
+    Shape(rf"(?:{SITE_PATH})?", f"{_PATH_WORDS}; or empty"),
 ]
 FileName = Annotated[str, Field(min_length=1, max_length=255), Shape(_NAME, "a name without /, and not . or ..")]
 FileMode = Annotated[

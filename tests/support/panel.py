@@ -35,6 +35,7 @@ from tests.support.panel_sites import RecordedAccounts
 from tests.support.recorded_databases import recorded_databases
 from tests.support.restic import RecordedRestic
 from tests.support.served import RecordedServing
+from tests.support.site_tasks import RecordedTasks
 
 ORIGIN = "https://panel.test:7443"
 
@@ -77,6 +78,7 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
         databases=recorded_databases(),
         restic=RecordedRestic(),
         php=RecordedPhp(),
+        tasks=RecordedTasks(),
     )
 
 

@@ -74,6 +74,16 @@ OBJECTS: Mapping[str, tuple[str, str]] = {
            SELECT e.id, event.id, 'failed', now() FROM webhook_endpoints AS e, event
            WHERE e.url = 'https://receiver.example/' || $2::uuid RETURNING id""",
     ),
+    "schedules": (
+        "schedules",
+        """INSERT INTO schedules (site_id, name, kind, path, cron, time_zone, time_limit_seconds, enabled)
+           SELECT $1, 'task of ' || $2::uuid, 'url', '/', '0 4 * * *', 'UTC', 60, false RETURNING id""",
+    ),
+    "runs": (
+        "schedule_runs",
+        """INSERT INTO schedule_runs (schedule_id, status, ended_at, output)
+           SELECT id, 'succeeded', now(), 'words of ' || $2::uuid FROM schedules WHERE site_id = $1 RETURNING id""",
+    ),
     "accounts": ("users", "SELECT id FROM users WHERE $1::uuid IS NOT NULL AND id = $2"),
     "plans": (
         "hosting_plans",
@@ -148,4 +158,4 @@ async def records_of(database: Database, owner: Tenant) -> dict[str, str]:
 
 def nobodys(word: str) -> str:
     """An id that there is nothing of."""
-    return "987654321" if word == "jobs" else str(uuid4())
+    return "987654321" if word in ("jobs", "runs") else str(uuid4())

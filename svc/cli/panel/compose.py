@@ -31,6 +31,7 @@ from svc_actors.host.nginx import WebServing
 from svc_actors.host.php import PhpServing
 from svc_actors.host.restic import Restic
 from svc_actors.host.site_runtime import prepare_shared_sockets
+from svc_actors.host.site_tasks import SiteTasks
 from svc_actors.mail import Outbox
 from svc_actors.outbound import Outbound, Resolve, resolve
 from svc_actors.panel.backups import ROUND_SECONDS as BACKUPS_ROUND
@@ -41,6 +42,7 @@ from svc_actors.panel.dns.zone import DnsZone, Naming
 from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork, Uploads
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
+from svc_actors.panel.schedules.scheduler import Scheduler
 from svc_actors.panel.sites import deletion
 from svc_actors.panel.sites.deletion import SiteDeletion
 from svc_actors.panel.sites.programs import SitePrograms
@@ -74,6 +76,7 @@ class Host:
     databases: DatabaseServers
     restic: Restic
     php: PhpServing
+    tasks: SiteTasks
     resolve: Resolve = resolve
     clock: Clock = utc_now
 
@@ -137,6 +140,7 @@ async def open_services(
         )
         # All work is known from here on: what was queued before a restart begins now.
         await nursery.start(jobs.run)
+        await nursery.start(Scheduler(database, host.tasks, host.clock, loop_alerts.notice).run)
         await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loop_alerts.notice)
         retention = partial(_remove_what_is_old, database, events, config)
         nursery.start_soon(keep_repeating, "retention", RETENTION_PERIOD, retention, loop_alerts.notice)
@@ -171,6 +175,7 @@ async def open_services(
                 delegations=RememberedDelegations(host.delegations),
                 php=host.php,
                 certificates=certificates,
+                clock=host.clock,
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):

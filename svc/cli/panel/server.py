@@ -14,6 +14,7 @@ from svc_actors.host.launchers import launcher_of
 from svc_actors.host.nginx import Generations, Ports
 from svc_actors.host.php import PhpMasters
 from svc_actors.host.restic import SystemRestic
+from svc_actors.host.site_tasks import HostTasks
 
 
 def this_server(config: PanelConfig) -> Host:
@@ -29,4 +30,5 @@ def this_server(config: PanelConfig) -> Host:
         databases=database_servers(config.folders, launcher),
         restic=SystemRestic(),
         php=PhpMasters(config.folders, launcher),
+        tasks=HostTasks(config.folders, config.sites_http_port, config.sites_https_port),
     )

@@ -21,6 +21,10 @@ SITE_COLUMNS: Final = """sites.id, sites.number, sites.owner_id, sites.domain, s
     sites.php, sites.cpu_percent, sites.memory_mib, sites.processes"""
 
 
+STATUS_CHANNEL: Final = "site_status"
+"""Announced with the id of a site whose status was changed: what runs for it may have to end."""
+
+
 @dataclass(frozen=True)
 class SiteRow:
     id: UUID
@@ -104,6 +108,7 @@ async def write_status(
         reason,
         suspended_by.value if suspended_by else None,
     )
+    tx.announce(STATUS_CHANNEL, str(site.id))
     await announce(tx, site, status.value, reason)
 
 

@@ -1,0 +1,283 @@
+"""What begins the runs of schedules, at their time or when somebody asks, and keeps what became of them.
+
+Invariants:
+- when a schedule is next due is in its row: nothing is known here that a restart would lose;
+- a schedule has one run at a time, and one that is due meanwhile is recorded as skipped;
+- what was due while no core ran begins late, once, within `LATE`; what is later is recorded as missed;
+- nothing begins for a site that is not active, and what runs when it is suspended or deleted is ended;
+- the programs of a run are gone before its end is stored, and when this process dies.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.host.launcher import Limits
+from svc_actors.host.programs import LeftBehindError, end_marked
+from svc_actors.host.site_tasks import MARK, Interpreter, SiteScript, SiteTasks, SiteVisit
+from svc_actors.panel.schedules.cron import BadCronError
+from svc_actors.panel.schedules.records import (
+    CHANNEL,
+    SCHEDULE_COLUMNS,
+    RunStatus,
+    Schedule,
+    ScheduleKind,
+    as_schedule,
+    end_open_runs,
+    has_open_run,
+    insert_past_run,
+    insert_run,
+    update_due,
+    write_ended,
+    write_started,
+)
+from svc_actors.panel.sites.records import SITE_COLUMNS, STATUS_CHANNEL, SiteRow, as_site
+from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.store import Database, LoopAlert, Transaction, keep_running
+
+LATE: Final = timedelta(minutes=10)
+MOST_AT_ONCE: Final = 32
+MOST_OF_AN_OWNER: Final = 4
+"""Runs at once; more wait, so that at midnight no single customer takes the server from the others."""
+LONGEST_OUTPUT: Final = 32 * 1024
+"""Characters of what a run wrote that are kept: the last."""
+_LONGEST_LOOK: Final = 30.0
+"""Seconds between two looks at the most: what is announced may be lost with the process that wrote it."""
+_AT_A_TIME: Final = 100
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.schedules")
+
+
+@dataclass(frozen=True)
+class _Begun:
+    run_id: int
+    schedule: Schedule
+    site: SiteRow
+    limits: Limits
+    secure: bool
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+@dataclass
+class _Output:
+    """The end of what was written."""
+
+    lines: deque[str] = field(default_factory=deque)
+    size: int = 0
+    cut: bool = False
+
+    async def take(self, lines: list[str]) -> None:
+        for line in lines:
+            # PostgreSQL's texts have no NUL.
+            kept = line.replace("\0", "\N{REPLACEMENT CHARACTER}")[-LONGEST_OUTPUT + 1 :]
+            self.lines.append(kept)
+            self.size += len(kept) + 1
+        while self.size > LONGEST_OUTPUT:
+            self.size -= len(self.lines.popleft()) + 1
+            self.cut = True
+        await trio.lowlevel.checkpoint()
+
+    def __str__(self) -> str:
+        return "\n".join((["..."] if self.cut else []) + list(self.lines))
+
+
+class Scheduler:
+    """One a process."""
+
+    def __init__(
+        self, database: Database, tasks: SiteTasks, clock: Callable[[], datetime], alert: LoopAlert | None = None
+    ) -> None:
+        self._database = database
+        self._tasks = tasks
+        self._clock = clock
+        self._alert = alert
+        self._woken = trio.Event()
+        self._begun: dict[int, _Begun] = {}
+        self._places = trio.CapacityLimiter(MOST_AT_ONCE)
+        self._places_of: defaultdict[UUID, trio.CapacityLimiter] = defaultdict(
+            lambda: trio.CapacityLimiter(MOST_OF_AN_OWNER)
+        )
+        self._installation = UUID(int=0)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """End what an earlier core left, then begin what is due until cancelled."""
+        self._installation = await self._database.fetchval("SELECT install_id FROM panel_installation")
+        await self._end_interrupted()
+        async with trio.open_nursery() as nursery:
+            announcements = self._database.announcements
+            with announcements.listener(CHANNEL, self._wake), announcements.listener(STATUS_CHANNEL, self._wake):
+                serve = partial(self._serve, nursery)
+                nursery.start_soon(keep_running, "schedules", serve, self._alert)
+                task_status.started()
+                await trio.sleep_forever()
+
+    async def _end_interrupted(self) -> None:
+        try:
+            ended = await end_marked(MARK, f"{self._installation}/")
+        except LeftBehindError as error:
+            log.error("schedule.programs_left", error=str(error))
+        else:
+            if ended:
+                log.warning("schedule.programs_ended", processes=ended)
+        runs = await self._database.transact(lambda tx: end_open_runs(tx, self._clock()))
+        if runs:
+            log.warning("schedule.runs_interrupted", runs=runs)
+
+    async def _serve(self, nursery: trio.Nursery) -> None:
+        while True:
+            self._woken = woken = trio.Event()
+            await self._decide()
+            await self._begin(nursery)
+            await self._end_of_inactive()
+            with trio.move_on_after(await self._pause()):
+                await woken.wait()
+
+    def _wake(self, _: str) -> None:
+        self._woken.set()
+
+    async def _decide(self) -> None:
+        """Of each schedule that is due: whether it runs now, and when it is due next."""
+        now = self._clock()
+        due = "SELECT id FROM schedules WHERE next_run_at <= $1 ORDER BY next_run_at LIMIT $2"
+        while rows := await self._database.fetch(due, now, _AT_A_TIME):
+            for row in rows:
+                await self._database.transact(partial(_decide_one, schedule_id=row["id"], now=now))
+
+    async def _begin(self, nursery: trio.Nursery) -> None:
+        queued = "SELECT id, schedule_id FROM schedule_runs WHERE status = 'queued' AND ended_at IS NULL ORDER BY id"
+        for row in await self._database.fetch(queued):
+            if row["id"] not in self._begun:
+                begun = await self._read(row["id"], row["schedule_id"])
+                if begun is not None:
+                    self._begun[begun.run_id] = begun
+                    nursery.start_soon(self._carry_out, begun, name=f"run {begun.run_id} of a schedule")
+
+    async def _read(self, run_id: int, schedule_id: UUID) -> _Begun | None:
+        """None where it has been deleted meanwhile."""
+        schedule = await self._database.fetchrow(f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE id = $1", schedule_id)
+        site = await self._database.fetchrow(
+            f"""SELECT {SITE_COLUMNS}, sites.cpu_percent, sites.memory_mib, sites.processes,
+                       EXISTS (SELECT FROM site_certificates WHERE site_id = sites.id) AS certified
+                FROM sites WHERE id = (SELECT site_id FROM schedules WHERE id = $1)""",
+            schedule_id,
+        )
+        if schedule is None or site is None:
+            return None
+        return _Begun(
+            run_id=run_id,
+            schedule=as_schedule(schedule),
+            site=as_site(site),
+            limits=Limits(site["cpu_percent"], site["memory_mib"], site["processes"]),
+            secure=site["force_https"] and site["certified"],
+        )
+
+    async def _end_of_inactive(self) -> None:
+        sites = list({begun.site.id for begun in self._begun.values()})
+        rows = await self._database.fetch("SELECT id FROM sites WHERE id = ANY($1) AND status = 'active'", sites)
+        active = {row["id"] for row in rows}
+        for begun in self._begun.values():
+            if begun.site.id not in active:
+                begun.scope.cancel()
+
+    async def _pause(self) -> float:
+        """Seconds until something is due."""
+        due: datetime | None = await self._database.fetchval("SELECT min(next_run_at) FROM schedules")
+        if due is None:
+            return _LONGEST_LOOK
+        return min(max((due - self._clock()).total_seconds(), 0.0), _LONGEST_LOOK)
+
+    async def _carry_out(self, begun: _Begun) -> None:
+        output = _Output()
+        status, exit_status = RunStatus.STOPPED, None
+        with begun.scope:
+            async with self._places_of[begun.site.owner_id], self._places:
+                if begun.site.status is SiteStatus.ACTIVE and await self._store(
+                    lambda tx: write_started(tx, begun.run_id, self._clock())
+                ):
+                    status, exit_status = await self._outcome(begun, output)
+        await self._store(lambda tx: write_ended(tx, begun.run_id, status, self._clock(), exit_status, str(output)))
+        del self._begun[begun.run_id]
+
+    async def _outcome(self, begun: _Begun, output: _Output) -> tuple[RunStatus, int | None]:
+        limit = begun.schedule.time_limit_seconds
+        try:
+            with trio.move_on_after(limit):
+                exit_status = await self._do(begun, output)
+                good = 200 <= exit_status < 400 if begun.schedule.kind is ScheduleKind.URL else exit_status == 0
+                return (RunStatus.SUCCEEDED if good else RunStatus.FAILED), exit_status
+        except OSError as error:
+            await output.take([f"It could not be begun: {error}"])
+            return RunStatus.FAILED, None
+        except Exception:
+            log.exception("schedule.crashed", schedule_id=str(begun.schedule.id), run=begun.run_id)
+            await output.take(["The service failed while doing this; its administrator finds why in its log."])
+            return RunStatus.FAILED, None
+        await output.take([f"It took longer than {limit} seconds and was stopped."])
+        return RunStatus.TIMED_OUT, None
+
+    async def _do(self, begun: _Begun, output: _Output) -> int:
+        schedule, site = begun.schedule, begun.site
+        if schedule.kind is ScheduleKind.URL:
+            return await self._tasks.visit(SiteVisit(site.domain, schedule.path, begun.secure), output.take)
+        script = SiteScript(
+            account=site.account,
+            interpreter=Interpreter(schedule.kind.value),
+            path=schedule.path,
+            arguments=schedule.args,
+            limits=begun.limits,
+            mark=f"{self._installation}/{begun.run_id}",
+        )
+        return await self._tasks.run(script, output.take)
+
+    async def _store(self, write: Callable[[Transaction], Awaitable[object]]) -> bool:
+        """Have it written, however long the database is away."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return bool(await self._database.transact(write))
+            except ServiceError as error:
+                if error.code is not ErrorCode.UNAVAILABLE:
+                    raise
+            await trio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+async def _decide_one(tx: Transaction, schedule_id: UUID, now: datetime) -> None:
+    row = await tx.fetchrow(
+        f"""SELECT {SCHEDULE_COLUMNS}, sites.status AS site_status
+            FROM schedules JOIN sites ON sites.id = schedules.site_id
+            WHERE schedules.id = $1 AND schedules.next_run_at <= $2 FOR NO KEY UPDATE OF schedules""",
+        schedule_id,
+        now,
+    )
+    if row is None:
+        return
+    schedule = as_schedule(row)
+    due = schedule.next_run_at
+    assert due is not None, "it is due"
+    try:
+        following = schedule.next_after(now)
+    except BadCronError as error:
+        # A time zone that this server has no more.
+        log.warning("schedule.unreadable", schedule_id=str(schedule_id), error=str(error))
+        following = None
+    await update_due(tx, schedule, following)
+    if row["site_status"] != SiteStatus.ACTIVE:
+        return
+    if now - due > LATE:
+        await insert_past_run(tx, schedule, RunStatus.MISSED, due, now)
+    elif await has_open_run(tx, schedule):
+        await insert_past_run(tx, schedule, RunStatus.SKIPPED, due, now)
+    else:
+        await insert_run(tx, schedule, due)

@@ -1,0 +1,133 @@
+"""Scheduled tasks with real interpreters: as the account of their site, within its limits, and gone when cut short."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import trio
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Limits
+from svc_actors.host.site_runtime import prepare_shared_sockets
+from svc_actors.host.site_tasks import HostTasks, Interpreter, SiteScript
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+ADA, BOB = SiteAccount(9_462_001), SiteAccount(9_462_002)
+"""Far above what other servers in the same machine have."""
+
+
+@pytest.fixture
+def folders() -> Iterator[HostFolders]:
+    # Open to other accounts, as pytest's own folders are not.
+    with TemporaryDirectory(prefix="svc-tasks-") as name:
+        folders = HostFolders(Path(name))
+        folders.data.chmod(0o711)
+        prepare_shared_sockets(folders)
+        for account in (ADA, BOB):
+            for folder in (folders.sites / account.name, folders.sites / account.name / "private"):
+                folder.mkdir(parents=True)
+                os.chown(folder, account.uid, account.uid)
+        (folders.sites / BOB.name / "secret").write_text("of Bob")
+        yield folders
+
+
+def script(
+    folders: HostFolders, text: str, *arguments: str, by: Interpreter = Interpreter.PYTHON, memory: int | None = None
+) -> SiteScript:
+    (folders.sites / ADA.name / "private" / "task").write_text(text)
+    return SiteScript(ADA, by, "private/task", arguments, Limits(memory_mib=memory, processes=50), "test/1")
+
+
+async def ran(folders: HostFolders, task: SiteScript) -> tuple[int, list[str]]:
+    lines: list[str] = []
+
+    async def take(some: list[str]) -> None:
+        lines.extend(some)
+
+    status = await HostTasks(folders, 80, 443).run(task, take)
+    return status, lines
+
+
+async def test_a_python_script_runs_as_its_site_and_sees_no_other(folders: HostFolders) -> None:
+    text = f"""
+import os, sys
+print(os.getuid(), os.getcwd(), sys.argv[1:], os.nice(0))
+print(os.listdir("/tmp"), os.path.exists("{folders.sites / BOB.name / "secret"}"))
+open("/tmp/of-a-task", "w"); open("made", "w")
+sys.exit(7)
+"""
+
+    status, lines = await ran(folders, script(folders, text, "--all", "$(id); `id`"))
+
+    home = folders.sites / ADA.name
+    assert lines == [f"{ADA.uid} {home} ['--all', '$(id); `id`'] 10", f"['{folders.data.name}'] False"]
+    assert status == 7
+    assert (home / "made").stat().st_uid == ADA.uid
+    assert not Path("/tmp/of-a-task").exists()
+
+
+@pytest.mark.parametrize(
+    ("by", "text"),
+    [
+        (Interpreter.NODE, "console.log(process.getuid(), process.argv[2])"),
+        (Interpreter.PHP, "<?php echo posix_getuid(), ' ', $argv[1], PHP_EOL;"),
+    ],
+)
+async def test_other_interpreters_run_their_scripts(folders: HostFolders, by: Interpreter, text: str) -> None:
+    status, lines = await ran(folders, script(folders, text, "given", by=by, memory=512))
+
+    assert (status, lines) == (0, [f"{ADA.uid} given"])
+
+
+async def test_a_script_that_takes_more_memory_than_its_site_has_fails(folders: HostFolders) -> None:
+    text = "x = bytearray(200 * 2**20); print('had it')"
+
+    within = await ran(folders, script(folders, text, memory=512))
+    beyond = await ran(folders, script(folders, text, memory=100))
+
+    assert within == (0, ["had it"])
+    assert beyond[0] == 1
+    assert beyond[1][-1] == "MemoryError"
+
+
+async def test_what_is_cut_short_is_gone_with_all_that_it_started(folders: HostFolders) -> None:
+    text = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print("begun", flush=True)
+    time.sleep(1000)
+time.sleep(1000)
+"""
+    begun = trio.Event()
+
+    async def take(lines: list[str]) -> None:
+        begun.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(HostTasks(folders, 80, 443).run, script(folders, text), take)
+        await begun.wait()
+        running = of_ada()
+        nursery.cancel_scope.cancel()
+
+    assert len(running) == 3
+    assert of_ada() == []
+
+
+def of_ada() -> list[str]:
+    """Processes of the account."""
+    return [entry for entry in os.listdir("/proc") if entry.isdigit() and is_of_ada(Path("/proc", entry))]
+
+
+def is_of_ada(process: Path) -> bool:
+    try:
+        return process.stat().st_uid == ADA.uid
+    except FileNotFoundError:
+        return False
