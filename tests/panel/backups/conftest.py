@@ -1,114 +1,29 @@
-"""A panel with two customers, a site of each with files, and an administrator; restic is played."""
+"""A panel whose sites are backed up by a restic that the tests play."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
-from uuid import UUID
 
 import pytest
-import trio
 
 from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.confined_client import SiteFolder
-from svc_actors.host.folders import HostFolders
-from svc_actors.panel.backups import Backups, Places, Tools
-from svc_actors.sealing import Sealer
 from svc_actors.store import Database
-from tests.support.identity import Client
-from tests.support.panel import PanelHarness, open_panel, recorded_host
-from tests.support.panel_sites import site_row
 from tests.support.restic import RecordedRestic
-from tests.support.site_files import give, site_folder
-
-
-@dataclass
-class Backed:
-    panel: PanelHarness
-    folder: Path
-    restic: RecordedRestic
-    root: Client
-    ada: Client
-    site: UUID
-    home: SiteFolder
-    bob: Client
-    other_site: UUID
-
-    async def ended(self, answer: Any) -> dict[str, Any]:
-        """The job that was answered, once it has ended."""
-        assert answer.status_code < 300, answer.text
-        return await self.job(answer.json()["id"])
-
-    async def job(self, job_id: int) -> dict[str, Any]:
-        with trio.fail_after(30):
-            while True:
-                job: dict[str, Any] = (await self.root.get(f"/jobs/{job_id}?")).json()
-                if job["ended_at"] is not None:
-                    return job
-                await trio.sleep(0.01)  # Its end is written by another task.
-
-    async def backup(self) -> dict[str, Any]:
-        """A backup of the site that is completed."""
-        job = await self.ended(await self.ada.post(f"/sites/{self.site}/backups"))
-        assert job["status"] == "succeeded", job
-        return await self.newest()
-
-    async def newest(self) -> dict[str, Any]:
-        found: dict[str, Any] = (await self.root.get(f"/backups?site={self.site}")).json()["items"][0]
-        return found
-
-    async def round(self) -> None:
-        """What the panel does by itself every half minute, now."""
-        tools = Tools(self.panel.database, Sealer(bytes(32)), self.restic, Places(HostFolders(self.folder)))
-        await Backups(tools, self.panel.services.files).round()
-
-    async def events(self) -> list[str]:
-        rows = await self.panel.database.fetch("SELECT event FROM webhook_events ORDER BY at")
-        return [row["event"] for row in rows if row["event"].startswith("backup.")]
-
-    def tree(self) -> dict[str, tuple[int, int, bytes | str]]:
-        """Everything that the site has: its mode, its owner, and its content."""
-        found: dict[str, tuple[int, int, bytes | str]] = {}
-        for path in sorted(self.home.path.rglob("*")):
-            name, seen = str(path.relative_to(self.home.path)), path.lstat()
-            if not name.startswith(".svc-tmp"):
-                content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
-                found[name] = (seen.st_mode, seen.st_uid, content)
-        return found
-
-    def left(self) -> list[str]:
-        """What jobs should have removed."""
-        work, sites = self.folder / "backups" / "work", self.folder / "sites"
-        return [str(path) for path in (*work.glob("*"), *sites.glob(".restore-*"))]
+from tests.support.site_backups import Backed, open_backed
 
 
 @pytest.fixture
-async def world(panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Backed]:
+def restic() -> RecordedRestic:
+    return RecordedRestic()
+
+
+@pytest.fixture
+async def world(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restic: RecordedRestic
+) -> AsyncIterator[Backed]:
     if os.geteuid() != 0:  # Who cannot make accounts has the sites' files as themselves.
         monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
-    host = recorded_host()
-    async with open_panel(panel_database, tmp_path, host) as panel:
-        ada, bob = await panel.person("ada@example.com"), await panel.person("bob@example.com")
-        site = await site_row(panel_database, ada, "ada.example.com")
-        other_site = await site_row(panel_database, bob, "bob.example.com", registrable="bob.example.com")
-        numbers = [
-            await panel_database.fetchval("SELECT number FROM sites WHERE id = $1", one) for one in (site, other_site)
-        ]
-        home, _ = [site_folder(tmp_path / "sites", number) for number in numbers]
-        give(home, "public/index.html", b"<h1>Ada</h1>").chmod(0o640)
-        give(home, "public/logo.png", bytes(range(256)))
-        give(home, "private/secret.txt", b"hush").chmod(0o600)
-        yield Backed(
-            panel,
-            tmp_path,
-            cast(RecordedRestic, host.restic),
-            await panel.administrator(),
-            panel.program(await panel.token(ada)),
-            site,
-            home,
-            panel.program(await panel.token(bob)),
-            other_site,
-        )
+    async with open_backed(panel_database, tmp_path, restic) as world:
+        yield world

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from tests.panel.backups.conftest import Backed
-from tests.support.restic import failing
+from tests.support.restic import RecordedRestic, failing
+from tests.support.site_backups import Backed
 
 STEPS = [
     *("plan", "reserve_disk", "dump_databases", "verify_dumps", "manifest"),
@@ -75,9 +75,11 @@ async def test_a_customer_sees_and_touches_their_own_backups_alone(world: Backed
     assert (await world.ada.get("/backups")).json()["total"] == 1
 
 
-async def test_a_backup_that_fails_anywhere_says_why_and_leaves_nothing_that_looks_complete(world: Backed) -> None:
+async def test_a_backup_that_fails_anywhere_says_why_and_leaves_nothing_that_looks_complete(
+    world: Backed, restic: RecordedRestic
+) -> None:
     for command in ("scan", "backup", "settle", "check"):
-        world.restic.before = failing(command)
+        restic.before = failing(command)
 
         job = await world.ended(await world.ada.post(f"/sites/{world.site}/backups"))
         backup = await world.newest()
@@ -85,30 +87,32 @@ async def test_a_backup_that_fails_anywhere_says_why_and_leaves_nothing_that_loo
         assert job["status"] == "failed"
         assert "the disk says no" in job["error"]["message"]
         assert (backup["status"], backup["error"]) == ("failed", job["error"]["message"])
-        assert not any("complete" in tags for held in world.restic.repositories.values() for tags in held.values())
+        assert not any("complete" in tags for held in restic.repositories.values() for tags in held.values())
         assert world.left() == []
     assert await world.events() == ["backup.failed"] * 4
 
 
-async def test_what_a_failed_backup_left_is_gone_with_the_next_one(world: Backed) -> None:
-    world.restic.before = failing("check")
+async def test_what_a_failed_backup_left_is_gone_with_the_next_one(world: Backed, restic: RecordedRestic) -> None:
+    restic.before = failing("check")
     await world.ended(await world.ada.post(f"/sites/{world.site}/backups"))
-    world.restic.before = failing("nothing")
+    restic.before = failing("nothing")
 
     await world.backup()
 
-    (repository,) = world.restic.repositories.values()
+    (repository,) = restic.repositories.values()
     assert len(repository) == 2, "the site and its manifest"
 
 
-async def test_a_backup_that_is_deleted_is_gone_from_the_repository_and_from_the_list(world: Backed) -> None:
+async def test_a_backup_that_is_deleted_is_gone_from_the_repository_and_from_the_list(
+    world: Backed, restic: RecordedRestic
+) -> None:
     backup = await world.backup()
 
     job = await world.ended(await world.ada.delete(f"/backups/{backup['id']}"))
 
     assert job["status"] == "succeeded"
     assert (await world.ada.get("/backups")).json()["total"] == 0
-    assert [held for held in world.restic.repositories.values() if held] == []
+    assert [held for held in restic.repositories.values() if held] == []
 
 
 async def test_a_backup_whose_job_a_restart_ended_has_failed_and_says_so(world: Backed) -> None:

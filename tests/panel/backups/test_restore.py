@@ -10,8 +10,8 @@ from svc_actors.host.confined import kernel
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.tree_switch import switch
 from svc_actors.panel.backups import Places
-from tests.panel.backups.conftest import Backed
-from tests.support.restic import failing
+from tests.support.restic import RecordedRestic, failing
+from tests.support.site_backups import Backed
 from tests.support.site_files import give
 
 
@@ -73,7 +73,9 @@ async def test_a_path_that_is_not_in_the_backup_is_told_and_the_site_stays(world
     assert world.tree() == before
 
 
-async def test_what_came_back_otherwise_than_it_was_is_named_and_the_site_stays(world: Backed) -> None:
+async def test_what_came_back_otherwise_than_it_was_is_named_and_the_site_stays(
+    world: Backed, restic: RecordedRestic
+) -> None:
     backup = await world.backup()
     give(world.home, "public/index.html", b"new content")
     before = world.tree()
@@ -81,7 +83,7 @@ async def test_what_came_back_otherwise_than_it_was_is_named_and_the_site_stays(
     def damage(tree: Path) -> None:
         (tree / "public" / "index.html").write_bytes(b"<h1>Adb</h1>")
 
-    world.restic.damage = damage
+    restic.damage = damage
     job = await world.ended(await world.ada.post(f"/backups/{backup['id']}/restore"))
     lines = (await world.ada.get(f"/jobs/{job['id']}/log")).json()
 
@@ -92,11 +94,13 @@ async def test_what_came_back_otherwise_than_it_was_is_named_and_the_site_stays(
 
 
 @pytest.mark.parametrize("command", ["unlock", "restore", "verify"])
-async def test_a_restoration_that_fails_leaves_the_site_as_it_was(world: Backed, command: str) -> None:
+async def test_a_restoration_that_fails_leaves_the_site_as_it_was(
+    world: Backed, restic: RecordedRestic, command: str
+) -> None:
     backup = await world.backup()
     give(world.home, "public/index.html", b"new content")
     before = world.tree()
-    world.restic.before = failing(command)
+    restic.before = failing(command)
 
     job = await world.ended(await world.ada.post(f"/backups/{backup['id']}/restore"))
 

@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 
 from svc_actors.panel.backups.retention import Keep, expired
 from svc_actors.panel.backups.timing import Frequency, next_run, overdue
-from tests.panel.backups.conftest import Backed
+from tests.support.restic import RecordedRestic
+from tests.support.site_backups import Backed
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)  # a Sunday
 SITE = UUID(int=7)
@@ -44,14 +45,14 @@ async def test_a_schedule_without_backups_is_overdue_and_one_that_is_off_never(w
     assert none["next_run_at"] is None
 
 
-async def test_a_site_keeps_as_many_backups_as_its_schedule_says(world: Backed) -> None:
+async def test_a_site_keeps_as_many_backups_as_its_schedule_says(world: Backed, restic: RecordedRestic) -> None:
     keep = {"keep_last": 2, "keep_daily": 0, "keep_weekly": 0, "keep_monthly": 0}
     await world.ada.call("PUT", f"/sites/{world.site}/backups/schedule", keep)
     made = [(await world.backup())["id"] for _ in range(3)]
 
     kept = [backup["id"] for backup in (await world.ada.get("/backups")).json()["items"]]
 
-    (repository,) = world.restic.repositories.values()
+    (repository,) = restic.repositories.values()
     assert kept == made[:0:-1]
     assert len(repository) == 2 * len(kept)
 
