@@ -19,6 +19,7 @@ from svc_actors.mail import Outbox
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.sites.php_extensions import Extensions
 from svc_actors.panel.webhooks.endpoint import Clock
 from svc_actors.panel.webhooks.receivers import Receivers
 from svc_actors.runtime import ActorSystem
@@ -45,6 +46,7 @@ class Panel:
     certificates: SiteCertificates
     php: PhpServing
     clock: Clock
+    php_extensions: Extensions
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

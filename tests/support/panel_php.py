@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.launcher import ServiceName
 from svc_actors.host.php import Extension, PhpError, Pool, number_of
+from svc_actors.host.php.extensions import ExtensionState, RunProgram, UnloadableError
 
 
 @dataclass
@@ -47,3 +48,34 @@ class RecordedPhp:
     def of(self, number: int) -> list[Pool]:
         """What runs for a site."""
         return [pool for pool in self.pools.values() if pool.account.number == number]
+
+
+@dataclass
+class RecordedExtensions:
+    """Extensions of every version. `unloadable` cannot be loaded once they are enabled."""
+
+    known: dict[str, ExtensionState] = field(
+        default_factory=lambda: {
+            "curl": ExtensionState.DISABLED,
+            "opcache": ExtensionState.ENABLED,
+            "redis": ExtensionState.AVAILABLE,
+        }
+    )
+    unloadable: set[str] = field(default_factory=set)
+
+    async def states(self, version: str) -> dict[str, ExtensionState]:
+        return dict(self.known)
+
+    async def install(self, version: str, name: str, run: RunProgram) -> None:
+        self.known[name] = ExtensionState.ENABLED
+
+    async def enable(self, version: str, name: str, run: RunProgram) -> None:
+        self.known[name] = ExtensionState.ENABLED
+
+    async def disable(self, version: str, name: str, run: RunProgram) -> None:
+        self.known[name] = ExtensionState.DISABLED
+
+    async def prove(self, version: str, run: RunProgram) -> None:
+        for name in self.unloadable:
+            if self.known.get(name) is ExtensionState.ENABLED:
+                raise UnloadableError(f"Unable to load dynamic library '{name}'")

@@ -43,8 +43,9 @@ from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork, Uploads
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
 from svc_actors.panel.schedules.scheduler import Scheduler
-from svc_actors.panel.sites import deletion
+from svc_actors.panel.sites import deletion, php_extensions
 from svc_actors.panel.sites.deletion import SiteDeletion
+from svc_actors.panel.sites.php_extensions import Extensions
 from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
 from svc_actors.panel.sites.serving import all_servers
@@ -77,6 +78,7 @@ class Host:
     restic: Restic
     php: PhpServing
     tasks: SiteTasks
+    php_extensions: Extensions
     resolve: Resolve = resolve
     clock: Clock = utc_now
 
@@ -130,6 +132,9 @@ async def open_services(
         backups.install(jobs)
         removal = SiteDeletion(database, host.accounts, actors, programs, certificates.forget, backups)
         jobs.handle(deletion.KIND, removal, irrevocable=deletion.IRREVOCABLE)
+        resume_all = partial(resume_sites, database, actors)
+        extensions = php_extensions.ExtensionWork(database, host.php_extensions, resume_all)
+        jobs.handle(php_extensions.KIND, extensions, irrevocable=php_extensions.IRREVOCABLE)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
         for kind in (EXTRACT, COMPRESS):
@@ -154,9 +159,7 @@ async def open_services(
         nursery.start_soon(run_webhooks, actors, delivering, loop_alerts.notice)
         nursery.start_soon(compare, "zones", ROUND_SECONDS, zones.round, loop_alerts.notice)
         resume = partial(keep_repeating, first_after=0)
-        nursery.start_soon(
-            resume, "sites to resume", RESUME_SECONDS, partial(resume_sites, database, actors), loop_alerts.notice
-        )
+        nursery.start_soon(resume, "sites to resume", RESUME_SECONDS, resume_all, loop_alerts.notice)
         try:
             yield Panel(
                 config=config,
@@ -174,6 +177,7 @@ async def open_services(
                 authority=authority,
                 delegations=RememberedDelegations(host.delegations),
                 php=host.php,
+                php_extensions=host.php_extensions,
                 certificates=certificates,
                 clock=host.clock,
             )

@@ -13,6 +13,7 @@ from svc_actors.host.knot import KnotServer
 from svc_actors.host.launchers import launcher_of
 from svc_actors.host.nginx import Generations, Ports
 from svc_actors.host.php import PhpMasters
+from svc_actors.host.php.extensions import PhpExtensions
 from svc_actors.host.restic import SystemRestic
 from svc_actors.host.site_tasks import HostTasks
 
@@ -31,4 +32,5 @@ def this_server(config: PanelConfig) -> Host:
         restic=SystemRestic(),
         php=PhpMasters(config.folders, launcher),
         tasks=HostTasks(config.folders, config.sites_http_port, config.sites_https_port),
+        php_extensions=PhpExtensions(),
     )

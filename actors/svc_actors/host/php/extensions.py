@@ -1,0 +1,107 @@
+"""Extensions of PHP: which there are, and the programs of Debian that install and enable them.
+
+An extension that PHP cannot load is told by PHP itself as it starts (`prove`): it is disabled again before any site's
+PHP is started with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final, Protocol
+
+import trio
+from pydantic import StringConstraints
+
+from svc_actors.host.php.pool import program
+from svc_actors.host.php.versions import Extension, installed_extensions
+
+ExtensionName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_+.-]{0,38}$", max_length=39)]
+
+_NO_QUESTIONS: Final = {"DEBIAN_FRONTEND": "noninteractive"}
+_APT: Final = ("/usr/bin/apt-get", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", "install")
+_APT_SECONDS: Final = 1800.0
+_SECONDS: Final = 60.0
+_NOT_EXTENSIONS: Final = frozenset({"cgi", "cli", "common", "dev", "fpm", "phpdbg"})
+"""Packages of the same name that bring programs instead."""
+_UNLOADABLE: Final = re.compile(r"Unable to load|Fatal error|undefined symbol|Segmentation fault")
+
+
+class ExtensionState(StrEnum):
+    ENABLED = "enabled"
+    """Every site of the version has it."""
+    DISABLED = "disabled"
+    """It is installed, and no site has it."""
+    AVAILABLE = "available"
+    """Debian has a package of it, which is not installed."""
+
+
+class RunProgram(Protocol):
+    """Runs a program to its end. Raises where it does not succeed, with the last line that it wrote."""
+
+    async def __call__(
+        self,
+        command: Sequence[str],
+        *,
+        seconds: float,
+        environment: Mapping[str, str] | None = None,
+        read: Callable[[list[str]], Awaitable[None]] | None = None,
+    ) -> None: ...
+
+
+class UnloadableError(Exception):
+    """PHP does not start as it should with what is enabled; the message is what it says."""
+
+
+class PhpExtensions:
+    """The server's own. The methods raise what `run` does; all may be repeated."""
+
+    async def states(self, version: str) -> dict[str, ExtensionState]:
+        """By name: of modules that are installed, and of packages that may be."""
+        installed = await trio.to_thread.run_sync(installed_extensions, version)
+        packages = await _packages(version)
+        return states(installed, packages)
+
+    async def install(self, version: str, name: str, run: RunProgram) -> None:
+        """The package, as Debian has it, which enables what it brings. What an earlier installation that was ended
+        half-way has left undone is done first."""
+        await run(("/usr/bin/dpkg", "--configure", "-a"), seconds=_APT_SECONDS, environment=_NO_QUESTIONS)
+        await run((*_APT, f"php{version}-{name}"), seconds=_APT_SECONDS, environment=_NO_QUESTIONS)
+
+    async def enable(self, version: str, name: str, run: RunProgram) -> None:
+        await run(("/usr/sbin/phpenmod", "-v", version, "-s", "fpm", name), seconds=_SECONDS)
+
+    async def disable(self, version: str, name: str, run: RunProgram) -> None:
+        await run(("/usr/sbin/phpdismod", "-v", version, "-s", "fpm", name), seconds=_SECONDS)
+
+    async def prove(self, version: str, run: RunProgram) -> None:
+        """PHP loads whatever is enabled. Raises `UnloadableError`."""
+        said: list[str] = []
+
+        async def read(lines: list[str]) -> None:
+            said.extend(line for line in lines if _UNLOADABLE.search(line))
+
+        await run((str(program(version)), "-m"), seconds=_SECONDS, read=read)
+        if said:
+            raise UnloadableError(said[0][:500])
+
+
+def states(installed: Iterable[Extension], packages: Iterable[str]) -> dict[str, ExtensionState]:
+    """`packages`: the names of packages behind `php8.2-`."""
+    found = dict.fromkeys((name for name in packages if name not in _NOT_EXTENSIONS), ExtensionState.AVAILABLE)
+    for each in installed:
+        found[each.name] = ExtensionState.ENABLED if each.enabled else ExtensionState.DISABLED
+    return dict(sorted(found.items()))
+
+
+async def _packages(version: str) -> list[str]:
+    """Names of packages that are not installed, as apt's lists have them."""
+    prefix = f"php{version}-"
+    listed = await trio.run_process(
+        ("/usr/bin/apt-cache", "pkgnames", prefix), capture_stdout=True, capture_stderr=True, check=False
+    )
+    names = (line.removeprefix(prefix) for line in listed.stdout.decode(errors="replace").splitlines())
+    folder = Path("/var/lib/dpkg/info")
+    return [name for name in names if not (folder / f"{prefix}{name}.list").exists() and "dbgsym" not in name]

@@ -1,0 +1,100 @@
+"""Extensions of PHP are installed, enabled and disabled by jobs: one at a time, and proven before a site has them.
+
+An extension that PHP cannot load is disabled again, and no site's PHP was started with it. One that can is given to
+every site of the version: each gets another master beside the one that serves, as with any other change of its PHP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Final, Protocol
+
+from svc_actors.errors import ServiceError, conflict
+from svc_actors.host.php.extensions import ExtensionState, RunProgram, UnloadableError
+from svc_actors.panel.jobs import Job, JobClass, JobRun, NewJob, enqueue
+from svc_actors.panel.sites.php import PHP_TYPES
+from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.store import Database, Transaction
+
+KIND: Final = "php.extension"
+STEPS: Final = ("change", "prove", "restart_sites")
+IRREVOCABLE: Final = "Packages that are installed half-way would be left behind."
+
+
+class ExtensionChange(StrEnum):
+    INSTALL = "install"
+    ENABLE = "enable"
+    DISABLE = "disable"
+
+
+class Extensions(Protocol):
+    """Of the server's PHP."""
+
+    async def states(self, version: str) -> dict[str, ExtensionState]: ...
+
+    async def install(self, version: str, name: str, run: RunProgram) -> None: ...
+
+    async def enable(self, version: str, name: str, run: RunProgram) -> None: ...
+
+    async def disable(self, version: str, name: str, run: RunProgram) -> None: ...
+
+    async def prove(self, version: str, run: RunProgram) -> None: ...
+
+
+async def enqueue_change(tx: Transaction, change: ExtensionChange, version: str, name: str) -> Job:
+    return await enqueue(
+        tx,
+        NewJob(
+            kind=KIND,
+            title=f"{change.value.capitalize()} {name} of PHP {version}",
+            job_class=JobClass.SYSTEM,
+            steps=STEPS,
+            parameters={"change": change.value, "version": version, "name": name},
+        ),
+    )
+
+
+class ExtensionWork:
+    """The work of the jobs. `resume` has sites served as their records want it."""
+
+    def __init__(self, database: Database, extensions: Extensions, resume: Callable[[], Awaitable[None]]) -> None:
+        self._database = database
+        self._extensions = extensions
+        self._resume = resume
+
+    async def change(self, run: JobRun) -> None:
+        version, name = run.parameters["version"], run.parameters["name"]
+        match ExtensionChange(run.parameters["change"]):
+            case ExtensionChange.INSTALL:
+                await self._extensions.install(version, name, run.program)
+            case ExtensionChange.ENABLE:
+                await self._extensions.enable(version, name, run.program)
+            case ExtensionChange.DISABLE:
+                await self._extensions.disable(version, name, run.program)
+
+    async def prove(self, run: JobRun) -> None:
+        version, name = run.parameters["version"], run.parameters["name"]
+        try:
+            await self._extensions.prove(version, run.program)
+        except (UnloadableError, ServiceError) as error:
+            if run.parameters["change"] != ExtensionChange.DISABLE:
+                await self._extensions.disable(version, name, run.program)
+            raise conflict(
+                f"PHP {version} does not load everything that is enabled: {error}",
+                hint=f"{name} is disabled, and no site's PHP was started anew.",
+            ) from error
+
+    async def restart_sites(self, run: JobRun) -> None:
+        """Their records want another PHP; the web server goes over to it as soon as it answers."""
+        version = run.parameters["version"]
+        rows = await self._database.fetch(
+            """UPDATE sites SET wanted = wanted + 1,
+                   php = jsonb_set(php, '{restarts}', to_jsonb(coalesce((php->>'restarts')::int, 0) + 1))
+               WHERE type = ANY($1) AND php->>'version' = $2 AND status = $3 RETURNING domain""",
+            [*PHP_TYPES],
+            version,
+            SiteStatus.ACTIVE,
+        )
+        await self._resume()
+        await run.log(f"{len(rows):,} sites have PHP {version}, and get one that was started anew.")
