@@ -25,8 +25,11 @@ from svc.panel import (
     backups,
     billing,
     certificates,
+    database_users,
+    databases,
     dns,
     domains,
+    exports,
     files,
     jobs,
     php,
@@ -81,6 +84,9 @@ AREAS = (
     dns,
     backups,
     backup_targets,
+    databases,
+    database_users,
+    exports,
 )
 
 

@@ -17,6 +17,8 @@ from svc_actors.host.knot import Authority
 from svc_actors.host.php import PhpServing
 from svc_actors.mail import Outbox
 from svc_actors.panel.certificates import SiteCertificates
+from svc_actors.panel.databases import SiteDatabases
+from svc_actors.panel.databases.transfers import DatabaseTransfers
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.sites.php_extensions import Extensions
@@ -47,6 +49,8 @@ class Panel:
     php: PhpServing
     clock: Clock
     php_extensions: Extensions
+    databases: SiteDatabases
+    transfers: DatabaseTransfers
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

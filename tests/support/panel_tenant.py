@@ -58,6 +58,34 @@ OBJECTS: Mapping[str, tuple[str, str]] = {
            )
            SELECT id FROM job""",
     ),
+    "databases": (
+        "databases",
+        """INSERT INTO databases (site_id, engine, name, status)
+           SELECT id, 'mariadb', 's' || number || '_shop', 'active' FROM sites WHERE id = $1 AND $2::uuid IS NOT NULL
+           RETURNING id""",
+    ),
+    "exports": (
+        "database_exports",
+        """INSERT INTO database_exports (database_id, status, size, sha256, expires_at)
+           SELECT id, 'ready', 1, repeat('0', 64), now() + interval '1 day' FROM databases
+           WHERE site_id = $1 AND $2::uuid IS NOT NULL RETURNING id""",
+    ),
+    "database-users": (
+        "database_users",
+        """INSERT INTO database_users (site_id, engine, name, verifier, applied)
+           SELECT id, 'mariadb', 's' || number || '_user', 'nothing', 1 FROM sites
+           WHERE id = $1 AND $2::uuid IS NOT NULL RETURNING id""",
+    ),
+    "grants": (
+        "databases",
+        """WITH granted AS (
+               INSERT INTO database_grants (user_id, database_id, access)
+               SELECT database_users.id, databases.id, 'full'
+               FROM databases JOIN database_users ON database_users.site_id = databases.site_id
+               WHERE databases.site_id = $1 AND $2::uuid IS NOT NULL RETURNING database_id
+           )
+           SELECT database_id FROM granted""",
+    ),
     "webhooks": (
         "webhook_endpoints",
         """INSERT INTO webhook_endpoints (url, events, enabled, sealed_secret, last_four)

@@ -22,7 +22,8 @@ from svc_actors.host.databases import (
 )
 
 
-async def _nothing(method: str) -> None:
+async def undisturbed(method: str) -> None:
+    """What happens before a method that nobody interferes with."""
     await trio.lowlevel.checkpoint()
 
 
@@ -43,7 +44,7 @@ class RecordedDatabases:
     loaded: list[tuple[DatabaseName, Path | SiteFile, SiteAccount]] = field(default_factory=list)
     running: bool = False
     exists: bool = False
-    before: Callable[[str], Awaitable[None]] = _nothing
+    before: Callable[[str], Awaitable[None]] = undisturbed
 
     @property
     def socket(self) -> Path:

@@ -10,6 +10,7 @@ from functools import partial
 import trio
 
 from svc.cli.identity_loops import start_identity_loops
+from svc.cli.panel.databases import compose_databases, run_databases
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.identity.passwords import Passwords
 from svc.identity.retention import remove_old_records
@@ -130,7 +131,10 @@ async def open_services(
         backups = Backups(Tools(database, sealer, host.restic, Places(config.folders)), files)
         await backups.recover()
         backups.install(jobs)
-        removal = SiteDeletion(database, host.accounts, actors, programs, certificates.forget, backups)
+        databases, transfers = compose_databases(config, database, host.databases, jobs)
+        removal = SiteDeletion(
+            database, host.accounts, actors, programs, certificates.forget, backups, transfers.remove_all
+        )
         jobs.handle(deletion.KIND, removal, irrevocable=deletion.IRREVOCABLE)
         resume_all = partial(resume_sites, database, actors)
         extensions = php_extensions.ExtensionWork(database, host.php_extensions, resume_all)
@@ -146,6 +150,7 @@ async def open_services(
         # All work is known from here on: what was queued before a restart begins now.
         await nursery.start(jobs.run)
         await nursery.start(Scheduler(database, host.tasks, host.clock, loop_alerts.notice).run)
+        run_databases(nursery, databases, transfers, loop_alerts.notice)
         await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loop_alerts.notice)
         retention = partial(_remove_what_is_old, database, events, config)
         nursery.start_soon(keep_repeating, "retention", RETENTION_PERIOD, retention, loop_alerts.notice)
@@ -180,6 +185,8 @@ async def open_services(
                 php_extensions=host.php_extensions,
                 certificates=certificates,
                 clock=host.clock,
+                databases=databases,
+                transfers=transfers,
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):

@@ -104,7 +104,6 @@ class Postgres:
     async def ensure(self) -> None:
         await trio.to_thread.run_sync(self._write_authentication)
         await self._instance.ensure()
-        await self._ask("REVOKE CONNECT, TEMPORARY ON DATABASE postgres, template1 FROM PUBLIC")
 
     async def stop(self) -> None:
         await self._instance.stop()
@@ -112,6 +111,7 @@ class Postgres:
     async def create_database(self, name: DatabaseName) -> None:
         owner, reader = owner_of(name), _reader_of(name)
         await self._ask(
+            "REVOKE CONNECT, TEMPORARY ON DATABASE postgres, template1 FROM PUBLIC",
             *_create_role(owner, "NOLOGIN"),
             *_create_role(reader, "NOLOGIN"),
             f"SELECT 'CREATE DATABASE {name} OWNER {owner} TEMPLATE template0 ENCODING ''UTF8'' "

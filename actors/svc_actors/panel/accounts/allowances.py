@@ -81,6 +81,18 @@ async def require_site_room(tx: Transaction, owner: Owner) -> None:
         )
 
 
+async def require_database_room(tx: Transaction, owner: Owner) -> None:
+    """Raises `conflict` where the owner may have no further database."""
+    allowed = owner.allowed.databases
+    if owner.plan is None or allowed is None:
+        return
+    held = await tx.fetchval(
+        "SELECT count(*) FROM databases JOIN sites ON sites.id = databases.site_id WHERE sites.owner_id = $1", owner.id
+    )
+    if held >= allowed:
+        raise _used_up(owner.plan, "databases", allowed)
+
+
 def _used_up(plan: str, what: str, allowed: int) -> ServiceError:
     return conflict(
         f"The plan {plan} allows {allowed} {what}, and all of them are used; nothing was created.",
@@ -111,7 +123,8 @@ class Use:
 
 USE_OF: Final = """
     (SELECT count(*) FROM sites WHERE owner_id = {owner}) AS sites_used,
-    0::bigint AS databases_used,
+    (SELECT count(*) FROM databases JOIN sites ON sites.id = databases.site_id
+     WHERE sites.owner_id = {owner}) AS databases_used,
     (SELECT coalesce(ceil(sum(bytes) / 1048576.0), 0)::bigint
      FROM site_disk_use JOIN sites ON sites.id = site_disk_use.site_id WHERE sites.owner_id = {owner}) AS disk_used,
     (SELECT coalesce(max(ceil(bytes / 1048576.0)), 0)::bigint FROM account_traffic

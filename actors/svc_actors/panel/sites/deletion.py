@@ -27,6 +27,7 @@ STEPS: Final = (
     "stop_programs",
     "remove_certificate",
     "end_processes",
+    "remove_databases",
     "remove_account",
     "remove_record",
 )
@@ -81,6 +82,7 @@ class SiteDeletion:
         programs: SitePrograms,
         forget_certificate: Callable[[SiteRow], Awaitable[None]],
         backups: BackedUp,
+        remove_databases: Callable[[SiteRow], Awaitable[None]],
     ) -> None:
         self._database = database
         self._accounts = accounts
@@ -88,6 +90,7 @@ class SiteDeletion:
         self._programs = programs
         self._forget_certificate = forget_certificate
         self._backups = backups
+        self._remove_databases = remove_databases
 
     async def final_backup(self, run: JobRun) -> None:
         site = await self._site(run)
@@ -115,6 +118,10 @@ class SiteDeletion:
     async def end_processes(self, run: JobRun) -> None:
         site = await self._site(run)
         await _told(lambda: self._accounts.end_processes(site.account))
+
+    async def remove_databases(self, run: JobRun) -> None:
+        """After its programs, which would find them gone."""
+        await self._remove_databases(await self._site(run))
 
     async def remove_account(self, run: JobRun) -> None:
         site = await self._site(run)

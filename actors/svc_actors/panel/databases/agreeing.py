@@ -1,0 +1,163 @@
+"""The engines agree with what is recorded of a site's databases: what is new is made, what has changed is told, what is
+being deleted is removed.
+
+Invariants:
+- what is recorded is done, however often it has to be begun: a core that was killed between any two steps does them
+  again, and a round every half minute asks an engine again that did not answer;
+- of one site one task at a time speaks to the engines;
+- an engine runs while there is a record of a database or user in it, and not longer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.errors import ServiceError, unavailable
+from svc_actors.host.databases import DatabaseError, DatabaseServer, DatabaseServers, EngineKind
+from svc_actors.host.launcher import LauncherError
+from svc_actors.panel.databases.changes import CONNECTIONS, delete_all_of_site
+from svc_actors.panel.databases.records import (
+    DatabaseRow,
+    DatabaseUserRow,
+    grants_of,
+    read_database,
+    remove_record,
+    under_way,
+    write_move,
+    write_problem,
+    write_user_applied,
+    write_users_wanted,
+)
+from svc_actors.panel.databases.states import DatabaseMove, DatabaseStatus
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.store import Database, Transaction
+
+RESUME_SECONDS: Final = 30.0
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.databases")
+
+
+class SiteDatabases:
+    """One a process."""
+
+    def __init__(self, database: Database, servers: DatabaseServers) -> None:
+        self._database = database
+        self._servers = servers
+        self._sites: defaultdict[UUID, trio.Lock] = defaultdict(trio.Lock)
+        self._engines = {kind: trio.Lock() for kind in EngineKind}
+
+    def server(self, kind: EngineKind) -> DatabaseServer:
+        return self._servers[kind]
+
+    async def agree(self, site_id: UUID) -> None:
+        """Raises `unavailable` where an engine did not do it: it is asked again, until it has."""
+        async with self._sites[site_id]:
+            await self._agree(site_id)
+
+    async def empty(self, database_id: UUID) -> None:
+        """Nothing is in the database any more; its users stay. Raises not_found, and `unavailable`."""
+        row = await read_database(self._database, database_id)
+        async with self._sites[row.site_id]:
+
+            async def write(tx: Transaction) -> None:
+                await write_move(tx, [row.id], DatabaseMove.EMPTY)
+                await write_users_wanted(tx, row.id)
+
+            await self._database.transact(write)
+            await self._told(row, lambda server: server.empty_database(row.name))
+            await self._agree(row.site_id)
+
+    async def remove_all(self, site: SiteRow) -> None:
+        """Of a site that is being deleted. Raises `unavailable`."""
+        async with self._sites[site.id]:
+            await self._database.transact(lambda tx: delete_all_of_site(tx, site))
+            await self._agree(site.id)
+
+    async def resume(self) -> None:
+        """One round: engines that have something run, others do not, and what was left undone is begun anew."""
+        for kind in EngineKind:
+            await self._run_as_needed(kind)
+        rows = await self._database.fetch(
+            """SELECT site_id FROM databases WHERE status <> 'active'
+               UNION SELECT site_id FROM database_users WHERE status <> 'active' OR applied < wanted"""
+        )
+        for row in rows:
+            # The record says why, and who asked was told; the next round asks again.
+            with suppress(ServiceError):
+                await self.agree(row["site_id"])
+
+    async def _agree(self, site_id: UUID) -> None:
+        databases, users = await under_way(self._database, site_id)
+        subjects: list[DatabaseRow | DatabaseUserRow] = [*databases, *users]
+        for kind, subject in {row.engine: row for row in subjects}.items():
+            async with self._engines[kind]:
+                await self._told(subject, lambda server: server.ensure())
+        for row in databases:
+            if row.status is DatabaseStatus.CREATING:
+                await self._create(row)
+        for user in users:
+            await self._remove_user(user) if user.deleting else await self._set_user(user)
+        for row in databases:
+            if row.status is DatabaseStatus.DELETING:
+                await self._remove(row)
+
+    async def _create(self, row: DatabaseRow) -> None:
+        await self._told(row, lambda server: server.create_database(row.name))
+        await self._database.transact(lambda tx: write_move(tx, [row.id], DatabaseMove.MADE))
+
+    async def _remove(self, row: DatabaseRow) -> None:
+        await self._told(row, lambda server: server.drop_database(row.name))
+        await remove_record(self._database, row)
+
+    async def _set_user(self, user: DatabaseUserRow) -> None:
+        access = await grants_of(self._database, user)
+
+        async def work(server: DatabaseServer) -> None:
+            await server.create_user(user.name, user.verifier, CONNECTIONS)
+            await server.grant(user.name, access)
+
+        await self._told(user, work)
+        await write_user_applied(self._database, user)
+
+    async def _remove_user(self, user: DatabaseUserRow) -> None:
+        await self._told(user, lambda server: server.drop_user(user.name))
+        await remove_record(self._database, user)
+
+    async def _told(
+        self, subject: DatabaseRow | DatabaseUserRow, work: Callable[[DatabaseServer], Awaitable[None]]
+    ) -> None:
+        """The engine's refusal is kept with what it is about, and told to who asked."""
+        try:
+            await work(self._servers[subject.engine])
+        except DatabaseError as error:
+            await write_problem(self._database, subject, str(error))
+            log.warning("databases.not_done", name=subject.name, engine=subject.engine.value, error=str(error))
+            raise unavailable(
+                f"{subject.name} is not as it shall be yet: {error}",
+                hint="It is tried again, every half minute, until it is.",
+            ) from error
+
+    async def _run_as_needed(self, kind: EngineKind) -> None:
+        """Under the lock that `agree` starts it with: what is recorded before that is seen here, what is recorded
+        after it waits, and starts it again."""
+        async with self._engines[kind]:
+            server = self._servers[kind]
+            needed = await self._database.fetchval(
+                "SELECT EXISTS (SELECT FROM databases WHERE engine = $1) "
+                "OR EXISTS (SELECT FROM database_users WHERE engine = $1)",
+                kind.value,
+            )
+            try:
+                if needed:
+                    await server.ensure()
+                elif server.exists:
+                    await server.stop()
+            except (DatabaseError, LauncherError) as error:
+                log.warning("databases.engine_not_run", engine=kind.value, error=str(error))

@@ -1,0 +1,148 @@
+"""What is decided about databases and their users: each a part of one transaction, with its audit row. The engines are
+told after it (`SiteDatabases.agree`)."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from svc_actors.errors import conflict
+from svc_actors.host.databases import Access, EngineKind, database_name, user_name
+from svc_actors.panel.accounts.allowances import lock_owner, require_database_room
+from svc_actors.panel.databases.records import (
+    DATABASE_COLUMNS,
+    USER_COLUMNS,
+    DatabaseRow,
+    DatabaseUserRow,
+    as_database,
+    as_user,
+    write_move,
+    write_user_wanted,
+    write_users_wanted,
+)
+from svc_actors.panel.databases.states import DatabaseMove
+from svc_actors.panel.sites.records import SiteRow, lock_site
+from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.store import Caller, Transaction, audit
+
+MOST_OF_A_SITE: Final = 50
+"""Databases, and users of databases."""
+CONNECTIONS: Final = 30
+"""Of one user at a time."""
+_BUSY: Final = ("database.export", "database.import")
+
+
+async def create_database(
+    tx: Transaction, caller: Caller, site_id: UUID, engine: EngineKind, label: str
+) -> DatabaseRow:
+    """Raises conflict for a name that the site has, and where it may have no further one."""
+    site = await _site(tx, site_id)
+    await require_database_room(tx, await lock_owner(tx, site.owner_id))
+    await _require_room(tx, "databases", site)
+    row = await tx.fetchrow(
+        f"""INSERT INTO databases (site_id, engine, name) VALUES ($1, $2, $3) ON CONFLICT (engine, name) DO NOTHING
+            RETURNING {DATABASE_COLUMNS}""",
+        site.id,
+        engine.value,
+        database_name(site.number, label),
+    )
+    if row is None:
+        raise conflict(f"The site has a database {label} of this engine; nothing was created.")
+    database = as_database(row)
+    await audit.record(tx, caller, database.target, {"site": site.domain, "engine": engine.value})
+    return database
+
+
+async def create_user(
+    tx: Transaction, caller: Caller, database: DatabaseRow, label: str, access: Access, verifier: str
+) -> DatabaseUserRow:
+    """A user of one database, to begin with. Raises conflict for a name that the site has."""
+    site = await _site(tx, database.site_id)
+    await _require_room(tx, "database_users", site)
+    row = await tx.fetchrow(
+        f"""INSERT INTO database_users (site_id, engine, name, verifier) VALUES ($1, $2, $3, $4)
+            ON CONFLICT (engine, name) DO NOTHING RETURNING {USER_COLUMNS}""",
+        site.id,
+        database.engine.value,
+        user_name(site.number, label),
+        verifier,
+    )
+    if row is None:
+        raise conflict(f"The site has a database user {label} of this engine; nothing was created.")
+    user = as_user(row)
+    await _write_grant(tx, user, database, access)
+    await audit.record(tx, caller, user.target, {"database": database.name, "access": access.value})
+    return user
+
+
+async def set_password(tx: Transaction, caller: Caller, user: DatabaseUserRow, verifier: str) -> None:
+    await write_user_wanted(tx, user.id, verifier)
+    await audit.record(tx, caller, user.target)
+
+
+async def set_access(
+    tx: Transaction, caller: Caller, user: DatabaseUserRow, database: DatabaseRow, access: Access | None
+) -> None:
+    """None: the user may do nothing with the database any more."""
+    if (user.site_id, user.engine) != (database.site_id, database.engine):
+        raise conflict(f"The user {user.name} and the database {database.name} are not of one site and engine.")
+    if access is None:
+        await tx.execute("DELETE FROM database_grants WHERE user_id = $1 AND database_id = $2", user.id, database.id)
+    else:
+        await _write_grant(tx, user, database, access)
+    await write_user_wanted(tx, user.id)
+    details = {"database": database.name, "access": access.value if access else "none"}
+    await audit.record(tx, caller, user.target, details)
+
+
+async def delete_user(tx: Transaction, caller: Caller, user: DatabaseUserRow) -> None:
+    await tx.execute("UPDATE database_users SET status = 'deleting' WHERE id = $1", user.id)
+    await audit.record(tx, caller, user.target)
+
+
+async def delete_database(tx: Transaction, caller: Caller, database: DatabaseRow) -> None:
+    """Raises conflict while it is exported or imported."""
+    job = await tx.fetchval(
+        """SELECT id FROM jobs WHERE site_id = $1 AND status = 'running' AND kind = ANY($2::text[])
+           AND parameters ->> 'database' = $3""",
+        database.site_id,
+        list(_BUSY),
+        str(database.id),
+    )
+    if job is not None:
+        raise conflict(f"The job {job} works on this database; nothing was deleted.", hint="Wait for it, or cancel it.")
+    await write_users_wanted(tx, database.id)
+    await tx.execute("DELETE FROM database_grants WHERE database_id = $1", database.id)
+    await write_move(tx, [database.id], DatabaseMove.DELETE)
+    await audit.record(tx, caller, database.target)
+
+
+async def delete_all_of_site(tx: Transaction, site: SiteRow) -> None:
+    """With the site, whose deletion has its own audit row."""
+    rows = await tx.fetch("SELECT id FROM databases WHERE site_id = $1 FOR NO KEY UPDATE", site.id)
+    await write_move(tx, [row["id"] for row in rows], DatabaseMove.DELETE)
+    await tx.execute("UPDATE database_users SET status = 'deleting' WHERE site_id = $1", site.id)
+
+
+async def _site(tx: Transaction, site_id: UUID) -> SiteRow:
+    site = await lock_site(tx, site_id)
+    if site.status not in (SiteStatus.ACTIVE, SiteStatus.SUSPENDED):
+        raise conflict(f"The site {site.domain} is {site.status.value}; nothing was created.")
+    return site
+
+
+async def _require_room(tx: Transaction, table: str, site: SiteRow) -> None:
+    """Under the lock of the site's row, so that of two at once each counts the other."""
+    held = await tx.fetchval(f"SELECT count(*) FROM {table} WHERE site_id = $1", site.id)
+    if held >= MOST_OF_A_SITE:
+        raise conflict(f"A site has at most {MOST_OF_A_SITE} of these; nothing was created.")
+
+
+async def _write_grant(tx: Transaction, user: DatabaseUserRow, database: DatabaseRow, access: Access) -> None:
+    await tx.execute(
+        """INSERT INTO database_grants (user_id, database_id, access) VALUES ($1, $2, $3)
+           ON CONFLICT (user_id, database_id) DO UPDATE SET access = excluded.access""",
+        user.id,
+        database.id,
+        access.value,
+    )

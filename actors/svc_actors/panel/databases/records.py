@@ -1,0 +1,181 @@
+"""Databases and their users as the panel's own database keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from svc_actors.errors import not_found
+from svc_actors.host.databases import Access, DatabaseName, EngineKind, UserName
+from svc_actors.panel.databases.states import MOVES, DatabaseMove, DatabaseStatus, before
+from svc_actors.store import Queryable, Record, Target, Transaction
+
+DATABASE_COLUMNS: Final = """databases.id, databases.site_id, databases.engine, databases.name, databases.status,
+    (SELECT owner_id FROM sites WHERE sites.id = databases.site_id) AS owner_id"""
+USER_COLUMNS: Final = """database_users.id, database_users.site_id, database_users.engine, database_users.name,
+    database_users.verifier, database_users.status, database_users.wanted, database_users.applied,
+    (SELECT owner_id FROM sites WHERE sites.id = database_users.site_id) AS owner_id"""
+
+
+@dataclass(frozen=True)
+class DatabaseRow:
+    id: UUID
+    site_id: UUID
+    owner_id: UUID
+    engine: EngineKind
+    name: DatabaseName
+    status: DatabaseStatus
+
+    @property
+    def target(self) -> Target:
+        return Target("database", self.id, self.name, self.owner_id)
+
+
+@dataclass(frozen=True)
+class DatabaseUserRow:
+    id: UUID
+    site_id: UUID
+    owner_id: UUID
+    engine: EngineKind
+    name: UserName
+    verifier: str
+    deleting: bool
+    wanted: int
+    applied: int
+
+    @property
+    def target(self) -> Target:
+        return Target("database_user", self.id, self.name, self.owner_id)
+
+
+def as_database(row: Record) -> DatabaseRow:
+    """What `DATABASE_COLUMNS` give."""
+    return DatabaseRow(
+        row["id"],
+        row["site_id"],
+        row["owner_id"],
+        EngineKind(row["engine"]),
+        DatabaseName(row["name"]),
+        DatabaseStatus(row["status"]),
+    )
+
+
+def as_user(row: Record) -> DatabaseUserRow:
+    """What `USER_COLUMNS` give."""
+    return DatabaseUserRow(
+        id=row["id"],
+        site_id=row["site_id"],
+        owner_id=row["owner_id"],
+        engine=EngineKind(row["engine"]),
+        name=UserName(row["name"]),
+        verifier=row["verifier"],
+        deleting=row["status"] == "deleting",
+        wanted=row["wanted"],
+        applied=row["applied"],
+    )
+
+
+async def read_database(queryable: Queryable, database_id: UUID) -> DatabaseRow:
+    """Raises not_found, also for one that is being deleted."""
+    row = await queryable.fetchrow(
+        f"SELECT {DATABASE_COLUMNS} FROM databases WHERE id = $1 AND status <> 'deleting'", database_id
+    )
+    if row is None:
+        raise not_found("There is no such database.")
+    return as_database(row)
+
+
+async def lock_database(tx: Transaction, database_id: UUID) -> DatabaseRow:
+    """As `read_database`, its row locked until the transaction ends."""
+    row = await tx.fetchrow(
+        f"SELECT {DATABASE_COLUMNS} FROM databases WHERE id = $1 AND status <> 'deleting' FOR NO KEY UPDATE",
+        database_id,
+    )
+    if row is None:
+        raise not_found("There is no such database.")
+    return as_database(row)
+
+
+async def lock_user(tx: Transaction, user_id: UUID) -> DatabaseUserRow:
+    """The row locked until the transaction ends. Raises not_found, also for one that is being deleted."""
+    row = await tx.fetchrow(
+        f"SELECT {USER_COLUMNS} FROM database_users WHERE id = $1 AND status <> 'deleting' FOR NO KEY UPDATE", user_id
+    )
+    if row is None:
+        raise not_found("There is no such database user.")
+    return as_user(row)
+
+
+async def under_way(queryable: Queryable, site_id: UUID) -> tuple[list[DatabaseRow], list[DatabaseUserRow]]:
+    """What of a site's databases and users an engine does not have as it shall be."""
+    databases = await queryable.fetch(
+        f"SELECT {DATABASE_COLUMNS} FROM databases WHERE site_id = $1 AND status <> 'active' ORDER BY name", site_id
+    )
+    users = await queryable.fetch(
+        f"""SELECT {USER_COLUMNS} FROM database_users
+            WHERE site_id = $1 AND (status <> 'active' OR applied < wanted) ORDER BY name""",
+        site_id,
+    )
+    return [as_database(row) for row in databases], [as_user(row) for row in users]
+
+
+async def grants_of(queryable: Queryable, user: DatabaseUserRow) -> dict[DatabaseName, Access]:
+    """On databases that are there and stay."""
+    rows = await queryable.fetch(
+        """SELECT databases.name, database_grants.access FROM database_grants
+           JOIN databases ON databases.id = database_grants.database_id
+           WHERE user_id = $1 AND databases.status = 'active'""",
+        user.id,
+    )
+    return {DatabaseName(row["name"]): Access(row["access"]) for row in rows}
+
+
+async def write_move(queryable: Queryable, databases: Collection[UUID], by: DatabaseMove) -> None:
+    """Those of the databases that have such a move make it; a problem that they had is over."""
+    for status in before(by):
+        await queryable.execute(
+            "UPDATE databases SET status = $3, problem = NULL WHERE id = ANY($1::uuid[]) AND status = $2",
+            list(databases),
+            status.value,
+            MOVES[status][by].value,
+        )
+
+
+async def write_users_wanted(tx: Transaction, database_id: UUID) -> None:
+    """The engine is to be told anew of every user who may use the database."""
+    await tx.execute(
+        """UPDATE database_users SET wanted = wanted + 1
+           WHERE id IN (SELECT user_id FROM database_grants WHERE database_id = $1)""",
+        database_id,
+    )
+
+
+async def write_user_wanted(tx: Transaction, user_id: UUID, verifier: str | None = None) -> None:
+    await tx.execute(
+        "UPDATE database_users SET wanted = wanted + 1, verifier = coalesce($2, verifier) WHERE id = $1",
+        user_id,
+        verifier,
+    )
+
+
+async def write_user_applied(queryable: Queryable, user: DatabaseUserRow) -> None:
+    await queryable.execute(
+        "UPDATE database_users SET applied = $2, problem = NULL WHERE id = $1 AND applied < $2", user.id, user.wanted
+    )
+
+
+async def write_problem(queryable: Queryable, subject: DatabaseRow | DatabaseUserRow, problem: str) -> None:
+    if isinstance(subject, DatabaseRow):
+        await queryable.execute("UPDATE databases SET problem = $2 WHERE id = $1", subject.id, problem)
+    else:
+        await queryable.execute("UPDATE database_users SET problem = $2 WHERE id = $1", subject.id, problem)
+
+
+async def remove_record(queryable: Queryable, subject: DatabaseRow | DatabaseUserRow) -> None:
+    """Its grants go with it, and the records of a database's exports."""
+    if isinstance(subject, DatabaseRow):
+        await queryable.execute("DELETE FROM databases WHERE id = $1 AND status = 'deleting'", subject.id)
+    else:
+        await queryable.execute("DELETE FROM database_users WHERE id = $1 AND status = 'deleting'", subject.id)

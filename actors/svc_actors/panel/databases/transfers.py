@@ -1,0 +1,278 @@
+"""Exports and imports of databases: the work of their jobs, and the files of exports.
+
+    exports/<id>.sql.gz   0600 root, gone with its record after a week
+
+Invariant: a file without a record, or of an export that is not ready and that no job makes, is removed by `sweep`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import trio
+
+from svc_actors.errors import ServiceError, capacity, conflict, not_found, unavailable
+from svc_actors.host.databases import DatabaseError, DatabaseServer, EngineKind, SiteFile
+from svc_actors.host.folders import HostFolders
+from svc_actors.panel.databases.agreeing import SiteDatabases
+from svc_actors.panel.databases.records import DatabaseRow, read_database
+from svc_actors.panel.databases.states import DatabaseStatus
+from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, ProgramFailed, enqueue
+from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.store import Caller, Database, Record, Transaction, audit
+
+EXPORT: Final = "database.export"
+IMPORT: Final = "database.import"
+KEPT_DAYS: Final = 7
+MOST_EXPORTS: Final = 10
+"""Of one database at a time."""
+SWEEP_SECONDS: Final = 3600.0
+EXPORT_COLUMNS: Final = """database_exports.id, database_exports.database_id, database_exports.status,
+    database_exports.size, database_exports.sha256, database_exports.created_at, database_exports.expires_at"""
+_BLOCK: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Export:
+    """`size` and `sha256` are of the whole file, once it is ready."""
+
+    id: UUID
+    database_id: UUID
+    ready: bool
+    size: int | None
+    sha256: str | None
+    created_at: datetime
+    expires_at: datetime
+
+
+def as_export(row: Record) -> Export:
+    """What `EXPORT_COLUMNS` give."""
+    return Export(
+        id=row["id"],
+        database_id=row["database_id"],
+        ready=row["status"] == "ready",
+        size=row["size"],
+        sha256=row["sha256"],
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+    )
+
+
+async def begin_export(tx: Transaction, caller: Caller, database: DatabaseRow) -> Job:
+    """The database's row is locked."""
+    _require_active(database)
+    held = await tx.fetchval("SELECT count(*) FROM database_exports WHERE database_id = $1", database.id)
+    if held >= MOST_EXPORTS:
+        raise conflict(f"The database has {MOST_EXPORTS} exports; none was begun.", hint="Delete one of them.")
+    export_id = await tx.fetchval(
+        """INSERT INTO database_exports (database_id, expires_at) VALUES ($1, now() + make_interval(days => $2))
+           RETURNING id""",
+        database.id,
+        KEPT_DAYS,
+    )
+    parameters = {"database": str(database.id), "export": str(export_id)}
+    job = await _enqueue(tx, EXPORT, f"Export {database.name}", database, ("dump",), parameters)
+    await audit.record(tx, caller, database.target, {"export": str(export_id), "job": job.id})
+    return job
+
+
+async def begin_import(
+    tx: Transaction, caller: Caller, database: DatabaseRow, source: Mapping[str, str], *, replace: bool
+) -> Job:
+    """`source` is either `path`, a file of the site, or `export`, one of the exports. The database's row is locked."""
+    _require_active(database)
+    steps = ("empty", "load") if replace else ("load",)
+    parameters = {"database": str(database.id), **source}
+    job = await _enqueue(tx, IMPORT, f"Import into {database.name}", database, steps, parameters)
+    await audit.record(tx, caller, database.target, {**source, "replace": replace, "job": job.id})
+    return job
+
+
+async def require_export(tx: Transaction, export_id: UUID, into: DatabaseRow) -> None:
+    """Raises not_found where there is no such one that is ready, of a database of the same site and engine."""
+    found = await tx.fetchval(
+        """SELECT 1 FROM database_exports JOIN databases ON databases.id = database_exports.database_id
+           WHERE database_exports.id = $1 AND database_exports.status = 'ready'
+           AND databases.site_id = $2 AND databases.engine = $3""",
+        export_id,
+        into.site_id,
+        into.engine.value,
+    )
+    if found is None:
+        raise not_found("There is no such export of this site.")
+
+
+async def delete_export(tx: Transaction, caller: Caller, database: DatabaseRow, export: Export) -> None:
+    """Its file goes with the next `sweep`."""
+    if not export.ready:
+        raise conflict("The export is not finished.", hint="Cancel its job.")
+    await tx.execute("DELETE FROM database_exports WHERE id = $1", export.id)
+    await audit.record(tx, caller, database.target, {"export": str(export.id)})
+
+
+async def read_page(folders: HostFolders, export: Export, offset: int, limit: int) -> bytes:
+    """Raises not_found where the export has expired meanwhile."""
+
+    def read() -> bytes:
+        with open(export_file(folders, export.id), "rb") as file:
+            return os.pread(file.fileno(), limit, offset)
+
+    try:
+        return await trio.to_thread.run_sync(read)
+    except FileNotFoundError:
+        raise not_found("The export has expired.") from None
+
+
+def export_file(folders: HostFolders, export_id: UUID) -> Path:
+    return folders.exports / f"{export_id}.sql.gz"
+
+
+class DatabaseTransfers:
+    """The work of both kinds of jobs. Everything is looked up when a job runs: much may have happened since it was
+    queued."""
+
+    def __init__(self, database: Database, databases: SiteDatabases, folders: HostFolders) -> None:
+        self._database = database
+        self._databases = databases
+        self._folders = folders
+
+    async def dump(self, run: JobRun) -> None:
+        row, server = await self._of(run)
+        export_id = UUID(run.parameters["export"])
+        file = export_file(self._folders, export_id)
+        await trio.to_thread.run_sync(lambda: self._folders.exports.mkdir(mode=0o700, parents=True, exist_ok=True))
+        await self._require_space(row, server)
+        try:
+            await server.dump(row.name, file, run.program)
+        except DatabaseError as error:
+            raise unavailable(str(error)) from error
+        size, sha256 = await trio.to_thread.run_sync(_measured, file)
+
+        async def ready(tx: Transaction) -> None:
+            await tx.execute(
+                "UPDATE database_exports SET status = 'ready', size = $2, sha256 = $3 WHERE id = $1",
+                export_id,
+                size,
+                sha256,
+            )
+
+        await run.transact(ready)
+        await run.log(f"{row.name} was exported: {size:,} bytes, compressed.")
+
+    async def empty(self, run: JobRun) -> None:
+        row, _ = await self._of(run)
+        await self._databases.empty(row.id)
+        await run.log(f"What was in {row.name} is removed.")
+
+    async def load(self, run: JobRun) -> None:
+        row, server = await self._of(run)
+        site = await read_site(self._database, row.site_id)
+        if site is None:
+            raise not_found("The site is not there any more.")
+        source: Path | SiteFile
+        if "export" in run.parameters:
+            source = export_file(self._folders, UUID(run.parameters["export"]))
+            if not await trio.Path(source).exists():
+                raise not_found("The export is not there any more.")
+        else:
+            source = SiteFile(self._folders.sites / site.account.name, run.parameters["path"])
+        try:
+            await server.load(row.name, source, site.account, run.program)
+        except ProgramFailed as error:
+            raise _not_loaded(row.engine, error) from error
+        except DatabaseError as error:
+            raise unavailable(str(error)) from error
+        await run.log(f"All of it is in {row.name}.")
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        """Of an export that failed, was cancelled or interrupted nothing is kept."""
+        if job.kind == EXPORT and job.status is not JobStatus.SUCCEEDED:
+            await tx.execute("DELETE FROM database_exports WHERE id = $1", UUID(job.parameters["export"]))
+
+    async def remove_all(self, site: SiteRow) -> None:
+        """Every database and user of a site that is being deleted, and the files of its exports. Raises
+        `unavailable`."""
+        await self._databases.remove_all(site)
+        await self.sweep()
+
+    async def sweep(self) -> None:
+        """Remove exports whose time is over, and files that no export has."""
+        await self._database.execute("DELETE FROM database_exports WHERE expires_at < now() AND status = 'ready'")
+        # Files first: one that comes after it has a record that is read.
+        found = await trio.to_thread.run_sync(self._files)
+        rows = await self._database.fetch("SELECT id FROM database_exports")
+        known = {str(row["id"]) for row in rows}
+        orphans = [file for file in found if file.name.partition(".")[0] not in known]
+        await trio.to_thread.run_sync(_remove, orphans)
+
+    def _files(self) -> list[Path]:
+        return list(self._folders.exports.iterdir()) if self._folders.exports.exists() else []
+
+    async def _of(self, run: JobRun) -> tuple[DatabaseRow, DatabaseServer]:
+        row = await read_database(self._database, UUID(run.parameters["database"]))
+        return row, self._databases.server(row.engine)
+
+    async def _require_space(self, row: DatabaseRow, server: DatabaseServer) -> None:
+        """A full disk would take the panel and its sites along. Compressed, a dump is smaller than its database."""
+        try:
+            size = (await server.sizes([row.name])).get(row.name, 0)
+        except DatabaseError as error:
+            raise unavailable(str(error)) from error
+        disk = os.statvfs(self._folders.exports)
+        free = disk.f_bavail * disk.f_frsize
+        if free < size:
+            raise capacity(f"The database has {size:,} bytes, and {free:,} are free; nothing was exported.")
+
+
+def _remove(files: list[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
+def _measured(file: Path) -> tuple[int, str]:
+    digest, size = hashlib.sha256(), 0
+    with file.open("rb") as opened:
+        while block := opened.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
+
+
+def _require_active(database: DatabaseRow) -> None:
+    if database.status is not DatabaseStatus.ACTIVE:
+        raise conflict(f"The database {database.name} is {database.status.value}.", hint="Wait until it is active.")
+
+
+def _not_loaded(engine: EngineKind, error: ProgramFailed) -> ServiceError:
+    if engine is EngineKind.POSTGRESQL:
+        return conflict(
+            f"Nothing was imported: {error.last or error.message}", hint="Mend the dump, and import it again."
+        )
+    return conflict(
+        f"The import has stopped: {error.last or error.message}",
+        hint="What stands before that is in the database. Mend the dump, and import it again with replace.",
+    )
+
+
+async def _enqueue(
+    tx: Transaction, kind: str, title: str, database: DatabaseRow, steps: tuple[str, ...], parameters: Mapping[str, Any]
+) -> Job:
+    return await enqueue(
+        tx,
+        NewJob(
+            kind=kind,
+            title=title,
+            job_class=JobClass.SITES,
+            site_id=database.site_id,
+            owner_id=database.owner_id,
+            steps=steps,
+            parameters=parameters,
+        ),
+    )

@@ -1,0 +1,159 @@
+"""What the API says of databases, their users and exports, and the fields that name them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Final
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.access import visible_sites
+from svc.panel.services import Panel
+from svc.registry.operation import Context, Model, Request
+from svc.registry.paging import Condition, joined
+from svc.registry.shapes import Shape
+from svc_actors.errors import not_found
+from svc_actors.host.databases import LABEL, Access, DatabaseError, DatabaseName, EngineKind
+from svc_actors.panel.databases import DatabaseStatus
+from svc_actors.store import Record
+
+DatabaseLabel = Annotated[
+    str,
+    Field(min_length=1, max_length=32, description="The site's number is put before it: shop becomes s1001_shop."),
+    Shape(LABEL, "up to 32 small letters, digits and underscores that begin with a letter"),
+]
+FullName = Annotated[
+    str, Field(min_length=4, max_length=64), Shape("s[0-9]{1,15}_[a-z0-9_]{1,48}", "the whole name, such as s1001_shop")
+]
+
+
+class DatabaseRequest(Request):
+    """The body may name a site as well; the database's own is meant."""
+
+    id: UUID
+
+
+class DatabaseChange(DatabaseRequest):
+    site_id: Annotated[UUID | None, Field(description="Not looked at: the database's own site is meant.")] = None
+
+
+class SiteDatabase(Model):
+    """`socket` is where programs of the site connect: MariaDB's socket, or PostgreSQL's folder of sockets, which is its
+    host. `size` is what it takes on the disk, in bytes; None while its engine does not answer. `problem`: why the
+    engine did not do what the status says."""
+
+    id: UUID
+    site_id: UUID
+    domain: str
+    engine: EngineKind
+    name: str
+    status: DatabaseStatus
+    problem: str | None
+    size: int | None
+    socket: str
+    created_at: datetime
+
+
+class DatabaseGrant(Model):
+    database_id: UUID
+    database: str
+    access: Access
+
+
+class DatabaseUser(Model):
+    """`pending`: the engine has not yet been told of its last change."""
+
+    id: UUID
+    site_id: UUID
+    domain: str
+    engine: EngineKind
+    name: str
+    grants: list[DatabaseGrant]
+    pending: bool
+    problem: str | None
+    created_at: datetime
+
+
+class DatabaseUserSecret(Model):
+    """The password is shown this once."""
+
+    user: DatabaseUser
+    password: str
+
+
+SELECT_DATABASES: Final = """
+SELECT databases.id, databases.site_id, sites.domain, databases.engine, databases.name, databases.status,
+       databases.problem, databases.created_at
+FROM databases JOIN sites ON sites.id = databases.site_id"""
+SELECT_USERS: Final = """
+SELECT database_users.id, database_users.site_id, sites.domain, database_users.engine, database_users.name,
+       database_users.applied < database_users.wanted AS pending, database_users.problem, database_users.created_at,
+       ARRAY(SELECT ROW(databases.id, databases.name, database_grants.access)
+             FROM database_grants JOIN databases ON databases.id = database_grants.database_id
+             WHERE database_grants.user_id = database_users.id ORDER BY databases.name) AS grants
+FROM database_users JOIN sites ON sites.id = database_users.site_id"""
+
+
+async def database_models(context: Context[Panel], rows: list[Record]) -> list[SiteDatabase]:
+    """What `SELECT_DATABASES` gives, with sizes."""
+    databases = context.services.databases
+    sizes: dict[tuple[EngineKind, str], int] = {}
+    for kind in {EngineKind(row["engine"]) for row in rows}:
+        names = [DatabaseName(row["name"]) for row in rows if row["engine"] == kind]
+        try:
+            found = await databases.server(kind).sizes(names)
+        except DatabaseError:
+            continue  # Shown without: who lists databases shall see them while an engine is away.
+        sizes.update({(kind, name): size for name, size in found.items()})
+    return [
+        SiteDatabase(
+            **dict(row),
+            size=sizes.get((EngineKind(row["engine"]), row["name"])),
+            socket=str(databases.server(EngineKind(row["engine"])).socket),
+        )
+        for row in rows
+    ]
+
+
+def user_model(row: Record) -> DatabaseUser:
+    """What `SELECT_USERS` gives."""
+    members = dict(row)
+    grants = [
+        DatabaseGrant(database_id=database_id, database=name, access=Access(access))
+        for database_id, name, access in members.pop("grants")
+    ]
+    return DatabaseUser(**members, grants=grants)
+
+
+async def shown_database(context: Context[Panel], database_id: UUID) -> SiteDatabase:
+    """Raises not_found for one that the caller may not see."""
+    where = joined([Condition("databases.id = $1", (database_id,)), visible_sites(context.principal)])
+    row = await context.services.database.fetchrow(f"{SELECT_DATABASES} WHERE {where.sql}", *where.args)
+    if row is None:
+        raise not_found("There is no such database.")
+    return (await database_models(context, [row]))[0]
+
+
+async def require_database(context: Context[Panel], database_id: UUID) -> None:
+    """Raises not_found for one that the caller may not see."""
+    where = joined([Condition("databases.id = $1", (database_id,)), visible_sites(context.principal)])
+    found = await context.services.database.fetchval(
+        f"SELECT 1 FROM databases JOIN sites ON sites.id = databases.site_id WHERE {where.sql}", *where.args
+    )
+    if found is None:
+        raise not_found("There is no such database.")
+
+
+async def shown_user(context: Context[Panel], user_id: UUID) -> DatabaseUser:
+    """Raises not_found for one that the caller may not see, or that is being deleted."""
+    where = joined(
+        [
+            Condition("database_users.id = $1 AND database_users.status = 'active'", (user_id,)),
+            visible_sites(context.principal),
+        ]
+    )
+    row = await context.services.database.fetchrow(f"{SELECT_USERS} WHERE {where.sql}", *where.args)
+    if row is None:
+        raise not_found("There is no such database user.")
+    return user_model(row)
