@@ -95,11 +95,12 @@ class BackupCreateRequest(SiteChange):
 
 
 class BackupRestoreRequest(BackupRequest):
-    """Everything, unless `path` names one file or folder. `site`: another one of the same customer that is
-    written; by default the backup's own."""
+    """Everything, unless `path` names one file or folder, or `database` one database. `site`: another one of the same
+    customer that is written; by default the backup's own. A database is loaded into the one that is called so there."""
 
     site: UUID | None = None
     path: SitePath | None = None
+    database: Annotated[str, Field(max_length=64), Shape("[a-z0-9_]+", "the name of a database")] | None = None
 
 
 class ScheduleRequest(SiteChange):

@@ -24,7 +24,7 @@ from svc.registry.operation import Context, Route
 from svc.registry.paging import Condition, Page, contains, equals, joined, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.errors import conflict, not_found
+from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.panel.backups.records import (
     BACKUP_COLUMNS,
     BACKUP_SOURCE,
@@ -126,7 +126,7 @@ async def delete(context: Context[Panel], request: BackupRequest) -> JobModel:
 
 @operations.declare(
     "backup.restore",
-    "Put a site back to a backup, or one file or folder of it",
+    "Put a site back to a backup, or one file, folder or database of it",
     Route.post("/backups/{id}/restore"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -151,7 +151,11 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
                 f"{site.domain} is another customer's than the backup; nothing was changed.",
                 hint="A backup is restored to sites of the same customer.",
             )
-        what = request.path or "everything"
+        if request.path is not None and request.database is not None:
+            raise wrong_field("database", "is restored without files; leave out path")
+        if request.database is not None and request.database not in backup.databases:
+            raise not_found(f"The backup holds no database {request.database}; nothing was changed.")
+        what = request.path or request.database or "everything"
         job = await enqueue(
             tx,
             NewJob(
@@ -161,10 +165,10 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
                 steps=RESTORE_STEPS,
                 site_id=site.id,
                 owner_id=site.owner_id,
-                parameters={"backup": str(backup.id), "path": request.path},
+                parameters={"backup": str(backup.id), "path": request.path, "database": request.database},
             ),
         )
-        details = {"site": str(site.id), "path": request.path, "job": job.id}
+        details = {"site": str(site.id), "path": request.path, "database": request.database, "job": job.id}
         await audit.record(tx, context.caller, backup.target, details)
         return await job_answer(tx, job)
 

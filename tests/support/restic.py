@@ -78,7 +78,8 @@ class RecordedRestic:
         await self.before("backup", repository.location)
         name = uuid4().hex
         listed = list(manifests.read(str(work / "manifest.scanned")))
-        content = {path.name: path.read_bytes() for path in (work / "content").iterdir()}
+        made = work / "content"
+        content = {str(path.relative_to(work)): path.read_bytes() for path in made.rglob("*") if path.is_file()}
         files = {entry["p"]: (home / entry["p"]).read_bytes() for entry in listed if entry["t"] == "f"}
         self.trees[name] = {"listed": listed, "files": files, "content": content}
         self.repositories[repository.location][name] = tuple(tags)
@@ -125,6 +126,10 @@ class RecordedRestic:
             name, content = kept["file"]
             (target / name).write_bytes(content)
             return
+        for name, content in kept["content"].items():
+            if path is None or name.startswith(f"{path}/"):
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                (target / name).write_bytes(content)
         tree = target / "site"
         tree.mkdir()
         for entry in kept["listed"]:

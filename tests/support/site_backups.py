@@ -15,7 +15,8 @@ import trio
 from svc_actors.host.confined_client import SiteFolder
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.restic import Restic
-from svc_actors.panel.backups import Backups, Places, Tools
+from svc_actors.panel.backups import Backups, DatabaseBackups, Places, Tools
+from svc_actors.panel.databases import SiteDatabases
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from tests.support.identity import Client
@@ -66,7 +67,13 @@ class Backed:
 
     async def round(self) -> None:
         """What the panel does by itself every half minute, now."""
-        tools = Tools(self.panel.database, Sealer(bytes(32)), self.restic, Places(HostFolders(self.folder)))
+        tools = Tools(
+            self.panel.database,
+            Sealer(bytes(32)),
+            self.restic,
+            Places(HostFolders(self.folder)),
+            DatabaseBackups(self.panel.database, SiteDatabases(self.panel.database, self.panel.host.databases)),
+        )
         await Backups(tools, self.panel.services.files).round()
 
     async def events(self) -> list[str]:

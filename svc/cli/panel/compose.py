@@ -36,7 +36,7 @@ from svc_actors.host.site_tasks import SiteTasks
 from svc_actors.mail import Outbox
 from svc_actors.outbound import Outbound, Resolve, resolve
 from svc_actors.panel.backups import ROUND_SECONDS as BACKUPS_ROUND
-from svc_actors.panel.backups import Backups, Places, Tools
+from svc_actors.panel.backups import Backups, DatabaseBackups, Places, Tools
 from svc_actors.panel.certificates.site_certificates import Serving, SiteCertificates
 from svc_actors.panel.dns.watch import ROUND_SECONDS, ZoneWatch
 from svc_actors.panel.dns.zone import DnsZone, Naming
@@ -128,10 +128,11 @@ async def open_services(
         actors.register(Site, lambda key: Site(database, host.accounts, programs, web_server, config.folders))
         nursery.start_soon(keep_running, "certificates of sites", certificates.run, loop_alerts.notice)
         jobs = Jobs(database, actors, alert=loop_alerts.notice)
-        backups = Backups(Tools(database, sealer, host.restic, Places(config.folders)), files)
+        databases, transfers = compose_databases(config, database, host.databases, jobs)
+        dumps = DatabaseBackups(database, databases)
+        backups = Backups(Tools(database, sealer, host.restic, Places(config.folders), dumps), files)
         await backups.recover()
         backups.install(jobs)
-        databases, transfers = compose_databases(config, database, host.databases, jobs)
         removal = SiteDeletion(
             database, host.accounts, actors, programs, certificates.forget, backups, transfers.remove_all
         )

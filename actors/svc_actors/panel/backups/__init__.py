@@ -1,7 +1,8 @@
 """Backups of sites: restic repositories, what is in them, and how a site gets it back (docs/site-backups.md)."""
 
 from svc_actors.panel.backups.backups import ROUND_SECONDS, Backups
+from svc_actors.panel.backups.databases import DatabaseBackups
 from svc_actors.panel.backups.places import Places
 from svc_actors.panel.backups.work import Tools
 
-__all__ = ["ROUND_SECONDS", "Backups", "Places", "Tools"]
+__all__ = ["ROUND_SECONDS", "Backups", "DatabaseBackups", "Places", "Tools"]

@@ -13,11 +13,11 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import capacity, conflict, not_found, unavailable
+from svc_actors.errors import ServiceError, capacity, conflict, not_found, unavailable
 from svc_actors.host.confined.protocol import TEMPORARY, FreeSpace, PlaceRestored
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.restic import Repository, Verified
-from svc_actors.host.restic.driver import TREE
+from svc_actors.host.restic.driver import CONTENT, TREE
 from svc_actors.host.restic.manifest import LEFT_OUT
 from svc_actors.host.tree_switch import hand_in, switch
 from svc_actors.panel.backups.places import Places
@@ -63,12 +63,14 @@ class RestoreWork:
             tree, listed = await self._tools.snapshots_of(run, local, backup.id)
             path = self._path(run)
             await self._restore(run, local, listed, self._places.work(run.id) / "listed")
-            inside = None if path is None else f"{TREE}/{path}"
+            inside = f"{TREE}/{path}" if path is not None else CONTENT if self._only(run) is not None else None
             await self._restore(run, local, tree, self._places.staging(run.id) / NEW, inside)
 
     async def verify(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             site, _, _ = await self._of(run)
+            if self._only(run) is not None:
+                return
             verified: Verified = await self._tools.restic.verify(
                 run.program,
                 self._tree(run),
@@ -87,15 +89,26 @@ class RestoreWork:
             await run.log(f"{verified.entries:,} entries are what was backed up, byte for byte.")
 
     async def load_databases(self, run: JobRun) -> None:
+        """A core that is killed in the midst leaves a database of MariaDB with a part of what it gets."""
         async with self._tools.cleaned_on_failure(run):
-            await run.log("The backup has no databases to load.")
+            if self._path(run) is not None:
+                return
+            site, _, _ = await self._of(run)
+            content, only = self._places.staging(run.id) / NEW / CONTENT, self._only(run)
+            held = await self._tools.databases.held(content)
+            wanted = [dump for dump in held if only in (None, dump.name)]
+            if only is not None and not wanted:
+                raise not_found(f"The backup holds no database {only}; the site is as it was.")
+            await self._tools.databases.load(run, site, content, wanted, self._aside(run))
 
     async def switch(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             site, _, _ = await self._of(run)
             try:
-                await self._place(run, site)
-            except OSError as error:
+                if self._only(run) is None:
+                    await self._place(run, site)
+            except (OSError, ServiceError) as error:
+                await self._tools.databases.put_back(run, site, self._aside(run))
                 raise unavailable(f"The files could not be put into place: {error}; the site is as it was.") from error
         await self._tools.clean(run.id)
 
@@ -127,6 +140,15 @@ class RestoreWork:
     def _path(self, run: JobRun) -> str | None:
         path: str | None = run.parameters["path"]
         return path
+
+    def _only(self, run: JobRun) -> str | None:
+        """The one database that is restored, and no files."""
+        name: str | None = run.parameters.get("database")
+        return name
+
+    def _aside(self, run: JobRun) -> Path:
+        """What was in the databases that are loaded."""
+        return self._places.work(run.id) / "aside"
 
     async def _of(self, run: JobRun) -> tuple[SiteRow, BackupRow, RepositoryRow]:
         backup = await read_backup(self._tools.database, UUID(run.parameters["backup"]))

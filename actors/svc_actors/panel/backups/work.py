@@ -20,6 +20,8 @@ import trio
 
 from svc_actors.errors import ServiceError, capacity, not_found
 from svc_actors.host.restic import Repository, Restic, Scanned
+from svc_actors.host.restic.driver import CONTENT
+from svc_actors.panel.backups.databases import DatabaseBackups
 from svc_actors.panel.backups.places import Places
 from svc_actors.panel.backups.records import (
     BackupRow,
@@ -57,6 +59,7 @@ class Tools:
     sealer: Sealer
     restic: Restic
     places: Places
+    databases: DatabaseBackups
 
     async def begin(self, run: JobRun, repository: RepositoryRow) -> Repository:
         """Make the job's folder, and open the site's repository on this server: made where there is none, without the
@@ -144,7 +147,10 @@ class BackupWork:
 
     async def reserve_disk(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
+            site, _, _ = await self._of(run)
             needed = Scanned.model_validate(self._noted(run, "plan")).new_bytes + SPARE_BYTES
+            # A dump is there beside its copy in the repository for a while.
+            needed += 2 * await self._tools.databases.size(site)
             free = await trio.to_thread.run_sync(self._places.free_bytes)
             if needed > free:
                 raise capacity(
@@ -154,16 +160,19 @@ class BackupWork:
 
     async def dump_databases(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
-            await run.log("The site has no databases.")
+            site, _, _ = await self._of(run)
+            if not await self._tools.databases.dump(run, site, self._content(run)):
+                await run.log("The site has no databases.")
 
     async def verify_dumps(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
-            self._note(run, "databases", {"names": []})
+            dumped = await self._tools.databases.verify(self._content(run))
+            self._note(run, "databases", {"names": [dump.name for dump in dumped]})
 
     async def manifest(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             site, _, repository = await self._of(run)
-            content = self._places.work(run.id) / "content" / "configuration.json"
+            content = self._content(run) / "configuration.json"
             configuration = await site_configuration(self._database, site)
             await trio.to_thread.run_sync(content.write_text, json.dumps(configuration, indent=1, default=str))
             await self._scan(run, site, repository, reading=True)
@@ -255,6 +264,9 @@ class BackupWork:
             before if before.exists() else None,
             reading=reading,
         )
+
+    def _content(self, run: JobRun) -> Path:
+        return self._places.work(run.id) / CONTENT
 
     def _home(self, site: SiteRow) -> Path:
         """Also of a site that is being deleted, as long as nothing of it is."""

@@ -1,0 +1,182 @@
+"""The databases of a site in its backups: dumped beside its files, and loaded again with what was in them put aside."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import UUID
+
+import trio
+
+from svc_actors.errors import conflict, unavailable
+from svc_actors.host.databases import DatabaseError, DatabaseServer, EngineKind
+from svc_actors.panel.databases.records import DATABASE_COLUMNS, DatabaseRow, as_database
+from svc_actors.panel.jobs import JobRun
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.store import Database
+
+FOLDER: Final = "databases"
+LIST: Final = "databases.json"
+_BLOCK: Final = 1 << 20
+
+
+class SiteDatabases(Protocol):
+    """What the databases of sites are asked."""
+
+    def server(self, kind: EngineKind) -> DatabaseServer: ...
+
+    async def empty(self, database_id: UUID) -> None: ...
+
+
+@dataclass(frozen=True)
+class Dumped:
+    """One dump of a backup. `name` is the database's; `file` is in the folder of dumps; `sha256` is the file's."""
+
+    engine: EngineKind
+    name: str
+    file: str
+    size: int
+    sha256: str
+
+    @property
+    def called(self) -> str:
+        """What the customer calls it: without the number of the site."""
+        return self.name.partition("_")[2]
+
+
+class DatabaseBackups:
+    def __init__(self, database: Database, databases: SiteDatabases) -> None:
+        self._database = database
+        self._databases = databases
+
+    async def of_site(self, site: SiteRow) -> list[DatabaseRow]:
+        rows = await self._database.fetch(
+            f"SELECT {DATABASE_COLUMNS} FROM databases WHERE site_id = $1 AND status = 'active' ORDER BY engine, name",
+            site.id,
+        )
+        return [as_database(row) for row in rows]
+
+    async def size(self, site: SiteRow) -> int:
+        """Of all of them on the disk: no dump is larger, since dumps are compressed."""
+        total = 0
+        for row in await self.of_site(site):
+            with _told():
+                sizes = await self._databases.server(row.engine).sizes([row.name])
+            total += sizes.get(row.name, 0)
+        return total
+
+    async def dump(self, run: JobRun, site: SiteRow, content: Path) -> int:
+        """Dump all of them into the folder `content`; how many there are."""
+        rows = await self.of_site(site)
+        for row in rows:
+            await self._dump(run, row, content / FOLDER / _file(row.engine, row.name))
+            await run.log(f"{row.name} was dumped.")
+        return len(rows)
+
+    async def verify(self, content: Path) -> list[Dumped]:
+        """Read every dump to its end, and write the list of them. A dump has its name only if the engine's program has
+        succeeded and its last line is there."""
+        dumped = await trio.to_thread.run_sync(_read_dumps, content / FOLDER)
+        (content / LIST).write_text(json.dumps([asdict(dump) for dump in dumped], indent=1))
+        return dumped
+
+    async def held(self, content: Path) -> list[Dumped]:
+        """What a backup that was fetched holds. Raises `unavailable` where a dump is not what was backed up."""
+        return await trio.to_thread.run_sync(_read_list, content)
+
+    async def targets(self, site: SiteRow, dumped: Sequence[Dumped]) -> list[tuple[Dumped, DatabaseRow]]:
+        """Which database of a site each dump is loaded into: the one of the same engine that is called so. Raises
+        `conflict` where there is none."""
+        there = {(row.engine, row.name): row for row in await self.of_site(site)}
+        found = []
+        for dump in dumped:
+            name = f"{site.account.name}_{dump.called}"
+            row = next((row for (engine, own), row in there.items() if (engine, own) == (dump.engine, name)), None)
+            if row is None:
+                raise conflict(
+                    f"{site.domain} has no database {name} ({dump.engine.value}), which the backup holds; "
+                    "the site is as it was.",
+                    hint="Create it first, or restore single files.",
+                )
+            found.append((dump, row))
+        return found
+
+    async def load(self, run: JobRun, site: SiteRow, content: Path, dumped: Sequence[Dumped], aside: Path) -> None:
+        """Replace what is in the databases. What was in each is in the folder `aside` by then. Raises ServiceError, and
+        all of them were put back."""
+        targets = await self.targets(site, dumped)
+        try:
+            for dump, row in targets:
+                await self._dump(run, row, aside / _file(row.engine, row.name))
+                await self._load(run, site, row, content / FOLDER / dump.file)
+                await run.log(f"{row.name} has what the backup holds of it.")
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self.put_back(run, site, aside)
+            raise
+
+    async def put_back(self, run: JobRun, site: SiteRow, aside: Path) -> None:
+        """Load again whatever was put aside."""
+        for row in await self.of_site(site):
+            file = aside / _file(row.engine, row.name)
+            if file.exists():
+                await self._load(run, site, row, file)
+                await run.log(f"{row.name} has again what it had before.")
+
+    async def _dump(self, run: JobRun, row: DatabaseRow, file: Path) -> None:
+        await trio.to_thread.run_sync(lambda: file.parent.mkdir(mode=0o700, parents=True, exist_ok=True))
+        with _told():
+            await self._databases.server(row.engine).dump(row.name, file, run.program)
+
+    async def _load(self, run: JobRun, site: SiteRow, row: DatabaseRow, file: Path) -> None:
+        await self._databases.empty(row.id)
+        with _told():
+            await self._databases.server(row.engine).load(row.name, file, site.account, run.program)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except DatabaseError as error:
+        raise unavailable(str(error)) from error
+
+
+def _file(engine: EngineKind, name: str) -> str:
+    return f"{engine.value}-{name}.sql.gz"
+
+
+def _read_list(content: Path) -> list[Dumped]:
+    told = json.loads((content / LIST).read_text())
+    dumped = [Dumped(**(dump | {"engine": EngineKind(dump["engine"])})) for dump in told]
+    for dump in dumped:
+        file = content / FOLDER / dump.file
+        if file.exists() and _sha256(file) != dump.sha256:
+            raise unavailable(f"The dump of {dump.name} is not what was backed up; the site is as it was.")
+    return dumped
+
+
+def _read_dumps(folder: Path) -> list[Dumped]:
+    found = []
+    for file in sorted(folder.glob("*.sql.gz")):
+        try:
+            with gzip.open(file) as opened:
+                while opened.read(_BLOCK):
+                    pass
+        except (EOFError, OSError, zlib.error) as error:
+            raise unavailable(f"The dump {file.name} is not whole: {error}.") from error
+        engine, _, name = file.name.removesuffix(".sql.gz").partition("-")
+        found.append(Dumped(EngineKind(engine), name, file.name, file.stat().st_size, _sha256(file)))
+    return found
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
