@@ -11,6 +11,7 @@ from svc.panel.downloads import Downloads
 from svc.panel.realm import REALM
 from svc.registry.principal import Role
 from svc.registry.realm import Realm
+from svc_actors.host.apps import AppServing
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.delegation import RememberedDelegations
 from svc_actors.host.knot import Authority
@@ -51,6 +52,7 @@ class Panel:
     php_extensions: Extensions
     databases: SiteDatabases
     transfers: DatabaseTransfers
+    apps: AppServing
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

@@ -28,6 +28,8 @@ class LogSource(StrEnum):
     """What the web server could not do."""
     PHP = "php"
     """What PHP says of the site's code."""
+    APP = "app"
+    """What the application of the site wrote, if it has one."""
 
 
 class SiteLog(Model):
@@ -62,7 +64,7 @@ class SiteLogReadRequest(SiteLogsRequest):
     scope=Scope.READ,
 )
 async def last_lines(context: Context[Panel], request: SiteLogsRequest) -> SiteLogLines:
-    return await _lines(context, request, None)
+    return await lines_of(context, request, None)
 
 
 @operations.declare(
@@ -87,10 +89,10 @@ async def list_sources(context: Context[Panel], request: SiteRequest) -> list[Si
     scope=Scope.READ,
 )
 async def read_on(context: Context[Panel], request: SiteLogReadRequest) -> SiteLogLines:
-    return await _lines(context, request, request.after)
+    return await lines_of(context, request, request.after)
 
 
-async def _lines(context: Context[Panel], request: SiteLogsRequest, after: str | None) -> SiteLogLines:
+async def lines_of(context: Context[Panel], request: SiteLogsRequest, after: str | None) -> SiteLogLines:
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
     log = _file(services.config.folders, site, request.source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, Any
 from uuid import UUID
@@ -11,6 +11,8 @@ from pydantic import Field
 
 from svc.identity.fields import Email
 from svc.panel.access import SiteChange, SiteRequest, site_of, visible_sites
+from svc.panel.app_models import Entry, HealthPath, require_entry
+from svc.panel.file_models import FolderPath
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
 from svc.panel.site_fields import Domain, ProxyTarget, SuspensionReason
@@ -30,9 +32,11 @@ from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, invalid, not_found, wrong_field
+from svc_actors.host.apps import AppInterface, AppRuntime
 from svc_actors.host.launcher import Limits
 from svc_actors.host.php import PhpVersion
 from svc_actors.panel.accounts.allowances import lock_owner
+from svc_actors.panel.apps.records import insert_app
 from svc_actors.panel.sites.claims import MOST_NAMES, hand_over
 from svc_actors.panel.sites.creation import NewSite, create_site
 from svc_actors.panel.sites.deletion import delete_site
@@ -57,7 +61,8 @@ class SiteCreateRequest(Request):
     """`owner_email`: whose it is, by default the caller's; only administrators may name somebody else. `admin_email` is
     who administers what is installed in it; where an administrator names no owner, the site is that person's.
     `php_version`: of a site with PHP, by default the newest that the server has. Limits are administrators' to set; one
-    that is left out is that of the owner's plan."""
+    that is left out is that of the owner's plan. Of the type app, `runtime` and `entry` say what is served once it is
+    started (`app.start`)."""
 
     domain: Domain
     type: SiteType
@@ -69,6 +74,11 @@ class SiteCreateRequest(Request):
     cpu_percent: CpuPercent | None = None
     memory_mib: MemoryMib | None = None
     processes: Processes | None = None
+    runtime: AppRuntime | None = None
+    entry: Entry | None = None
+    interface: AppInterface = AppInterface.WSGI
+    folder: FolderPath = ""
+    health_path: HealthPath = "/"
 
 
 class SiteUpdateRequest(SiteChange):
@@ -147,6 +157,7 @@ async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
     domain, *aliases = [usable_name(context, text) for text in (request.domain, *request.aliases)]
     addresses = await _proxied(context, request, {domain.name, *(alias.name for alias in aliases)})
 
+    app = _application(request)
     php = await _php(context, request)
     limits = Limits(request.cpu_percent, request.memory_mib, request.processes)
     if limits != Limits() and not principal.sees_everything:
@@ -155,7 +166,10 @@ async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
     async def work(tx: Transaction) -> SiteRow:
         owner_id = await _owner(tx, principal, request)
         new = NewSite(owner_id, domain, aliases, request.type, request.proxy_target, addresses, php, limits)
-        return await create_site(tx, context.caller, new)
+        site = await create_site(tx, context.caller, new)
+        if app is not None:
+            await insert_app(tx, site, app)
+        return site
 
     site = await services.database.transact(work)
     await services.actors.ref(SiteActor, str(site.id)).ask(SiteActor.build)
@@ -302,6 +316,24 @@ async def _php(context: Context[Panel], request: SiteCreateRequest) -> SitePhp |
     version = request.php_version or newest_version(versions)
     require_version(version, versions)
     return SitePhp(version=version)
+
+
+def _application(request: SiteCreateRequest) -> Mapping[str, str] | None:
+    """What is served of a site of the type app."""
+    if request.type is not SiteType.APP:
+        if request.runtime is not None or request.entry is not None:
+            raise wrong_field("runtime", f"a site of the type {request.type.value} has no application")
+        return None
+    if request.runtime is None or request.entry is None:
+        raise wrong_field("runtime", "a site of the type app needs it, and an entry")
+    require_entry(request.runtime, request.entry)
+    return {
+        "runtime": request.runtime.value,
+        "interface": request.interface.value,
+        "entry": request.entry,
+        "folder": request.folder,
+        "health_path": request.health_path,
+    }
 
 
 async def _proxied(

@@ -35,6 +35,7 @@ from tests.support.panel_sites import RecordedAccounts
 from tests.support.recorded_databases import recorded_databases
 from tests.support.restic import RecordedRestic
 from tests.support.served import RecordedServing
+from tests.support.site_apps import RecordedApps
 from tests.support.site_tasks import RecordedTasks
 
 ORIGIN = "https://panel.test:7443"
@@ -80,6 +81,7 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
         php=RecordedPhp(),
         tasks=RecordedTasks(),
         php_extensions=RecordedExtensions(),
+        apps=RecordedApps(),
     )
 
 

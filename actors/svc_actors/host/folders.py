@@ -84,6 +84,11 @@ class HostFolders:
         return self.data / "run"
 
     @property
+    def apps(self) -> Path:
+        """Sockets of applications: `s<number>.sock` leads to that of the release that visitors come to."""
+        return self.run / "apps"
+
+    @property
     def keeper_log(self) -> Path:
         return self.data / "logs" / "keeper.log"
 

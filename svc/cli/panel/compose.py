@@ -20,6 +20,7 @@ from svc.panel.config import PanelConfig
 from svc.panel.downloads import Downloads
 from svc.panel.services import Panel
 from svc_actors.host.accounts import Accounts
+from svc_actors.host.apps import AppServing
 from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.challenge_files import ChallengeFiles
 from svc_actors.host.confined_client import ConfinedFiles
@@ -35,6 +36,8 @@ from svc_actors.host.site_runtime import prepare_shared_sockets
 from svc_actors.host.site_tasks import SiteTasks
 from svc_actors.mail import Outbox
 from svc_actors.outbound import Outbound, Resolve, resolve
+from svc_actors.panel.apps import SiteApp
+from svc_actors.panel.apps.watch import AppWatch
 from svc_actors.panel.backups import ROUND_SECONDS as BACKUPS_ROUND
 from svc_actors.panel.backups import Backups, DatabaseBackups, Places, Tools
 from svc_actors.panel.certificates.site_certificates import Serving, SiteCertificates
@@ -80,6 +83,7 @@ class Host:
     php: PhpServing
     tasks: SiteTasks
     php_extensions: Extensions
+    apps: AppServing
     resolve: Resolve = resolve
     clock: Clock = utc_now
 
@@ -126,6 +130,9 @@ async def open_services(
         programs = SitePrograms(database, host.php)
         nursery.start_soon(keep_running, "programs of sites", programs.run, loop_alerts.notice)
         actors.register(Site, lambda key: Site(database, host.accounts, programs, web_server, config.folders))
+        actors.register(SiteApp, lambda key: SiteApp(database, host.apps))
+        app_watch = AppWatch(database, actors, host.apps)
+        nursery.start_soon(keep_running, "applications of sites", app_watch.run, loop_alerts.notice)
         nursery.start_soon(keep_running, "certificates of sites", certificates.run, loop_alerts.notice)
         jobs = Jobs(database, actors, alert=loop_alerts.notice)
         databases, transfers = compose_databases(config, database, host.databases, jobs)
@@ -134,7 +141,7 @@ async def open_services(
         await backups.recover()
         backups.install(jobs)
         removal = SiteDeletion(
-            database, host.accounts, actors, programs, certificates.forget, backups, transfers.remove_all
+            database, host.accounts, actors, programs, host.apps, certificates.forget, backups, transfers.remove_all
         )
         jobs.handle(deletion.KIND, removal, irrevocable=deletion.IRREVOCABLE)
         resume_all = partial(resume_sites, database, actors)
@@ -188,6 +195,7 @@ async def open_services(
                 clock=host.clock,
                 databases=databases,
                 transfers=transfers,
+                apps=host.apps,
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):

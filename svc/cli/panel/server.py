@@ -7,6 +7,7 @@ from pathlib import Path
 from svc.cli.panel.compose import Host
 from svc.panel.config import PanelConfig
 from svc_actors.host.accounts import SystemAccounts
+from svc_actors.host.apps import AppReleases
 from svc_actors.host.database_servers import database_servers
 from svc_actors.host.delegation import ParentServers
 from svc_actors.host.knot import KnotServer
@@ -31,6 +32,7 @@ def this_server(config: PanelConfig) -> Host:
         databases=database_servers(config.folders, launcher),
         restic=SystemRestic(),
         php=PhpMasters(config.folders, launcher),
+        apps=AppReleases(config.folders, launcher),
         tasks=HostTasks(config.folders, config.sites_http_port, config.sites_https_port),
         php_extensions=PhpExtensions(),
     )

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from svc_actors.errors import ServiceError, conflict, unavailable
 from svc_actors.host.accounts import AccountError, Accounts
+from svc_actors.host.apps import AppError, AppServing
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.records import SiteRow, lock_site, read_site, remove_record, write_status
@@ -80,6 +81,7 @@ class SiteDeletion:
         accounts: Accounts,
         actors: ActorSystem,
         programs: SitePrograms,
+        apps: AppServing,
         forget_certificate: Callable[[SiteRow], Awaitable[None]],
         backups: BackedUp,
         remove_databases: Callable[[SiteRow], Awaitable[None]],
@@ -88,6 +90,7 @@ class SiteDeletion:
         self._accounts = accounts
         self._actors = actors
         self._programs = programs
+        self._apps = apps
         self._forget_certificate = forget_certificate
         self._backups = backups
         self._remove_databases = remove_databases
@@ -110,7 +113,12 @@ class SiteDeletion:
         await run.log(f"{site.domain} and its other names are served no more.")
 
     async def stop_programs(self, run: JobRun) -> None:
-        await self._programs.remove((await self._site(run)).account)
+        site = await self._site(run)
+        await self._programs.remove(site.account)
+        try:
+            await self._apps.remove(site.account)
+        except AppError as error:
+            raise _not_removed(error) from error
 
     async def remove_certificate(self, run: JobRun) -> None:
         await self._forget_certificate(await self._site(run))
@@ -168,5 +176,5 @@ async def _told(work: Callable[[], Awaitable[None]]) -> None:
         raise _not_removed(error) from error
 
 
-def _not_removed(error: AccountError | DeliveryError) -> ServiceError:
+def _not_removed(error: AccountError | AppError | DeliveryError) -> ServiceError:
     return unavailable(str(error), hint="Delete the site again when the cause is gone.")

@@ -1,0 +1,6 @@
+"""Applications of sites: HTTP servers of customers' own, each on a Unix socket that is held for it."""
+
+from svc_actors.host.apps.model import App, AppInterface, AppRuntime, app_log
+from svc_actors.host.apps.releases import AppError, AppReleases, AppServing, app_socket
+
+__all__ = ["App", "AppError", "AppInterface", "AppReleases", "AppRuntime", "AppServing", "app_log", "app_socket"]

@@ -1,0 +1,82 @@
+"""What runs as a site's application, and by which command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Limits, Service, ServiceName
+from svc_actors.host.site_runtime import service_name, site_service, site_socket
+
+KIND: Final = "app-"
+"""With which the names of its services begin, after those of their site."""
+LOG: Final = "app.log"
+STOP_SECONDS: Final = 30.0
+"""For what was begun to be answered."""
+SERVE_PYTHON: Final = Path(__file__).with_name("serve_python.py")
+SERVE_NODE: Final = Path(__file__).with_name("serve_node.cjs")
+
+
+class AppRuntime(StrEnum):
+    PYTHON = "python"
+    NODE = "node"
+
+
+class AppInterface(StrEnum):
+    """Between a Python application and its server. WSGI is served by gunicorn, ASGI by uvicorn, both Debian's."""
+
+    WSGI = "wsgi"
+    ASGI = "asgi"
+
+
+@dataclass(frozen=True)
+class App:
+    """One release: each start of a site's application has a number of its own. `folder` is beneath the home; `entry` is
+    module:callable, or of node a script beneath `folder`."""
+
+    account: SiteAccount
+    release: int
+    domain: str
+    runtime: AppRuntime
+    interface: AppInterface
+    entry: str
+    folder: str
+    health_path: str
+    limits: Limits
+
+    @property
+    def name(self) -> ServiceName:
+        return service_name(self.account, f"{KIND}{self.release}")
+
+
+def socket_of(app: App, folders: HostFolders) -> Path:
+    return folders.apps / f"{app.account.name}-{app.release}.sock"
+
+
+def app_log(folders: HostFolders, account: SiteAccount) -> Path:
+    return folders.site_logs / account.name / LOG
+
+
+def service_of(app: App, folders: HostFolders) -> Service:
+    server, program, words = SERVE_NODE, "/usr/bin/node", [app.entry]
+    if app.runtime is AppRuntime.PYTHON:
+        server, program, words = SERVE_PYTHON, "/usr/bin/python3", [app.interface.value, app.entry]
+    home = folders.sites / app.account.name
+    return site_service(
+        folders,
+        app.account,
+        f"{KIND}{app.release}",
+        (program, str(server), *words),
+        environment={"SVC_APP_RUNTIME": app.runtime.value},
+        sockets=(site_socket(socket_of(app, folders), "SVC_APP_SOCKET"),),
+        limits=app.limits,
+        log=app_log(folders, app.account),
+        folder=home / app.folder,
+        # It may lie where sites see nothing.
+        shown=(server,),
+        stop_seconds=STOP_SECONDS,
+    )

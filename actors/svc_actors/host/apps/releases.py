@@ -1,0 +1,218 @@
+"""The applications of this server's sites: started beside what runs, proven by an answer, and gone over to.
+
+    run/apps/s1001-4.sock    bound for release 4, and held while it is started again
+    run/apps/s1001.sock      leads to the socket of the release that visitors come to
+
+The web server connects by the second name, a link. A release takes the place of another by one rename(2): who connects
+before it comes to the old one, who connects after it to the new one, and nothing of the web server is changed. The old
+one is stopped when it has answered a request that was made after that: sockets give connections in their order, so by
+then it has taken all that were waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.apps.model import KIND, App, app_log, service_of, socket_of
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Launcher, LauncherError, ServiceName, ServiceStatus
+from svc_actors.host.site_runtime import service_name
+
+ANSWERS_WITHIN: Final = 20.0
+"""Of an application that is started."""
+_DRAINED_WITHIN: Final = 5.0
+_LOOK_AGAIN: Final = 0.2
+_ERRORS_FROM: Final = 500
+_TAIL: Final = 4096
+_LINES: Final = 3
+_RAISED: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception)\b")
+_NAME: Final = re.compile(rf"site-([0-9]+)-{KIND}([0-9]+)")
+
+
+class AppError(Exception):
+    """An application does not run as wanted; the message says what it said itself. What ran before runs on."""
+
+
+class AppServing(Protocol):
+    """Applications of this server, as the panel needs them. Every method raises `AppError`, and may be repeated."""
+
+    async def start(self, app: App) -> None:
+        """It runs and answers; where it does not, nothing of this release is left."""
+        ...
+
+    async def hold(self, app: App) -> None:
+        """It is started where it does not run, say after a boot, and visitors come to it."""
+        ...
+
+    async def go_over(self, app: App) -> None:
+        """Visitors come to this release."""
+        ...
+
+    async def hide(self, account: SiteAccount) -> None:
+        """Visitors come to no release."""
+        ...
+
+    async def stop(self, app: App) -> None:
+        """It ends when it has answered what had come to it."""
+        ...
+
+    async def remove(self, account: SiteAccount) -> None:
+        """Nothing of the site's application runs, and no visitor comes to one."""
+        ...
+
+    async def running(self) -> Mapping[int, frozenset[int]]:
+        """The releases that were started and not stopped, by the number of their site."""
+        ...
+
+    async def status(self, app: App) -> ServiceStatus: ...
+
+
+def app_socket(folders: HostFolders, account: SiteAccount) -> Path:
+    """By which the web server finds the application of a site."""
+    return folders.apps / f"{account.name}.sock"
+
+
+class AppReleases:
+    def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
+        self._folders = folders
+        self._launcher = launcher
+
+    async def start(self, app: App) -> None:
+        log = app_log(self._folders, app.account)
+        before = await trio.to_thread.run_sync(self._prepare, log)
+        try:
+            await self._launcher.ensure(service_of(app, self._folders))
+            problem = await self._problem(app)
+        except LauncherError as error:
+            problem = str(error)
+        if problem is None:
+            return
+        with trio.CancelScope(shield=True):
+            await self._stop(app.name)
+        said = await trio.to_thread.run_sync(_said, log, before)
+        raise AppError(f"{problem}{f' It said: {said}' if said else ''}")
+
+    async def hold(self, app: App) -> None:
+        await trio.to_thread.run_sync(self._prepare, app_log(self._folders, app.account))
+        try:
+            await self._launcher.ensure(service_of(app, self._folders))
+        except LauncherError as error:
+            raise AppError(str(error)) from error
+        await self.go_over(app)
+
+    async def go_over(self, app: App) -> None:
+        await trio.to_thread.run_sync(_link, socket_of(app, self._folders), app_socket(self._folders, app.account))
+
+    async def hide(self, account: SiteAccount) -> None:
+        await trio.to_thread.run_sync(lambda: app_socket(self._folders, account).unlink(missing_ok=True))
+
+    async def stop(self, app: App) -> None:
+        with trio.move_on_after(_DRAINED_WITHIN):
+            await _status_of(socket_of(app, self._folders), app)
+        await self._stop(app.name)
+
+    async def remove(self, account: SiteAccount) -> None:
+        await self.hide(account)
+        for release in (await self.running()).get(account.number, frozenset()):
+            await self._stop(service_name(account, f"{KIND}{release}"))
+
+    async def running(self) -> Mapping[int, frozenset[int]]:
+        found = defaultdict[int, set[int]](set)
+        try:
+            for name in await self._launcher.names():
+                if match := _NAME.fullmatch(name):
+                    found[int(match[1])].add(int(match[2]))
+        except LauncherError as error:
+            raise AppError(str(error)) from error
+        return {number: frozenset(releases) for number, releases in found.items()}
+
+    async def status(self, app: App) -> ServiceStatus:
+        try:
+            return await self._launcher.status(app.name)
+        except LauncherError as error:
+            raise AppError(str(error)) from error
+
+    async def _stop(self, name: ServiceName) -> None:
+        try:
+            await self._launcher.stop(name)
+        except LauncherError as error:
+            raise AppError(str(error)) from error
+
+    def _prepare(self, log: Path) -> int:
+        """Bytes that its log has by now."""
+        self._folders.apps.mkdir(mode=0o711, parents=True, exist_ok=True)
+        return log.stat().st_size if log.exists() else 0
+
+    async def _problem(self, app: App) -> str | None:
+        """None once it answers its probe."""
+        problem: str | None = f"It did not answer {app.health_path} within {ANSWERS_WITHIN:.0f} seconds."
+
+        async def watch() -> None:
+            nonlocal problem
+            while True:
+                status = await self._launcher.status(app.name)
+                if status.restarts or not status.running:
+                    problem = f"It ended as soon as it was started ({status.last_exit or 'how is not known'})."
+                    nursery.cancel_scope.cancel()
+                await trio.sleep(_LOOK_AGAIN)
+
+        async with trio.open_nursery() as nursery:
+            nursery.cancel_scope.relative_deadline = ANSWERS_WITHIN
+            nursery.start_soon(watch)
+            status = await _status_of(socket_of(app, self._folders), app)
+            problem = None if status < _ERRORS_FROM else f"It answered {app.health_path} with the status {status}."
+            nursery.cancel_scope.cancel()
+        return problem
+
+
+async def _status_of(socket: Path, app: App) -> int:
+    """The status with which it answers its probe, however long that takes."""
+    head = f"Host: {app.domain}\r\nUser-Agent: Service-Probe/1\r\nConnection: close\r\n\r\n"
+    request = f"GET {app.health_path} HTTP/1.1\r\n{head}".encode()
+    while True:
+        try:
+            async with await trio.open_unix_socket(str(socket)) as stream:
+                await stream.send_all(request)
+                received = bytearray()
+                while b"\r\n" not in received and len(received) < _TAIL:
+                    chunk = await stream.receive_some(_TAIL)
+                    if not chunk:
+                        break
+                    received += chunk
+            if match := re.match(rb"HTTP/1\.[01] ([1-5][0-9]{2})\b", bytes(received)):
+                return int(match[1])
+        except (OSError, trio.BrokenResourceError):
+            # It has ended, and its connections with it; the socket is there for the next.
+            pass
+        await trio.sleep(_LOOK_AGAIN)
+
+
+def _link(target: Path, link: Path) -> None:
+    """In one step, whatever there was."""
+    new = link.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(target.name)
+    os.replace(new, link)
+
+
+def _said(log: Path, before: int) -> str:
+    """The last lines that it has written since its log had so many bytes."""
+    try:
+        with log.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(before if before <= size else 0, size - _TAIL))
+            lines = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    said = [line.strip() for line in lines if line.strip()]
+    # What was raised says more than what a server logs of its own end.
+    raised = [line for line in said if _RAISED.match(line)]
+    return " / ".join((raised or said)[-_LINES:])[:600]

@@ -1,0 +1,43 @@
+"""Serve a site's Python application on the socket that is held for it: `serve_python.py wsgi|asgi MODULE:CALLABLE`
+
+Started by Debian's Python as the site's account, in the folder of the application. What is installed in `venv/` there
+comes before what Debian has. The servers are Debian's gunicorn and uvicorn.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import site
+import sys
+from importlib import import_module
+
+SOCKET = 3
+"""Where gunicorn expects a socket that it was given, as in sd_listen_fds(3)."""
+
+
+def main(interface: str, entry: str) -> None:
+    held = int(os.environ.pop("SVC_APP_SOCKET"))
+    if held != SOCKET:
+        os.dup2(held, SOCKET)
+    folder = os.getcwd()
+    # Before the system's, so that the application has the versions that it asks for.
+    before = list(sys.path[1:])
+    sys.path[:] = [folder]
+    for packages in glob.glob(os.path.join(folder, "venv", "lib", "python3*", "site-packages")):
+        site.addsitedir(packages)
+    sys.path.extend(path for path in before if path not in sys.path)
+    # The web server alone can connect, and says from where a visitor comes.
+    os.environ["FORWARDED_ALLOW_IPS"] = "*"
+    if interface == "asgi":
+        import_module("uvicorn").run(entry, fd=SOCKET, proxy_headers=True, forwarded_allow_ips="*", access_log=False)
+    else:
+        # As from systemd: then it leaves the socket in its place when it ends.
+        os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+        options = ["--workers=2", "--threads=8", "--timeout=300", "--graceful-timeout=25", "--worker-tmp-dir=/dev/shm"]
+        sys.argv = ["gunicorn", *options, entry]
+        import_module("gunicorn.app.wsgiapp").run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,121 @@
+"""Applications as the database keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from svc_actors.errors import conflict
+from svc_actors.host.apps import App, AppInterface, AppRuntime
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.store import Queryable, Record, Transaction
+
+CHANNEL: Final = "apps"
+"""Announced when releases of an application may not be needed any more."""
+
+_COLUMNS: Final = """site_id, runtime, interface, entry, folder, health_path, last_release, wanted_release,
+    live_release, problem"""
+
+
+@dataclass(frozen=True)
+class AppRow:
+    """`wanted` is the release that shall run, None for none; `live` the one that visitors come to."""
+
+    site_id: UUID
+    runtime: AppRuntime
+    interface: AppInterface
+    entry: str
+    folder: str
+    health_path: str
+    last: int
+    wanted: int | None
+    live: int | None
+    problem: str | None
+
+    def release(self, site: SiteRow, number: int) -> App:
+        return App(
+            account=site.account,
+            release=number,
+            domain=site.domain,
+            runtime=self.runtime,
+            interface=self.interface,
+            entry=self.entry,
+            folder=self.folder,
+            health_path=self.health_path,
+            limits=site.limits,
+        )
+
+
+def as_app(row: Record) -> AppRow:
+    return AppRow(
+        site_id=row["site_id"],
+        runtime=AppRuntime(row["runtime"]),
+        interface=AppInterface(row["interface"]),
+        entry=row["entry"],
+        folder=row["folder"],
+        health_path=row["health_path"],
+        last=row["last_release"],
+        wanted=row["wanted_release"],
+        live=row["live_release"],
+        problem=row["problem"],
+    )
+
+
+async def insert_app(tx: Transaction, site: SiteRow, values: Mapping[str, Any]) -> None:
+    """`values`: runtime, interface, entry, folder and health_path. The same again after the site's creation failed."""
+    await tx.execute(
+        """INSERT INTO site_apps (site_id, runtime, interface, entry, folder, health_path)
+           VALUES ($1, $2, $3, $4, $5, $6)
+           ON CONFLICT (site_id) DO UPDATE
+           SET runtime = $2, interface = $3, entry = $4, folder = $5, health_path = $6""",
+        site.id,
+        *(values[name] for name in ("runtime", "interface", "entry", "folder", "health_path")),
+    )
+
+
+async def change_app(tx: Transaction, app: AppRow, values: Mapping[str, Any]) -> None:
+    assert values.keys() <= {"interface", "entry", "folder", "health_path"}
+    for column, value in values.items():
+        await tx.execute(f"UPDATE site_apps SET {column} = $2 WHERE site_id = $1", app.site_id, value)
+
+
+async def read_app(queryable: Queryable, site_id: UUID) -> AppRow | None:
+    row = await queryable.fetchrow(f"SELECT {_COLUMNS} FROM site_apps WHERE site_id = $1", site_id)
+    return None if row is None else as_app(row)
+
+
+async def app_of(queryable: Queryable, site: SiteRow) -> AppRow:
+    """Raises conflict where the site has none."""
+    app = await read_app(queryable, site.id)
+    if app is None:
+        raise conflict(f"{site.domain} is a site of the type {site.type.value} and has no application.")
+    return app
+
+
+async def write_wanted(tx: Transaction, app: AppRow, *, running: bool) -> None:
+    """A release of its own for each start; None to run nothing."""
+    await tx.execute(
+        """UPDATE site_apps SET last_release = last_release + $2::boolean::int, problem = NULL,
+               wanted_release = CASE WHEN $2 THEN last_release + 1 END
+           WHERE site_id = $1""",
+        app.site_id,
+        running,
+    )
+
+
+async def write_live(tx: Transaction, app: AppRow, live: int | None) -> None:
+    await tx.execute("UPDATE site_apps SET live_release = $2, problem = NULL WHERE site_id = $1", app.site_id, live)
+    tx.announce(CHANNEL, str(app.site_id))
+
+
+async def write_failed(tx: Transaction, app: AppRow, problem: str) -> None:
+    """What was live stays so, and is what is wanted again."""
+    await tx.execute(
+        "UPDATE site_apps SET wanted_release = live_release, problem = $3 WHERE site_id = $1 AND wanted_release = $2",
+        app.site_id,
+        app.wanted,
+        problem,
+    )
+    tx.announce(CHANNEL, str(app.site_id))

@@ -1,0 +1,101 @@
+"""The SiteApp actor: it starts, restarts and stops the application of one site.
+
+An order is decided here and written in one transaction with its audit row; then the server follows the record. A start
+is a release of its own: it runs beside the one before, answers its probe, and only then visitors go over to it. Where
+it does not answer, the record goes back to what runs, and the order says why.
+
+Invariants:
+- what visitors come to is stopped by an order to stop alone, or with its site;
+- all that is done to the server may be repeated: a core that was killed anywhere does it again (`settle`);
+- releases that are neither wanted nor live are stopped by the watch, not here: a stop may take as long as a request.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from uuid import UUID
+
+from svc_actors.errors import conflict, unavailable
+from svc_actors.host.apps import AppError, AppServing
+from svc_actors.panel.apps.records import AppRow, app_of, read_app, write_failed, write_live, write_wanted
+from svc_actors.panel.sites.records import SiteRow, lock_site, read_site
+from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.runtime import Actor
+from svc_actors.store import Caller, Database, Transaction, audit
+
+
+class AppOrder(StrEnum):
+    START = "start"
+    STOP = "stop"
+    RESTART = "restart"
+
+
+class SiteApp(Actor):
+    def __init__(self, database: Database, apps: AppServing) -> None:
+        self._database = database
+        self._apps = apps
+
+    @property
+    def site_id(self) -> UUID:
+        return UUID(self.key)
+
+    async def order(self, caller: Caller, order: AppOrder) -> None:
+        """Raises `unavailable` where the application does not start; then what ran before runs on."""
+
+        async def work(tx: Transaction) -> None:
+            site = await lock_site(tx, self.site_id)
+            if site.status is not SiteStatus.ACTIVE:
+                raise conflict(f"The site {site.domain} is {site.status.value}; its application was left as it is.")
+            app = await app_of(tx, site)
+            # One that runs is not started again; one that could not be started before is.
+            if order is not AppOrder.START or app.wanted is None:
+                await write_wanted(tx, app, running=order is not AppOrder.STOP)
+            await audit.record(tx, caller, site.target, {"runtime": app.runtime.value, "entry": app.entry})
+
+        await self._database.transact(work)
+        await self._follow()
+
+    async def settle(self) -> None:
+        """Do what a core that ended, a boot or a suspension has left to do. May be repeated. Raises `unavailable`."""
+        await self._follow()
+
+    async def _follow(self) -> None:
+        site, app = await read_site(self._database, self.site_id), await read_app(self._database, self.site_id)
+        if site is None or app is None or site.status is not SiteStatus.ACTIVE:
+            return
+        try:
+            if app.wanted is None:
+                await self._stop(site, app)
+            elif app.wanted == app.live:
+                await self._hold(site, app, app.live)
+            else:
+                await self._replace(site, app, app.wanted)
+        except AppError as error:
+            raise unavailable(
+                f"The application of {site.domain} is not as it shall be: {error}", hint="It is tried again and again."
+            ) from error
+
+    async def _hold(self, site: SiteRow, app: AppRow, live: int) -> None:
+        running = await self._apps.running()
+        if live not in running.get(site.number, frozenset()):
+            await self._apps.hold(app.release(site, live))
+
+    async def _replace(self, site: SiteRow, app: AppRow, wanted: int) -> None:
+        release = app.release(site, wanted)
+        try:
+            await self._apps.start(release)
+            await self._apps.go_over(release)
+        except AppError as error:
+            problem = str(error)
+            await self._database.transact(lambda tx: write_failed(tx, app, problem))
+            before = "What ran before runs on." if app.live is not None else "Nothing runs."
+            raise unavailable(
+                f"The application of {site.domain} was not started: {problem}", hint=f"{before} Its log has more."
+            ) from error
+        await self._database.transact(lambda tx: write_live(tx, app, wanted))
+
+    async def _stop(self, site: SiteRow, app: AppRow) -> None:
+        """Visitors come to it no more; the watch ends it when it has answered those who did."""
+        await self._apps.hide(site.account)
+        if app.live is not None:
+            await self._database.transact(lambda tx: write_live(tx, app, None))

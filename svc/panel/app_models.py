@@ -1,0 +1,118 @@
+"""Types of the requests and answers about applications of sites."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Final
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.access import SiteChange, SiteRequest
+from svc.panel.file_models import SITE_PATH, FolderPath
+from svc.panel.log_lines import Containing, LogCursor, MostLines
+from svc.registry.operation import Model
+from svc.registry.shapes import Shape
+from svc_actors.errors import wrong_field
+from svc_actors.host.apps import AppInterface, AppRuntime
+from svc_actors.host.launcher import ServiceStatus
+from svc_actors.panel.apps.records import AppRow
+
+_CALLABLE: Final = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+_SCRIPT: Final = r"(?!-).*\.[cm]?js"
+
+Entry = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=255,
+        description="module:callable of a Python application; of node a script beneath the folder, as server.js.",
+    ),
+    Shape(SITE_PATH, "module:callable such as app:application, or a script such as server.js"),
+]
+HealthPath = Annotated[
+    str,
+    Field(max_length=512, description="Answered with a status below 500 before visitors come to a new start."),
+    Shape(r"/[A-Za-z0-9/._~!&()*+,;=:@%?-]*", "a path such as /health"),
+]
+
+
+class AppState(StrEnum):
+    STOPPED = "stopped"
+    STARTING = "starting"
+    RUNNING = "running"
+
+
+class SiteAppModel(Model):
+    """`release` counts its starts, and is the one that visitors come to. `problem` is why the last start failed.
+    `restarts`: how often it ended by itself since `since` and was started again; `last_exit` is how it ended last."""
+
+    site_id: UUID
+    runtime: AppRuntime
+    interface: AppInterface
+    entry: str
+    folder: str
+    health_path: str
+    state: AppState
+    release: int | None
+    problem: str | None
+    since: datetime | None
+    restarts: int
+    last_exit: str | None
+
+    @classmethod
+    def told(cls, app: AppRow, status: ServiceStatus) -> SiteAppModel:
+        state = AppState.RUNNING if app.live is not None and status.running else AppState.STARTING
+        return cls(
+            site_id=app.site_id,
+            runtime=app.runtime,
+            interface=app.interface,
+            entry=app.entry,
+            folder=app.folder,
+            health_path=app.health_path,
+            state=AppState.STOPPED if app.wanted is None else state,
+            release=app.live,
+            problem=app.problem,
+            since=status.since,
+            restarts=status.restarts,
+            last_exit=status.last_exit,
+        )
+
+
+class AppUpdateRequest(SiteChange):
+    """What is left out stays. It holds from the next start on."""
+
+    interface: AppInterface | None = None
+    entry: Entry | None = None
+    folder: FolderPath | None = None
+    health_path: HealthPath | None = None
+
+
+class AppStartRequest(SiteChange):
+    """One that runs is left as it is."""
+
+
+class AppStopRequest(SiteChange):
+    """What was begun is answered, within half a minute."""
+
+
+class AppRestartRequest(SiteChange):
+    """The new start takes the place of the one before when it answers; where it does not, that one goes on."""
+
+
+class AppLogRequest(SiteRequest):
+    """`after` is the cursor of an earlier answer; without one the last lines are given."""
+
+    after: LogCursor | None = None
+    q: Containing | None = None
+    limit: MostLines = 100
+
+
+def require_entry(runtime: AppRuntime, entry: str) -> None:
+    """Raises `invalid` for one that is none of this runtime."""
+    if runtime is AppRuntime.PYTHON and re.fullmatch(_CALLABLE, entry, re.ASCII) is None:
+        raise wrong_field("entry", "of Python it is module:callable, such as app:application")
+    if runtime is AppRuntime.NODE and re.fullmatch(_SCRIPT, entry) is None:
+        raise wrong_field("entry", "of node it is a script such as server.js")

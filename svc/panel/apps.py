@@ -1,0 +1,133 @@
+"""Applications of sites of the type app: what is served, and its starts, stops and restarts."""
+
+from __future__ import annotations
+
+from svc.panel.access import SiteChange, SiteRequest, site_of
+from svc.panel.app_models import (
+    AppLogRequest,
+    AppRestartRequest,
+    AppStartRequest,
+    AppStopRequest,
+    AppUpdateRequest,
+    SiteAppModel,
+    require_entry,
+)
+from svc.panel.log_lines import LogLines, log_part
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.errors import unavailable
+from svc_actors.host.apps import AppError, app_log
+from svc_actors.host.launcher import ServiceStatus
+from svc_actors.panel.apps import AppOrder, SiteApp
+from svc_actors.panel.apps.records import app_of, change_app
+from svc_actors.panel.sites.records import SiteRow, lock_site
+from svc_actors.store import Transaction, audit
+
+operations = Operations[Panel]()
+
+
+@operations.declare(
+    "app.get", "The application of a site", Route.get("/sites/{id}/app"), access=Access.SIGNED_IN, scope=Scope.READ
+)
+async def get_app(context: Context[Panel], request: SiteRequest) -> SiteAppModel:
+    site = await site_of(context.services.database, context.principal, request.id)
+    return await _shown(context, site)
+
+
+@operations.declare(
+    "app.update",
+    "Change what is served as a site's application, from its next start on",
+    Route.patch("/sites/{id}/app"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def update_app(context: Context[Panel], request: AppUpdateRequest) -> SiteAppModel:
+    database = context.services.database
+    site = await site_of(database, context.principal, request.id)
+    fields = ("interface", "entry", "folder", "health_path")
+    values = {name: getattr(request, name) for name in fields if getattr(request, name) is not None}
+
+    async def work(tx: Transaction) -> None:
+        locked = await lock_site(tx, site.id)
+        app = await app_of(tx, locked)
+        require_entry(app.runtime, values.get("entry", app.entry))
+        await change_app(tx, app, values)
+        await audit.record(tx, context.caller, locked.target, values)
+
+    await database.transact(work)
+    return await _shown(context, site)
+
+
+@operations.declare(
+    "app.start",
+    "Start the application of a site",
+    Route.post("/sites/{id}/app/start"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def start(context: Context[Panel], request: AppStartRequest) -> SiteAppModel:
+    return await _ordered(context, request, AppOrder.START)
+
+
+@operations.declare(
+    "app.stop",
+    "Stop the application of a site",
+    Route.post("/sites/{id}/app/stop"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def stop(context: Context[Panel], request: AppStopRequest) -> SiteAppModel:
+    return await _ordered(context, request, AppOrder.STOP)
+
+
+@operations.declare(
+    "app.restart",
+    "Start the application of a site anew, in the place of what runs",
+    Route.post("/sites/{id}/app/restart"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def restart(context: Context[Panel], request: AppRestartRequest) -> SiteAppModel:
+    return await _ordered(context, request, AppOrder.RESTART)
+
+
+@operations.declare(
+    "app.logs",
+    "What the application of a site wrote, from a cursor on",
+    Route.get("/sites/{id}/app/logs"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
+async def read_log(context: Context[Panel], request: AppLogRequest) -> LogLines:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+    await app_of(services.database, site)
+    log = app_log(services.config.folders, site.account)
+    part = await log_part(log, after=request.after, text=request.q, most=request.limit)
+    return LogLines(lines=part.lines, cursor=part.cursor, more=part.more, gap=part.gap)
+
+
+async def _ordered(context: Context[Panel], request: SiteChange, order: AppOrder) -> SiteAppModel:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+    await app_of(services.database, site)
+    await services.actors.ref(SiteApp, str(site.id)).ask(SiteApp.order, context.caller, order)
+    return await _shown(context, site)
+
+
+async def _shown(context: Context[Panel], site: SiteRow) -> SiteAppModel:
+    app = await app_of(context.services.database, site)
+    if app.live is None:
+        return SiteAppModel.told(app, ServiceStatus(running=False))
+    try:
+        status = await context.services.apps.status(app.release(site, app.live))
+    except AppError as error:
+        raise unavailable(f"How the application runs is not known: {error}") from error
+    return SiteAppModel.told(app, status)

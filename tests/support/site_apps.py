@@ -1,0 +1,49 @@
+"""Applications that run because a test says so."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.apps import App, AppError
+from svc_actors.host.launcher import ServiceStatus
+
+
+@dataclass
+class RecordedApps:
+    """`releases` run, by the number of their site; `live` are those that visitors come to. `refuses` is what an
+    application says that does not start."""
+
+    releases: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    live: dict[int, App] = field(default_factory=dict)
+    refuses: str | None = None
+
+    async def start(self, app: App) -> None:
+        if self.refuses is not None:
+            raise AppError(self.refuses)
+        self.releases[app.account.number].add(app.release)
+
+    async def hold(self, app: App) -> None:
+        self.releases[app.account.number].add(app.release)
+        await self.go_over(app)
+
+    async def go_over(self, app: App) -> None:
+        self.live[app.account.number] = app
+
+    async def hide(self, account: SiteAccount) -> None:
+        self.live.pop(account.number, None)
+
+    async def stop(self, app: App) -> None:
+        self.releases[app.account.number].discard(app.release)
+
+    async def remove(self, account: SiteAccount) -> None:
+        await self.hide(account)
+        self.releases.pop(account.number, None)
+
+    async def running(self) -> Mapping[int, frozenset[int]]:
+        return {number: frozenset(releases) for number, releases in self.releases.items() if releases}
+
+    async def status(self, app: App) -> ServiceStatus:
+        return ServiceStatus(running=app.release in self.releases[app.account.number])

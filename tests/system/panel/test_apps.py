@@ -1,0 +1,210 @@
+"""Real applications through a real nginx: what they answer, as whom they run, and what visitors see of changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.apps import AppReleases
+from svc_actors.host.folders import HostFolders
+from svc_actors.store import Database
+from tests.support.identity import Client
+from tests.support.launchers import keeper_place
+from tests.support.nginx import Sites, nginx_sites
+from tests.support.panel import PanelHarness, open_panel, recorded_host
+from tests.support.panel_sites import RecordedAccounts
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+WSGI = """
+import os
+version = open("version").read()
+def application(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    yield f"{version} {os.getuid()} {environ['HTTP_HOST']} {os.listdir('..')}".encode()
+"""
+ASGI = """
+version = open("version").read()
+async def application(scope, receive, send):
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": f"{version} asgi {scope['path']}".encode()})
+"""
+NODE = """
+const fs = require("node:fs"), http = require("node:http");
+const version = fs.readFileSync("version", "utf8");
+const words = () => `${version} ${process.getuid()} ${fs.readdirSync("..")}`;
+http.createServer((request, answer) => answer.end(words())).listen(3000);
+"""
+FILES = {"app.py": WSGI, "asgi.py": ASGI, "server.js": NODE}
+
+
+@dataclass
+class FolderAccounts(RecordedAccounts):
+    """Accounts that are numbers alone, with the folders that real ones have."""
+
+    folders: HostFolders = field(default_factory=lambda: HostFolders(Path("/nonexistent")))
+
+    async def make(self, account: SiteAccount, first_page: str | None) -> None:
+        await super().make(account, first_page)
+        home = self.folders.sites / account.name
+        (self.folders.site_logs / account.name).mkdir(parents=True)
+        for folder in (home, home / "public", home / "tmp"):
+            folder.mkdir(parents=True, exist_ok=True)
+            os.chown(folder, account.uid, account.uid)
+
+
+@dataclass
+class AppWorld:
+    panel: PanelHarness
+    nginx: Sites
+    root: Client
+
+    async def site(self, domain: str, *, runtime: str, entry: str, **values: Any) -> dict[str, Any]:
+        """One with the files of every application of these tests, which is not started yet."""
+        body = {"domain": domain, "type": "app", "runtime": runtime, "entry": entry, **values}
+        answer = await self.root.post("/sites", body)
+        assert answer.status_code == 201, answer.text
+        site: dict[str, Any] = answer.json()
+        for name, text in (*FILES.items(), ("version", "one")):
+            self.write(site, name, text)
+        return site
+
+    def write(self, site: dict[str, Any], name: str, text: str) -> None:
+        (self.nginx.folders.sites / site["account"] / name).write_text(text)
+
+    async def order(self, site: dict[str, Any], action: str) -> httpx.Response:
+        return await self.root.post(f"/sites/{site['id']}/app/{action}")
+
+    async def started(self, site: dict[str, Any], action: str = "start") -> dict[str, Any]:
+        answer = await self.order(site, action)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def nothing_runs(self, site: dict[str, Any]) -> None:
+        with trio.fail_after(60):
+            while site["number"] in await self.panel.host.apps.running():
+                await trio.sleep(0.05)
+
+    @asynccontextmanager
+    async def visitor(self, domain: str) -> AsyncIterator[list[str]]:
+        """Somebody who asks every 50 ms, each time by a connection of their own; gives every answer."""
+        answers: list[str] = []
+
+        async def visit() -> None:
+            while True:
+                try:
+                    page = await self.nginx.visit(domain, Connection="close")
+                    answers.append(page.text.split()[0] if page.status_code == 200 else str(page.status_code))
+                except httpx.TransportError as error:
+                    answers.append(repr(error))
+                await trio.sleep(0.05)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(visit)
+            yield answers
+            nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def world(panel_database: Database) -> AsyncIterator[AppWorld]:
+    async with keeper_place() as place:
+        with nginx_sites() as nginx:
+            host = replace(
+                recorded_host(),
+                web=nginx.generations,
+                accounts=FolderAccounts(folders=nginx.folders),
+                apps=AppReleases(nginx.folders, place.keeper),
+            )
+            async with open_panel(panel_database, nginx.folders.data, host) as panel:
+                yield AppWorld(panel, nginx, await panel.administrator())
+
+
+@pytest.mark.parametrize(
+    ("runtime", "entry", "interface", "said"),
+    [
+        ("python", "app:application", "wsgi", "one {uid} app.example"),
+        ("python", "asgi:application", "asgi", "one asgi /some/path"),
+        ("node", "server.js", "wsgi", "one {uid} {account}"),
+    ],
+)
+async def test_an_application_answers_as_its_site_and_sees_no_other(
+    world: AppWorld, runtime: str, entry: str, interface: str, said: str
+) -> None:
+    other = await world.site("other.example", runtime="node", entry="server.js")
+    site = await world.site("app.example", runtime=runtime, entry=entry, interface=interface)
+
+    before = await world.nginx.visit("app.example")
+    app = await world.started(site)
+    page = await world.nginx.visit("app.example", "/some/path")
+    restarted = await world.started(site, "restart")
+    again = await world.nginx.visit("app.example", "/some/path")
+
+    assert before.status_code == 502
+    assert (app["state"], app["release"], restarted["release"]) == ("running", 1, 2)
+    assert page.text == again.text
+    assert page.text.startswith(said.format(uid=SiteAccount(site["number"]).uid, account=site["account"]))
+    assert other["account"] not in page.text
+
+
+@pytest.mark.parametrize(
+    ("runtime", "entry", "file"), [("python", "app:application", "app.py"), ("node", "server.js", "server.js")]
+)
+async def test_a_restart_loses_no_request_and_a_failed_one_changes_nothing(
+    world: AppWorld, runtime: str, entry: str, file: str
+) -> None:
+    site = await world.site("app.example", runtime=runtime, entry=entry)
+    await world.started(site)
+
+    async with world.visitor("app.example") as answers:
+        for version in ("two", "three"):
+            world.write(site, "version", version)
+            await world.started(site, "restart")
+        world.write(site, "version", "four")
+        world.write(
+            site, entry.split(":")[0].removesuffix(".js") + (".py" if runtime == "python" else ".js"), "throw()"
+        )
+        failed = await world.order(site, "restart")
+        seen = len(answers)
+        with trio.fail_after(60):
+            while len(answers) < seen + 10:
+                await trio.sleep(0.05)
+    shown = (await world.root.get(f"/sites/{site['id']}/app")).json()
+
+    assert set(answers) == {"one", "two", "three"}
+    assert answers[-1] == "three"
+    assert failed.status_code == 503
+    assert "Error: " in failed.json()["error"]["message"]
+    assert (shown["state"], shown["release"]) == ("running", 3)
+    assert "Error: " in shown["problem"]
+
+
+async def test_a_suspended_site_runs_nothing_and_a_deleted_one_leaves_nothing(world: AppWorld) -> None:
+    site = await world.site("app.example", runtime="python", entry="app:application")
+    await world.started(site)
+
+    await world.root.post(f"/sites/{site['id']}/suspend", {"suspended": True, "reason": "unpaid"})
+    suspended = await world.nginx.visit("app.example")
+    await world.nothing_runs(site)
+    await world.root.post(f"/sites/{site['id']}/suspend", {"suspended": False})
+    with trio.fail_after(60):
+        while (back := await world.nginx.visit("app.example")).status_code != 200:
+            await trio.sleep(0.05)
+    await world.root.delete(f"/sites/{site['id']}", {"confirm": "app.example"})
+    await world.nothing_runs(site)
+
+    assert suspended.status_code == 503
+    assert back.text.startswith("one ")
+    with trio.fail_after(60):
+        while list(world.nginx.folders.apps.iterdir()):
+            await trio.sleep(0.05)
