@@ -1,0 +1,135 @@
+"""Databases of a real panel: real engines, real accounts, and a core that is killed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from svc_actors.host.databases import EngineKind
+from tests.support.databases import ask
+from tests.support.panel_programs import PanelPrograms, open_panel_programs
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+TABLE = "CREATE TABLE things (id int PRIMARY KEY, name varchar(100)); INSERT INTO things VALUES (1, 'Größe');"
+READ = "SELECT name FROM things ORDER BY id;"
+
+
+@pytest.fixture
+async def panel() -> AsyncIterator[PanelPrograms]:
+    async with open_panel_programs() as programs:
+        await programs.start()
+        await programs.customer()
+        yield programs
+
+
+async def post(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer = await client.post(path, json=body)
+    assert answer.status_code < 300, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def ended(client: httpx.AsyncClient, job: dict[str, Any]) -> dict[str, Any]:
+    with trio.fail_after(120):
+        while job["status"] in ("queued", "running"):
+            await trio.sleep(0.1)  # It is done outside of this process.
+            job = (await client.get(f"/jobs/{job['id']}")).json()
+    return job
+
+
+async def write(client: httpx.AsyncClient, site: dict[str, Any], sql: str) -> None:
+    wanted = {"path": "private/dump.sql", "content": sql, "replace": True}
+    answer = await client.put(f"/sites/{site['id']}/files/content", json=wanted)
+    assert answer.status_code == 200, answer.text
+
+
+async def create(
+    client: httpx.AsyncClient, site: dict[str, Any], kind: EngineKind
+) -> tuple[dict[str, Any], tuple[EngineKind, Path, str, str, str]]:
+    """A database, and how its user asks it."""
+    wanted = {"site_id": site["id"], "name": "shop", "engine": kind.value, "user": "ada"}
+    made = await post(client, "/databases", wanted)
+    database, login = made["database"], made["login"]
+    return database, (kind, Path(database["socket"]), database["name"], login["user"]["name"], login["password"])
+
+
+async def run(how: tuple[EngineKind, Path, str, str, str], sql: str) -> str:
+    kind, socket, database, user, password = how
+    answer = await ask(kind, socket, sql, database, user, password)
+    return answer.out if answer.ok else f"refused: {answer.err}"
+
+
+async def test_databases_of_both_engines_live_and_go_with_their_site(panel: PanelPrograms) -> None:
+    site, other = await panel.site("ada.example.com"), await panel.site("bob.example.com")
+    async with panel.client() as root:
+        for kind in EngineKind:
+            database, how = await create(root, site, kind)
+            stranger, other_how = await create(root, other, kind)
+            await run(how, TABLE)
+            await run(other_how, TABLE)
+            export = await ended(root, await post(root, f"/databases/{database['id']}/export", {}))
+            listed = (await root.get(f"/databases/exports?database={database['id']}")).json()["items"]
+            await run(how, "DROP TABLE things;")
+            damaged = await run(how, READ)
+            wanted = {"export": listed[0]["id"], "replace": True}
+            imported = await ended(root, await post(root, f"/databases/{database['id']}/import", wanted))
+            restored = await run(how, READ)
+            await write(root, site, f"USE {stranger['name']};\n" if kind is EngineKind.MARIADB else "\\! id\n")
+            hostile = await ended(
+                root, await post(root, f"/databases/{database['id']}/import", {"path": "private/dump.sql"})
+            )
+            foreign = await ask(kind, how[1], READ, stranger["name"], how[3], how[4])
+
+            assert export["status"] == "succeeded", export
+            assert damaged.startswith("refused")
+            assert imported["status"] == "succeeded", imported
+            assert restored == "Größe"
+            assert hostile["status"] == "failed"
+            assert "denied" in hostile["error"]["message"] or "restricted" in hostile["error"]["message"]
+            assert not foreign.ok
+            assert await run(other_how, READ) == "Größe"
+
+        gone = await root.request(
+            "DELETE", f"/sites/{site['id']}", json={"confirm": "ada.example.com", "final_backup": False}
+        )
+        deleted = await ended(root, gone.json())
+        left = (await root.get("/databases")).json()["items"]
+        accounts = await ask(EngineKind.MARIADB, Path(left[0]["socket"]), "SELECT User FROM mysql.global_priv;")
+
+    assert deleted["status"] == "succeeded", deleted
+    assert {each["name"] for each in left} == {f"s{other['number']}_shop"}
+    assert f"s{site['number']}" not in accounts.out
+
+
+async def test_an_import_ends_with_the_core_that_is_killed_and_can_be_made_again(panel: PanelPrograms) -> None:
+    site = await panel.site("ada.example.com")
+    async with panel.client() as root:
+        database, how = await create(root, site, EngineKind.MARIADB)
+        engine = await ask(EngineKind.MARIADB, how[1], "SELECT @@global.pid_file;")
+        pid = Path(engine.out).read_text()
+        await write(root, site, TABLE + "SELECT SLEEP(300);")
+        job = await post(root, f"/databases/{database['id']}/import", {"path": "private/dump.sql"})
+        with trio.fail_after(60):
+            while "SLEEP" not in (await ask(EngineKind.MARIADB, how[1], "SHOW PROCESSLIST;")).out:
+                await trio.sleep(0.1)  # It is done outside of this process.
+
+    await panel.core.kill()
+    await panel.start()
+
+    async with panel.client() as root:
+        interrupted = (await root.get(f"/jobs/{job['id']}")).json()
+        clients = await trio.run_process(["pgrep", "-f", f"mariadb .*{how[1]}"], capture_stdout=True, check=False)
+        await write(root, site, "DROP TABLE IF EXISTS things; " + TABLE)
+        again = await ended(root, await post(root, f"/databases/{database['id']}/import", {"path": "private/dump.sql"}))
+
+    assert (interrupted["status"], interrupted["error"]["message"]) == ("failed", "interrupted: core restarted")
+    assert clients.stdout == b""
+    assert again["status"] == "succeeded", again
+    assert await run(how, READ) == "Größe"
+    assert Path(engine.out).read_text() == pid
