@@ -9,23 +9,29 @@ from __future__ import annotations
 
 import grp
 import os
+import re
+import socket
+import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
-from playwright.sync_api import Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser as Chromium
+from playwright.sync_api import Locator, Page, Playwright, expect, sync_playwright
 
 from svc_actors.host.self_signed import keep_self_signed
 from svc_actors.store import Database
 from svc_http.server import serve_local
 from tests.support.identity import PASSWORD
 from tests.support.panel import PanelHarness, open_panel
-from tests.support.stack import BIN, Program, free_port
+from tests.support.stack import BIN, free_port
 
 WEB_ACCOUNT = "www-data"
 PATIENCE_MILLISECONDS = 45_000
@@ -40,6 +46,7 @@ class Browser:
 
     page: Page
     url: str
+    trio_token: trio.lowlevel.TrioToken
 
     def sign_in(self, email: str, password: str = PASSWORD) -> None:
         self.page.goto(self.url)
@@ -55,14 +62,22 @@ class Browser:
         self.page.get_by_role("link", name=name, exact=True).click()
 
     def fill(self, label: str, value: str) -> None:
-        self.place().get_by_label(label).fill(value)
+        self.field(label).fill(value)
 
     def choose(self, label: str, value: str) -> None:
-        self.place().get_by_label(label).select_option(value)
+        self.field(label).select_option(value)
+
+    def field(self, label: str) -> Locator:
+        """The one whose label begins so: what is to be known of a field stands behind its name."""
+        return self.place().get_by_label(re.compile(f"^\\s*{re.escape(label)}"))
 
     def place(self) -> Locator:
         dialog = self.page.locator("dialog[open]")
         return dialog if dialog.count() else self.page.locator("body")
+
+    def meanwhile(self, happens: Callable[..., object], *args: object) -> None:
+        """Have this happen where the core runs."""
+        trio.from_thread.run_sync(happens, *args, trio_token=self.trio_token)
 
     def shows(self, text: str) -> None:
         expect(self.page.locator("body")).to_contain_text(text)
@@ -71,73 +86,102 @@ class Browser:
         return self.page.locator("main tr").filter(has_text=text)
 
 
-@dataclass
-class PanelPages:
-    core: PanelHarness
+@dataclass(frozen=True)
+class PagesTier:
+    """What costs seconds to start, for all tests of a process: the web tier, which carries to whatever core listens on
+    `socket`, and Chromium, which gives each person a profile of their own. Playwright belongs to the thread that began
+    it."""
+
     url: str
-
-    async def browse(self, visit: Callable[[Browser], None]) -> None:
-        """Have a person do this. Neither their browser nor its policy shall have had anything to complain of."""
-        await trio.to_thread.run_sync(partial(_visit, self.url, visit))
-
-
-def _visit(url: str, visit: Callable[[Browser], None]) -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="svc-browser-", ignore_cleanup_errors=True) as home,
-        sync_playwright() as api,
-    ):
-        chromium = api.chromium.launch(
-            executable_path="/usr/bin/chromium",
-            args=["--no-sandbox", "--disable-dev-shm-usage"],
-            env={**os.environ, "HOME": home},
-            timeout=PATIENCE_MILLISECONDS,
-        )
-        context = chromium.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 860})
-        context.set_default_timeout(PATIENCE_MILLISECONDS)
-        page = context.new_page()
-        complaints: list[str] = []
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda said: complaints.append(said.text) if "Security" in said.text else None)
-        try:
-            visit(Browser(page, url))
-        except Exception as problem:
-            problem.add_note(f"at {page.url} the page shows:\n{page.locator('body').inner_text()}\n{complaints}")
-            raise
-        finally:
-            chromium.close()
-        assert complaints == []
+    socket: Path
+    chromium: Chromium
+    thread: ThreadPoolExecutor
 
 
-@asynccontextmanager
-async def panel_with_pages(database: Database, **options: Any) -> AsyncIterator[PanelPages]:
+@contextmanager
+def pages_tier() -> Iterator[PagesTier]:
     # Open to the web tier's account, as pytest's own folders are not.
-    with tempfile.TemporaryDirectory(prefix="svc-pages-") as name:
+    with tempfile.TemporaryDirectory(prefix="svc-pages-", ignore_cleanup_errors=True) as name:
         folder, port = Path(name), free_port()
         folder.chmod(0o755)
         keep_self_signed(folder / "tls", ("localhost",), grp.getgrnam(WEB_ACCOUNT).gr_gid)
-        url = f"https://localhost:{port}"
         tier = [str(BIN / "svc"), "panel", "web", "--socket", str(folder / "core.sock"), "--tls", str(folder / "tls")]
         tier += ["--bind", "127.0.0.1", "--port", str(port), "--user", WEB_ACCOUNT]
-        web = Program("web", tier, folder / "web.log")
-        async with open_panel(database, folder, origins=(url,), **options) as core, trio.open_nursery() as nursery:
-            stop = trio.Event()
-            await nursery.start(partial(serve_local, core.app, core.services.config.socket, WEB_ACCOUNT, stop))
-            web.start()
+        (folder / "home").mkdir()
+        with (folder / "web.log").open("wb") as log, ThreadPoolExecutor(1) as thread:
+            web = subprocess.Popen(tier, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            playwright = thread.submit(lambda: sync_playwright().start()).result()
             try:
-                await _until_it_listens(web, port)
-                yield PanelPages(core, url)
+                chromium = thread.submit(_launched, playwright, folder / "home").result()
+                _until_it_listens(web, port)
+                yield PagesTier(f"https://localhost:{port}", folder / "core.sock", chromium, thread)
+                thread.submit(chromium.close).result()
             finally:
-                with trio.CancelScope(shield=True, relative_deadline=60):
-                    await web.stop()
-                stop.set()
+                thread.submit(playwright.stop).result()
+                web.terminate()
+                web.wait(30)
 
 
-async def _until_it_listens(web: Program, port: int) -> None:
-    with trio.fail_after(60):
-        while True:
+def _launched(playwright: Playwright, home: Path) -> Chromium:
+    return playwright.chromium.launch(
+        executable_path="/usr/bin/chromium",
+        args=["--no-sandbox", "--disable-dev-shm-usage"],
+        env={**os.environ, "HOME": str(home)},
+        timeout=PATIENCE_MILLISECONDS,
+    )
+
+
+def _until_it_listens(web: subprocess.Popen[bytes], port: int) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        assert web.poll() is None, "the web tier ended"
+        time.sleep(0.05)  # It starts outside of this process.
+    raise AssertionError("the web tier does not listen")
+
+
+@dataclass
+class PanelPages:
+    core: PanelHarness
+    tier: PagesTier
+
+    async def browse(self, visit: Callable[[Browser], None]) -> None:
+        """Have a person do this. Neither their browser nor its policy shall have had anything to complain of."""
+        visited = self.tier.thread.submit(_visit, self.tier, visit, trio.lowlevel.current_trio_token())
+        await trio.to_thread.run_sync(visited.result)
+
+
+def _visit(tier: PagesTier, visit: Callable[[Browser], None], token: trio.lowlevel.TrioToken) -> None:
+    context = tier.chromium.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 860})
+    context.set_default_timeout(PATIENCE_MILLISECONDS)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if "Security" in said.text else None)
+    try:
+        visit(Browser(page, tier.url, token))
+    except Exception as problem:
+        problem.add_note(f"at {page.url} the page shows:\n{page.locator('body').inner_text()}\n{complaints}")
+        raise
+    finally:
+        context.close()
+    assert complaints == []
+
+
+@asynccontextmanager
+async def panel_with_pages(tier: PagesTier, database: Database, **options: Any) -> AsyncIterator[PanelPages]:
+    """A panel of one test, behind the web tier of all."""
+    # Open to the accounts of sites, as pytest's own folders are not.
+    with tempfile.TemporaryDirectory(prefix="svc-panel-") as name:
+        Path(name).chmod(0o755)
+        async with (
+            open_panel(database, Path(name), origins=(tier.url,), **options) as core,
+            trio.open_nursery() as nursery,
+        ):
+            stop = trio.Event()
+            await nursery.start(partial(serve_local, core.app, tier.socket, WEB_ACCOUNT, stop))
             try:
-                async with await trio.open_tcp_stream("127.0.0.1", port):
-                    return
-            except OSError:
-                assert web.running(), web.tail()
-            await trio.sleep(0.05)  # It starts outside of this process.
+                yield PanelPages(core, tier)
+            finally:
+                stop.set()

@@ -34,11 +34,11 @@ export interface Order<T> {
 export function order<T = unknown>(name: OperationName, wanted: Order<T>): void {
   const { fields: all } = OPERATIONS[name];
   const { known = {}, wishes = {} } = wanted;
-  const initial = { ...wanted.initial } as Record<string, unknown>;
+  const initial = flattened({ ...wanted.initial });
   const open = all.filter((field) => !(field.name in known) && field.name !== wanted.typedAs && !isOtherNameOfPath(field, all));
   const asked = (values: Values) => {
     const names = typeof wanted.fields === "function" ? wanted.fields(values) : (wanted.fields ?? open.map((field) => field.name));
-    return names.flatMap((each) => open.filter((field) => field.name === each));
+    return names.flatMap((each) => open.filter((field) => field.name === each)).flatMap((field) => opened(field, values, initial));
   };
   ask({
     title: wanted.title,
@@ -49,12 +49,62 @@ export function order<T = unknown>(name: OperationName, wanted: Order<T>): void 
     ...(wanted.typed === undefined ? {} : { typed: wanted.typed }),
     fields: (values) => asked(values).map((field) => fieldOf(field, initial[field.name], wishes[field.name])),
     submit: async (values) => {
-      const given = { ...known, ...valuesOf(asked(values), values, initial) };
+      const given = { ...known, ...nested(valuesOf(asked(values), values, initial)) };
       if (wanted.typedAs) given[wanted.typedAs] = wanted.typed;
       const answer = await perform<T>(name, given);
       return await wanted.done?.(answer);
     },
   });
+}
+
+/**
+ * A field that holds fields is asked for by those, as `data.address`: where it is one of several shapes, by the choice of
+ * one (`data.type`) and the fields of what is chosen.
+ */
+export function opened(field: OperationField, values: Values, initial: Record<string, unknown>): OperationField[] {
+  const { schema, nullable } = plain(field.schema);
+  const choice = schema.discriminator?.propertyName;
+  const part = (name: string, inner: Schema, required: boolean): OperationField => ({
+    ...field,
+    name: `${field.name}.${name}`,
+    required,
+    schema: inner,
+  });
+  const members = (shape: Schema, without?: string) =>
+    Object.entries(shape.properties ?? {})
+      .filter(([name]) => name !== without)
+      .map(([name, inner]) => part(name, inner, !nullable && (shape.required ?? []).includes(name)));
+  if (schema.oneOf && choice) {
+    const shapes = new Map(schema.oneOf.map((shape) => [String(shape.properties?.[choice]?.const), shape]));
+    const name = `${field.name}.${choice}`;
+    const chosen = values[name] ?? String(initial[name] ?? [...shapes.keys()][0]);
+    const shape = shapes.get(chosen);
+    const which: Schema = { type: "string", enum: [...shapes.keys()], ...(nullable ? {} : { default: chosen }) };
+    return [part(choice, which, !nullable), ...(shape ? members(shape, choice) : [])];
+  }
+  return schema.type === "object" && schema.properties ? members(schema) : [field];
+}
+
+/** `{data: {type: "A"}}` as `{"data.type": "A"}`, beside what is not an object. */
+function flattened(values: object): Record<string, unknown> {
+  const flat: Record<string, unknown> = {};
+  for (const [name, value] of Object.entries(values)) {
+    flat[name] = value;
+    if (value === null || typeof value !== "object" || Array.isArray(value)) continue;
+    for (const [inner, each] of Object.entries(value)) flat[`${name}.${inner}`] = each;
+  }
+  return flat;
+}
+
+/** The way back. */
+export function nested(flat: Record<string, unknown>): Record<string, unknown> {
+  const values: Record<string, unknown> = {};
+  for (const [name, value] of Object.entries(flat)) {
+    const [outer = "", inner] = name.split(".");
+    if (inner === undefined) values[outer] = value;
+    else values[outer] = { ...(values[outer] as object | undefined), [inner]: value };
+  }
+  return values;
 }
 
 /** A body may name the site again; the path's is the one that counts, and it is asked for once. */
@@ -93,7 +143,7 @@ function kindOf(schema: Schema): Kind {
 
 /** `owner_email` is read as "Owner email". */
 export function spoken(name: string): string {
-  const text = name.replaceAll("_", " ");
+  const text = name.slice(name.indexOf(".") + 1).replaceAll("_", " ");
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 

@@ -13,6 +13,7 @@ import { jobsView } from "./views/jobs";
 import { peopleView } from "./views/people";
 import { personView } from "./views/person";
 import { serverView } from "./views/server";
+import { operationsView } from "./views/operations";
 import { siteView } from "./views/site";
 import { sitesView } from "./views/sites";
 import { webhookView } from "./views/webhook";
@@ -27,6 +28,7 @@ const SECTIONS: Section<Me>[] = [
   { path: "", label: "Sites", roles: EVERYBODY, unlisted: true, open: (me) => sitesView(me) },
   { path: "jobs", label: "Jobs", roles: EVERYBODY, open: (_, [id]) => (id ? jobView(id) : jobsView()) },
   { path: "tokens", label: "API tokens", roles: EVERYBODY, open: () => tokensView(SCOPES, undefined, true) },
+  { path: "operations", label: "Operations", roles: EVERYBODY, open: (me, [name]) => operationsView(me, name) },
   {
     path: "people",
     label: "People",

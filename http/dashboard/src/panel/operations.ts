@@ -18,6 +18,10 @@ export interface Schema {
   items?: Schema;
   anyOf?: Schema[];
   properties?: Record<string, Schema>;
+  required?: string[];
+  /** One of several shapes, told apart by the value of one member. */
+  oneOf?: Schema[];
+  discriminator?: { propertyName: string };
 }
 
 export interface OperationField {

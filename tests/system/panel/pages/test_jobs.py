@@ -10,14 +10,14 @@ from svc_actors.errors import conflict
 from svc_actors.panel.jobs import JobRun
 from svc_actors.store import Database
 from tests.panel.jobs.work import Held, Steps, nothing, queue
-from tests.support.panel_pages import Browser, panel_with_pages
+from tests.support.panel_pages import Browser, PagesTier, panel_with_pages
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 ADA = "ada@example.com"
 
 
-async def test_a_job_is_followed_line_by_line_and_cancelled(built_pages: None, panel_database: Database) -> None:
+async def test_a_job_is_followed_line_by_line_and_cancelled(tier: PagesTier, panel_database: Database) -> None:
     held = Held()
 
     async def talk(run: JobRun) -> None:
@@ -27,7 +27,7 @@ async def test_a_job_is_followed_line_by_line_and_cancelled(built_pages: None, p
         await trio.sleep_forever()
 
     work = {"test.talk": Steps(talk=talk, tidy=nothing)}
-    async with panel_with_pages(panel_database, work=work) as panel:
+    async with panel_with_pages(tier, panel_database, work=work) as panel:
         ada = await panel.core.person(ADA)
         job = await queue(panel_database, "test.talk", "talk", "tidy", owner=ada)
 
@@ -39,7 +39,7 @@ async def test_a_job_is_followed_line_by_line_and_cancelled(built_pages: None, p
             log = browser.page.locator(".log li")
             expect(log).to_have_count(1)
             expect(log).to_contain_text("The first line.")
-            trio.from_thread.run_sync(held.release, job)
+            browser.meanwhile(held.release, job)
             expect(log).to_have_count(2)
             expect(log.last).to_contain_text("The last line.")
 
@@ -51,14 +51,12 @@ async def test_a_job_is_followed_line_by_line_and_cancelled(built_pages: None, p
         await panel.browse(visit)
 
 
-async def test_a_job_that_failed_says_why_and_is_found_by_its_status(
-    built_pages: None, panel_database: Database
-) -> None:
+async def test_a_job_that_failed_says_why_and_is_found_by_its_status(tier: PagesTier, panel_database: Database) -> None:
     async def refuse(run: JobRun) -> None:
         raise conflict("The folder is not empty.", hint="Empty it.")
 
     work = {"test.bad": Steps(check=refuse, pack=nothing), "test.good": Steps(check=nothing)}
-    async with panel_with_pages(panel_database, work=work) as panel:
+    async with panel_with_pages(tier, panel_database, work=work) as panel:
         ada = await panel.core.person(ADA)
         await queue(panel_database, "test.good", "check", owner=ada)
         await queue(panel_database, "test.bad", "check", "pack", owner=ada)

@@ -71,10 +71,10 @@ async def test_a_refusal_says_what_to_do_and_loses_nothing_that_was_typed(panel:
 
         failure = browser.page.get_by_role("alert")
         expect(failure).to_contain_text("127.0.0.1")
-        expect(browser.place().get_by_label("Domain")).to_have_value("app.example.org")
-        expect(browser.place().get_by_label("What it is")).to_have_value("proxy")
+        expect(browser.field("Domain")).to_have_value("app.example.org")
+        expect(browser.field("What it is")).to_have_value("proxy")
         browser.choose("What it is", "static")
-        expect(browser.place().get_by_label("Where it is served from")).to_have_count(0)
+        expect(browser.field("Where it is served from")).to_have_count(0)
         browser.press("Create")
         expect(browser.page.get_by_role("heading", name="app.example.org")).to_be_visible()
 

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from svc_actors.panel.webhooks.settings import WebhookSettings
 from svc_actors.store import Database
 from tests.support.panel import recorded_host
-from tests.support.panel_pages import Browser, panel_with_pages
+from tests.support.panel_pages import Browser, PagesTier, panel_with_pages
 from tests.support.webhooks import leads_here, open_receiving
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -21,13 +21,13 @@ ROOT = "root@example.com"
 
 
 async def test_an_endpoint_is_added_tested_replayed_rotated_paused_and_removed(
-    built_pages: None, panel_database: Database, tmp_path: Path
+    tier: PagesTier, panel_database: Database, tmp_path: Path
 ) -> None:
     async with open_receiving(tmp_path) as receiving:
         receiver = await receiving.receiver(404, 200)
         host = replace(recorded_host(), resolve=leads_here)
         settings = WebhookSettings(networks=(ip_network("127.0.0.1/32"),), ca_file=receiving.authorities)
-        async with panel_with_pages(panel_database, host=host, webhooks=settings) as panel:
+        async with panel_with_pages(tier, panel_database, host=host, webhooks=settings) as panel:
             await panel.core.person(ROOT, "administrator")
             secrets: list[str] = []
 

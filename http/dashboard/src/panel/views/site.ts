@@ -6,6 +6,10 @@ import { Resource } from "../../shared/resource";
 import { badge, failure } from "../../shared/ui";
 import type { Me, Site } from "../model";
 import { filesTab } from "../files/browser";
+import { siteCertificate } from "./site-certificate";
+import { siteDns } from "./site-dns";
+import { siteDomains } from "./site-domains";
+import { siteLogs } from "./site-logs";
 import { siteSummary } from "./site-summary";
 
 /** What a tab shows. It is given the site as it is now, each time. */
@@ -25,7 +29,11 @@ export interface SiteTab {
 /** The tabs, in their order: a line each. */
 export const SITE_TABS: SiteTab[] = [
   { path: "", label: "Overview", open: siteSummary },
+  { path: "domains", label: "Domains", open: siteDomains },
+  { path: "dns", label: "DNS", open: siteDns },
   { path: "files", label: "Files", open: filesTab },
+  { path: "certificate", label: "Certificate", open: siteCertificate },
+  { path: "logs", label: "Logs", open: (site, _, [source]) => siteLogs(site, source) },
 ];
 
 export function siteView(me: Me, id: string, rest: string[]): View {

@@ -1,0 +1,143 @@
+/** The zone of a site: its records, and whether the world is sent here for it. */
+import { html, nothing, type TemplateResult } from "lit-html";
+import { api } from "../../shared/api";
+import { changed } from "../../shared/page";
+import { Resource } from "../../shared/resource";
+import { badge, facts, shown, table } from "../../shared/ui";
+import { order } from "../form";
+import type { DnsPoint, DnsRecord, Site, SiteDns } from "../model";
+import type { SitePart } from "./site";
+
+export function siteDns(site: Site): SitePart {
+  let zone = "";
+  const dns = new Resource<SiteDns>((signal) => api.get(`/sites/${site.id}/dns`, { zone }, signal), ["site"]);
+  const choose = (event: Event) => {
+    zone = (event.target as HTMLSelectElement).value;
+    dns.value = null;
+    void dns.load();
+    changed();
+  };
+  return {
+    draw: (now) =>
+      html`${shown(
+        dns,
+        (found) => html`
+      <div class="head"><h2>Zone ${found.zone.name}</h2>
+        ${
+          found.zones.length > 1
+            ? html`<select aria-label="Zone" @change=${choose}>${found.zones.map((each) => html`<option ?selected=${each === found.zone.name}>${each}</option>`)}</select>`
+            : nothing
+        }
+        <span class="gap"></span>
+        <button @click=${() => point(now)}>Point it here</button>
+        <button class="primary" @click=${() => add(now, found)}>Add a record</button></div>
+      ${delegation(found)}
+      ${records(now, found)}`,
+      )}`,
+    dispose: () => dns.dispose(),
+  };
+}
+
+const DELEGATIONS: Record<SiteDns["delegation"]["state"], [string, string]> = {
+  here: ["ok", "The world is sent here for this zone."],
+  partly: ["differs", "The world is sent here and elsewhere for this zone."],
+  elsewhere: ["missing", "The world is sent elsewhere for this zone: what is written here is not seen yet."],
+  nowhere: ["missing", "Nobody is sent anywhere for this zone yet."],
+  unknown: ["unknown", "The servers above this zone could not be asked."],
+};
+
+function delegation({ zone, delegation: { state, nameservers, expected, advice, problem } }: SiteDns): TemplateResult {
+  const [tone, text] = DELEGATIONS[state];
+  return html`${facts([
+    ["Delegation", html`${badge(tone)} ${text}`],
+    ["Name servers now", nameservers.length ? html`${nameservers.map((each) => html`<div class="mono">${each}</div>`)}` : "—"],
+    ["Those of this server", html`${expected.map((each) => html`<div class="mono">${each}</div>`)}`],
+    ["Served", zone.served ? html`${badge("ok")} serial ${zone.serial}` : zone.exists ? badge("waiting") : "no records yet"],
+  ])}
+  ${state !== "here" && (advice || problem) ? html`<p class="advice">${advice} ${problem ? html`<span class="quiet">${problem}</span>` : nothing}</p>` : nothing}
+  ${zone.problem ? html`<p class="failure">${zone.problem}</p>` : nothing}`;
+}
+
+function records(site: Site, { records: all, zone }: SiteDns): TemplateResult {
+  return table(
+    ["Name", "Type", "Value", "TTL", ""],
+    all.map(
+      (record) => html`<tr><td class="mono">${short(record.name, zone.name)}</td><td>${record.type}</td>
+      <td class="mono value">${valueOf(record)}</td><td>${record.ttl} s</td>
+      <td class="act">${
+        record.managed
+          ? html`<span class="quiet" title="It goes when what it is for has ended">the panel's own</span>`
+          : html`<button @click=${() => change(site, record)}>Change</button>
+            <button class="danger" @click=${() => remove(site, record)}>Delete</button>`
+      }</td></tr>`,
+    ),
+    "No records yet. Point the site here, and it has the addresses of this server; or add them one by one.",
+  );
+}
+
+/** `www` of `www.example.org`, `@` of the zone itself. */
+function short(name: string, zone: string): string {
+  const bare = name.replace(/\.$/, "");
+  const apex = zone.replace(/\.$/, "");
+  return bare === apex ? "@" : bare.endsWith(`.${apex}`) ? bare.slice(0, -apex.length - 1) : bare;
+}
+
+function valueOf({ data }: DnsRecord): string {
+  return Object.entries(data)
+    .filter(([name]) => name !== "type")
+    .map(([, value]) => String(value))
+    .join(" ");
+}
+
+const WISHES = {
+  name: { label: "Name", hint: "@ is the zone itself; www is in the zone" },
+  ttl: { label: "TTL, in seconds", hint: "Of all records of the name and type" },
+  "data.type": { label: "Type" },
+};
+
+function add(site: Site, { zone }: SiteDns): void {
+  order("dns.create", {
+    title: `Add a record to ${zone.name}`,
+    action: "Add",
+    known: { id: site.id, zone: zone.name },
+    fields: ["name", "data", "ttl"],
+    wishes: WISHES,
+  });
+}
+
+function change(site: Site, record: DnsRecord): void {
+  order("dns.update", {
+    title: `Change ${record.type} of ${record.name}`,
+    action: "Save",
+    known: { id: site.id, record_id: record.id },
+    initial: { name: record.name, ttl: record.ttl, data: record.data },
+    fields: ["name", "data", "ttl"],
+    wishes: { ...WISHES, "data.type": { label: "Type", value: record.type, options: [{ value: record.type, label: record.type }] } },
+  });
+}
+
+function remove(site: Site, record: DnsRecord): void {
+  order("dns.delete", {
+    title: `Delete ${record.type} of ${record.name}?`,
+    text: html`<span class="mono">${valueOf(record)}</span>`,
+    action: "Delete",
+    dangerous: true,
+    known: { id: site.id, record_id: record.id },
+  });
+}
+
+function point(site: Site): void {
+  order<DnsPoint>("dns.point", {
+    title: `Point ${site.domain} here?`,
+    text: "The records of its names are set to the addresses of this server; those that led elsewhere are replaced.",
+    action: "Point it here",
+    known: { id: site.id },
+    done: pointed,
+  });
+}
+
+function pointed({ addresses, names, zones, effective }: DnsPoint): TemplateResult {
+  return html`<p>${effective ? badge("ok", "The world sees it") : badge("waiting")} ${names.map(({ name }) => name).join(", ")} → ${addresses.join(", ")}</p>
+    ${names.flatMap(({ replaced }) => replaced).map((each) => html`<p class="quiet">Replaced: <span class="mono">${each}</span></p>`)}
+    ${zones.map(({ delegation }) => (delegation.advice ? html`<p class="advice">${delegation.advice}</p>` : nothing))}`;
+}

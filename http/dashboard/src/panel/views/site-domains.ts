@@ -1,0 +1,118 @@
+/** The names that a site answers for, and where its paths are sent. */
+import { html, nothing } from "lit-html";
+import { badge } from "../../shared/ui";
+import { order } from "../form";
+import type { Redirect, Site, SiteDomain } from "../model";
+import { rows, together } from "./rows";
+import type { SitePart } from "./site";
+
+export function siteDomains(site: Site): SitePart {
+  return together(names(site), redirects(site));
+}
+
+function names(site: Site): SitePart {
+  return rows<SiteDomain>({
+    title: "Names",
+    text: "The site answers for each of them. The primary one is what it is called by here, and in its certificate.",
+    path: `/sites/${site.id}/domains`,
+    heads: ["Name", "", ""],
+    buttons: (now) => html`<button class="primary" @click=${() => add(now)}>Add a name</button>`,
+    row: (domain, now) => html`<tr><td>${domain.name}</td>
+      <td>${domain.primary ? badge("primary") : domain.redirect_to_primary ? html`<span class="quiet">sent to ${now.domain}</span>` : nothing}</td>
+      <td class="act">${
+        domain.primary
+          ? nothing
+          : html`<button @click=${() => makePrimary(domain)}>Make it primary</button>
+            <button @click=${() => redirectName(domain, now)}>${domain.redirect_to_primary ? "Serve it" : "Send it to the primary"}</button>
+            <button class="danger" @click=${() => remove(domain)}>Remove</button>`
+      }</td></tr>`,
+    empty: "No names.",
+  });
+}
+
+function add(site: Site): void {
+  order("domain.add", {
+    title: `Add a name to ${site.domain}`,
+    text: "Its DNS has to lead to this server; a certificate for it is ordered by itself.",
+    action: "Add",
+    known: { id: site.id },
+    wishes: { name: { placeholder: "www.example.org" }, redirect_to_primary: { label: `Send its visitors to ${site.domain}` } },
+  });
+}
+
+function makePrimary(domain: SiteDomain): void {
+  order("domain.update", {
+    title: `Make ${domain.name} the primary name?`,
+    text: "The one before stays a name of the site.",
+    action: "Make it primary",
+    known: { id: domain.id, primary: true },
+    fields: [],
+  });
+}
+
+function redirectName(domain: SiteDomain, site: Site): void {
+  const redirect_to_primary = !domain.redirect_to_primary;
+  order("domain.update", {
+    title: redirect_to_primary ? `Send visitors of ${domain.name} to ${site.domain}?` : `Serve the site at ${domain.name} as well?`,
+    action: redirect_to_primary ? "Send them there" : "Serve it",
+    known: { id: domain.id, redirect_to_primary },
+    fields: [],
+  });
+}
+
+function remove(domain: SiteDomain): void {
+  order("domain.delete", {
+    title: `Remove ${domain.name}?`,
+    text: "Visitors who ask for it are answered no more.",
+    action: "Remove",
+    dangerous: true,
+    known: { id: domain.id },
+  });
+}
+
+function redirects(site: Site): SitePart {
+  return rows<Redirect>({
+    title: "Redirects",
+    path: `/sites/${site.id}/redirects`,
+    heads: ["Path", "Is sent to", "Status", ""],
+    buttons: (now) => html`<button @click=${() => addRedirect(now)}>Add a redirect</button>`,
+    row: (
+      redirect,
+    ) => html`<tr><td class="mono">${redirect.path}${redirect.below ? html` <span class="quiet">and below</span>` : nothing}</td>
+      <td class="mono">${redirect.target}</td><td>${redirect.status}</td>
+      <td class="act"><button class="danger" @click=${() => removeRedirect(redirect)}>Remove</button></td></tr>`,
+    empty: "No path is sent elsewhere.",
+  });
+}
+
+function addRedirect(site: Site): void {
+  order("redirect.create", {
+    title: "Add a redirect",
+    action: "Add",
+    known: { id: site.id },
+    wishes: {
+      path: { placeholder: "/old" },
+      target: { label: "Is sent to", placeholder: "/new or https://example.org/new" },
+      status: {
+        label: "How",
+        kind: "select",
+        options: [
+          { value: "301", label: "301: for good" },
+          { value: "302", label: "302: for now" },
+          { value: "307", label: "307: for now, and forms stay forms" },
+          { value: "308", label: "308: for good, and forms stay forms" },
+        ],
+      },
+      below: { label: "Every path that begins with it as well", hint: "" },
+    },
+  });
+}
+
+function removeRedirect(redirect: Redirect): void {
+  order("redirect.delete", {
+    title: `Remove the redirect of ${redirect.path}?`,
+    action: "Remove",
+    dangerous: true,
+    known: { id: redirect.id },
+  });
+}
