@@ -1,7 +1,7 @@
-/** What a site can be, as it is offered when one is made: a line each. `fields` are those of `site.create` that only
- * this type has; `tabs` are the places of the site's page that only this type has. */
+/** What a site can be, as it is offered when one is made: a line each. */
 import type { SiteType } from "./model";
 
+/** `fields` are those of `site.create` that this type asks for. */
 export interface SiteTypeChoice {
   type: SiteType;
   label: string;
@@ -11,6 +11,7 @@ export interface SiteTypeChoice {
 
 export const SITE_TYPES: SiteTypeChoice[] = [
   { type: "static", label: "Static files", text: "Serves the files that you upload." },
+  { type: "php", label: "PHP", text: "Runs the PHP that you upload.", fields: ["php_version"] },
   { type: "proxy", label: "Proxy", text: "Passes visitors on to a server of yours.", fields: ["proxy_target"] },
 ];
 

@@ -1,28 +1,47 @@
-/** A file of a site, fetched page by page and given to the browser as one. Every page is compared with its sum. */
+/** A file, fetched page by page and given to the browser as one. Every page is compared with its sum. */
 import { api, ApiError } from "../../shared/api";
 import type { FilePage } from "../model";
 import { nameOf } from "./paths";
 
 const PAGE_BYTES = 1 << 20;
 
+interface Chunk {
+  data_base64: string;
+  sha256: string;
+  size: number;
+}
+
 /** `told`: how much of it is here, of how much. Raises `ApiError` when it changed meanwhile, or came damaged. */
 export async function download(site: string, path: string, told: (got: number, size: number) => void, stop: AbortSignal): Promise<void> {
+  let version: string | undefined;
+  const page = async (offset: number) => {
+    const query = { path, offset, limit: PAGE_BYTES, ...(version ? { version } : {}) };
+    const got = await api.get<FilePage>(`/sites/${site}/files/download`, query, stop);
+    version = got.version;
+    return got;
+  };
+  await collect(nameOf(path), page, told);
+}
+
+/** Give the browser a file that comes page by page; `page` fetches the one that begins there. */
+export async function collect(
+  name: string,
+  page: (offset: number) => Promise<Chunk>,
+  told: (got: number, size: number) => void = () => {},
+): Promise<void> {
   const pages: BlobPart[] = [];
   let got = 0;
-  let version: string | undefined;
   for (;;) {
-    const query = { path, offset: got, limit: PAGE_BYTES, ...(version ? { version } : {}) };
-    const page = await api.get<FilePage>(`/sites/${site}/files/download`, query, stop);
-    const bytes = Uint8Array.from(atob(page.data_base64), (character) => character.charCodeAt(0));
-    await compare(bytes, page.sha256);
+    const { data_base64, sha256, size } = await page(got);
+    const bytes = Uint8Array.from(atob(data_base64), (character) => character.charCodeAt(0));
+    await compare(bytes, sha256);
     pages.push(bytes);
-    version = page.version;
     got += bytes.length;
-    told(got, page.size);
-    if (got >= page.size) break;
+    told(got, size);
+    if (got >= size) break;
     if (!bytes.length) throw damaged();
   }
-  give(new Blob(pages), nameOf(path));
+  give(new Blob(pages), name);
 }
 
 async function compare(bytes: Uint8Array<ArrayBuffer>, sum: string): Promise<void> {

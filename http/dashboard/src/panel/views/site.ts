@@ -6,10 +6,14 @@ import { Resource } from "../../shared/resource";
 import { badge, failure } from "../../shared/ui";
 import type { Me, Site } from "../model";
 import { filesTab } from "../files/browser";
+import { siteBackups } from "./site-backups";
 import { siteCertificate } from "./site-certificate";
+import { siteDatabases } from "./site-databases";
 import { siteDns } from "./site-dns";
 import { siteDomains } from "./site-domains";
 import { siteLogs } from "./site-logs";
+import { sitePhp } from "./site-php";
+import { siteSchedules } from "./site-schedules";
 import { siteSummary } from "./site-summary";
 
 /** What a tab shows. It is given the site as it is now, each time. */
@@ -32,6 +36,10 @@ export const SITE_TABS: SiteTab[] = [
   { path: "domains", label: "Domains", open: siteDomains },
   { path: "dns", label: "DNS", open: siteDns },
   { path: "files", label: "Files", open: filesTab },
+  { path: "databases", label: "Databases", open: siteDatabases },
+  { path: "php", label: "PHP", of: ["php", "wordpress"], open: sitePhp },
+  { path: "schedules", label: "Schedules", open: siteSchedules },
+  { path: "backups", label: "Backups", open: siteBackups },
   { path: "certificate", label: "Certificate", open: siteCertificate },
   { path: "logs", label: "Logs", open: (site, _, [source]) => siteLogs(site, source) },
 ];

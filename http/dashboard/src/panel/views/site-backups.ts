@@ -1,0 +1,123 @@
+/** The backups of a site: what there is, when the next is made, and the way back. */
+import { html, nothing, type TemplateResult } from "lit-html";
+import { api, type Page } from "../../shared/api";
+import { go } from "../../shared/page";
+import { Resource } from "../../shared/resource";
+import { badge, bytes, count, facts, note, shown, table, when } from "../../shared/ui";
+import { order } from "../form";
+import type { Backup, BackupSchedule, Job, Site } from "../model";
+import type { SitePart } from "./site";
+
+const WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+
+export function siteBackups(site: Site): SitePart {
+  const backups = new Resource<Page<Backup>>((signal) => api.get("/backups", { site: site.id, page_size: 100 }, signal), ["site"]);
+  const schedule = new Resource<BackupSchedule>((signal) => api.get(`/sites/${site.id}/backups/schedule`, {}, signal), ["site"]);
+  return {
+    draw: (now) => html`
+      ${shown(
+        schedule,
+        (found) => html`
+        <div class="head"><h2>Schedule</h2><span class="gap"></span><button @click=${() => plan(now, found)}>Change the schedule</button></div>
+        ${facts([
+          ["Backups are made", found.enabled ? often(found) : badge("off", "Nobody makes backups of this site but you")],
+          ["The next", when(found.next_run_at)],
+          [
+            "The last that was completed",
+            html`${when(found.last_completed_at)} ${found.overdue ? badge("missing", "It is overdue") : nothing}`,
+          ],
+          ["Kept", `the last ${found.keep_last}, ${found.keep_daily} daily, ${found.keep_weekly} weekly, ${found.keep_monthly} monthly`],
+        ])}`,
+      )}
+      <div class="head"><h2>Backups</h2><span class="gap"></span><button class="primary" @click=${() => create(now)}>Back up now</button></div>
+      ${shown(backups, (page) =>
+        table(
+          ["Made", "Status", "Why", "Holds", "New in it", "Copies", ""],
+          page.items.map((backup) => row(now, backup)),
+          "No backups yet. The first one holds all; each after it only what has changed.",
+        ),
+      )}`,
+    dispose: () => {
+      backups.dispose();
+      schedule.dispose();
+    },
+  };
+}
+
+function often({ frequency, hour, weekday }: BackupSchedule): string {
+  if (frequency === "hourly") return "every hour";
+  const at = `at ${String(hour).padStart(2, "0")}:00 UTC`;
+  return frequency === "daily" ? `every day ${at}` : `every ${WEEKDAYS[weekday] ?? "week"} ${at}`;
+}
+
+function row(site: Site, backup: Backup): TemplateResult {
+  const holds = [
+    ...(backup.files === null ? [] : [count(backup.files, "file")]),
+    ...(backup.bytes === null ? [] : [bytes(backup.bytes)]),
+    ...(backup.databases.length ? [count(backup.databases.length, "database")] : []),
+  ];
+  return html`<tr><td>${when(backup.created_at)}</td>
+    <td>${badge(backup.status, backup.error)} ${backup.status === "pending" ? html`<a href="#/jobs/${backup.job_id}">its job</a>` : nothing}</td>
+    <td>${backup.cause}</td><td>${holds.join(", ") || "—"}</td><td>${backup.added_bytes === null ? "—" : bytes(backup.added_bytes)}</td>
+    <td>${backup.copies.length ? backup.copies.map((copy) => html`<div>${badge(copy.error ? "failed" : "ok", copy.error)} ${copy.target}</div>`) : "—"}</td>
+    <td class="act">${
+      backup.status === "completed"
+        ? html`<button @click=${() => restore(site, backup)}>Restore</button>
+          <button class="danger" @click=${() => remove(backup)}>Delete</button>`
+        : nothing
+    }</td></tr>`;
+}
+
+function create(site: Site): void {
+  order<Job>("backup.create", {
+    title: `Back up ${site.domain} now?`,
+    text: "Visitors notice nothing.",
+    action: "Back up",
+    known: { id: site.id },
+    done: () => note(`${site.domain} is being backed up.`),
+  });
+}
+
+function restore(site: Site, backup: Backup): void {
+  order<Job>("backup.restore", {
+    title: `Restore ${site.domain} as it was`,
+    text: html`As of ${new Date(backup.created_at).toLocaleString()}. What has changed since is lost, in all of the site or beneath the
+      path that you name.`,
+    action: "Restore",
+    dangerous: true,
+    known: { id: backup.id },
+    fields: ["path"],
+    wishes: { path: { label: "Only this file or folder", placeholder: "public/index.html" } },
+    typed: site.domain,
+    done: (job) => go(`/jobs/${job.id}`),
+  });
+}
+
+function remove(backup: Backup): void {
+  order("backup.delete", {
+    title: "Delete this backup?",
+    text: html`Of ${new Date(backup.created_at).toLocaleString()}. The others stay whole.`,
+    action: "Delete",
+    dangerous: true,
+    known: { id: backup.id },
+  });
+}
+
+function plan(site: Site, schedule: BackupSchedule): void {
+  order("backup.set_schedule", {
+    title: `When ${site.domain} is backed up`,
+    action: "Save",
+    wide: true,
+    known: { id: site.id },
+    initial: schedule,
+    wishes: {
+      enabled: { label: "Make backups by itself" },
+      hour: { label: "Hour, in UTC" },
+      weekday: { kind: "select", options: WEEKDAYS.map((label, value) => ({ value: String(value), label })) },
+      keep_last: { label: "Keep the last" },
+      keep_daily: { label: "Keep one of each day, for days" },
+      keep_weekly: { label: "Keep one of each week, for weeks" },
+      keep_monthly: { label: "Keep one of each month, for months" },
+    },
+  });
+}

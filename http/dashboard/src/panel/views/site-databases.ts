@@ -1,0 +1,186 @@
+/** The databases of a site, who may use them, and their exports. */
+import { html, nothing, type TemplateResult } from "lit-html";
+import { api, type Page } from "../../shared/api";
+import { go } from "../../shared/page";
+import { Resource } from "../../shared/resource";
+import { ask, attempt, badge, bytes, facts, note, secret, shown, table, when, type Fragment } from "../../shared/ui";
+import { collect } from "../files/download";
+import { order } from "../form";
+import type { Database, DatabaseCreated, DatabaseExport, DatabaseSecret, DatabaseUser, ExportPage, Job, Site } from "../model";
+import type { SitePart } from "./site";
+
+const ACCESS = { label: "May", hint: "" };
+
+export function siteDatabases(site: Site): SitePart {
+  const query = { site: site.id, page_size: 100 };
+  const databases = new Resource<Page<Database>>((signal) => api.get("/databases", query, signal), ["site"]);
+  const users = new Resource<Page<DatabaseUser>>((signal) => api.get("/database-users", query, signal), ["site"]);
+  const exports = new Resource<Page<DatabaseExport>>((signal) => api.get("/databases/exports", { page_size: 100 }, signal), ["site"]);
+  const own = (page: Page<DatabaseExport>) =>
+    page.items.filter((each) => databases.value?.items.some((database) => database.id === each.database_id));
+  return {
+    draw: (now) => html`
+      <div class="head"><h2>Databases</h2><span class="gap"></span><button class="primary" @click=${() => create(now)}>Create a database</button></div>
+      ${shown(databases, (page) =>
+        table(["Name", "Status", "Engine", "Size", "Programs connect at", ""], page.items.map(databaseRow), "No databases yet."),
+      )}
+      <div class="head"><h2>Users</h2><span class="gap"></span>
+        ${databases.value?.items.length ? html`<button @click=${() => addUser(now, databases.value?.items ?? [])}>Add a user</button>` : nothing}</div>
+      ${shown(users, (page) =>
+        table(
+          ["Name", "Engine", "May use", ""],
+          page.items.map((user) => userRow(user, databases.value?.items ?? [])),
+          "Nobody may use a database of this site yet.",
+        ),
+      )}
+      ${shown(exports, (page) => {
+        const found = own(page);
+        return found.length
+          ? html`<h2>Exports</h2>${table(["Database", "Made", "Size", "Kept until", ""], found.map(exportRow), "")}`
+          : nothing;
+      })}`,
+    dispose: () => {
+      databases.dispose();
+      users.dispose();
+      exports.dispose();
+    },
+  };
+}
+
+function databaseRow(database: Database): TemplateResult {
+  return html`<tr><td class="mono">${database.name}</td><td>${badge(database.status, database.problem)}</td><td>${database.engine}</td>
+    <td>${database.size === null ? "—" : bytes(database.size)}</td><td class="mono">${database.socket}</td>
+    <td class="act"><button @click=${() => begin(database)}>Export</button> <button @click=${() => load(database)}>Import</button>
+      <button class="danger" @click=${() => remove(database)}>Delete</button></td></tr>`;
+}
+
+function userRow(user: DatabaseUser, databases: Database[]): TemplateResult {
+  return html`<tr><td class="mono">${user.name} ${user.problem ? badge("failed", user.problem) : nothing}</td><td>${user.engine}</td>
+    <td>${user.grants.map(
+      (grant) => html`<div>${grant.database} <span class="quiet">${grant.access.replaceAll("_", " ")}</span>
+        <button class="plain" aria-label="Take ${grant.database} from ${user.name}" @click=${() => revoke(user, grant)}>×</button></div>`,
+    )}</td>
+    <td class="act"><button @click=${() => grantMore(user, databases)}>Grant</button> <button @click=${() => resetPassword(user)}>New password</button>
+      <button class="danger" @click=${() => removeUser(user)}>Delete</button></td></tr>`;
+}
+
+function exportRow(made: DatabaseExport): TemplateResult {
+  return html`<tr><td class="mono">${made.database}</td><td>${when(made.created_at)}</td>
+    <td>${made.ready && made.size !== null ? bytes(made.size) : badge("pending")}</td><td>${when(made.expires_at)}</td>
+    <td class="act">${made.ready ? html`<button @click=${() => void attempt(() => download(made))}>Download</button>` : nothing}
+      <button class="danger" @click=${() => removeExport(made)}>Delete</button></td></tr>`;
+}
+
+async function download(made: DatabaseExport): Promise<void> {
+  const page = (offset: number) => api.get<ExportPage>(`/databases/exports/${made.id}/download`, { offset });
+  await collect(`${made.database}.sql.gz`, page);
+}
+
+function create(site: Site): void {
+  order<DatabaseCreated>("database.create", {
+    title: "Create a database",
+    action: "Create",
+    known: { site_id: site.id },
+    wishes: { user: { label: "With a user called", hint: "Its password is shown once. Left empty, there is none yet." } },
+    done: ({ database, login }) => (login ? shownOnce(login, database) : void note(`${database.name} is there.`)),
+  });
+}
+
+/** What a program needs to connect; the password is shown this once. */
+function shownOnce({ user, password }: DatabaseSecret, database?: Database): Fragment {
+  return html`${facts([
+    ...(database
+      ? [
+          ["Database", html`<span class="mono">${database.name}</span>`] as [string, Fragment],
+          ["Socket", html`<span class="mono">${database.socket}</span>`] as [string, Fragment],
+        ]
+      : []),
+    ["User", html`<span class="mono">${user.name}</span>`],
+  ])}<p>The password. It is shown this once.</p>${secret(password)}`;
+}
+
+function begin(database: Database): void {
+  order<Job>("database.export", {
+    title: `Export ${database.name}?`,
+    action: "Export",
+    known: { id: database.id },
+    done: () => note(`${database.name} is being exported.`),
+  });
+}
+
+function load(database: Database): void {
+  order<Job>("database.import", {
+    title: `Import into ${database.name}`,
+    text: "It runs as the site's own account, and reaches nothing but this database.",
+    action: "Import",
+    known: { id: database.id },
+    wishes: {
+      path: { label: "A file of the site", placeholder: "backup.sql.gz", hint: "SQL; plain, or compressed by gzip, bzip2 or xz" },
+      export: { label: "Or the number of an export", hint: "Of a database of this site and engine" },
+      replace: { label: "Remove what the database holds before" },
+    },
+    done: (job) => go(`/jobs/${job.id}`),
+  });
+}
+
+function remove(database: Database): void {
+  order("database.delete", {
+    title: `Delete ${database.name}`,
+    text: "With all that it holds, for good.",
+    action: "Delete",
+    dangerous: true,
+    known: { id: database.id },
+    typed: database.name,
+    typedAs: "confirm",
+  });
+}
+
+function options(databases: Database[]): { value: string; label: string }[] {
+  return databases.map(({ id, name }) => ({ value: id, label: name }));
+}
+
+function addUser(site: Site, databases: Database[]): void {
+  order<DatabaseSecret>("database_user.create", {
+    title: `Add a user of the databases of ${site.domain}`,
+    action: "Add",
+    wishes: { database_id: { label: "Database", kind: "select", options: options(databases) }, access: ACCESS },
+    done: (made) => shownOnce(made),
+  });
+}
+
+function grantMore(user: DatabaseUser, databases: Database[]): void {
+  const others = databases.filter((each) => each.engine === user.engine);
+  order("database_user.grant", {
+    title: `Let ${user.name} use a database`,
+    action: "Grant",
+    known: { id: user.id },
+    wishes: { database_id: { label: "Database", kind: "select", options: options(others) }, access: ACCESS },
+  });
+}
+
+function revoke(user: DatabaseUser, grant: DatabaseUser["grants"][number]): void {
+  order("database_user.revoke", {
+    title: `Take ${grant.database} from ${user.name}?`,
+    action: "Take it away",
+    dangerous: true,
+    known: { id: user.id, database: grant.database_id },
+  });
+}
+
+function resetPassword(user: DatabaseUser): void {
+  ask({
+    title: `A new password for ${user.name}`,
+    text: "The one before is refused at once.",
+    action: "Make one",
+    dangerous: true,
+    submit: async () => shownOnce(await api.post<DatabaseSecret>(`/database-users/${user.id}/password`)),
+  });
+}
+
+function removeUser(user: DatabaseUser): void {
+  order("database_user.delete", { title: `Delete ${user.name}?`, action: "Delete", dangerous: true, known: { id: user.id } });
+}
+
+function removeExport(made: DatabaseExport): void {
+  order("export.delete", { title: `Delete the export of ${made.database}?`, action: "Delete", dangerous: true, known: { id: made.id } });
+}
