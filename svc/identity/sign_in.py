@@ -7,9 +7,10 @@ session before a code of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from pydantic import Field
@@ -216,7 +217,7 @@ async def _signed_in(
     """Begin the session of somebody who has proved all that they have to."""
     recognised = await attempt.succeeded(tx)
     context.effects.know_browser = recognised.browser
-    await tx.execute("UPDATE users SET last_sign_in_at = now() WHERE id = $1", person.id)
+    await note_sign_in(tx, person.id)
     address = context.caller.address or "not known"
     await sign_in_mail.tell(tx, context.services.outbox, person, recognised, address, context.user_agent)
     user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)
@@ -301,8 +302,17 @@ async def me(context: Context[IdentityServices], request: Empty) -> Me:
     )
 
 
+async def note_sign_in(tx: Transaction, user_id: UUID) -> None:
+    await tx.execute("UPDATE users SET last_sign_in_at = now() WHERE id = $1", user_id)
+
+
 async def begin_session(
-    context: Context[IdentityServices], tx: Transaction, user: SignedIn, *, via: Via
+    context: Context[IdentityServices],
+    tx: Transaction,
+    user: SignedIn,
+    *,
+    via: Via,
+    details: Mapping[str, Any] | None = None,
 ) -> LoginResult:
     begun = await sessions.begin(
         tx,
@@ -311,7 +321,7 @@ async def begin_session(
         user_agent=context.user_agent,
         replaces=context.principal.session_id,
     )
-    await audit.record(tx, _as(context.caller, user, via), Target("user", user.id, user.email))
+    await audit.record(tx, _as(context.caller, user, via), Target("user", user.id, user.email), details)
     context.effects.set_session = begun.cookie
     return LoginResult(user=user, expires_at=begun.expires_at)
 

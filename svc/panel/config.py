@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.sftp import SftpSettings
 from svc_actors.mail import MailSettings
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.panel.webhooks.settings import WebhookSettings
@@ -33,6 +34,7 @@ class PanelConfig:
     """Where sites' certificates come from; without it sites have those that are uploaded."""
     mail: MailSettings | None = None
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    sftp: SftpSettings = field(default_factory=SftpSettings)
     dns: DnsSettings = field(default_factory=DnsSettings)
 
     @property

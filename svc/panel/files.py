@@ -54,6 +54,7 @@ from svc_actors.host.confined.protocol import (
     Write,
 )
 from svc_actors.host.confined_client import Answer, SiteFolder
+from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.files import COMPRESS, EXTRACT, site_folder
 from svc_actors.panel.jobs import JobClass, NewJob, enqueue
 from svc_actors.panel.sites.records import SiteRow
@@ -234,7 +235,11 @@ async def write_file(context: Context[Panel], request: FileWriteRequest) -> File
     if len(content) > MAX_TEXT_BYTES:
         raise wrong_field("content", f"has more than {MAX_TEXT_BYTES:,} bytes", hint="Upload the file.")
     site, answer = await _change(
-        context, request.id, Write(request.path, request.replace, request.expected_sha256), content
+        context,
+        request.id,
+        Write(request.path, request.replace, request.expected_sha256),
+        content,
+        adds=len(content),
     )
     digest = hashlib.sha256(content).hexdigest()
     await _record(context, site, request.path, {"size": len(content), "sha256": digest})
@@ -300,7 +305,7 @@ async def move_file(context: Context[Panel], request: FileMoveRequest) -> FileEn
     target="site",
 )
 async def copy_file(context: Context[Panel], request: FileCopyRequest) -> FileEntry:
-    site, answer = await _change(context, request.id, Copy(request.path, request.to), seconds=_COPY_SECONDS)
+    site, answer = await _change(context, request.id, Copy(request.path, request.to), seconds=_COPY_SECONDS, adds=0)
     await _record(context, site, request.path, {"to": request.to})
     return FileEntry.model_validate(answer.result)
 
@@ -371,9 +376,18 @@ async def _of(context: Context[Panel], site_id: UUID) -> tuple[SiteRow, SiteFold
 
 
 async def _change(
-    context: Context[Panel], site_id: UUID, request: FileRequest, payload: bytes = b"", *, seconds: float = 10.0
+    context: Context[Panel],
+    site_id: UUID,
+    request: FileRequest,
+    payload: bytes = b"",
+    *,
+    seconds: float = 10.0,
+    adds: int | None = None,
 ) -> tuple[SiteRow, Answer]:
+    """`adds`: so many bytes at least come to what the site has on the disk."""
     site, folder = await _of(context, site_id)
+    if adds is not None:
+        await require_disk_room(context.services.database, site.id, adds)
     return site, await context.services.files.ask(folder, request, payload, seconds=seconds)
 
 
@@ -401,6 +415,7 @@ async def _queue(
     async def write(tx: Transaction) -> JobModel:
         site = await site_of(tx, context.principal, site_id)
         site_folder(context.services.config.folders, site)
+        await require_disk_room(tx, site.id, 0)
         job = await enqueue(
             tx,
             NewJob(

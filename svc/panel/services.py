@@ -22,6 +22,7 @@ from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.databases.transfers import DatabaseTransfers
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.sftp import SftpAccess
 from svc_actors.panel.sites.php_extensions import Extensions
 from svc_actors.panel.webhooks.endpoint import Clock
 from svc_actors.panel.webhooks.receivers import Receivers
@@ -53,6 +54,7 @@ class Panel:
     databases: SiteDatabases
     transfers: DatabaseTransfers
     apps: AppServing
+    sftp: SftpAccess
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

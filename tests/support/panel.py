@@ -31,6 +31,7 @@ from svc_http.app import App, create_app
 from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.identity import PASSWORD, CheapPasswords, Client
 from tests.support.panel_php import RecordedExtensions, RecordedPhp
+from tests.support.panel_sftp import RecordedSftp
 from tests.support.panel_sites import RecordedAccounts
 from tests.support.recorded_databases import recorded_databases
 from tests.support.restic import RecordedRestic
@@ -82,6 +83,7 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
         tasks=RecordedTasks(),
         php_extensions=RecordedExtensions(),
         apps=RecordedApps(),
+        sftp=RecordedSftp(),
     )
 
 

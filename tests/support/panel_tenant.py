@@ -47,6 +47,11 @@ OBJECTS: Mapping[str, tuple[str, str]] = {
            SELECT 'of ' || $2::uuid, 'local', '{"kind": "local", "path": "/mnt"}' WHERE $1::uuid IS NOT NULL
            RETURNING id""",
     ),
+    "sftp": (
+        "sftp_accounts",
+        """INSERT INTO sftp_accounts (site_id, name, folder, password_hash, keys)
+           SELECT $1, 'ada', '', 'hash of ' || $2::uuid, '{}' RETURNING id""",
+    ),
     "jobs": (
         "jobs",
         """WITH job AS (

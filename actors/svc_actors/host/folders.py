@@ -79,6 +79,11 @@ class HostFolders:
         return self.run / "php"
 
     @property
+    def sftp(self) -> Path:
+        """Of the SFTP server: its keys, its settings, and the accounts that it knows."""
+        return self.data / "sftp"
+
+    @property
     def run(self) -> Path:
         """Sockets and pid files."""
         return self.data / "run"

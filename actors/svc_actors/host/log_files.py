@@ -82,6 +82,20 @@ def read_log(log: Path, *, after: str | None, text: str | None, most: int) -> Lo
             file.close()
 
 
+def read_on(log: Path, *, after: str | None, most: int) -> LogPart:
+    """At most `most` lines behind the cursor, or from the oldest line that is left where there is none. Blocks."""
+    if after is not None:
+        return read_log(log, after=after, text=None, most=most)
+    files = [path.open("rb") for path in _generations(log)]
+    try:
+        if not files:
+            return LogPart([], None, more=False, gap=False)
+        return _forward(files, None, most, gap=False)
+    finally:
+        for file in files:
+            file.close()
+
+
 def _generations(log: Path) -> list[Path]:
     """The files of a log that are not compressed, the oldest first: `access.log.2`, `access.log.1`, `access.log`."""
     rotated = [path for path in log.parent.glob(f"{log.name}.*") if path.suffix[1:].isdigit()]

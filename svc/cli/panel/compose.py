@@ -10,6 +10,7 @@ from functools import partial
 import trio
 
 from svc.cli.identity_loops import start_identity_loops
+from svc.cli.panel.accounting import start_accounting
 from svc.cli.panel.databases import compose_databases, run_databases
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.identity.passwords import Passwords
@@ -26,16 +27,19 @@ from svc_actors.host.challenge_files import ChallengeFiles
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.databases import DatabaseServers
 from svc_actors.host.delegation import Delegations, RememberedDelegations
+from svc_actors.host.disk_use import disk_use
 from svc_actors.host.knot import NameServer
 from svc_actors.host.launcher import Launcher
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.nginx import WebServing
 from svc_actors.host.php import PhpServing
 from svc_actors.host.restic import Restic
+from svc_actors.host.sftp import SftpServing
 from svc_actors.host.site_runtime import prepare_shared_sockets
 from svc_actors.host.site_tasks import SiteTasks
 from svc_actors.mail import Outbox
 from svc_actors.outbound import Outbound, Resolve, resolve
+from svc_actors.panel.accounts.disk_use import Measure
 from svc_actors.panel.apps import SiteApp
 from svc_actors.panel.apps.watch import AppWatch
 from svc_actors.panel.backups import ROUND_SECONDS as BACKUPS_ROUND
@@ -47,6 +51,7 @@ from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork, Uploads
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
 from svc_actors.panel.schedules.scheduler import Scheduler
+from svc_actors.panel.sftp import SftpAccess
 from svc_actors.panel.sites import deletion, php_extensions
 from svc_actors.panel.sites.deletion import SiteDeletion
 from svc_actors.panel.sites.php_extensions import Extensions
@@ -84,6 +89,8 @@ class Host:
     tasks: SiteTasks
     php_extensions: Extensions
     apps: AppServing
+    sftp: SftpServing
+    measure: Measure = disk_use
     resolve: Resolve = resolve
     clock: Clock = utc_now
 
@@ -140,8 +147,18 @@ async def open_services(
         backups = Backups(Tools(database, sealer, host.restic, Places(config.folders), dumps), files)
         await backups.recover()
         backups.install(jobs)
+        sftp = SftpAccess(database, events, host.sftp)
+        nursery.start_soon(keep_running, "access by SFTP", sftp.run, loop_alerts.notice)
         removal = SiteDeletion(
-            database, host.accounts, actors, programs, host.apps, certificates.forget, backups, transfers.remove_all
+            database,
+            host.accounts,
+            actors,
+            programs,
+            host.apps,
+            certificates.forget,
+            backups,
+            transfers.remove_all,
+            sftp.agree,
         )
         jobs.handle(deletion.KIND, removal, irrevocable=deletion.IRREVOCABLE)
         resume_all = partial(resume_sites, database, actors)
@@ -164,6 +181,7 @@ async def open_services(
         nursery.start_soon(keep_repeating, "retention", RETENTION_PERIOD, retention, loop_alerts.notice)
         forget = partial(forget_old_jobs, database)
         nursery.start_soon(keep_repeating, "removal of old jobs", REMOVAL_PERIOD, forget, loop_alerts.notice)
+        start_accounting(nursery, database, config.folders, host.measure, loop_alerts.notice)
         uploads = Uploads(database, files, config.folders)
         remove = uploads.remove_abandoned
         nursery.start_soon(keep_repeating, "removal of abandoned uploads", 3600.0, remove, loop_alerts.notice)
@@ -193,6 +211,7 @@ async def open_services(
                 php_extensions=host.php_extensions,
                 certificates=certificates,
                 clock=host.clock,
+                sftp=sftp,
                 databases=databases,
                 transfers=transfers,
                 apps=host.apps,

@@ -13,6 +13,7 @@ from svc.cli.configuration import fill_in, settings
 from svc.cli.panel.dns_options import DNS_OPTIONS, dns_settings
 from svc.cli.services import CORE_SOCKET, PANEL_PORT
 from svc.panel.config import PanelConfig
+from svc_actors.host.sftp.configuration import DEFAULT_PORT, SftpSettings
 from svc_actors.mail import mail_settings
 from svc_actors.panel.webhooks.settings import webhook_settings
 
@@ -41,6 +42,7 @@ _OPTIONS: Final = (
     click.option("--port", default=PANEL_PORT, show_default=True, help="Of `svc panel web`."),
     click.option("--sites-http-port", default=80, show_default=True),
     click.option("--sites-https-port", default=443, show_default=True),
+    click.option("--sftp-port", default=DEFAULT_PORT, show_default=True, help="Of SFTP to the sites."),
     click.option(
         "--origin",
         "origins",
@@ -62,6 +64,7 @@ def _config(
     port: int,
     sites_http_port: int,
     sites_https_port: int,
+    sftp_port: int,
     origins: tuple[str, ...],
     nameservers: tuple[str, ...],
     hostmaster: str | None,
@@ -83,6 +86,7 @@ def _config(
         port=port,
         sites_http_port=sites_http_port,
         sites_https_port=sites_https_port,
+        sftp=SftpSettings(port=sftp_port),
         further_origins=tuple(origin.rstrip("/") for origin in origins),
         acme=acme_settings(
             acme_contact,

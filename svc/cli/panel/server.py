@@ -16,6 +16,7 @@ from svc_actors.host.nginx import Generations, Ports
 from svc_actors.host.php import PhpMasters
 from svc_actors.host.php.extensions import PhpExtensions
 from svc_actors.host.restic import SystemRestic
+from svc_actors.host.sftp import SftpServer
 from svc_actors.host.site_tasks import HostTasks
 
 
@@ -35,4 +36,5 @@ def this_server(config: PanelConfig) -> Host:
         apps=AppReleases(config.folders, launcher),
         tasks=HostTasks(config.folders, config.sites_http_port, config.sites_https_port),
         php_extensions=PhpExtensions(),
+        sftp=SftpServer(config.folders, config.sftp, launcher),
     )

@@ -17,10 +17,10 @@ import trio
 from passlib.hash import sha512_crypt  # type: ignore[import-untyped]
 
 from svc.controller.machines.models import AccessMode
-from svc.controller.machines.ssh_keys import parse_public_key
 from svc.identity.passwords import check_password
 from svc.registry.principal import Principal
 from svc_actors.errors import conflict, invalid, not_found, wrong_field
+from svc_actors.public_keys import parse_public_key
 from svc_actors.store import Queryable
 
 MAX_KEYS: Final = 32

@@ -6,9 +6,6 @@ it is.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 from datetime import datetime
 from typing import Annotated
 from uuid import UUID
@@ -22,22 +19,12 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
-from svc_actors.errors import conflict, not_found, wrong_field
+from svc_actors.errors import conflict, not_found
+from svc_actors.public_keys import parse_public_key
 from svc_actors.store import Target, Transaction, UniqueViolationError, audit
 
 operations = Operations[Controller]()
 
-_KINDS = frozenset(
-    {
-        "ssh-ed25519",
-        "ssh-rsa",
-        "ecdsa-sha2-nistp256",
-        "ecdsa-sha2-nistp384",
-        "ecdsa-sha2-nistp521",
-        "sk-ssh-ed25519@openssh.com",
-        "sk-ecdsa-sha2-nistp256@openssh.com",
-    }
-)
 _SELECT = """
 SELECT k.id, k.user_id, u.email AS owner, k.name, k.public_key, k.fingerprint, k.created_at
 FROM ssh_keys AS k JOIN users AS u ON u.id = k.user_id"""
@@ -62,23 +49,6 @@ class SshKeyCreateRequest(Request):
 
 class SshKeyRequest(Request):
     id: UUID
-
-
-def parse_public_key(line: str, *, field: str = "public_key") -> tuple[str, str]:
-    """The key line to store, and its fingerprint. Raises `invalid`, about the request's `field`, for anything but one
-    public key of a known kind."""
-    parts = line.strip().split(None, 2)
-    if len(parts) < 2 or parts[0] not in _KINDS or any(ord(c) < 0x20 or ord(c) == 0x7F for c in line.strip()):
-        raise wrong_field(field, "must be one line of the form `ssh-ed25519 AAAA... comment`")
-    try:
-        blob = base64.b64decode(parts[1], validate=True)
-    except binascii.Error:
-        raise wrong_field(field, "the key's base64 is damaged") from None
-    length = int.from_bytes(blob[:4], "big")
-    if blob[4 : 4 + length] != parts[0].encode() or len(blob) <= 4 + length:
-        raise wrong_field(field, "the key is not of the kind that it says, or is cut off")
-    digest = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
-    return " ".join(parts), f"SHA256:{digest}"
 
 
 @operations.declare(

@@ -29,6 +29,8 @@ from svc_actors.host.confined.protocol import (
 )
 from svc_actors.host.confined_client import ConfinedFiles, SiteFolder
 from svc_actors.host.folders import HostFolders
+from svc_actors.panel.accounts.allowances import lock_owner
+from svc_actors.panel.accounts.disk_use import add_use, require_disk_room
 from svc_actors.panel.files.folders import site_folder
 from svc_actors.panel.sites.records import SiteRow, lock_site, read_site
 from svc_actors.panel.sites.states import SiteStatus
@@ -116,7 +118,10 @@ class Uploads:
             )
 
         async def write(tx: Transaction) -> Upload:
-            await lock_site(tx, site.id)  # So that of two that begin at once each counts the other.
+            # So that of two that begin at once, in whichever sites of the account, each counts the other.
+            await lock_owner(tx, site.owner_id)
+            await lock_site(tx, site.id)
+            await require_disk_room(tx, site.id, size)
             waiting = await tx.fetchval(
                 "SELECT count(*) FROM file_uploads WHERE site_id = $1 AND status = 'open'", site.id
             )
@@ -210,6 +215,7 @@ class Uploads:
             )
             if row is None:
                 raise conflict("The upload was finished or removed meanwhile.")
+            await add_use(tx, site.id, upload.size)
             details = {"upload": str(upload.id), "size": upload.size, "sha256": sha256}
             await audit.record(tx, caller, _target(site, upload.path), details)
             return _upload(row)

@@ -26,6 +26,7 @@ KIND: Final = "site.delete"
 STEPS: Final = (
     "stop_serving",
     "stop_programs",
+    "close_access",
     "remove_certificate",
     "end_processes",
     "remove_databases",
@@ -85,6 +86,7 @@ class SiteDeletion:
         forget_certificate: Callable[[SiteRow], Awaitable[None]],
         backups: BackedUp,
         remove_databases: Callable[[SiteRow], Awaitable[None]],
+        agree_access: Callable[[], Awaitable[None]],
     ) -> None:
         self._database = database
         self._accounts = accounts
@@ -94,6 +96,7 @@ class SiteDeletion:
         self._forget_certificate = forget_certificate
         self._backups = backups
         self._remove_databases = remove_databases
+        self._agree_access = agree_access
 
     async def final_backup(self, run: JobRun) -> None:
         site = await self._site(run)
@@ -119,6 +122,10 @@ class SiteDeletion:
             await self._apps.remove(site.account)
         except AppError as error:
             raise _not_removed(error) from error
+
+    async def close_access(self, run: JobRun) -> None:
+        """A site that is being deleted is not active: nobody may sign in to it."""
+        await self._agree_access()
 
     async def remove_certificate(self, run: JobRun) -> None:
         await self._forget_certificate(await self._site(run))

@@ -3,7 +3,7 @@ import { nothing } from "lit-html";
 import { run, type Section } from "../shared/application";
 import type { View } from "../shared/page";
 import { accountView } from "../shared/second-factor";
-import { forgotPasswordView, setPasswordView, signInView } from "../shared/signin";
+import { forgotPasswordView, setPasswordView, signInLinkView, signInView } from "../shared/signin";
 import { tokensView } from "../shared/tokens";
 import * as live from "./live";
 import type { Me } from "./model";
@@ -45,6 +45,7 @@ const SECTIONS: Section<Me>[] = [
 /** Views for everybody, signed in or not: those that links in mail lead to, and what asks for one. */
 const LINKED = new Map<string, (begin: () => void) => View>([
   ["set-password", (begin) => setPasswordView(begin)],
+  ["sign-in-link", (begin) => signInLinkView(begin)],
   ["forgot-password", forgotPasswordView],
 ]);
 

@@ -114,6 +114,16 @@ export function setPasswordView(done: () => void): View {
   );
 }
 
+/** Where a billing system sends a customer. A click, since what only looks at links must not use this one up. */
+export function signInLinkView(done: () => void): View {
+  const token = address().query.get("token") ?? "";
+  return entry("Sign in", "Sign in", html`<p class="quiet">This link works once.</p>`, [], async () => {
+    await api.post("/auth/link", { token });
+    history.replaceState(null, "", "#/");
+    done();
+  });
+}
+
 /** A form by itself; what `send` returns is shown in its place. */
 function entry(title: string, action: string, text: Fragment, fields: Field[], send: (values: Values) => Promise<Fragment | void>): View {
   let error: ApiError | null = null;

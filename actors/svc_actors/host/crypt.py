@@ -1,0 +1,50 @@
+"""Hashes of passwords as programs of the system compare them (shadow(5), crypt(5)), by libcrypt."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Final
+
+import trio
+
+_METHOD: Final = b"$y$"
+"""yescrypt, Debian's own choice: slow on purpose, and it takes memory."""
+_COST: Final = 5
+"""Of Debian's login.defs: 16 MiB and some 20 ms."""
+_SETTING_SIZE: Final = 192
+_DATA_SIZE: Final = 32_768
+"""CRYPT_GENSALT_OUTPUT_SIZE and sizeof(struct crypt_data) of crypt.h."""
+_threads: Final = trio.CapacityLimiter(1)
+
+
+class CryptError(Exception):
+    """This server's libcrypt does not hash as it should."""
+
+
+async def hash_password(password: str) -> str:
+    """One after another: a hash takes memory."""
+    return await trio.to_thread.run_sync(_hashed, password, limiter=_threads)
+
+
+def _hashed(password: str) -> str:
+    library = _library()
+    setting, data = ctypes.create_string_buffer(_SETTING_SIZE), ctypes.create_string_buffer(_DATA_SIZE)
+    # Without random bytes of ours it takes the kernel's.
+    if library.crypt_gensalt_rn(_METHOD, _COST, None, 0, setting, _SETTING_SIZE) is None:
+        raise CryptError("libcrypt makes no salt for yescrypt")
+    hashed: bytes | None = library.crypt_rn(password.encode(), setting.value, data, _DATA_SIZE)
+    if hashed is None or not hashed.startswith(_METHOD):
+        raise CryptError("libcrypt does not hash by yescrypt")
+    return hashed.decode()
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL("libcrypt.so.1")
+    library.crypt_gensalt_rn.restype = library.crypt_rn.restype = ctypes.c_char_p
+    library.crypt_gensalt_rn.argtypes = (
+        *(ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int),
+    )
+    library.crypt_rn.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int)
+    return library

@@ -1,0 +1,96 @@
+"""What sshd reads: its settings, and an /etc in which nobody exists but root, sshd and the logins.
+
+The server has that folder in place of the machine's /etc (`enter`), so no account of the machine can sign in to it
+whatever its password is, and no login of a site becomes an account of the machine. sshd reads it anew at each
+connection.
+
+A login has the user id of its site. `*` as password matches nothing and leaves keys working; `!` would lock both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from svc_actors.host.sftp.model import SftpLogin
+
+ROOTS: Final = "/run/sftp"
+"""In the server's own view: a folder a login, root's, into which sshd locks it. `site` in it is what it may see."""
+SITE: Final = "site"
+DEFAULT_PORT: Final = 2222
+HOST_KEY_TYPES: Final = ("ed25519", "ecdsa", "rsa")
+
+
+@dataclass(frozen=True)
+class SftpSettings:
+    port: int = DEFAULT_PORT
+
+
+def sshd_configuration(settings: SftpSettings, folder: Path) -> str:
+    """Every path but those of host keys is one of the server's own view. `internal-sftp` is part of sshd: nothing of
+    the chroot is executed."""
+    keys = "\n".join(f"HostKey {folder}/host_{each}_key" for each in HOST_KEY_TYPES)
+    return f"""\
+Port {settings.port}
+{keys}
+PidFile none
+LogLevel INFO
+UseDNS no
+VersionAddendum none
+
+AuthenticationMethods any
+PubkeyAuthentication yes
+AuthorizedKeysFile /etc/keys/%u
+PasswordAuthentication yes
+PermitEmptyPasswords no
+KbdInteractiveAuthentication no
+HostbasedAuthentication no
+UsePAM no
+PermitRootLogin no
+StrictModes yes
+RequiredRSASize 2048
+
+MaxAuthTries 4
+MaxSessions 10
+MaxStartups 20:50:100
+PerSourceMaxStartups 20
+LoginGraceTime 30
+ClientAliveInterval 60
+ClientAliveCountMax 3
+
+DisableForwarding yes
+AllowAgentForwarding no
+AllowTcpForwarding no
+AllowStreamLocalForwarding no
+X11Forwarding no
+PermitTunnel no
+GatewayPorts no
+PermitTTY no
+PermitUserRC no
+PermitUserEnvironment no
+PrintMotd no
+PrintLastLog no
+
+ChrootDirectory {ROOTS}/%u
+Subsystem sftp internal-sftp
+ForceCommand internal-sftp -d /{SITE} -u 0022
+"""
+
+
+def account_files(logins: Iterable[SftpLogin], sshd_uid: int) -> Mapping[str, str]:
+    """The files of its /etc by their names; shadow and what lies in keys/ are not for everybody's eyes."""
+    passwd = ["root:x:0:0:root:/:/usr/sbin/nologin", f"sshd:x:{sshd_uid}:65534::/run/sshd:/usr/sbin/nologin"]
+    shadow = ["root:*:1::::::", "sshd:*:1::::::"]
+    group = ["root:x:0:", "nogroup:x:65534:"]
+    files = {"nsswitch.conf": "passwd: files\nshadow: files\ngroup: files\nhosts: files\n"}
+    for login in sorted(logins, key=lambda each: each.name):
+        uid = login.account.uid
+        passwd.append(f"{login.name}:x:{uid}:{uid}::/{SITE}:/usr/sbin/nologin")
+        shadow.append(f"{login.name}:{login.password_hash or '*'}:1::::::")
+        group.append(f"{login.name}:x:{uid}:")
+        files[f"keys/{login.name}"] = "".join(f"restrict {key}\n" for key in login.keys)
+    for name, lines in (("passwd", passwd), ("shadow", shadow), ("group", group)):
+        files[name] = "".join(f"{line}\n" for line in lines)
+    return files

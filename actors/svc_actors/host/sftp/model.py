@@ -1,0 +1,44 @@
+"""What the SFTP server is told, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from svc_actors.host.accounts import SiteAccount
+
+
+class SftpError(Exception):
+    """The server does not do as it was told; the message says why."""
+
+
+@dataclass(frozen=True)
+class SftpLogin:
+    """Somebody who may sign in as the account of a site. `folder` is beneath its home, "" the home itself.
+    `password_hash` as in shadow(5); without one only keys open it."""
+
+    name: str
+    account: SiteAccount
+    folder: str
+    password_hash: str | None
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """By which a client knows this server. `fingerprint` as OpenSSH shows it: `SHA256:...`."""
+
+    type: str
+    fingerprint: str
+    public_key: str
+
+
+class SftpServing(Protocol):
+    """Every method raises `SftpError`, and may be repeated."""
+
+    async def agree(self, logins: Collection[SftpLogin], ended: Collection[str] = ()) -> None:
+        """These may sign in and nobody else; sessions of others, and of the logins `ended`, are over."""
+        ...
+
+    async def host_keys(self) -> list[HostKey]: ...

@@ -1,0 +1,206 @@
+"""The SFTP server as the panel drives it: made to let exactly those sign in that it is told.
+
+Everything may be repeated and begun anew after any failure. The server runs while somebody may sign in, and is stopped
+when nobody may. One process drives it; two agreements at a time are the caller's to prevent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pwd
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Launcher, LauncherError, Service, ServiceName
+from svc_actors.host.sftp import enter
+from svc_actors.host.sftp.configuration import HOST_KEY_TYPES, SftpSettings, account_files, sshd_configuration
+from svc_actors.host.sftp.model import HostKey, SftpError, SftpLogin
+from svc_actors.public_keys import key_fingerprint
+
+SERVICE: Final = ServiceName("sftp")
+PROGRAM: Final = "/usr/sbin/sshd"
+START_SECONDS: Final = 15.0
+_PROGRAM_SECONDS: Final = 30.0
+_LOOK: Final = 0.05
+_LARGEST_LOG: Final = 16 * 1024 * 1024
+_SESSION: Final = re.compile(rb"sshd: (s\d+-[a-z0-9-]+)(?=[ @])")
+"""How sshd calls a process of a session: `sshd: s1001-ada [priv]`, `sshd: s1001-ada@internal-sftp`."""
+
+
+class SftpServer:
+    """An sshd in a folder of its own."""
+
+    def __init__(self, folders: HostFolders, settings: SftpSettings, launcher: Launcher) -> None:
+        self._folders = folders
+        self._folder = folders.sftp
+        self._settings = settings
+        self._launcher = launcher
+
+    @property
+    def log(self) -> Path:
+        return self._folder / "sshd.log"
+
+    def service(self) -> Service:
+        """Other settings are another service: a port cannot be changed while it runs."""
+        configuration = sshd_configuration(self._settings, self._folder)
+        sshd = (PROGRAM, "-D", "-e", "-f", str(self._folder / "sshd_config"))
+        return Service(
+            name=SERVICE,
+            command=(sys.executable, "-I", "-S", str(enter.__file__), "serve", str(self._folder), *sshd),
+            environment={
+                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+                "SVC_CONFIGURATION": hashlib.sha256(configuration.encode()).hexdigest()[:16],
+            },
+            log=self.log,
+        )
+
+    async def agree(self, logins: Collection[SftpLogin], ended: Collection[str] = ()) -> None:
+        try:
+            if not logins and not self._folder.exists():
+                return
+            await trio.to_thread.run_sync(self._prepare, tuple(logins))
+            if not logins:
+                await self._launcher.stop(SERVICE)
+                return
+            await self._launcher.ensure(self.service())
+            pid = await self._view()
+            ran = await trio.run_process(
+                [sys.executable, "-I", "-S", str(enter.__file__), "agree", str(self._folder), str(pid)],
+                capture_stderr=True,
+                check=False,
+            )
+            if ran.returncode != 0:
+                raise SftpError(ran.stderr.decode(errors="replace").strip())
+            stay = {login.name for login in logins}.difference(ended)
+            await trio.to_thread.run_sync(_end_sessions, pid, frozenset(stay))
+        except (LauncherError, OSError, subprocess.SubprocessError) as error:
+            raise SftpError(f"The SFTP server cannot be told: {error}") from error
+
+    async def host_keys(self) -> list[HostKey]:
+        try:
+            await trio.to_thread.run_sync(self._make_host_keys)
+            return await trio.to_thread.run_sync(self._read_host_keys)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise SftpError(f"The keys of the SFTP server cannot be read: {error}") from error
+
+    async def _view(self) -> int:
+        """The process of the server, once it has a view of its own: until then it has the machine's."""
+        with trio.move_on_after(START_SECONDS):
+            while True:
+                status = await self._launcher.status(SERVICE)
+                if status.pid is not None and _program_of(status.pid) == PROGRAM:
+                    return status.pid
+                await trio.sleep(_LOOK)
+        raise SftpError(f"The SFTP server does not start: {await trio.to_thread.run_sync(self._last_words)}")
+
+    def _last_words(self) -> str:
+        with suppress(OSError):
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+            return lines[-1] if lines else "it says nothing"
+        return "it says nothing"
+
+    def _prepare(self, logins: tuple[SftpLogin, ...]) -> None:
+        etc = self._folder / "etc"
+        self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        for folder in (etc, etc / "keys"):
+            folder.mkdir(mode=0o755, exist_ok=True)
+        self._make_host_keys()
+        _write(self._folder / "sshd_config", sshd_configuration(self._settings, self._folder), 0o600)
+        shown = {
+            login.name: {
+                "home": str(self._folders.sites / login.account.name),
+                "uid": login.account.uid,
+                "folder": login.folder,
+            }
+            for login in logins
+        }
+        _write(self._folder / "logins.json", json.dumps(shown), 0o600)
+        # Keys and passwords before the accounts that they open: there is never one without either.
+        for name, text in sorted(account_files(logins, _sshd_uid()).items(), key=lambda each: each[0] == "passwd"):
+            _write(etc / name, text, 0o600 if name == "shadow" else 0o644)
+        for left in (etc / "keys").iterdir():
+            if left.name not in shown:
+                left.unlink()
+        with suppress(FileNotFoundError):
+            if self.log.stat().st_size > _LARGEST_LOG:
+                # Written on at its end, wherever that is.
+                os.truncate(self.log, 0)
+
+    def _make_host_keys(self) -> None:
+        self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        for kind in HOST_KEY_TYPES:
+            key, new = self._folder / f"host_{kind}_key", self._folder / "new_host_key"
+            if key.exists() and key.with_suffix(".pub").exists():
+                continue
+            for half in (new, new.with_suffix(".pub")):
+                half.unlink(missing_ok=True)
+            subprocess.run(
+                ("/usr/bin/ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "", "-f", str(new)),
+                check=True,
+                capture_output=True,
+                timeout=_PROGRAM_SECONDS,
+            )
+            new.with_suffix(".pub").rename(key.with_suffix(".pub"))
+            new.rename(key)
+
+    def _read_host_keys(self) -> list[HostKey]:
+        found = []
+        for kind in HOST_KEY_TYPES:
+            type_, _, rest = (self._folder / f"host_{kind}_key.pub").read_text().strip().partition(" ")
+            found.append(HostKey(type_, key_fingerprint(rest.split()[0]), f"{type_} {rest.split()[0]}"))
+        return found
+
+
+def _sshd_uid() -> int:
+    """Debian's package makes the account; sshd takes it on before somebody has signed in."""
+    try:
+        return pwd.getpwnam("sshd").pw_uid
+    except KeyError:
+        raise SftpError("There is no account sshd on this server.") from None
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """The file is always whole: what it was, or what it is to be."""
+    if path.exists() and path.read_text() == text:
+        return
+    new = path.with_name(f".{path.name}.new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with open(descriptor, "w") as file:
+        os.fchmod(descriptor, mode)
+        file.write(text)
+    new.rename(path)
+
+
+def _program_of(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return None
+
+
+def _end_sessions(server: int, stay: frozenset[str]) -> None:
+    """What runs in the server's view is sshd's own, so its title is not somebody else's. A login whose password was
+    accepted a moment ago is found as well: its process has its name from the first word about it."""
+    view = os.readlink(f"/proc/{server}/ns/mnt")
+    for pid in _sessions(view, stay):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _sessions(view: str, stay: frozenset[str]) -> Iterator[int]:
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            session = _SESSION.match(Path(f"/proc/{entry}/cmdline").read_bytes())
+            if session and session[1].decode() not in stay and os.readlink(f"/proc/{entry}/ns/mnt") == view:
+                yield int(entry)

@@ -1,0 +1,109 @@
+"""Access accounts as the database keeps them: the only writer of `sftp_accounts`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from svc_actors.errors import conflict, not_found
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.sftp import SftpLogin
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError
+
+MOST_LOGINS: Final = 20
+"""Of one site."""
+_COLUMNS: Final = """sftp_accounts.id, sftp_accounts.site_id, sftp_accounts.name, sftp_accounts.folder,
+    sftp_accounts.password_hash, sftp_accounts.keys, sftp_accounts.created_at, sites.number, sites.owner_id"""
+_FROM: Final = "FROM sftp_accounts JOIN sites ON sites.id = sftp_accounts.site_id"
+
+
+@dataclass(frozen=True)
+class SftpRow:
+    id: UUID
+    site_id: UUID
+    name: str
+    folder: str
+    password_hash: str | None
+    keys: list[str]
+    created_at: datetime
+    number: int
+    owner_id: UUID
+
+    @property
+    def login(self) -> str:
+        return login_name(self.number, self.name)
+
+    @property
+    def target(self) -> Target:
+        return Target("sftp", self.id, self.login, self.owner_id)
+
+
+def login_name(number: int, name: str) -> str:
+    """What its owner signs in as: names of two sites never meet."""
+    return f"{SiteAccount(number).name}-{name}"
+
+
+async def add(
+    tx: Transaction, site: SiteRow, name: str, folder: str, password_hash: str | None, keys: Sequence[str]
+) -> SftpRow:
+    """The site's row is locked. Raises `conflict`."""
+    held = await tx.fetchval("SELECT count(*) FROM sftp_accounts WHERE site_id = $1", site.id)
+    if held >= MOST_LOGINS:
+        raise conflict(f"A site has at most {MOST_LOGINS} access accounts; nothing was created.")
+    try:
+        account_id: UUID = await tx.fetchval(
+            """INSERT INTO sftp_accounts (site_id, name, folder, password_hash, keys) VALUES ($1, $2, $3, $4, $5)
+               RETURNING id""",
+            site.id,
+            name,
+            folder,
+            password_hash,
+            list(keys),
+        )
+    except UniqueViolationError:
+        raise conflict(f"{site.domain} has an access account {name} already; nothing was created.") from None
+    return await read(tx, site.id, account_id)
+
+
+async def read(queryable: Queryable, site_id: UUID, account_id: UUID) -> SftpRow:
+    """Raises not_found."""
+    row = await queryable.fetchrow(
+        f"SELECT {_COLUMNS} {_FROM} WHERE sftp_accounts.site_id = $1 AND sftp_accounts.id = $2", site_id, account_id
+    )
+    if row is None:
+        raise not_found("There is no such access account.")
+    return _row(row)
+
+
+async def read_all(queryable: Queryable, site_id: UUID) -> list[SftpRow]:
+    rows = await queryable.fetch(
+        f"SELECT {_COLUMNS} {_FROM} WHERE sftp_accounts.site_id = $1 ORDER BY sftp_accounts.name", site_id
+    )
+    return [_row(row) for row in rows]
+
+
+async def open_logins(queryable: Queryable) -> list[SftpLogin]:
+    """Of all sites that are active: those of a suspended one stay recorded, and open nothing."""
+    rows = await queryable.fetch(f"SELECT {_COLUMNS} {_FROM} WHERE sites.status = 'active' ORDER BY sftp_accounts.id")
+    return [
+        SftpLogin(row.login, SiteAccount(row.number), row.folder, row.password_hash, tuple(row.keys))
+        for row in map(_row, rows)
+    ]
+
+
+async def write_credentials(tx: Transaction, row: SftpRow, password_hash: str | None, keys: Sequence[str]) -> None:
+    await tx.execute(
+        "UPDATE sftp_accounts SET password_hash = $2, keys = $3 WHERE id = $1", row.id, password_hash, list(keys)
+    )
+
+
+async def remove(tx: Transaction, row: SftpRow) -> None:
+    await tx.execute("DELETE FROM sftp_accounts WHERE id = $1", row.id)
+
+
+def _row(row: Record) -> SftpRow:
+    return SftpRow(**dict(row))

@@ -1,0 +1,257 @@
+"""Access accounts of a site: who may sign in to its files by SFTP, as the site's user, and no further than its folder.
+
+A password is kept as a hash that the SFTP server compares (yescrypt); one that the panel makes up is shown once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.access import SiteChange, SiteRequest, site_of
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Empty, Model, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc.registry.shapes import Shape
+from svc_actors.errors import conflict, unavailable, wrong_field
+from svc_actors.host.crypt import hash_password
+from svc_actors.host.sftp import SftpError
+from svc_actors.panel.sftp import SftpRow, records
+from svc_actors.panel.sites.records import SiteRow, lock_site
+from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.public_keys import key_fingerprint, parse_public_key
+from svc_actors.secrets import new_secret
+from svc_actors.store import Transaction, audit
+
+operations = Operations[Panel]()
+
+LoginName = Annotated[
+    str,
+    Field(min_length=1, max_length=16, description="What follows the site's account in the login: s1001-NAME."),
+    Shape(r"[a-z](?:[a-z0-9-]*[a-z0-9])?", "small letters, digits and dashes, beginning with a letter"),
+]
+LoginFolder = Annotated[
+    str,
+    Field(max_length=512, description="Beneath the site's home, as public/shop; empty for all of it."),
+    Shape(
+        r"(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)*)?",
+        "a folder beneath the site's home such as public/shop",
+    ),
+]
+LoginPassword = Annotated[str, Field(min_length=12, max_length=128, repr=False), Shape(r"[!-~]*", "printable ASCII")]
+PublicKey = Annotated[
+    str,
+    Field(min_length=40, max_length=4096, description="As a line of authorized_keys, without options."),
+    Shape(r"[a-z0-9@.-]+ [A-Za-z0-9+/=]+(?: [ -~]*)?", "a public key such as ssh-ed25519 AAAA... ada@laptop"),
+]
+Keys = Annotated[list[PublicKey], Field(max_length=20)]
+
+
+class SftpKey(Model):
+    type: str
+    fingerprint: str
+    comment: str
+
+
+class SftpAccount(Model):
+    """`login` is what to sign in as, at `port` of this server. Of a suspended site it opens nothing."""
+
+    id: UUID
+    site_id: UUID
+    name: str
+    login: str
+    port: int
+    folder: str
+    has_password: bool
+    keys: list[SftpKey]
+    created_at: datetime
+
+
+class SftpAccountCreated(SftpAccount):
+    """`password` is one that was made up; it is shown this once."""
+
+    password: str | None = None
+
+
+class SftpHostKey(Model):
+    """By which a client knows the server at its first visit."""
+
+    type: str
+    fingerprint: str
+    public_key: str
+
+
+class SftpHostKeys(Model):
+    port: int
+    keys: list[SftpHostKey]
+
+
+class SftpCreateRequest(SiteChange):
+    """Without a password and without keys a password is made up."""
+
+    name: LoginName
+    folder: LoginFolder = ""
+    password: LoginPassword | None = None
+    keys: Annotated[Keys, Field(default_factory=list)]
+
+
+class SftpAccountRequest(SiteRequest):
+    account_id: UUID
+
+
+class SftpUpdateRequest(SiteChange):
+    """What is left out stays. Sessions that are open are ended. `new_password`: one is made up, and shown once;
+    a password that is null is none, and keys alone open the account then."""
+
+    account_id: UUID
+    password: LoginPassword | None = None
+    new_password: bool = False
+    keys: Keys | None = None
+
+
+class SftpDeleteRequest(SiteChange):
+    account_id: UUID
+
+
+@operations.declare(
+    "sftp.list",
+    "Who may sign in to a site's files by SFTP",
+    Route.get("/sites/{id}/sftp"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("login", "port", "folder", "has_password", "id"),
+)
+async def list_accounts(context: Context[Panel], request: SiteRequest) -> list[SftpAccount]:
+    site = await site_of(context.services.database, context.principal, request.id)
+    return [_shown(context, row) for row in await records.read_all(context.services.database, site.id)]
+
+
+@operations.declare(
+    "sftp.host_keys",
+    "The keys by which SFTP clients know this server",
+    Route.get("/sftp/host-keys"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
+async def host_keys(context: Context[Panel], request: Empty) -> SftpHostKeys:
+    try:
+        keys = await context.services.sftp.server.host_keys()
+    except SftpError as error:
+        raise unavailable(str(error)) from error
+    return SftpHostKeys(port=context.services.config.sftp.port, keys=[SftpHostKey(**vars(key)) for key in keys])
+
+
+@operations.declare(
+    "sftp.create",
+    "Let somebody sign in to a site's files by SFTP",
+    Route.post("/sites/{id}/sftp", status=201),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    positional=("id", "name"),
+    secret=True,
+)
+async def create(context: Context[Panel], request: SftpCreateRequest) -> SftpAccountCreated:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+    keys = [parse_public_key(line, field="keys")[0] for line in request.keys]
+    made_up = new_secret() if request.password is None and not keys else None
+    password = request.password or made_up
+    hashed = None if password is None else await hash_password(password)
+
+    async def work(tx: Transaction) -> SftpRow:
+        locked = await lock_site(tx, site.id)
+        _require_there(locked)
+        row = await records.add(tx, locked, request.name, request.folder, hashed, keys)
+        details = {"folder": row.folder, "password": hashed is not None, "keys": len(keys)}
+        await audit.record(tx, context.caller, row.target, details)
+        return row
+
+    row = await services.database.transact(work)
+    await services.sftp.agree()
+    return SftpAccountCreated(**_shown(context, row).model_dump(), password=made_up)
+
+
+@operations.declare(
+    "sftp.update",
+    "Change the password or the keys of an access account; its sessions end",
+    Route.patch("/sites/{id}/sftp/{account_id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    secret=True,
+)
+async def update(context: Context[Panel], request: SftpUpdateRequest) -> SftpAccountCreated:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+    if request.new_password and request.password is not None:
+        raise wrong_field("new_password", "a password that is made up is not given; leave out one of them")
+    keys = None if request.keys is None else [parse_public_key(line, field="keys")[0] for line in request.keys]
+    made_up = new_secret() if request.new_password else None
+    password = request.password or made_up
+    hashed = None if password is None else await hash_password(password)
+
+    async def work(tx: Transaction) -> SftpRow:
+        await lock_site(tx, site.id)
+        row = await records.read(tx, site.id, request.account_id)
+        given = "password" in request.model_fields_set or request.new_password
+        after = (hashed if given else row.password_hash, row.keys if keys is None else keys)
+        if after[0] is None and not after[1]:
+            raise conflict(
+                f"{row.login} would have neither a password nor a key; nothing was changed.",
+                hint="Delete it, if nobody is to sign in with it any more.",
+            )
+        await records.write_credentials(tx, row, *after)
+        await audit.record(tx, context.caller, row.target, {"password": given, "keys": len(after[1])})
+        return await records.read(tx, site.id, row.id)
+
+    row = await services.database.transact(work)
+    await services.sftp.agree(row.login)
+    return SftpAccountCreated(**_shown(context, row).model_dump(), password=made_up)
+
+
+@operations.declare(
+    "sftp.delete",
+    "Let somebody sign in by SFTP no more; their sessions end",
+    Route.delete("/sites/{id}/sftp/{account_id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def delete(context: Context[Panel], request: SftpDeleteRequest) -> None:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+
+    async def work(tx: Transaction) -> None:
+        await lock_site(tx, site.id)
+        row = await records.read(tx, site.id, request.account_id)
+        await records.remove(tx, row)
+        await audit.record(tx, context.caller, row.target)
+
+    await services.database.transact(work)
+    await services.sftp.agree()
+
+
+def _require_there(site: SiteRow) -> None:
+    if site.status in (SiteStatus.CREATING, SiteStatus.DELETING, SiteStatus.FAILED):
+        raise conflict(f"The site {site.domain} is {site.status.value}; nothing was created.")
+
+
+def _shown(context: Context[Panel], row: SftpRow) -> SftpAccount:
+    keys = [line.split(" ", 2) for line in row.keys]
+    return SftpAccount(
+        id=row.id,
+        site_id=row.site_id,
+        name=row.name,
+        login=row.login,
+        port=context.services.config.sftp.port,
+        folder=row.folder,
+        has_password=row.password_hash is not None,
+        keys=[
+            SftpKey(type=type_, fingerprint=key_fingerprint(encoded), comment=" ".join(comment))
+            for type_, encoded, *comment in keys
+        ],
+        created_at=row.created_at,
+    )

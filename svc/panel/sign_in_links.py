@@ -1,0 +1,113 @@
+"""Single sign-on: a link that signs a browser in as a customer, for a billing system that has recognised them.
+
+Invariants: a link works once, for some minutes, and only into a customer's account that is not suspended; who made it
+is written down with the session that it begins; only its SHA-256 is stored. Whoever may make one may set the customer's
+password as well, so no second factor is asked for: the billing system vouches.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from svc.identity import person_records
+from svc.identity.person_records import PersonStatus
+from svc.identity.sign_in import LoginResult, SignedIn, begin_session, note_sign_in
+from svc.panel.billing import AccountRequest, locked_customer
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
+from svc.registry.principal import Access, Role
+from svc.registry.scopes import Scope
+from svc.registry.shapes import LINE
+from svc_actors.errors import ServiceError, conflict, forbidden
+from svc_actors.secrets import fingerprint, new_secret
+from svc_actors.store import Transaction, Via, audit
+
+operations = Operations[Panel]()
+
+LASTS: Final = timedelta(minutes=5)
+
+
+class SignInLink(Model):
+    """To be opened by the customer's browser; shown this once."""
+
+    url: str
+    expires_at: datetime
+
+
+class SignInLinkRequest(AccountRequest):
+    """Whom the link signs in."""
+
+
+class LinkSignInRequest(Request):
+    """`token` is what the link carries behind `token=`."""
+
+    token: Annotated[str, Field(min_length=1, max_length=200, repr=False), LINE]
+
+
+@operations.declare(
+    "account.sign_in_link",
+    "Make a link that signs a browser in as a customer, once, within five minutes",
+    Route.post("/accounts/{id}/sign-in-link", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    secret=True,
+    target="user",
+)
+async def make_link(context: Context[Panel], request: SignInLinkRequest) -> SignInLink:
+    token = new_secret()
+
+    async def work(tx: Transaction) -> datetime:
+        person = await locked_customer(tx, request.id)
+        if person.status is PersonStatus.SUSPENDED:
+            raise conflict(f"The account {person.email} is suspended.", hint="Put it back first.")
+        await tx.execute("DELETE FROM sign_in_links WHERE expires_at < now()")
+        until: datetime = await tx.fetchval(
+            """INSERT INTO sign_in_links (token_hash, user_id, made_by, expires_at)
+               VALUES ($1, $2, $3, now() + $4::interval) RETURNING expires_at""",
+            fingerprint(token),
+            person.id,
+            context.principal.display,
+            LASTS,
+        )
+        await audit.record(tx, context.caller, person.target)
+        return until
+
+    until = await context.services.database.transact(work)
+    # Behind `#`, so that no server and no proxy on the way writes the token into its log.
+    return SignInLink(url=f"{context.services.outbox.base_url}/#/sign-in-link?token={token}", expires_at=until)
+
+
+@operations.declare(
+    "session.link",
+    "Sign in by a link that a billing system has made",
+    Route.post("/auth/link"),
+    access=Access.PUBLIC,
+    scope=Scope.WRITE,
+    target="user",
+)
+async def sign_in(context: Context[Panel], request: LinkSignInRequest) -> LoginResult:
+
+    async def work(tx: Transaction) -> LoginResult:
+        # Of two that come at once one finds no row.
+        link = await tx.fetchrow(
+            "DELETE FROM sign_in_links WHERE token_hash = $1 AND expires_at > now() RETURNING user_id, made_by",
+            fingerprint(request.token),
+        )
+        if link is None:
+            raise _no_such_link()
+        person = await person_records.locked(tx, link["user_id"])
+        if person.status is PersonStatus.SUSPENDED or person.role is not Role.CUSTOMER:
+            raise _no_such_link()
+        await note_sign_in(tx, person.id)
+        user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)
+        return await begin_session(context, tx, user, via=Via.SESSION, details={"link_made_by": link["made_by"]})
+
+    return await context.services.database.transact(work)
+
+
+def _no_such_link() -> ServiceError:
+    return forbidden("This link does not work any more: it was used, or its time is over.", hint="Ask for a new one.")

@@ -1,0 +1,143 @@
+"""What customers use: counted on the disk and from the logs, kept beside what their plan allows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.disk_use import disk_use
+from svc_actors.host.folders import HostFolders
+from svc_actors.panel.accounts.disk_use import DiskUse
+from svc_actors.panel.accounts.traffic import TrafficCount
+from svc_actors.store import Database
+from tests.panel.sites.world import World, world_of
+from tests.support.site_files import site_folder
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+async def world(panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    if os.geteuid() != 0:  # Who cannot make accounts has the sites' files as themselves.
+        monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
+    async with world_of(panel_database, tmp_path) as made:
+        await made.root.post("/plans", {"name": "small", "disk_mib": 16, "traffic_mib": 1})
+        await made.root.post(f"/accounts/{made.ada_id}/plan", {"plan": "small"})
+        yield made
+
+
+async def account(world: World) -> dict[str, Any]:
+    found: dict[str, Any] = (await world.ada.get(f"/accounts/{world.ada_id}")).json()
+    return found
+
+
+async def count(world: World, site: dict[str, Any], used: int) -> None:
+    """A walk that finds so many bytes."""
+
+    async def measure(folder: Path) -> int:
+        return used
+
+    walks = DiskUse(world.panel.database, world.panel.services.config.folders, measure)
+    await walks.count(UUID(site["id"]), SiteAccount(site["number"]))
+
+
+def line(size: int, at: str = "22/Nov/2026:10:00:00 +0000", path: str = "/") -> str:
+    return f'192.0.2.1 - - [{at}] "GET {path} HTTP/1.1" 200 {size} "-" "curl"\n'
+
+
+async def test_over_its_disk_an_account_keeps_its_files_and_gets_no_further_ones(world: World) -> None:
+    site, other = await world.create("a.example"), await world.create("b.example")
+    site_folder(world.panel.services.config.folders.sites, site["number"])
+    await count(world, other, 10 * MIB)
+    begin = f"/sites/{site['id']}/files/upload"
+
+    before = await world.ada.post(begin, {"path": "public/a", "size": 7 * MIB})
+    await count(world, site, 8 * MIB)
+    over = await account(world)
+    told = (await world.ada.get("/alerts")).json()["items"]
+    written = await world.ada.call(
+        "PUT", f"/sites/{site['id']}/files/content", {"path": "public/c", "content": "text", "replace": True}
+    )
+    copied = await world.ada.post(f"/sites/{site['id']}/files/copy", {"path": "public/a", "to": "public/d"})
+    await count(world, site, 1 * MIB)
+    afterwards = await account(world)
+
+    assert before.status_code == 409
+    assert "small may have 16 MiB" in before.json()["error"]["message"]
+    assert (over["used"]["disk_mib"], over["over"]) == (18, ["18 MiB of disk, 16 are allowed"])
+    assert "nothing can be uploaded" in told[0]["message"]
+    assert (await world.ada.get("/alerts")).json()["items"] == []
+    assert (written.status_code, copied.status_code) == (409, 409)
+    assert (afterwards["used"]["disk_mib"], afterwards["over"]) == (11, [])
+
+
+async def test_the_limit_of_one_site_is_kept_too(world: World) -> None:
+    site = await world.create("a.example", world.bob)
+    site_folder(world.panel.services.config.folders.sites, site["number"])
+    await world.root.patch(f"/sites/{site['id']}", {"disk_mib": 20})
+    await count(world, site, 20 * MIB)
+
+    refused = await world.bob.post(f"/sites/{site['id']}/files/upload", {"path": "public/a", "size": 1})
+
+    assert refused.status_code == 409
+    assert "a.example may have 20 MiB" in refused.json()["error"]["message"]
+
+
+async def test_a_walk_counts_blocks_and_hard_links_once_and_follows_no_link(tmp_path: Path) -> None:
+    home, outside = tmp_path / "home", tmp_path / "outside"
+    (home / "deep").mkdir(parents=True)
+    outside.write_bytes(b"x" * 4 * MIB)
+    (home / "deep" / "file").write_bytes(b"x" * 2 * MIB)
+    (home / "again").hardlink_to(home / "deep" / "file")
+    (home / "link").symlink_to(outside)
+
+    found, nothing = await disk_use(home), await disk_use(tmp_path / "no such folder")
+
+    assert found is not None
+    assert 2 * MIB <= found < 3 * MIB
+    assert nothing is None
+
+
+async def test_every_line_of_a_log_counts_once_also_when_it_is_rotated(world: World) -> None:
+    site = await world.create("a.example")
+    folders: HostFolders = world.panel.services.config.folders
+    log = folders.site_logs / site["account"] / "access.log"
+    log.parent.mkdir(parents=True)
+    counting = TrafficCount(world.panel.database, folders)
+
+    log.write_text(line(1000) + line(500, "30/Oct/2026:23:59:59 +0000"))
+    await counting.round()
+    await counting.round()
+    with log.open("a") as more:
+        more.write(line(300) + line(200, path="/[22/Nov/1999:10:00:00 +0000]"))
+    log.rename(log.with_name("access.log.1"))
+    log.write_text(line(70) + "no line of nginx\n")
+    await counting.round()
+
+    months = await world.panel.database.fetch("SELECT month, requests, bytes FROM account_traffic ORDER BY month")
+    assert [(str(row["month"]), row["requests"], row["bytes"]) for row in months] == [
+        ("2026-10-01", 1, 500),
+        ("2026-11-01", 4, 1570),
+    ]
+
+
+async def test_traffic_stays_counted_when_its_site_is_deleted(world: World) -> None:
+    site = await world.create("a.example")
+    folders: HostFolders = world.panel.services.config.folders
+    log = folders.site_logs / site["account"] / "access.log"
+    log.parent.mkdir(parents=True)
+    now = await world.panel.database.fetchval("SELECT to_char(now(), 'DD/Mon/YYYY:HH24:MI:SS')")
+    log.write_text(line(3 * MIB, f"{now} +0000"))
+
+    await TrafficCount(world.panel.database, folders).round()
+    await world.delete(site)
+
+    found = await account(world)
+    assert found["used"]["traffic_mib"] == 3
+    assert found["over"] == ["3 MiB of traffic this month, 1 are allowed"]

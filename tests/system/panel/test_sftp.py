@@ -1,0 +1,94 @@
+"""SFTP to sites with a real sshd: who gets in, how far, and until when."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+ROOT = Path(__file__).resolve().parents[3]
+OWN_ETC = 'mount -t tmpfs none "$0" && cp -a /etc/. "$0" && mount --bind "$0" /etc && exec "$@"'
+
+
+async def life(url: str, folder: Path) -> dict[str, Any]:
+    etc = folder / "etc"
+    etc.mkdir()
+    program = [sys.executable, "-m", "tests.system.panel.sftp_life", url]
+    ran = await trio.run_process(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", OWN_ETC, str(etc), *program],
+        cwd=ROOT,
+        capture_stderr=True,
+        check=False,
+    )
+    said = ran.stderr.decode()
+    told = [line for line in said.splitlines() if line.startswith("RESULT ")]
+    assert told, said[-6000:]
+    result: dict[str, Any] = json.loads(told[0].removeprefix("RESULT "))
+    return result
+
+
+async def test_access_by_sftp_from_the_first_key_to_the_end_of_the_site(
+    panel_database_url: str, tmp_path: Path
+) -> None:
+    found = await life(panel_database_url, tmp_path)
+
+    def lets_in(what: str) -> bool:
+        return bool(found[what]["status"] == 0)
+
+    def refused(what: str) -> bool:
+        return found[what]["status"] != 0 and "Permission denied" in found[what]["err"]
+
+    # Keys and passwords open what they are for; nothing else does.
+    assert lets_in("by_key"), found["by_key"]
+    assert "/site" in found["by_key"]["out"]
+    assert {"private", "public", "tmp"} <= set(found["by_key"]["out"].split())
+    assert lets_in("by_password"), found["by_password"]
+    assert "index.html" in found["by_password"]["out"]
+    assert lets_in("by_made_up_password"), found["by_made_up_password"]
+    for what in ("wrong_password", "key_without_a_key", "root", "site_itself"):
+        assert refused(what), found[what]
+
+    # Files are the site's, and nobody gets further than the site, or the folder of theirs.
+    assert found["given"] == [found["uid"], 0o644]
+    assert found["of_b"] == found["uid"] + 1
+    names = [line for line in found["up"]["out"].split() if line not in ("sftp>", "ls", "-1a", "-1", "/", "../../..")]
+    assert set(names) <= {".", "..", "site", "/.", "/..", "/site", "../../../site"}
+    for what in ("above", "link_out", "own_link_out", "other_site", "other_site_by_path", "folder_up"):
+        assert found[what]["status"] != 0, (what, found[what])
+    assert "index.html" in found["folder"]["out"]
+    assert "private" not in found["folder"]["out"]
+    assert not lets_in("folder_that_is_a_link")
+    assert lets_in("folder_again"), found["folder_again"]
+    assert "given.txt" in found["folder_again"]["out"]
+    assert found["passwd_unchanged"]
+    assert found["machines_mounts"] == []
+
+    # Nothing is executed and nothing forwarded.
+    assert "uid=" not in found["command"]["out"]
+    assert found["command"]["status"] != 0
+    assert "uid=" not in found["shell"]["out"]
+    assert found["shell"]["status"] != 0
+    assert "PTY allocation request failed" in found["shell"]["err"]
+    assert "administratively prohibited" in found["forward"]["err"]
+    assert "remote port forwarding failed" in found["forward_back"]["err"]
+    for setting in ("disableforwarding yes", "allowagentforwarding no", "permittunnel no", "permituserrc no"):
+        assert setting in found["settings"].splitlines()
+
+    # Who may not sign in any more is out.
+    assert found["session_of_deleted"] not in (None, 0)
+    assert found["kept"] is None
+    assert refused("deleted")
+    assert found["session_of_suspended"] not in (None, 0)
+    assert refused("suspended")
+    assert found["left_running"] == []
+    assert lets_in("new_password")
+    assert refused("old_password")
+    assert (found["job of a.test"], found["job of b.test"]) == ("succeeded", "succeeded")
+    assert found["runs_without_logins"] is False
+    assert found["left"] == found["keys_left"] == []
