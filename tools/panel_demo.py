@@ -1,4 +1,5 @@
-"""A hosting panel on one machine, as a new operator would set it up: core, web, an administrator, a site that answers.
+"""A hosting panel on one machine, as a new operator would set it up: core, web, an administrator, a WordPress that
+answers.
 
 Nothing here has a way in of its own: what is done after starting the two programs goes over the core's socket, as
 `svc` does, and the site is looked at as a visitor does. A second run finds what the first one made. A local authority
@@ -30,6 +31,7 @@ from svc_actors.host.self_signed import keep_self_signed
 EMAIL = "admin@example.test"
 CUSTOMER = "customer@example.test"
 DOMAIN = "demo.example.com"
+TITLE = "The demonstration"
 WEB_ACCOUNT = "svc-web"
 PANEL_PORT = 7443
 READY_SECONDS = 120.0
@@ -81,7 +83,7 @@ class PanelDemo:
             password = await self._administrator(client)
             site = await self._site(client)
         await self._until_visited(site)
-        self._tell(password)
+        self._tell(site, password)
 
     async def down(self) -> None:
         """The core last: it has what serves the sites stopped as well."""
@@ -148,23 +150,40 @@ class PanelDemo:
     async def _site(self, client: Client) -> dict[str, Any]:
         sites = (await client.call("GET", "/sites", query={"q": DOMAIN}))["items"]
         site: dict[str, Any] | None = next((each for each in sites if each["domain"] == DOMAIN), None)
+        ordered = trio.current_time()
+        new = site is None
         if site is None:
-            SAY.print(f"creating the site {DOMAIN}")
-            site = await client.call(
-                "POST", "/sites", body={"domain": DOMAIN, "type": "static", "admin_email": CUSTOMER}
-            )
+            SAY.print(f"creating the site {DOMAIN} with WordPress")
+            wanted = {"domain": DOMAIN, "type": "wordpress", "admin_email": CUSTOMER, "title": TITLE}
+            site = await client.call("POST", "/sites", body=wanted)
             await client.call("POST", f"/sites/{site['id']}/dns/point", body={})
-        with trio.move_on_after(SITE_SECONDS):
-            certificate: dict[str, Any] = {}
-            with SAY.status("waiting for its certificate"):
-                while not certificate.get("served"):
-                    certificate = await client.call("GET", f"/sites/{site['id']}/ssl")
-                    if certificate["last_error"]:
-                        # The order may have come before the name server was up: by itself it waits some minutes.
-                        await client.call("POST", f"/sites/{site['id']}/ssl", body={})
-                        await trio.sleep(2.0)
-                    await trio.sleep(0.3)
-            return site
+        await self._until_active(client, site)
+        await self._until_certified(client, site)
+        if new:
+            SAY.print(
+                f"it has WordPress and its certificate {trio.current_time() - ordered:.1f} s after it was ordered"
+            )
+        return site
+
+    async def _until_active(self, client: Client, site: dict[str, Any]) -> None:
+        with trio.move_on_after(SITE_SECONDS), SAY.status("installing WordPress"):
+            while (site := await client.call("GET", f"/sites/{site['id']}"))["status"] == "creating":
+                await trio.sleep(0.2)
+        if site["status"] != "active":
+            what = f"{DOMAIN} was not made: {site['reason'] or site['status']}"
+            raise Failure(Exit.TASK_FAILED, what, f"the core's log is {self.core.log}")
+
+    async def _until_certified(self, client: Client, site: dict[str, Any]) -> None:
+        certificate: dict[str, Any] = {}
+        with trio.move_on_after(SITE_SECONDS), SAY.status("waiting for its certificate"):
+            while not certificate.get("served"):
+                certificate = await client.call("GET", f"/sites/{site['id']}/ssl")
+                if certificate["last_error"]:
+                    # The order may have come before the name server was up: by itself it waits some minutes.
+                    await client.call("POST", f"/sites/{site['id']}/ssl", body={})
+                    await trio.sleep(2.0)
+                await trio.sleep(0.3)
+            return
         why = certificate.get("last_error") or "no reason is known"
         raise Failure(Exit.WAIT_TIMED_OUT, f"{DOMAIN} has no certificate: {why}", f"the core's log is {self.core.log}")
 
@@ -179,15 +198,18 @@ class PanelDemo:
         done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
         if done.returncode != 0:
             raise Failure(Exit.UNAVAILABLE, f"{DOMAIN} does not answer: {done.stderr.decode().strip()}")
+        if TITLE.encode() not in done.stdout:
+            raise Failure(Exit.UNAVAILABLE, f"{DOMAIN} answers, and not with its WordPress")
         SAY.print(f"{DOMAIN} answers over HTTPS, {len(done.stdout)} bytes")
 
-    def _tell(self, password: str | None) -> None:
+    def _tell(self, site: dict[str, Any], password: str | None) -> None:
         svc = str(BIN / "svc") + ("" if self.socket == CORE_SOCKET else f" --socket {self.socket}")
         admin = f"password {password}" if password else f"password as shown by the first run; a new one: {svc} person"
         print("\n")
         print(f"Panel          https://localhost:{self.port}/  (a certificate of its own: {self.panel_data / 'web'})")
         print(f"Administrator  {EMAIL}, {admin}")
         print(f"Site           https://{DOMAIN}:{self.https}/  (curl --resolve {DOMAIN}:{self.https}:127.0.0.1 ...)")
+        print(f"Its dashboard  {svc} wordpress login {site['id']}   (a link that logs in once, as {CUSTOMER})")
         print(f"Name server    dig @127.0.0.1 -p {self.dns} {DOMAIN}")
         print(f"As root        {svc} site list")
         data = "" if self.data == DEFAULT_DATA else f" --data {self.data}"

@@ -179,8 +179,8 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
     domain = None
     if request.domain is not None:
         require_served(request.type)
-        if request.type is SiteType.PROXY:
-            raise wrong_field("type", "a proxy needs its target: create it as a site of its own")
+        if request.type in (SiteType.PROXY, SiteType.WORDPRESS):
+            raise wrong_field("type", f"a {request.type.value} needs more to be said: create it as a site of its own")
         domain = usable_name(context, request.domain)
     ordered_by = None
     if request.idempotency_key is not None:

@@ -47,6 +47,7 @@ from svc.panel import (
     status,
     uploads,
     webhooks,
+    wordpress,
 )
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
@@ -93,6 +94,7 @@ AREAS = (
     databases,
     database_users,
     exports,
+    wordpress,
 )
 
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.sftp import SftpSettings
+from svc_actors.host.wordpress import WordPressSource
 from svc_actors.mail import MailSettings
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.panel.webhooks.settings import WebhookSettings
@@ -36,6 +37,8 @@ class PanelConfig:
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     sftp: SftpSettings = field(default_factory=SftpSettings)
     dns: DnsSettings = field(default_factory=DnsSettings)
+    wordpress: WordPressSource = field(default_factory=WordPressSource)
+    """Where the files of new WordPress sites come from."""
 
     @property
     def folders(self) -> HostFolders:

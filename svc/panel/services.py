@@ -16,6 +16,7 @@ from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.delegation import RememberedDelegations
 from svc_actors.host.knot import Authority
 from svc_actors.host.php import PhpServing
+from svc_actors.host.wordpress import WordPressSites
 from svc_actors.mail import Outbox
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.databases import SiteDatabases
@@ -48,6 +49,7 @@ class Panel:
     authority: Authority
     delegations: RememberedDelegations
     certificates: SiteCertificates
+    wordpress: WordPressSites
     php: PhpServing
     clock: Clock
     php_extensions: Extensions

@@ -43,6 +43,18 @@ RedirectTarget = Annotated[
     ),
 ]
 
+WordPressTitle = Annotated[
+    str,
+    Field(min_length=1, max_length=200, description="What a new WordPress calls itself; its domain by default."),
+    NAME,
+]
+
+WordPressLanguage = Annotated[
+    str,
+    Field(max_length=10, description="Of a new WordPress, as it names languages; en_US by default."),
+    Shape(r"[a-z]{2,3}(?:_[A-Z]{2})?", "a language as WordPress names it: de_DE"),
+]
+
 SuspensionReason = Annotated[
     str,
     Field(min_length=1, max_length=500, description="Why, for the owner and administrators; visitors do not see it."),

@@ -15,7 +15,7 @@ from svc.panel.app_models import Entry, HealthPath, require_entry
 from svc.panel.file_models import FolderPath
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
-from svc.panel.site_fields import Domain, ProxyTarget, SuspensionReason
+from svc.panel.site_fields import Domain, ProxyTarget, SuspensionReason, WordPressLanguage, WordPressTitle
 from svc.panel.site_models import (
     SELECT_SITES,
     CpuPercent,
@@ -26,6 +26,7 @@ from svc.panel.site_models import (
     shown_site,
     site_model,
 )
+from svc.panel.wordpress import wordpress_order
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
@@ -48,6 +49,7 @@ from svc_actors.panel.sites.serving import require_served
 from svc_actors.panel.sites.site import Change, Changed
 from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
+from svc_actors.panel.wordpress import creation
 from svc_actors.store import Transaction
 
 operations = Operations[Panel]()
@@ -62,7 +64,9 @@ class SiteCreateRequest(Request):
     who administers what is installed in it; where an administrator names no owner, the site is that person's.
     `php_version`: of a site with PHP, by default the newest that the server has. Limits are administrators' to set; one
     that is left out is that of the owner's plan. Of the type app, `runtime` and `entry` say what is served once it is
-    started (`app.start`)."""
+    started (`app.start`).
+
+    `title` and `language`: of a WordPress. Such a site is `creating` when the answer comes; a job makes it."""
 
     domain: Domain
     type: SiteType
@@ -70,6 +74,8 @@ class SiteCreateRequest(Request):
     admin_email: Email | None = None
     aliases: Annotated[list[Domain], Field(default_factory=list, max_length=MOST_NAMES - 1)]
     proxy_target: ProxyTarget | None = None
+    title: WordPressTitle | None = None
+    language: WordPressLanguage | None = None
     php_version: PhpVersion | None = None
     cpu_percent: CpuPercent | None = None
     memory_mib: MemoryMib | None = None
@@ -155,6 +161,14 @@ async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
     services, principal = context.services, context.principal
     require_served(request.type)
     domain, *aliases = [usable_name(context, text) for text in (request.domain, *request.aliases)]
+    ordered = await wordpress_order(
+        services.wordpress,
+        request.type,
+        domain.name,
+        request.admin_email or request.owner_email or (None if principal.local else principal.email),
+        request.title,
+        request.language,
+    )
     addresses = await _proxied(context, request, {domain.name, *(alias.name for alias in aliases)})
 
     app = _application(request)
@@ -169,10 +183,13 @@ async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
         site = await create_site(tx, context.caller, new)
         if app is not None:
             await insert_app(tx, site, app)
+        if ordered is not None:
+            await creation.begin(tx, site, ordered)
         return site
 
     site = await services.database.transact(work)
-    await services.actors.ref(SiteActor, str(site.id)).ask(SiteActor.build)
+    if ordered is None:
+        await services.actors.ref(SiteActor, str(site.id)).ask(SiteActor.build)
     return await shown_site(services.database, principal, site.id)
 
 

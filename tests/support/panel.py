@@ -38,6 +38,7 @@ from tests.support.restic import RecordedRestic
 from tests.support.served import RecordedServing
 from tests.support.site_apps import RecordedApps
 from tests.support.site_tasks import RecordedTasks
+from tests.support.wordpress import RecordedWordPress
 
 ORIGIN = "https://panel.test:7443"
 
@@ -79,6 +80,7 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
         accounts=RecordedAccounts(),
         databases=recorded_databases(),
         restic=RecordedRestic(),
+        wordpress=RecordedWordPress(),
         php=RecordedPhp(),
         tasks=RecordedTasks(),
         php_extensions=RecordedExtensions(),

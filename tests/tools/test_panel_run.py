@@ -64,6 +64,7 @@ async def test_a_first_run_ends_with_a_site_that_answers_over_https(newcomer: Ne
 
     assert first.returncode == 0, first.stdout[-4000:]
     assert b"demo.example.com answers over HTTPS" in first.stdout
+    assert b"it has WordPress and its certificate" in first.stdout
     assert b"password" in first.stdout
     assert again.returncode == 0, again.stdout[-4000:]
     assert b"creating the site" not in again.stdout

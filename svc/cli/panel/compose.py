@@ -37,6 +37,7 @@ from svc_actors.host.restic import Restic
 from svc_actors.host.sftp import SftpServing
 from svc_actors.host.site_runtime import prepare_shared_sockets
 from svc_actors.host.site_tasks import SiteTasks
+from svc_actors.host.wordpress import WordPressSites
 from svc_actors.mail import Outbox
 from svc_actors.outbound import Outbound, Resolve, resolve
 from svc_actors.panel.accounts.disk_use import Measure
@@ -63,6 +64,9 @@ from svc_actors.panel.web_server import WebServer
 from svc_actors.panel.webhooks.dispatch import install_webhooks, run_webhooks
 from svc_actors.panel.webhooks.endpoint import Clock, Delivering, utc_now
 from svc_actors.panel.webhooks.receivers import Receivers
+from svc_actors.panel.wordpress import creation
+from svc_actors.panel.wordpress.creation import WordPressCreation
+from svc_actors.panel.wordpress.database import WordPressDatabases
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import LANE, Database, EventLog, keep_repeating, keep_running
@@ -85,6 +89,7 @@ class Host:
     accounts: Accounts
     databases: DatabaseServers
     restic: Restic
+    wordpress: WordPressSites
     php: PhpServing
     tasks: SiteTasks
     php_extensions: Extensions
@@ -164,6 +169,9 @@ async def open_services(
         resume_all = partial(resume_sites, database, actors)
         extensions = php_extensions.ExtensionWork(database, host.php_extensions, resume_all)
         jobs.handle(php_extensions.KIND, extensions, irrevocable=php_extensions.IRREVOCABLE)
+        make_database = WordPressDatabases(database, databases).make
+        made = WordPressCreation(database, host.accounts, host.wordpress, make_database, actors, certificates)
+        jobs.handle(creation.KIND, made, seconds=creation.SECONDS)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
         for kind in (EXTRACT, COMPRESS):
@@ -215,6 +223,7 @@ async def open_services(
                 databases=databases,
                 transfers=transfers,
                 apps=host.apps,
+                wordpress=host.wordpress,
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -10,10 +11,12 @@ import asyncclick as click
 
 from svc.cli.acme_options import acme_options, acme_settings
 from svc.cli.configuration import fill_in, settings
+from svc.cli.failures import Exit, Failure
 from svc.cli.panel.dns_options import DNS_OPTIONS, dns_settings
 from svc.cli.services import CORE_SOCKET, PANEL_PORT
 from svc.panel.config import PanelConfig
 from svc_actors.host.sftp.configuration import DEFAULT_PORT, SftpSettings
+from svc_actors.host.wordpress import DEBIAN, WordPressSource
 from svc_actors.mail import mail_settings
 from svc_actors.panel.webhooks.settings import webhook_settings
 
@@ -49,6 +52,14 @@ _OPTIONS: Final = (
         multiple=True,
         help="Where browsers see the pages besides: https://name. May be repeated.",
     ),
+    click.option(
+        "--wordpress-source",
+        type=click.Path(path_type=Path),
+        default=DEBIAN,
+        show_default=True,
+        help="WordPress for new sites: a folder, or an archive of wordpress.org.",
+    ),
+    click.option("--wordpress-sha256", help="The digest of that archive, which it is checked against."),
     *DNS_OPTIONS,
     *acme_options("Get sites' certificates by ACME: the e-mail address that the authority writes to."),
 )
@@ -66,6 +77,8 @@ def _config(
     sites_https_port: int,
     sftp_port: int,
     origins: tuple[str, ...],
+    wordpress_source: Path,
+    wordpress_sha256: str | None,
     nameservers: tuple[str, ...],
     hostmaster: str | None,
     site_addresses: tuple[str, ...],
@@ -98,6 +111,7 @@ def _config(
         ),
         mail=mail_settings(environ),
         webhooks=webhook_settings(environ),
+        wordpress=_wordpress(wordpress_source, wordpress_sha256),
         dns=dns_settings(
             nameservers=nameservers,
             hostmaster=hostmaster,
@@ -106,6 +120,14 @@ def _config(
             dns_port=dns_port,
         ),
     )
+
+
+def _wordpress(source: Path, sha256: str | None) -> WordPressSource:
+    if sha256 is not None and re.fullmatch(r"[0-9a-f]{64}", sha256) is None:
+        raise Failure(Exit.INVALID, "--wordpress-sha256 is no SHA-256: 64 digits and small letters a to f.")
+    if sha256 is None and source.is_file():
+        raise Failure(Exit.INVALID, f"{source} is an archive: --wordpress-sha256 says which one.")
+    return WordPressSource(source, sha256)
 
 
 panel_options = settings(_OPTIONS, _config)

@@ -18,6 +18,7 @@ from svc_actors.host.php.extensions import PhpExtensions
 from svc_actors.host.restic import SystemRestic
 from svc_actors.host.sftp import SftpServer
 from svc_actors.host.site_tasks import HostTasks
+from svc_actors.host.wordpress import ServerWordPress, WordPressTree
 
 
 def this_server(config: PanelConfig) -> Host:
@@ -32,6 +33,7 @@ def this_server(config: PanelConfig) -> Host:
         accounts=SystemAccounts(config.folders),
         databases=database_servers(config.folders, launcher),
         restic=SystemRestic(),
+        wordpress=ServerWordPress(config.folders, WordPressTree(config.wordpress, config.folders.wordpress)),
         php=PhpMasters(config.folders, launcher),
         apps=AppReleases(config.folders, launcher),
         tasks=HostTasks(config.folders, config.sites_http_port, config.sites_https_port),

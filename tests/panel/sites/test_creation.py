@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import trio
 
 from svc_actors.host.accounts import AccountError
@@ -47,15 +46,6 @@ async def test_an_administrator_creates_for_a_customer(world: World) -> None:
         "hers.example",
         "also.example",
     }
-
-
-@pytest.mark.parametrize("type_", ["wordpress", "app"])
-async def test_a_type_that_is_not_served_yet_is_refused_with_what_is(world: World, type_: str) -> None:
-    answer = await world.ada.post("/sites", {"domain": "a.example", "type": type_})
-
-    assert answer.status_code == 400
-    assert "static" in answer.json()["error"]["hint"]
-    assert (await world.ada.get("/sites")).json()["total"] == 0
 
 
 async def test_of_many_who_create_one_domain_at_once_one_succeeds(world: World) -> None:

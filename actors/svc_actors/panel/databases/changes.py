@@ -126,7 +126,7 @@ async def delete_all_of_site(tx: Transaction, site: SiteRow) -> None:
 
 async def _site(tx: Transaction, site_id: UUID) -> SiteRow:
     site = await lock_site(tx, site_id)
-    if site.status not in (SiteStatus.ACTIVE, SiteStatus.SUSPENDED):
+    if site.status in (SiteStatus.DELETING, SiteStatus.FAILED):
         raise conflict(f"The site {site.domain} is {site.status.value}; nothing was created.")
     return site
 

@@ -23,8 +23,13 @@ _AT_ONCE: Final = 20
 
 async def resume_sites(database: Database, actors: ActorSystem) -> None:
     """One round."""
+    # A WordPress that is not installed yet is a job's, which does not end with a core either.
     rows = await database.fetch(
-        "SELECT id FROM sites WHERE (status = 'creating' OR served < wanted) AND status <> 'deleting' ORDER BY number"
+        """SELECT id FROM sites WHERE (status = 'creating' OR served < wanted) AND status <> 'deleting'
+               AND NOT (status = 'creating' AND EXISTS (
+                   SELECT FROM wordpress_sites
+                   WHERE wordpress_sites.site_id = sites.id AND wordpress_sites.installed_at IS NULL))
+           ORDER BY number"""
     )
     await follow(actors, [row["id"] for row in rows])
 

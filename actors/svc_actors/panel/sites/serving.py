@@ -15,14 +15,25 @@ from svc_actors.errors import ServiceError, invalid
 from svc_actors.host.apps import app_socket
 from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.nginx import App, Certificate, PathRedirect, Php, Proxy, Serves, SiteServer, StaticRoot, Suspended
+from svc_actors.host.nginx import (
+    App,
+    Certificate,
+    PathRedirect,
+    Php,
+    Proxy,
+    Serves,
+    SiteServer,
+    StaticRoot,
+    Suspended,
+    WordPress,
+)
 from svc_actors.host.php import socket_of
 from svc_actors.panel.sites.php import pool_of
 from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
 from svc_actors.panel.sites.states import SiteStatus, SiteType
 from svc_actors.store import Queryable, Record
 
-SERVED_TYPES: Final = frozenset({SiteType.STATIC, SiteType.PHP, SiteType.APP, SiteType.PROXY})
+SERVED_TYPES: Final = frozenset({SiteType.STATIC, SiteType.PHP, SiteType.WORDPRESS, SiteType.APP, SiteType.PROXY})
 """The types that `_serves` knows."""
 _NO_SERVER: Final = frozenset({SiteStatus.FAILED, SiteStatus.DELETING})
 
@@ -150,8 +161,9 @@ def _serves(site: SiteRow, folders: HostFolders) -> Serves:
         case SiteType.STATIC:
             return StaticRoot(root=str(folders.sites / site.account.name / "public"))
         case SiteType.PHP | SiteType.WORDPRESS:
+            serves = Php if site.type is SiteType.PHP else WordPress
             root = folders.sites / site.account.name / "public"
-            return Php(root=str(root), socket=str(socket_of(pool_of(site), folders)))
+            return serves(root=str(root), socket=str(socket_of(pool_of(site), folders)))
         case SiteType.APP:
             return App(socket=str(app_socket(folders, site.account)))
         case SiteType.PROXY:

@@ -69,7 +69,8 @@ function begin(array $order): void
         'REQUEST_URI' => '/', 'SCRIPT_NAME' => '/index.php', 'PHP_SELF' => '/index.php',
     ]);
     if ($order['do'] === 'install') {
-        write_private($order['public'] . '/wp-config.php', $order['configuration']);
+        // For the account alone.
+        write_whole($order['public'] . '/wp-config.php', $order['configuration'], 0600);
     }
     foreach (['wp-load.php', 'wp-config.php'] as $needed) {
         if (!file_exists($order['public'] . "/$needed")) {
@@ -222,11 +223,12 @@ function login(array $order): array
     }
     $name = LINK . bin2hex(random_bytes(32)) . '.php';
     $until = time() + $order['seconds'];
-    write_private($order['public'] . "/$name", str_replace(
+    // nginx has to be able to open it, though it hands it to PHP: nothing in it is secret but its name.
+    write_whole($order['public'] . "/$name", str_replace(
         ['{user}', '{until}'],
         [(string) $user->ID, (string) $until],
         file_get_contents(__DIR__ . '/login.php')
-    ));
+    ), 0644);
     return ['path' => "/$name", 'login' => $user->user_login, 'until' => $until];
 }
 
@@ -261,7 +263,7 @@ function set_maintenance(array $order): array
     $flag = $order['public'] . '/.maintenance';
     if ($order['maintenance']) {
         // WordPress forgets a flag that is older than ten minutes: this one is always new.
-        write_private($flag, "<?php \$upgrading = time();\n");
+        write_whole($flag, "<?php \$upgrading = time();\n", 0644);
     } elseif (file_exists($flag) && !unlink($flag)) {
         throw new Exception('the file .maintenance cannot be removed');
     }
@@ -277,14 +279,16 @@ function user_named(string $login): WP_User
     return $user;
 }
 
-/* For the account alone: nginx, which is another, cannot read it. It is there whole or not at all. */
-function write_private(string $path, string $content): void
+/* It is there whole or not at all, and at no time for more than it is meant for. */
+function write_whole(string $path, string $content, int $mode): void
 {
     $part = $path . '.' . bin2hex(random_bytes(8));
+    umask(0077);
     $file = fopen($part, 'x');
-    if ($file === false || !chmod($part, 0600) || fwrite($file, $content) !== strlen($content)
-        || !fclose($file) || !rename($part, $path)) {
+    if ($file === false || fwrite($file, $content) !== strlen($content) || !fclose($file)
+        || !chmod($part, $mode) || !rename($part, $path)) {
         @unlink($part);
         throw new Exception("the file $path cannot be written");
     }
+    umask(0022);
 }

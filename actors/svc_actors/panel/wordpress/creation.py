@@ -1,0 +1,189 @@
+"""The creation of a WordPress site: a job, since it takes seconds, which leaves a site that visitors can open.
+
+Every step may be done again: a creation that a restart has interrupted goes on as a new job, from the first step. What
+an attempt has left in the site's database is removed by the next one, until `installed_at` says that there is a
+WordPress: from then on nothing of it is touched.
+
+The site is `creating` until the web server serves it, and `active` from then on; its certificate comes after that, and
+a site without one yet is no failure.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import trio
+
+from svc_actors.errors import conflict, unavailable
+from svc_actors.host.accounts import AccountError, Accounts
+from svc_actors.host.wordpress import Installation, SiteDatabase, WordPressError, WordPressSites
+from svc_actors.panel.accounts.allowances import lock_owner, require_database_room
+from svc_actors.panel.certificates import SiteCertificates, read_site_certificate
+from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue
+from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, read_site, write_status
+from svc_actors.panel.sites.site import Site
+from svc_actors.panel.sites.states import SiteEnd, SiteStatus, move
+from svc_actors.panel.wordpress.records import (
+    WordPressOrder,
+    WordPressRow,
+    read_wordpress,
+    write_installed,
+    write_order,
+)
+from svc_actors.runtime import ActorSystem, DeliveryError
+from svc_actors.store import Database, Transaction
+
+T = TypeVar("T")
+
+KIND: Final = "site.create"
+STEPS: Final = ("make_account", "place_files", "make_database", "install", "serve", "get_certificate")
+SECONDS: Final = 1800.0
+CERTIFICATE_SECONDS: Final = 60.0
+"""So long the job waits for it; the certificate is gotten without it as well."""
+_LOOK: Final = 0.25
+_AGAIN: Final = "The same call again goes on where it stopped; deleting the site removes what there is of it."
+
+MakeDatabase = Callable[[SiteRow], Awaitable[SiteDatabase]]
+"""The site's database is there, with a user whose password is new. Raises ServiceError."""
+
+
+async def begin(tx: Transaction, site: SiteRow, order: WordPressOrder) -> Job:
+    """Have a site that is being created made into a WordPress, as ordered. Raises `conflict` where the owner's plan
+    allows no further database."""
+    ordered = await read_wordpress(tx, site.id)
+    if ordered is None:
+        # Said now, and not by the job.
+        await require_database_room(tx, await lock_owner(tx, site.owner_id))
+    await write_order(tx, site.id, order)
+    # Passwords are typed into its forms: nobody sends them in the clear as soon as there is a certificate.
+    await change_record(tx, site, {"force_https": True})
+    return await _enqueue(tx, site)
+
+
+async def _enqueue(tx: Transaction, site: SiteRow) -> Job:
+    return await enqueue(
+        tx,
+        NewJob(
+            kind=KIND,
+            title=f"Create {site.domain} with WordPress",
+            job_class=JobClass.SITES,
+            site_id=site.id,
+            owner_id=site.owner_id,
+            steps=STEPS,
+        ),
+    )
+
+
+class WordPressCreation:
+    """The work of the jobs."""
+
+    def __init__(
+        self,
+        database: Database,
+        accounts: Accounts,
+        wordpress: WordPressSites,
+        make_database: MakeDatabase,
+        actors: ActorSystem,
+        certificates: SiteCertificates,
+    ) -> None:
+        self._database = database
+        self._accounts = accounts
+        self._wordpress = wordpress
+        self._make_database = make_database
+        self._actors = actors
+        self._certificates = certificates
+
+    async def make_account(self, run: JobRun) -> None:
+        site, _ = await self._site(run)
+        try:
+            await self._accounts.make(site.account, None)
+        except AccountError as error:
+            raise unavailable(str(error), hint=_AGAIN) from error
+
+    async def place_files(self, run: JobRun) -> None:
+        site, ordered = await self._site(run)
+        if ordered.installed_at is not None:
+            await run.log("WordPress is installed already; its files stay as they are.")
+            return
+        await _told(lambda: self._wordpress.place_files(site.account, ordered.locale))
+
+    async def make_database(self, run: JobRun) -> None:
+        """Before anything is written that needs it: where there is none, this is the step that says so."""
+        site, ordered = await self._site(run)
+        if ordered.installed_at is None:
+            await self._make_database(site)
+
+    async def install(self, run: JobRun) -> None:
+        site, ordered = await self._site(run)
+        if ordered.installed_at is not None:
+            return
+        wanted = Installation(
+            domain=site.domain,
+            title=ordered.title,
+            login=ordered.admin_login,
+            email=ordered.admin_email,
+            # Nobody is told: a login link leads in, and another password can be had (wordpress.reset_password).
+            password=secrets.token_urlsafe(24),
+            locale=ordered.locale,
+            database=await self._make_database(site),
+        )
+        version = await _told(lambda: self._wordpress.install(site.account, wanted))
+        await run.transact(lambda tx: write_installed(tx, site.id))
+        await run.log(f"WordPress {version} is installed; its administrator is {ordered.admin_login}.")
+
+    async def serve(self, run: JobRun) -> None:
+        site, _ = await self._site(run)
+        try:
+            await self._actors.ref(Site, str(site.id)).ask(Site.build)
+        except DeliveryError as error:
+            raise unavailable(str(error), hint=_AGAIN) from error
+        await run.log(f"{site.domain} is served.")
+
+    async def get_certificate(self, run: JobRun) -> None:
+        if not self._certificates.by_acme:
+            await run.log("No authority is set up here: upload a certificate to have the site served by HTTPS.")
+            return
+        why = "the authority has not answered yet"
+        with trio.move_on_after(CERTIFICATE_SECONDS):
+            while True:
+                found = await read_site_certificate(self._database, run.site_id)
+                if found.served:
+                    await run.log("The certificate is served.")
+                    return
+                why = found.last_error or why
+                await trio.sleep(_LOOK)
+        await run.log(f"There is no certificate yet, and it is tried again by itself: {why}")
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        """A creation that was interrupted goes on; one that has failed or was cancelled leaves the site as failed."""
+        if job.status is JobStatus.SUCCEEDED or job.site_id is None:
+            return
+        site = await read_site(tx, job.site_id)
+        if site is None or site.status is not SiteStatus.CREATING:
+            return
+        if job.error == INTERRUPTED:
+            await _enqueue(tx, site)
+            return
+        site = await lock_site(tx, site.id)
+        ordered = await read_wordpress(tx, site.id)
+        if job.error is not None and ordered is not None and ordered.installed_at is not None:
+            # The web server could not be told of it, and is, every half minute (`resume_sites`).
+            return
+        why = job.error.message if job.error is not None else "the creation was cancelled"
+        await write_status(tx, site, move(site.status, SiteEnd.BROKEN), why)
+
+    async def _site(self, run: JobRun) -> tuple[SiteRow, WordPressRow]:
+        site = await read_site(self._database, run.site_id)
+        ordered = await read_wordpress(self._database, run.site_id)
+        if site is None or ordered is None or site.status is not SiteStatus.CREATING:
+            raise conflict("The site is not being created any more.")
+        return site, ordered
+
+
+async def _told(work: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await work()
+    except WordPressError as error:
+        raise unavailable(f"WordPress: {error}", hint=_AGAIN) from error

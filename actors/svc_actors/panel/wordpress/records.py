@@ -1,0 +1,62 @@
+"""What is recorded of a WordPress, beside its site."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from svc_actors.store import Queryable, Transaction
+
+_COLUMNS: Final = "site_id, title, locale, admin_email, admin_login, installed_at"
+
+
+@dataclass(frozen=True)
+class WordPressOrder:
+    """What the caller wants. `locale` is empty for English."""
+
+    title: str
+    locale: str
+    admin_email: str
+
+    @property
+    def admin_login(self) -> str:
+        """As the address begins: a name that nobody tries first, as they do `admin`."""
+        login = re.sub(r"[^a-z0-9_.-]", "", self.admin_email.partition("@")[0].lower())[:50]
+        return login or "administrator"
+
+
+@dataclass(frozen=True)
+class WordPressRow:
+    site_id: UUID
+    title: str
+    locale: str
+    admin_email: str
+    admin_login: str
+    installed_at: datetime | None
+
+
+async def read_wordpress(queryable: Queryable, site_id: UUID) -> WordPressRow | None:
+    row = await queryable.fetchrow(f"SELECT {_COLUMNS} FROM wordpress_sites WHERE site_id = $1", site_id)
+    return None if row is None else WordPressRow(**dict(row))
+
+
+async def write_order(tx: Transaction, site_id: UUID, order: WordPressOrder) -> None:
+    """The order of a site that is being created. One that was installed stays as it was installed."""
+    await tx.execute(
+        """INSERT INTO wordpress_sites (site_id, title, locale, admin_email, admin_login) VALUES ($1, $2, $3, $4, $5)
+           ON CONFLICT (site_id) DO UPDATE
+           SET title = $2, locale = $3, admin_email = $4, admin_login = $5
+           WHERE wordpress_sites.installed_at IS NULL""",
+        site_id,
+        order.title,
+        order.locale,
+        order.admin_email,
+        order.admin_login,
+    )
+
+
+async def write_installed(tx: Transaction, site_id: UUID) -> None:
+    await tx.execute("UPDATE wordpress_sites SET installed_at = now() WHERE site_id = $1", site_id)

@@ -1,0 +1,94 @@
+"""WordPress that a test plays: what would be done in sites is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.wordpress import (
+    Installation,
+    LoginLink,
+    Plugin,
+    Theme,
+    WordPressRefusedError,
+    WordPressState,
+)
+from tests.support.panel_sites import nothing
+
+PLUGIN = "akismet/akismet.php"
+_EXPIRES = 2_000_000_000
+
+
+@dataclass
+class RecordedWordPress:
+    """`before` is called before each step with its name: a test lets it fail, or stops there."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    """The language, by the account."""
+    installed: dict[str, Installation] = field(default_factory=dict)
+    attempts: int = 0
+    passwords: dict[tuple[str, str], str] = field(default_factory=dict)
+    links: list[tuple[str, str]] = field(default_factory=list)
+    active: set[tuple[str, str]] = field(default_factory=set)
+    maintenance: set[str] = field(default_factory=set)
+    before: Callable[[str], Awaitable[None]] = field(default=lambda step: nothing())
+
+    async def languages(self) -> frozenset[str]:
+        return frozenset({"de_DE", "fr_FR"})
+
+    async def place_files(self, account: SiteAccount, locale: str) -> None:
+        await self.before("place_files")
+        self.files[account.name] = locale
+
+    async def install(self, account: SiteAccount, wanted: Installation) -> str:
+        self.attempts += 1
+        await self.before("install")
+        assert account.name in self.files, "the files come before what they install"
+        self.installed[account.name] = wanted
+        self.passwords[account.name, wanted.login] = wanted.password
+        return "6.1.9"
+
+    async def look(self, account: SiteAccount, domain: str) -> WordPressState:
+        await self.before("look")
+        wanted = self.installed[account.name]
+        return WordPressState(
+            version="6.1.9",
+            update="6.1.10",
+            title=wanted.title,
+            language=wanted.locale or "en_US",
+            debug=False,
+            maintenance=account.name in self.maintenance,
+            plugins=[
+                Plugin(
+                    file=PLUGIN,
+                    name="Akismet",
+                    version="5.0.2",
+                    active=(account.name, PLUGIN) in self.active,
+                    update=None,
+                )
+            ],
+            themes=[Theme(folder="twentytwentythree", name="T", version="1.0", active=True, update="1.1")],
+        )
+
+    async def login_link(self, account: SiteAccount, domain: str, login: str) -> LoginLink:
+        await self.before("login_link")
+        self._known(account, login)
+        self.links.append((account.name, login))
+        return LoginLink(path=f"/svc-login-{len(self.links):064x}.php", login=login, until=_EXPIRES)
+
+    async def set_password(self, account: SiteAccount, domain: str, login: str, password: str) -> None:
+        self._known(account, login)
+        self.passwords[account.name, login] = password
+
+    async def switch_plugin(self, account: SiteAccount, domain: str, plugin: str, *, active: bool) -> None:
+        if plugin != PLUGIN:
+            raise WordPressRefusedError(f"there is no plugin {plugin}")
+        (self.active.add if active else self.active.discard)((account.name, plugin))
+
+    async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
+        (self.maintenance.add if maintenance else self.maintenance.discard)(account.name)
+
+    def _known(self, account: SiteAccount, login: str) -> None:
+        if (account.name, login) not in self.passwords:
+            raise WordPressRefusedError(f"there is no user {login}")

@@ -1,0 +1,317 @@
+"""A WordPress on a real server: nginx, PHP, MariaDB, an authority. It is made, used as people use it, and removed; the
+tests say what was seen of it."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+import ssl
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from svc_actors.host.accounts import FIRST_UID
+from tests.support.panel_programs import PanelPrograms, open_panel_programs
+from tests.support.pebble import open_pebble
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+DOMAIN = "blog.example.com"
+TITLE = "Ada & <the> Blog"
+ATTEMPTED = (
+    *("/wp-config.php", "/wp-config-sample.php", "/xmlrpc.php", "/xmlrpc.php/x", "/wp-admin/install.php"),
+    *("/readme.html", "/wp-content/debug.log", "/wp-content/uploads/x.php", "/wp-content/uploads/x.PHP/y"),
+    "/wp-config.php.bak",
+)
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@dataclass
+class Life:
+    """What was seen, in the order in which it was done."""
+
+    created: dict[str, Any]
+    job: dict[str, Any]
+    seconds: float
+    front: httpx.Response
+    plain: httpx.Response
+    post: httpx.Response
+    described: dict[str, Any]
+    attempted: dict[str, int]
+    configuration: tuple[int, int]
+    links: int
+    """Of symbolic links in the site."""
+    dashboard: httpx.Response
+    again: httpx.Response
+    aged: httpx.Response
+    unused: list[str]
+    uploaded: httpx.Response
+    picture: httpx.Response
+    password: httpx.Response
+    wrong: httpx.Response
+    maintained: int
+    back: int
+    plugin: list[dict[str, Any]]
+    removal: dict[str, Any]
+    left: list[str]
+    databases: tuple[list[str], list[str]]
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
+    return trio.run(live, tmp_path_factory.mktemp("wordpress"))
+
+
+async def live(folder: Path) -> Life:
+    async with open_pebble(folder / "pebble") as authority, open_panel_programs(authority) as panel:
+        await panel.start()
+        await panel.customer()
+        began = time.monotonic()
+        async with panel.client() as root:
+            answer = await root.post(
+                "/sites",
+                json={"domain": DOMAIN, "type": "wordpress", "admin_email": "ada@example.com", "title": TITLE},
+            )
+            assert answer.status_code < 300, answer.text
+            created = answer.json()
+            job = await ended(root, await job_of(root, created["id"], "site.create"))
+            seconds = time.monotonic() - began
+            assert job["status"] == "succeeded", job
+            trust = ssl.create_default_context(cadata=await authority.root())
+            async with visitor(panel, trust) as someone:
+                return await used(panel, root, someone, trust, created, job, seconds)
+
+
+async def used(
+    panel: PanelPrograms,
+    root: httpx.AsyncClient,
+    someone: httpx.AsyncClient,
+    trust: ssl.SSLContext,
+    created: dict[str, Any],
+    job: dict[str, Any],
+    seconds: float,
+) -> Life:
+    path, public = f"/sites/{created['id']}", panel.data / "sites" / created["account"] / "public"
+    described = (await root.get(f"{path}/wordpress")).json()
+    for name in ("uploads/x.php", "debug.log"):
+        (public / "wp-content" / name).write_text("<?php echo 'run';")
+    (public / "wp-config.php.bak").write_text("secret")
+    configured = (public / "wp-config.php").stat()
+
+    link = (await root.post(f"{path}/wordpress/login", json={})).json()
+    async with visitor(panel, trust) as ada:
+        dashboard = await ada.get(path_of(link), follow_redirects=True)
+        again = await someone.get(path_of(link))
+        uploaded = await upload(ada)
+    picture = await someone.get(path_in(uploaded))
+    second = (await root.post(f"{path}/wordpress/login", json={"login": "ada"})).json()
+    file = public / path_of(second).lstrip("/")
+    file.write_text(re.sub(r"time\(\) > \d+", "time() > 1", file.read_text()))
+    aged = await someone.get(path_of(second))
+    reset = (await root.post(f"{path}/wordpress/password", json={})).json()
+
+    await root.post(f"{path}/wordpress/maintenance", json={"maintenance": True})
+    maintained = (await someone.get("/")).status_code
+    await root.post(f"{path}/wordpress/maintenance", json={"maintenance": False})
+    plugin = []
+    for what in ("activate", "deactivate"):
+        done = await root.post(f"{path}/wordpress/plugins/{what}", json={"plugin": "akismet/akismet.php"})
+        assert done.status_code == 200, done.text
+        plugin += [
+            each for each in (await root.get(f"{path}/wordpress")).json()["plugins"] if "akismet" in each["file"]
+        ]
+    return Life(
+        created=created,
+        job=job,
+        seconds=seconds,
+        front=await someone.get("/"),
+        plain=await panel.visit(DOMAIN),
+        post=await someone.get("/hello-world/"),
+        described=described,
+        attempted={each: (await someone.get(each)).status_code for each in ATTEMPTED},
+        configuration=(stat.S_IMODE(configured.st_mode), configured.st_uid),
+        links=sum(each.is_symlink() for each in public.rglob("*")),
+        dashboard=dashboard,
+        again=again,
+        aged=aged,
+        unused=[each.name for each in public.glob("svc-login-*")],
+        uploaded=uploaded,
+        picture=picture,
+        password=await signed_in(panel, trust, reset["password"]),
+        wrong=await signed_in(panel, trust, "guess"),
+        maintained=maintained,
+        back=(await someone.get("/")).status_code,
+        plugin=plugin,
+        **await removed(panel, root, created),
+    )
+
+
+async def removed(panel: PanelPrograms, root: httpx.AsyncClient, site: dict[str, Any]) -> dict[str, Any]:
+    before = await databases(panel)
+    answer = (await root.request("DELETE", f"/sites/{site['id']}", json={"confirm": DOMAIN})).json()
+    return {
+        "removal": await ended(root, answer),
+        "left": [str(path) for path in (panel.data / "sites").iterdir()],
+        "databases": (before, await databases(panel)),
+    }
+
+
+async def databases(panel: PanelPrograms) -> list[str]:
+    """Databases and users of the site, as MariaDB names them."""
+    [socket] = [path for path in panel.data.rglob("mysqld.sock") if path.is_socket()]
+    asked = "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA UNION ALL SELECT User FROM mysql.global_priv"
+    command = ["mariadb", "--no-defaults", f"--socket={socket}", "--batch", "--skip-column-names", "--execute", asked]
+    told = await trio.run_process(command, capture_stdout=True)
+    return [line for line in told.stdout.decode().split() if re.search(r"s\d+_", line)]
+
+
+def visitor(panel: PanelPrograms, trust: ssl.SSLContext) -> httpx.AsyncClient:
+    """A browser of its own, which finds the site at this server."""
+    return httpx.AsyncClient(transport=AtThisServer(trust), base_url=f"https://{DOMAIN}:{panel.https_port}", timeout=60)
+
+
+class AtThisServer(httpx.AsyncHTTPTransport):
+    """Goes to 127.0.0.1 whatever the host is, and says which host it means."""
+
+    def __init__(self, trust: ssl.SSLContext) -> None:
+        super().__init__(verify=trust)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        there = httpx.Request(
+            request.method,
+            request.url.copy_with(host="127.0.0.1"),
+            headers=request.headers,
+            stream=request.stream,
+            extensions={**request.extensions, "sni_hostname": request.url.host},
+        )
+        return await super().handle_async_request(there)
+
+
+async def signed_in(panel: PanelPrograms, trust: ssl.SSLContext, password: str) -> httpx.Response:
+    """What the form of WordPress answers, by a browser that it has given its test cookie."""
+    async with visitor(panel, trust) as browser:
+        await browser.get("/wp-login.php")
+        return await browser.post("/wp-login.php", data={"log": "ada", "pwd": password, "wp-submit": "Log In"})
+
+
+async def upload(browser: httpx.AsyncClient) -> httpx.Response:
+    page = (await browser.get("/wp-admin/media-new.php")).text
+    nonce = re.search(r'"_wpnonce":"([0-9a-f]+)"', page)
+    assert nonce is not None, page[:2000]
+    return await browser.post(
+        "/wp-admin/async-upload.php",
+        data={"action": "upload-attachment", "_wpnonce": nonce[1]},
+        files={"async-upload": ("pixel.png", PIXEL, "image/png")},
+    )
+
+
+async def job_of(root: httpx.AsyncClient, site_id: str, kind: str) -> dict[str, Any]:
+    jobs = (await root.get("/jobs")).json()["items"]
+    return next(job for job in jobs if job["site_id"] == site_id and job["kind"] == kind)
+
+
+async def ended(root: httpx.AsyncClient, job: dict[str, Any]) -> dict[str, Any]:
+    with trio.fail_after(240):
+        while job["ended_at"] is None:
+            await trio.sleep(0.1)  # It goes on outside of this process.
+            job = (await root.get(f"/jobs/{job['id']}")).json()
+    return job
+
+
+def path_of(link: dict[str, Any]) -> str:
+    return httpx.URL(link["url"]).path
+
+
+def path_in(uploaded: httpx.Response) -> str:
+    return httpx.URL(uploaded.json()["data"]["url"]).path
+
+
+def test_a_job_makes_it_step_by_step(life: Life) -> None:
+    assert life.created["status"] == "creating"
+    assert [(step["name"], step["status"]) for step in life.job["steps"]] == [
+        (name, "succeeded")
+        for name in ("make_account", "place_files", "make_database", "install", "serve", "get_certificate")
+    ]
+
+
+def test_the_front_page_answers_over_https_with_the_title(life: Life) -> None:
+    assert life.front.status_code == 200
+    assert TITLE in html.unescape(life.front.text)
+    assert life.plain.status_code == 301
+    assert life.plain.headers["location"].startswith(f"https://{DOMAIN}")
+
+
+def test_permalinks_work(life: Life) -> None:
+    assert life.post.status_code == 200
+    assert "Hello world!" in life.post.text
+
+
+def test_it_says_what_it_is(life: Life) -> None:
+    assert life.described["version"].startswith("6.")
+    assert life.described["admin_login"] == "ada"
+    assert life.described["title"] == TITLE
+    assert life.described["url"].startswith(f"https://{DOMAIN}")
+    assert life.described["themes"][0]["active"] is True
+    assert life.described["maintenance"] is life.described["debug"] is False
+
+
+def test_what_only_attackers_ask_for_is_not_there(life: Life) -> None:
+    assert life.attempted == dict.fromkeys(ATTEMPTED, 404)
+
+
+def test_its_files_are_its_own_and_its_password_is_for_its_account_alone(life: Life) -> None:
+    assert life.configuration == (0o600, FIRST_UID + life.created["number"])
+    assert life.links == 0
+
+
+def test_a_login_link_logs_in_once_and_only_once(life: Life) -> None:
+    assert life.dashboard.status_code == 200
+    assert life.dashboard.url.path == "/wp-admin/"
+    assert "wp-admin-bar-my-account" in life.dashboard.text
+    assert life.again.status_code in (403, 404)
+    assert not life.again.cookies
+
+
+def test_a_login_link_whose_time_is_over_logs_nobody_in_and_is_gone(life: Life) -> None:
+    assert life.aged.status_code == 403
+    assert not life.aged.cookies
+    assert life.unused == []
+
+
+def test_a_picture_is_uploaded_and_shown(life: Life) -> None:
+    assert life.uploaded.status_code == 200
+    assert life.uploaded.json()["success"] is True
+    assert life.picture.headers["content-type"] == "image/png"
+    assert life.picture.content == PIXEL
+
+
+def test_a_password_that_was_reset_signs_in(life: Life) -> None:
+    assert life.password.status_code == 302
+    assert any(name.startswith("wordpress_logged_in") for name in life.password.cookies)
+    assert life.wrong.status_code == 200
+    assert not any(name.startswith("wordpress_logged_in") for name in life.wrong.cookies)
+
+
+def test_maintenance_is_shown_and_ended(life: Life) -> None:
+    assert (life.maintained, life.back) == (503, 200)
+
+
+def test_a_plugin_is_activated_and_deactivated(life: Life) -> None:
+    assert [plugin["active"] for plugin in life.plugin] == [True, False]
+
+
+def test_nothing_of_it_is_left(life: Life) -> None:
+    before, after = life.databases
+    assert life.removal["status"] == "succeeded", life.removal
+    assert len(before) >= 2
+    assert after == []
+    assert life.left == []
