@@ -13,6 +13,7 @@ from uuid import UUID
 import trio
 
 from svc_actors.host.confined_client import SiteFolder
+from svc_actors.host.databases import DatabaseServers
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.restic import Restic
 from svc_actors.panel.backups import Backups, DatabaseBackups, Places, Tools
@@ -97,8 +98,11 @@ class Backed:
 
 
 @asynccontextmanager
-async def open_backed(database: Database, folder: Path, restic: Restic) -> AsyncIterator[Backed]:
+async def open_backed(
+    database: Database, folder: Path, restic: Restic, databases: DatabaseServers | None = None
+) -> AsyncIterator[Backed]:
     host = replace(recorded_host(), restic=restic)
+    host = replace(host, databases=databases or host.databases)
     async with open_panel(database, folder, host) as panel:
         ada, bob = await panel.person("ada@example.com"), await panel.person("bob@example.com")
         site = await site_row(database, ada, "ada.example.com")

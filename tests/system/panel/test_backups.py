@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import pytest
 import trio
 
 from svc_actors.host.accounts import FIRST_UID
+from svc_actors.host.databases import Access, DatabaseName, EngineKind, UserName
 from svc_actors.host.restic import SystemRestic, cell
 from svc_actors.store import Database
+from tests.support.databases import engines_in, engines_of_a_module
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 from tests.support.site_backups import Backed, open_backed
 from tests.support.site_files import give
@@ -120,6 +122,50 @@ async def test_a_target_that_dies_mid_way_is_told_and_has_the_next_backup(
     assert died["copies"][0]["error"]
     assert await world.events() == ["backup.completed", "backup.remote_failed", "backup.completed"]
     assert whole["copies"][0]["error"] is None
+
+
+@pytest.fixture(scope="module")
+def engines_folder() -> Iterator[Path]:
+    with engines_of_a_module() as shared:
+        yield shared
+
+
+async def test_the_databases_of_a_site_come_back_with_it(
+    panel_database: Database, tmp_path: Path, engines_folder: Path
+) -> None:
+    engines = engines_in(engines_folder)
+    async with open_backed(panel_database, tmp_path, SystemRestic(), engines.servers) as world:
+        names = {}
+        for kind in EngineKind:
+            names[kind] = DatabaseName(f"{world.home.path.name}_shop")
+            await panel_database.execute(
+                "INSERT INTO databases (site_id, engine, name, status) VALUES ($1, $2, $3, 'active')",
+                world.site,
+                kind.value,
+                names[kind],
+            )
+            server = engines.servers[kind]
+            await server.ensure()
+            await server.create_database(names[kind])
+            user = UserName(names[kind])
+            await server.create_user(user, server.verifier("a-password"), 5)
+            await server.grant(user, {names[kind]: Access.FULL})
+            table = "CREATE TABLE orders (id int); INSERT INTO orders VALUES (7);"
+            made = await engines.ask(kind, table, names[kind], user, "a-password")
+            assert made.ok, made.err
+        backup = await world.backup()
+        for kind, name in names.items():
+            changed = await engines.ask(
+                kind, "DROP TABLE orders; CREATE TABLE later (id int);", name, name, "a-password"
+            )
+            assert changed.ok, changed.err
+
+        await world.done(await world.ada.post(f"/backups/{backup['id']}/restore"))
+        orders = {kind: await engines.ask(kind, "SELECT id FROM orders;", name) for kind, name in names.items()}
+        later = {kind: await engines.ask(kind, "SELECT id FROM later;", name) for kind, name in names.items()}
+
+    assert {kind: answer.out for kind, answer in orders.items()} == dict.fromkeys(EngineKind, "7")
+    assert {kind: answer.ok for kind, answer in later.items()} == dict.fromkeys(EngineKind, False)
 
 
 async def test_a_server_with_another_host_key_gets_nothing(world: Backed, sshd: Sshd, tmp_path: Path) -> None:
