@@ -2,7 +2,7 @@
 import { html, nothing, type TemplateResult } from "lit-html";
 import { api, type Page } from "../../shared/api";
 import { pager } from "../../shared/list";
-import { address, refine, type View } from "../../shared/page";
+import { address, changed, refine, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { badge, facts, shown, table, tell, valuesOf, when } from "../../shared/ui";
 import type { AuditEntry } from "../model";
@@ -14,10 +14,14 @@ export function auditView(): View {
   const entries = new Resource<Page<AuditEntry>>((signal) => api.get("/audit", asked(), signal), ["activity"]);
   const choose = (values: Record<string, string>) => {
     refine({ page: "", ...values });
+    changed();
     void entries.load();
   };
   const clear = (event: Event) => {
-    (event.target as HTMLElement).closest("form")?.reset();
+    // Not reset(): that goes back to what the page was drawn with.
+    for (const field of (event.target as HTMLElement).closest("form")?.querySelectorAll("input, select") ?? []) {
+      (field as HTMLInputElement | HTMLSelectElement).value = "";
+    }
     choose(Object.fromEntries(FILTERS.map((name) => [name, ""])));
   };
   return {
