@@ -259,5 +259,5 @@ async def test_what_php_says_is_a_log_of_the_site(world: World) -> None:
     sources = (await world.ada.get(f"/sites/{site['id']}/logs/sources")).json()
     lines = (await world.ada.get(f"/sites/{site['id']}/logs?source=php&q=Warning")).json()["lines"]
 
-    assert [source["source"] for source in sources] == ["access", "error", "php"]
+    assert {"access", "error", "php"} <= {source["source"] for source in sources}
     assert lines == ["PHP Warning: one"]
