@@ -1,0 +1,115 @@
+"""What runs and is kept for one site: databases, PHP, scheduled tasks, backups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.identity import Client
+from tests.support.panel_pages import Browser, PanelPages
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+ADA = "ada@example.com"
+
+
+async def made(client: Client, type_: str = "static") -> dict[str, Any]:
+    answer = await client.post("/sites", {"domain": "shop.example.org", "type": type_})
+    assert answer.status_code == 201, answer.text
+    site: dict[str, Any] = answer.json()
+    return site
+
+
+def at(browser: Browser, tab: str) -> None:
+    browser.sign_in(ADA)
+    browser.follow("shop.example.org")
+    browser.follow(tab)
+
+
+async def test_a_database_is_made_with_a_user_whose_password_is_shown_once(panel: PanelPages) -> None:
+    ada = await panel.core.customer(ADA)
+    await made(ada)
+
+    def visit(browser: Browser) -> None:
+        at(browser, "Databases")
+        browser.press("Create a database")
+        browser.fill("Name", "shop")
+        browser.fill("With a user called", "shop")
+        browser.press("Create")
+        password = browser.page.locator("dialog .secret code")
+        expect(password).to_be_visible()
+        secret = password.inner_text()
+        browser.press("Done")
+        expect(browser.row("mariadb").first).to_contain_text("_shop")
+        expect(browser.page.locator("body")).not_to_contain_text(secret)
+
+    await panel.browse(visit)
+
+    [database] = (await ada.get("/databases")).json()["items"]
+    assert database["name"].endswith("_shop")
+
+
+async def test_a_scheduled_task_is_added_changed_and_deleted(panel: PanelPages) -> None:
+    ada = await panel.core.customer(ADA)
+    site = await made(ada)
+
+    def visit(browser: Browser) -> None:
+        at(browser, "Schedules")
+        browser.press("Add a task")
+        browser.fill("Name", "news")
+        browser.choose("What it is", "url")
+        browser.fill("Path", "/cron.html")
+        browser.fill("When", "*/15 * * * *")
+        browser.press("Add")
+        task = browser.row("news")
+        expect(task).to_contain_text("*/15 * * * *")
+        task.get_by_role("button", name="Change").click()
+        expect(browser.field("When")).to_have_value("*/15 * * * *")
+        browser.fill("When", "0 4 * * *")
+        browser.press("Save")
+        expect(task).to_contain_text("0 4 * * *")
+        task.get_by_role("button", name="Delete").click()
+        browser.press("Delete")
+        browser.shows("Nothing is done by itself yet.")
+
+    await panel.browse(visit)
+
+    assert (await ada.get(f"/sites/{site['id']}/schedules")).json() in ([], {"items": []})
+
+
+async def test_when_a_site_is_backed_up_is_changed(panel: PanelPages) -> None:
+    ada = await panel.core.customer(ADA)
+    site = await made(ada)
+
+    def visit(browser: Browser) -> None:
+        at(browser, "Backups")
+        browser.press("Change the schedule")
+        browser.page.get_by_label("Make backups by itself").check()
+        browser.choose("Frequency", "weekly")
+        browser.choose("Weekday", "6")
+        browser.fill("Hour, in UTC", "3")
+        browser.press("Save")
+        browser.shows("every Sunday at 03:00 UTC")
+
+    await panel.browse(visit)
+
+    schedule = (await ada.get(f"/sites/{site['id']}/backups/schedule")).json()
+    assert (schedule["frequency"], schedule["weekday"], schedule["hour"]) == ("weekly", 6, 3)
+
+
+async def test_settings_of_php_are_changed(panel: PanelPages) -> None:
+    ada = await panel.core.customer(ADA)
+    site = await made(ada, "php")
+
+    def visit(browser: Browser) -> None:
+        at(browser, "PHP")
+        browser.press("Change version and settings")
+        browser.fill("Memory of a request, in MiB", "512")
+        browser.press("Save")
+        browser.shows("512 MiB")
+
+    await panel.browse(visit)
+
+    assert (await ada.get(f"/sites/{site['id']}/php")).json()["settings"]["memory_limit_mib"] == 512
