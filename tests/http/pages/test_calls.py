@@ -47,8 +47,10 @@ def test_a_page_calls_what_there_is(service: str) -> None:
 
 def test_what_both_services_pages_share_calls_what_both_have() -> None:
     called = calls("shared")
-    # Of a first visit to a controller; a panel's first administrator is made on the command line.
-    assert called - {("POST", "/setup")} <= OFFERED["controller"] & OFFERED["panel"]
+    # A panel's first administrator is made on the command line, and links that sign in are the panel's alone.
+    of_one = {("POST", "/setup"), ("POST", "/auth/link")}
+    assert called - of_one <= OFFERED["controller"] & OFFERED["panel"]
+    assert of_one <= called
 
 
 def test_the_pages_offer_all_that_is_done_to_networks() -> None:
