@@ -12,7 +12,8 @@ from uuid import UUID
 
 import httpx
 
-from svc.cli.panel.compose import Host, open_services
+from svc.cli.panel.compose import open_services
+from svc.cli.panel.host import Host
 from svc.identity.authenticate import Authentication
 from svc.panel.catalogue import panel_registry
 from svc.panel.config import PanelConfig

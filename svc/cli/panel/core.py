@@ -18,7 +18,8 @@ import structlog
 import trio
 
 from svc.cli.failures import Exit, Failure
-from svc.cli.panel.compose import Host, open_services
+from svc.cli.panel.compose import open_services
+from svc.cli.panel.host import Host
 from svc.cli.panel.options import CONTEXT, panel_options
 from svc.cli.panel.server import this_server
 from svc.cli.serve import told_plainly

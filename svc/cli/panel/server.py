@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from svc.cli.panel.compose import Host
+from svc.cli.panel.host import Host
 from svc.panel.config import PanelConfig
 from svc_actors.host.accounts import SystemAccounts
 from svc_actors.host.apps import AppReleases

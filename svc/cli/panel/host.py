@@ -1,0 +1,45 @@
+"""The server that sites run on, as the panel drives it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from svc_actors.host.accounts import Accounts
+from svc_actors.host.apps import AppServing
+from svc_actors.host.databases import DatabaseServers
+from svc_actors.host.delegation import Delegations
+from svc_actors.host.disk_use import disk_use
+from svc_actors.host.knot import NameServer
+from svc_actors.host.launcher import Launcher
+from svc_actors.host.nginx import WebServing
+from svc_actors.host.php import PhpServing
+from svc_actors.host.restic import Restic
+from svc_actors.host.sftp import SftpServing
+from svc_actors.host.site_tasks import SiteTasks
+from svc_actors.host.wordpress import WordPressSites
+from svc_actors.outbound import Resolve, resolve
+from svc_actors.panel.accounts.disk_use import Measure
+from svc_actors.panel.sites.php_extensions import Extensions
+from svc_actors.panel.webhooks.endpoint import Clock, utc_now
+
+
+@dataclass(frozen=True)
+class Host:
+    """This server (`svc.cli.panel.server`), or a test's stand-in for it."""
+
+    launcher: Launcher
+    name_server: NameServer
+    delegations: Delegations
+    web: WebServing
+    accounts: Accounts
+    databases: DatabaseServers
+    restic: Restic
+    wordpress: WordPressSites
+    php: PhpServing
+    tasks: SiteTasks
+    php_extensions: Extensions
+    apps: AppServing
+    sftp: SftpServing
+    measure: Measure = disk_use
+    resolve: Resolve = resolve
+    clock: Clock = utc_now

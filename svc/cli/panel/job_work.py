@@ -1,0 +1,67 @@
+"""The work of every kind of job: which parts of the panel do it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from svc.cli.panel.host import Host
+from svc.cli.panel.served_sites import ServedSites
+from svc.cli.panel.site_data import SiteData
+from svc.panel import account_deletion, account_termination
+from svc_actors.host.confined_client import ConfinedFiles
+from svc_actors.host.folders import HostFolders
+from svc_actors.panel.databases.transfers import EXPORT, IMPORT
+from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork
+from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.sites import deletion, php_extensions
+from svc_actors.panel.sites.resuming import resume_sites
+from svc_actors.panel.wordpress import creation
+from svc_actors.panel.wordpress.database import WordPressDatabases
+from svc_actors.runtime import ActorSystem
+from svc_actors.store import Database
+
+
+def handle_jobs(
+    jobs: Jobs,
+    database: Database,
+    host: Host,
+    folders: HostFolders,
+    *,
+    actors: ActorSystem,
+    files: ConfinedFiles,
+    served: ServedSites,
+    data: SiteData,
+) -> None:
+    """Before the queues are served: a job whose work nobody knows would fail."""
+    make_database = WordPressDatabases(database, data.databases).make
+    wordpress = creation.WordPressCreation(
+        database, host.accounts, host.wordpress, make_database, actors, served.certificates
+    )
+    jobs.handle(creation.KIND, wordpress, seconds=creation.SECONDS)
+
+    removal = deletion.SiteDeletion(
+        database,
+        host.accounts,
+        actors,
+        served.programs,
+        host.apps,
+        served.certificates.forget,
+        data.backups,
+        data.transfers.remove_all,
+        served.sftp.agree,
+    )
+    jobs.handle(deletion.KIND, removal, irrevocable=deletion.IRREVOCABLE)
+
+    remove_backups = data.backups.account_removed
+    jobs.handle(account_deletion.KIND, account_deletion.AccountDeletion(database, remove_backups))
+    jobs.handle(account_termination.KIND, account_termination.AccountTermination(database, actors, remove_backups))
+
+    resume = partial(resume_sites, database, actors)
+    extensions = php_extensions.ExtensionWork(database, host.php_extensions, resume)
+    jobs.handle(php_extensions.KIND, extensions, irrevocable=php_extensions.IRREVOCABLE)
+
+    for kind in (EXTRACT, COMPRESS):
+        jobs.handle(kind, FileWork(database, files, folders))
+    for kind in (EXPORT, IMPORT):
+        jobs.handle(kind, data.transfers)
+    data.backups.install(jobs)

@@ -1,0 +1,65 @@
+"""What serves the sites: web server, programs of their accounts, certificates and access by SFTP follow the records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from svc.cli.panel.host import Host
+from svc.cli.panel.loops import Loops
+from svc.panel.config import PanelConfig
+from svc_actors.host.certificate_files import CertificateFiles
+from svc_actors.host.challenge_files import ChallengeFiles
+from svc_actors.panel.apps import SiteApp
+from svc_actors.panel.apps.watch import AppWatch
+from svc_actors.panel.certificates.site_certificates import Serving, SiteCertificates
+from svc_actors.panel.sftp import SftpAccess
+from svc_actors.panel.sites.programs import SitePrograms
+from svc_actors.panel.sites.serving import all_servers
+from svc_actors.panel.sites.site import Site
+from svc_actors.panel.web_server import WebServer
+from svc_actors.runtime import ActorSystem
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database, EventLog
+
+
+@dataclass(frozen=True)
+class ServedSites:
+    certificates: SiteCertificates
+    programs: SitePrograms
+    sftp: SftpAccess
+
+
+async def serve_sites(
+    config: PanelConfig,
+    database: Database,
+    host: Host,
+    *,
+    sealer: Sealer,
+    events: EventLog,
+    actors: ActorSystem,
+    loops: Loops,
+) -> ServedSites:
+    """Register the actors of sites, and start the loops that serve them."""
+    folders = config.folders
+    certificates = SiteCertificates(
+        database,
+        sealer,
+        actors,
+        CertificateFiles(folders.certificates),
+        ChallengeFiles(folders.challenges),
+        Serving("127.0.0.1", config.sites_https_port),
+        config.acme,
+    )
+    # The web server is told of these files as soon as it starts.
+    await certificates.restore_files()
+    web_server = WebServer(database, host.web, lambda: all_servers(database, folders))
+    programs = SitePrograms(database, host.php)
+    actors.register(Site, lambda _: Site(database, host.accounts, programs, web_server, folders))
+    actors.register(SiteApp, lambda _: SiteApp(database, host.apps))
+    sftp = SftpAccess(database, events, host.sftp)
+    loops.keep("web server", web_server.run)
+    loops.keep("programs of sites", programs.run)
+    loops.keep("applications of sites", AppWatch(database, actors, host.apps).run)
+    loops.keep("certificates of sites", certificates.run)
+    loops.keep("access by SFTP", sftp.run)
+    return ServedSites(certificates, programs, sftp)

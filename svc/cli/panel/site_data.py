@@ -1,0 +1,39 @@
+"""What sites have beside their files: databases, which are exported and imported, and backups of it all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from svc.cli.panel.host import Host
+from svc.cli.panel.loops import Loops
+from svc.panel.config import PanelConfig
+from svc_actors.host.confined_client import ConfinedFiles
+from svc_actors.panel.backups import ROUND_SECONDS, Backups, DatabaseBackups, Places, Tools
+from svc_actors.panel.databases import RESUME_SECONDS, SiteDatabases
+from svc_actors.panel.databases.transfers import SWEEP_SECONDS, DatabaseTransfers
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database
+
+
+@dataclass(frozen=True)
+class SiteData:
+    databases: SiteDatabases
+    transfers: DatabaseTransfers
+    backups: Backups
+
+
+async def recover_site_data(
+    config: PanelConfig, database: Database, host: Host, sealer: Sealer, files: ConfinedFiles
+) -> SiteData:
+    """As an earlier core has left it, but without what it was doing: before any job begins."""
+    databases = SiteDatabases(database, host.databases)
+    dumps = DatabaseBackups(database, databases)
+    backups = Backups(Tools(database, sealer, host.restic, Places(config.folders), dumps), files)
+    await backups.recover()
+    return SiteData(databases, DatabaseTransfers(database, databases, config.folders), backups)
+
+
+def look_after_site_data(loops: Loops, data: SiteData) -> None:
+    loops.repeat_from_now("databases to resume", RESUME_SECONDS, data.databases.resume)
+    loops.repeat_from_now("removal of old exports", SWEEP_SECONDS, data.transfers.sweep)
+    loops.repeat_from_now("backups", ROUND_SECONDS, data.backups.round)
