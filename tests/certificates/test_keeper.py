@@ -54,7 +54,7 @@ class Shown:
         self.came = trio.Event()
 
     async def until(self, number: int) -> Issued:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while len(self.installed) < number:
                 await self.came.wait()
         return self.installed[number - 1]
@@ -91,7 +91,7 @@ class House:
 
     async def failed(self, failures: int) -> CertificateRecord:
         """The record once so many attempts in a row have failed."""
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while (record := await self.record()).failures < failures:
                 await trio.sleep(0.01)  # The record is what is waited for.
         return record

@@ -25,7 +25,7 @@ async def served(config: ControllerConfig, database_url: str) -> AsyncIterator[R
 
 async def alerts(running: RunningController, *wanted: str) -> dict[str, str]:
     """The open alerts about certificates, once they are these."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while True:
             rows = await running.services.database.fetch(
                 "SELECT key, message FROM alerts WHERE closed_at IS NULL AND key LIKE 'certificate%'"

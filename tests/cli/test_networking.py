@@ -122,7 +122,7 @@ async def test_the_metrics_count_what_hosts_have_applied(house: House) -> None:
 
     before = await applied()
     await house.ok("vm", "rate", "web-1", "100")
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while await applied() != before + 1:
             await trio.sleep(0.02)
 

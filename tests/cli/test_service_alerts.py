@@ -33,7 +33,7 @@ async def kettles(database: Database) -> AsyncIterator[ActorSystem]:
 
 
 async def until_open(database: Database, keys: list[str]) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while await open_alerts(database) != keys:
             await trio.sleep(0.002)
 

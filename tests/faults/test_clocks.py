@@ -24,13 +24,13 @@ async def sign_in(house: Deployment, http: httpx.AsyncClient) -> None:
 
 async def opens_console(house: Deployment, api: Api, vm_id: str) -> None:
     async with house.console(api, vm_id) as console:
-        with trio.fail_after(15):
+        with trio.fail_after(60):
             await console.get_message()
 
 
 async def jump_during_a_task(house: Deployment, api: Api, clock: Clock, jump: int, number: int) -> None:
     answer = await house.order(api, f"across-{number}")
-    with trio.fail_after(15):
+    with trio.fail_after(60):
         while (await api.call("GET", f"/tasks/{answer['task']['id']}"))["status"] == "queued":
             await trio.sleep(0.05)
     clock.set(jump)

@@ -36,7 +36,7 @@ class Client:
         await self.stream.send_all(self.connection.data_to_send())
 
     async def until_ended(self, stream_id: int) -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while not any(isinstance(e, h2.events.StreamEnded) and e.stream_id == stream_id for e in self.seen):
                 data = await self.stream.receive_some()
                 assert data, "the server closed the connection"
@@ -105,7 +105,7 @@ async def said(server: Served, request: bytes) -> bytes:
     context = server.trust
     tcp = await trio.open_tcp_stream("127.0.0.1", server.port)
     stream = trio.SSLStream(tcp, context, server_hostname="localhost", https_compatible=True)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await stream.send_all(request)
         answer = b""
         while len(answer) < 200 and (data := await stream.receive_some()):
@@ -118,7 +118,7 @@ async def test_an_answer_of_known_length_goes_out_whole(server: Served) -> None:
     tcp = await trio.open_tcp_stream("127.0.0.1", server.port)
     stream = trio.SSLStream(tcp, server.trust, server_hostname="localhost", https_compatible=True)
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await stream.send_all(b"GET /api/v1/nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n")
         record = bytes(await stream.receive_some())
     await trio.aclose_forcefully(stream)

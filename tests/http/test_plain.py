@@ -36,7 +36,7 @@ class Told:
         self._said = trio.Event()
 
     async def until(self, number: int) -> str | None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(self.said) < number:
                 await self._said.wait()
         return self.said[number - 1]

@@ -42,7 +42,7 @@ async def emit(database: Database, *notes: str, administrators_only: bool = Fals
 
 
 async def until_open(server: Served, count: int) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while len(server.app.streams) != count:
             await trio.sleep(0.01)
 
@@ -145,7 +145,7 @@ async def test_a_stream_ends_when_its_session_does(
     async with reading(server, version) as reader:
         await until_open(server, 1)
         await database.execute("INSERT INTO settings (name, value) VALUES ('ended', 'true')")
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             assert await reader.ended()
     await until_open(server, 0)
 

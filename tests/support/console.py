@@ -131,7 +131,7 @@ class ConsoleHarness:
 
     async def settled(self, *, open_consoles: int) -> None:
         """Return once that many consoles are open."""
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while sum((self.consoles.statistics().vnc, self.consoles.statistics().serial)) != open_consoles:
                 await trio.sleep(0.005)
 

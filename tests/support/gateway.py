@@ -42,7 +42,7 @@ from svc_nodeagent.simulated import Behaviour, SimulatedHost
 from svc_nodeagent.upgrade import Upgrader
 
 BRISK = Patience(first_pause=0.01, longest_pause=0.1, settled_after=5.0, stopping=1.0)
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @dataclass

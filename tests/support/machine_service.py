@@ -194,7 +194,7 @@ class Service:
     async def ended(self, task: Task | UUID) -> Task:
         """The task once it has ended, as the database has it."""
         task_id = task.id if isinstance(task, Task) else task
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while True:
                 found = await get_task(self.database, task_id)
                 assert found is not None
@@ -204,7 +204,7 @@ class Service:
 
     async def until_asked(self, op: str, count: int = 1) -> OperationId:
         """The id of the operation, once the node was asked for it `count` times."""
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while sum(operation.op == op for operation in self.gateway.asked) < count:
                 await trio.sleep(0.002)
         index = max(i for i, operation in enumerate(self.gateway.asked) if operation.op == op)

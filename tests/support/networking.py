@@ -37,7 +37,7 @@ from tests.support.machine_service import (
     open_service,
 )
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 BRISK = NetworkRhythm(round=0.2, gather=0.0, first_pause=0.02, longest_pause=0.1, between_retries=0.01, operation=2.0)
 Play = Callable[[NodeOperation], Awaitable[None]]
 

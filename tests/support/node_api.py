@@ -72,7 +72,7 @@ class NodeApiHarness:
         return await self.call(nodes.show_node, nodes.NodeRequest(id=node_id))
 
     async def until_state(self, node_id: UUID, state: NodeState) -> None:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while (await self.detail(node_id)).state is not state:
                 await trio.sleep(0.02)
 

@@ -54,7 +54,7 @@ class Pebble:
     async def start(self) -> None:
         self.program.start()
         async with self.client() as http:
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 while True:
                     try:
                         (await http.get(self.directory)).raise_for_status()

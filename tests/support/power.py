@@ -30,7 +30,7 @@ from tests.support.callers import ADMINISTRATOR
 from tests.support.machine_service import SEALER, Fleet, Service, make_fleet, open_service
 from tests.support.networking import Hosts
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 
 @dataclass

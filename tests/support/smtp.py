@@ -20,7 +20,7 @@ from svc_actors.mail import MailSettings, mail_settings
 from svc_http.certificates import TlsFiles
 from tests.support.stack import free_port
 
-WAIT = 15.0
+WAIT = 60.0
 VANISH = "vanish"
 """In place of an answer: the connection ends, and nobody knows whether the mail was taken."""
 

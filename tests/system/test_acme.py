@@ -55,7 +55,7 @@ async def prove(client: AcmeClient, order: Order, proofs: dict[str, str]) -> Ord
 
 
 async def settled(client: AcmeClient, order: Order, passing: Status) -> Order:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while (order := await client.order(order.url)).status is passing:
             await trio.sleep(0.05)  # The outside world is asked again.
     return order

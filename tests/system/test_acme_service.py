@@ -60,7 +60,7 @@ class Site:
 async def _handshake(port: int, context: ssl.SSLContext) -> bytes:
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     named = trio.SSLStream(stream, context, server_hostname=NAME, https_compatible=True)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await named.do_handshake()
     certificate = named.getpeercert(binary_form=True)
     await trio.aclose_forcefully(named)
@@ -159,7 +159,7 @@ async def test_what_is_connected_stays_connected_over_the_first_certificate_and_
             assert (shown["source"], shown["names"], shown["last_error"]) == ("acme", [NAME], None)
 
             (await site.browser.post("/locations", json={"name": "told to the stream of before"})).raise_for_status()
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 async for line in events[1]:
                     if "told to the stream of before" in line:
                         break

@@ -200,7 +200,7 @@ async def test_controller_and_agent_are_replaced_under_a_running_guest_and_no_or
             async with serial_console(client, keeper["id"]) as terminal:
                 await terminal.log_in("root", PASSWORD)
                 assert (await terminal.run("true")).endswith("\n0")
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while not gaps:
                 await trio.sleep(0.05)
         sys.stdout.write(f"the API was away for {gaps[0]:.1f} s\n")

@@ -50,7 +50,7 @@ async def ssh_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     async with trio.open_nursery() as nursery:
         sshd = ["/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd_config")]
         nursery.start_soon(partial(trio.run_process, sshd, capture_stderr=True))
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while True:
                 try:
                     await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()

@@ -104,7 +104,7 @@ async def test_an_address_that_is_blocked_while_its_network_is_being_removed_kee
 
 
 async def _until_somebody_waits(database: Database) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not await database.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
             await trio.lowlevel.checkpoint()
 

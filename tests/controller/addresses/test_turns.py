@@ -49,7 +49,7 @@ class Callers:
         waiting = await self._waiting()
         self._nursery.start_soon(self._call, call)
         self._begun += 1
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(self.came_to) < self._begun - waiting and await self._waiting() == waiting:
                 await trio.lowlevel.checkpoint()
 

@@ -92,7 +92,7 @@ async def test_a_node_cannot_answer_what_another_was_asked(rig: GatewayHarness) 
 
 
 async def _closed(socket: WebSocketConnection) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         try:
             while True:
                 await socket.get_message()

@@ -80,7 +80,7 @@ async def test_no_machine_is_placed_on_a_node_that_is_deleted_meanwhile(database
             await tx.execute("SELECT FROM nodes WHERE id = $1 FOR UPDATE", world.node_id)
             await lock_capacity(tx, world.node_id)
             nursery.start_soon(create)
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while not await database.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
                     await trio.sleep(0.005)
             await tx.execute("UPDATE nodes SET state = 'offline', deleted_at = now() WHERE id = $1", world.node_id)
@@ -206,7 +206,7 @@ async def test_a_defect_in_one_round_ends_neither_the_watch_nor_the_tasks(
         watch = MachineWatch(database, interval=0.1)
         monkeypatch.setattr(watch, "point_out_orphans", defect)
         await nursery.start(watch.run)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await rounds[1].wait()
             await swept.wait()
         created = await service.create(world.machine())

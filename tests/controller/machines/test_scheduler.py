@@ -65,7 +65,7 @@ async def test_creations_on_different_nodes_do_not_wait_for_each_other(database:
     need = Need(vcpus=1, memory_mib=256, disk_gib=1, network_id=world.network_id)
 
     async with database.transaction() as first, database.transaction() as second:
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             chosen = [(await place(tx, need, explain=True)).node_name for tx in (first, second)]
 
     assert chosen == ["alpha", "beta"]

@@ -303,7 +303,7 @@ async def test_a_machine_is_placed_while_its_node_reports_other_addresses_of_its
                 await tx.execute("UPDATE vms SET node_id = $2 WHERE id = $1", vm_id, node_id)
                 node = stage.service.actors.ref(Node, str(node_id))
                 nursery.start_soon(node.ask, Node.inventoried, report, datetime.now(UTC))
-                with trio.fail_after(10):
+                with trio.fail_after(60):
                     while not await database.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
                         await trio.lowlevel.checkpoint()
                 await lock_pool(tx, stage.world.pool_id)

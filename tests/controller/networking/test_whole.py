@@ -16,7 +16,7 @@ from tests.support.gateway import NodeOnDisk
 from tests.support.network_records import Records
 from tests.support.node_api import NodeApiHarness, open_site
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 async def joined(site: NodeApiHarness) -> tuple[NodeOnDisk, UUID]:

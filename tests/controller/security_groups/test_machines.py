@@ -231,7 +231,7 @@ async def test_a_machine_that_joins_while_a_rule_is_added_is_told_of_the_rule(pl
             await set_groups(tx, vm_id, [UUID(group["id"])])
             generation = await tx.fetchval("SELECT net_wanted FROM vms WHERE id = $1", vm_id)
             nursery.start_soon(add)
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while not added.is_set() and not await place.database.fetchval(
                     "SELECT true FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
                 ):

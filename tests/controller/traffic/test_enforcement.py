@@ -223,7 +223,7 @@ async def test_a_policy_that_is_being_loosened_is_waited_for(stage: TrafficHarne
         async with stage.database.transaction() as tx:
             await set_policy(tx, ADMINISTRATOR, plan, policy(20, SUSPEND), now=stage.now)
             nursery.start_soon(stage.enforce)
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while not await stage.database.fetchval(waiting):
                     await trio.lowlevel.checkpoint()
     assert await stage.history(vm_id) == []

@@ -42,7 +42,7 @@ async def test_a_watch_counts_and_enforces_by_itself(stage: TrafficHarness) -> N
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.run)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while await stage.in_force(vm_id) != (None, True):
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
@@ -75,7 +75,7 @@ async def test_a_node_that_counts_for_anothers_machine_is_audited(stage: Traffic
         unauthorised_report = NodeWatch(system, stage.database, machine_deliverer(system)).hooks.unauthorised_report
         watch = TrafficWatch(stage.database, nodes, unauthorised_report=unauthorised_report, clock=lambda: stage.now)
         await watch.ask(stage.node_id)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while not (rows := await stage.database.fetch("SELECT * FROM audit WHERE outcome = 'denied'")):
                 await trio.lowlevel.checkpoint()
     [row] = rows

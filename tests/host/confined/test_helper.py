@@ -70,7 +70,7 @@ def helpers_of(site: SiteFolder) -> list[int]:
 
 
 async def gone(pid: int) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while Path(f"/proc/{pid}/fd").exists() and os.listdir(f"/proc/{pid}/fd"):
             await trio.sleep(0.01)
 
@@ -292,10 +292,10 @@ async def test_an_idle_helper_ends(site: SiteFolder, monkeypatch: pytest.MonkeyP
 
     async with ConfinedFiles.open() as files:
         await files.ask(site, Stat(""))
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while files.sites:
                 await trio.sleep(0.01)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while helpers_of(site):
                 await trio.sleep(0.01)
         again = await files.ask(site, Stat(""))

@@ -53,7 +53,7 @@ class Heard:
         self.news.set()
 
     async def until(self, event: int) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while event not in self.events:
                 self.news = trio.Event()
                 await self.news.wait()
@@ -219,7 +219,7 @@ async def test_a_lost_connection_is_made_again_and_calls_wait_for_it() -> None:
 
         with pytest.raises(ConnectionLost):
             await connection.call(lose)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while heard.connected < 2:
                 heard.news = trio.Event()
                 await heard.news.wait()

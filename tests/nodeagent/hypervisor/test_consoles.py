@@ -23,7 +23,7 @@ class Guest:
     descriptor: int
 
     async def say(self, data: bytes) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while data:
                 await trio.lowlevel.wait_writable(self.descriptor)
                 try:
@@ -33,7 +33,7 @@ class Guest:
 
     async def hear(self, size: int) -> bytes:
         heard = b""
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(heard) < size:
                 await trio.lowlevel.wait_readable(self.descriptor)
                 heard += os.read(self.descriptor, size - len(heard))
@@ -65,7 +65,7 @@ async def running(log: Path) -> AsyncIterator[Guest]:
 
 async def received(viewer: SerialViewer, size: int) -> bytes:
     data = b""
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while len(data) < size:
             chunk = await viewer.receive_some()
             assert chunk, f"the line ended after {len(data)} bytes"
@@ -137,7 +137,7 @@ async def test_when_the_guest_stops_viewers_see_the_end_and_typing_fails(tmp_pat
         await guest.say(b"bye")
         assert await received(viewer, 3) == b"bye"
         guest.stop()
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             assert await viewer.receive_some() == b""
         with pytest.raises(trio.BrokenResourceError):
             await viewer.send_all(b"anyone?")

@@ -55,13 +55,13 @@ class ScheduleWorld:
 
     async def until(self, true: Callable[[], object]) -> None:
         """What the scheduler does by itself is waited for, however long it takes it."""
-        with trio.fail_after(15):
+        with trio.fail_after(60):
             while not true():
                 await trio.sleep(0.005)
 
     async def runs_once(self, schedule: dict[str, Any], *statuses: str) -> list[dict[str, Any]]:
         """Its runs, newest first, once their statuses are these."""
-        with trio.fail_after(15):
+        with trio.fail_after(60):
             while True:
                 found = await self.runs(schedule)
                 if [run["status"] for run in found] == list(statuses):
