@@ -44,7 +44,6 @@ from svc_actors.panel.accounts.allowances import use_of
 from svc_actors.panel.accounts.plans import give_plan, plan_named, write_suspended
 from svc_actors.panel.sites.creation import NewSite, create_site
 from svc_actors.panel.sites.resuming import follow
-from svc_actors.panel.sites.serving import require_served
 from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.panel.sites.states import SiteType
 from svc_actors.panel.sites.with_account import limit_sites, restore_sites, suspend_sites
@@ -178,7 +177,6 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
         password_hash = await services.passwords.hash(request.password)
     domain = None
     if request.domain is not None:
-        require_served(request.type)
         if request.type in (SiteType.PROXY, SiteType.WORDPRESS):
             raise wrong_field("type", f"a {request.type.value} needs more to be said: create it as a site of its own")
         domain = usable_name(context, request.domain)

@@ -45,7 +45,6 @@ from svc_actors.panel.sites.names import SiteName, is_below, site_name
 from svc_actors.panel.sites.php import PHP_TYPES, SitePhp, newest_version, require_version
 from svc_actors.panel.sites.proxying import proxy_addresses
 from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, suspended_by_administrator
-from svc_actors.panel.sites.serving import require_served
 from svc_actors.panel.sites.site import Change, Changed
 from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
@@ -159,7 +158,6 @@ async def get_site(context: Context[Panel], request: SiteRequest) -> Site:
 )
 async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
     services, principal = context.services, context.principal
-    require_served(request.type)
     domain, *aliases = [usable_name(context, text) for text in (request.domain, *request.aliases)]
     ordered = await wordpress_order(
         services.wordpress,

@@ -33,7 +33,6 @@ from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
 from svc_actors.panel.sites.states import SiteStatus, SiteType
 from svc_actors.store import Queryable, Record
 
-SERVED_TYPES: Final = frozenset({SiteType.STATIC, SiteType.PHP, SiteType.WORDPRESS, SiteType.APP, SiteType.PROXY})
 """The types that `_serves` knows."""
 _NO_SERVER: Final = frozenset({SiteStatus.FAILED, SiteStatus.DELETING})
 
@@ -52,13 +51,6 @@ class ServedBy(Protocol):
     async def change(self, servers: Mapping[int, SiteServer | None]) -> None:
         """These sites, by their numbers, are served so; None is served no more. Raises ServiceError."""
         ...
-
-
-def require_served(type_: SiteType) -> None:
-    """Raise `invalid` for a type that this release does not serve."""
-    if type_ not in SERVED_TYPES:
-        served = " and ".join(sorted(each.value for each in SERVED_TYPES))
-        raise invalid(f"Sites of the type {type_.value} are not served yet.", hint=f"The types served are {served}.")
 
 
 async def server_of(queryable: Queryable, site: SiteRow, folders: HostFolders) -> SiteServer | None:
@@ -177,9 +169,3 @@ def _serves(site: SiteRow, folders: HostFolders) -> Serves:
                     "tls": tls,
                 }
             )
-        case _:
-            raise _unserved(site.type)
-
-
-def _unserved(type_: SiteType) -> ServiceError:
-    return invalid(f"Sites of the type {type_.value} are not served yet.")
