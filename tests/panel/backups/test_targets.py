@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from svc_actors.host.accounts import AccountError
 from svc_actors.panel.backups import Places
+from tests.support.panel_sites import RecordedAccounts, nothing
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed
 
@@ -150,6 +152,28 @@ async def test_a_final_backup_that_fails_ends_the_deletion_and_can_be_refused(
     assert (failed["status"], kept) == ("failed", before)
     assert "nothing of it was removed" in failed["error"]["message"]
     assert deleted["status"] == "succeeded"
+
+
+async def refused_removal(step: str) -> None:
+    if step == "remove":
+        raise AccountError("userdel: cannot lock /etc/passwd")
+
+
+async def test_a_site_that_was_put_back_after_a_failed_deletion_is_backed_up_by_the_next_one(world: Backed) -> None:
+    accounts = world.panel.host.accounts
+    assert isinstance(accounts, RecordedAccounts)
+    accounts.before = refused_removal
+    failed = await world.ended(await world.ada.delete(f"/sites/{world.site}", {"confirm": "ada.example.com"}))
+    accounts.before = lambda step: nothing()
+    again = await world.ada.post("/sites", {"domain": "ada.example.com", "type": "static"})
+    (world.home.path / "public" / "index.html").write_bytes(b"<h1>Ada again</h1>")
+
+    await world.done(await world.ada.delete(f"/sites/{world.site}", {"confirm": "ada.example.com"}))
+    found = (await world.ada.get("/backups")).json()["items"]
+
+    assert (failed["status"], again.status_code) == ("failed", 201), again.text
+    assert [(backup["cause"], backup["status"]) for backup in found] == [("final", "completed")] * 2
+    assert found[0]["created_at"] > found[1]["created_at"]
 
 
 async def test_what_is_kept_of_a_deleted_site_goes_after_its_time(world: Backed) -> None:

@@ -99,14 +99,15 @@ class Backups:
         if site.status in _BACKED_UP and not await is_pending(tx, site.id):
             await create_backup(tx, self._tools.sealer, site, Cause.SCHEDULED)
 
-    async def back_up_finally(self, run: JobRun, site: SiteRow) -> None:
-        """As a step of the site's deletion. Raises ServiceError, and there is no such backup."""
+    async def back_up_finally(self, run: JobRun, site: SiteRow, ordered_at: datetime) -> None:
+        """As a step of the site's deletion, ordered at that time: of an earlier one, which was not finished, the site
+        may have been put back since. Raises ServiceError, and there is no such backup."""
         tools = self._tools
         if not (tools.places.folders.sites / site.account.name).exists():
             await run.log("The site has no files, so there is nothing to keep.")
             return
-        if await has_final(tools.database, site.id):
-            return  # By the deletion that this one goes on with.
+        if await has_final(tools.database, site.id, ordered_at):
+            return  # By the job that this one goes on with.
 
         async def write(tx: Transaction) -> None:
             locked = await lock_site(tx, site.id)

@@ -144,12 +144,14 @@ async def backup_of_job(queryable: Queryable, job_id: int) -> BackupRow | None:
     return None if row is None else as_backup(row)
 
 
-async def has_final(queryable: Queryable, site_id: UUID) -> bool:
-    """Whether what the site was before its deletion is kept."""
+async def has_final(queryable: Queryable, site_id: UUID, since: datetime) -> bool:
+    """Whether what the site was before its deletion, which was ordered at that time, is kept."""
     found: bool = await queryable.fetchval(
         """SELECT EXISTS (SELECT FROM site_backups JOIN backup_repositories ON backup_repositories.id = repository_id
-                          WHERE site_id = $1 AND cause = 'final' AND status = 'completed')""",
+                          WHERE site_id = $1 AND cause = 'final' AND status = 'completed'
+                            AND site_backups.created_at >= $2)""",
         site_id,
+        since,
     )
     return found
 

@@ -8,6 +8,7 @@ order. The record is removed last: as long as anything of the site is left, the 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -35,6 +36,8 @@ STEPS: Final = (
 )
 FINAL_BACKUP: Final = "final_backup"
 """A step before all others, unless whoever deletes the site refuses it: nothing is lost when it fails."""
+_ORDERED_AT: Final = "ordered_at"
+"""Of a job that goes on with an interrupted one: when the deletion was ordered."""
 IRREVOCABLE: Final = "A site that is being deleted has lost some of its files already."
 
 
@@ -50,7 +53,8 @@ async def delete_site(tx: Transaction, caller: Caller, site: SiteRow, *, final_b
     return await _enqueue(tx, site, final_backup=final_backup)
 
 
-async def _enqueue(tx: Transaction, site: SiteRow, *, final_backup: bool) -> Job:
+async def _enqueue(tx: Transaction, site: SiteRow, *, final_backup: bool, ordered_at: datetime | None = None) -> Job:
+    since = {} if ordered_at is None else {_ORDERED_AT: ordered_at.isoformat()}
     return await enqueue(
         tx,
         NewJob(
@@ -60,7 +64,7 @@ async def _enqueue(tx: Transaction, site: SiteRow, *, final_backup: bool) -> Job
             site_id=site.id,
             owner_id=site.owner_id,
             steps=(FINAL_BACKUP, *STEPS) if final_backup else STEPS,
-            parameters={FINAL_BACKUP: final_backup},
+            parameters={FINAL_BACKUP: final_backup, **since},
         ),
     )
 
@@ -68,7 +72,7 @@ async def _enqueue(tx: Transaction, site: SiteRow, *, final_backup: bool) -> Job
 class BackedUp(Protocol):
     """What deletion asks of the backups."""
 
-    async def back_up_finally(self, run: JobRun, site: SiteRow) -> None: ...
+    async def back_up_finally(self, run: JobRun, site: SiteRow, ordered_at: datetime) -> None: ...
 
     async def site_removed(self, tx: Transaction, site: SiteRow) -> None: ...
 
@@ -101,7 +105,7 @@ class SiteDeletion:
     async def final_backup(self, run: JobRun) -> None:
         site = await self._site(run)
         try:
-            await self._backups.back_up_finally(run, site)
+            await self._backups.back_up_finally(run, site, _ordered_at(run.job))
         except ServiceError as error:
             message = f"The site could not be backed up, so nothing of it was removed: {error.message}"
             raise ServiceError(error.code, message, hint="Delete it without a final backup to go on.") from error
@@ -161,7 +165,8 @@ class SiteDeletion:
         if site is None or site.status is not SiteStatus.DELETING:
             return
         if job.error == INTERRUPTED:
-            await _enqueue(tx, site, final_backup=job.parameters.get(FINAL_BACKUP, False))
+            final_backup = job.parameters.get(FINAL_BACKUP, False)
+            await _enqueue(tx, site, final_backup=final_backup, ordered_at=_ordered_at(job))
             return
         site = await lock_site(tx, site.id)
         why = job.error.message if job.error is not None else "it was cancelled"
@@ -174,6 +179,11 @@ class SiteDeletion:
         if site is None or site.status is not SiteStatus.DELETING:
             raise conflict("The site is not being deleted any more.")
         return site
+
+
+def _ordered_at(job: Job) -> datetime:
+    told: str | None = job.parameters.get(_ORDERED_AT)
+    return job.created_at if told is None else datetime.fromisoformat(told)
 
 
 async def _told(work: Callable[[], Awaitable[None]]) -> None:
