@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import UUID
 
 from pydantic import Field
@@ -20,7 +20,6 @@ from svc.panel.file_models import (
     ENTRIES,
     MAX_PAGE_BYTES,
     MAX_TEXT_BYTES,
-    ArchiveFormat,
     FileContent,
     FileEntry,
     FileList,
@@ -35,7 +34,6 @@ from svc.panel.file_models import (
     SitePath,
     Text,
 )
-from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
@@ -55,8 +53,7 @@ from svc_actors.host.confined.protocol import (
 )
 from svc_actors.host.confined_client import Answer, SiteFolder
 from svc_actors.panel.accounts.disk_use import require_disk_room
-from svc_actors.panel.files import COMPRESS, EXTRACT, site_folder
-from svc_actors.panel.jobs import JobClass, NewJob, enqueue
+from svc_actors.panel.files import site_folder
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Target, Transaction, audit
 
@@ -130,20 +127,6 @@ class FileDeleteRequest(SiteChange):
 class FileModeRequest(SiteChange):
     path: SitePath
     mode: FileMode
-
-
-class FileExtractRequest(SiteChange):
-    """`to` is the folder to unpack into, made if it is not there. `replace`: files that are there may be replaced."""
-
-    path: SitePath
-    to: FolderPath
-    replace: bool = False
-
-
-class FileCompressRequest(SiteChange):
-    paths: Annotated[list[SitePath], Field(min_length=1, max_length=200)]
-    to: SitePath
-    format: ArchiveFormat = ArchiveFormat.ZIP
 
 
 @operations.declare(
@@ -341,35 +324,6 @@ async def change_mode(context: Context[Panel], request: FileModeRequest) -> File
     return FileEntry.model_validate(answer.result)
 
 
-@operations.declare(
-    "file.extract",
-    "Unpack an archive: a job",
-    Route.post("/sites/{id}/files/extract"),
-    access=Access.SIGNED_IN,
-    scope=Scope.WRITE,
-    positional=("id", "path", "to"),
-    target="site",
-)
-async def extract_archive(context: Context[Panel], request: FileExtractRequest) -> JobModel:
-    parameters = {"path": request.path, "to": request.to, "replace": request.replace}
-    title = f"Unpack {request.path}"
-    return await _queue(context, request.id, EXTRACT, title, "unpack", request.path, parameters)
-
-
-@operations.declare(
-    "file.compress",
-    "Pack files and folders into an archive: a job",
-    Route.post("/sites/{id}/files/compress"),
-    access=Access.SIGNED_IN,
-    scope=Scope.WRITE,
-    target="site",
-)
-async def compress_files(context: Context[Panel], request: FileCompressRequest) -> JobModel:
-    parameters = {"paths": list(request.paths), "to": request.to, "format": request.format.value}
-    title = f"Pack {request.to}"
-    return await _queue(context, request.id, COMPRESS, title, "pack", request.to, parameters)
-
-
 async def _of(context: Context[Panel], site_id: UUID) -> tuple[SiteRow, SiteFolder]:
     site = await site_of(context.services.database, context.principal, site_id)
     return site, site_folder(context.services.config.folders, site)
@@ -393,42 +347,11 @@ async def _change(
 
 async def _record(context: Context[Panel], site: SiteRow, path: str, details: Mapping[str, Any] | None = None) -> None:
     async def write(tx: Transaction) -> None:
-        await audit.record(tx, context.caller, _target(site, path), {"path": path, **(details or {})})
+        await audit.record(tx, context.caller, file_target(site, path), {"path": path, **(details or {})})
 
     await context.services.database.transact(write)
 
 
-def _target(site: SiteRow, path: str) -> Target:
+def file_target(site: SiteRow, path: str) -> Target:
     """The site, by what was done in it: its owner may read the row."""
     return Target("site", site.id, f"{site.domain}: {path}"[:200], site.owner_id)
-
-
-async def _queue(
-    context: Context[Panel],
-    site_id: UUID,
-    kind: Literal["file.extract", "file.compress"],
-    title: str,
-    step: str,
-    path: str,
-    parameters: Mapping[str, Any],
-) -> JobModel:
-    async def write(tx: Transaction) -> JobModel:
-        site = await site_of(tx, context.principal, site_id)
-        site_folder(context.services.config.folders, site)
-        await require_disk_room(tx, site.id, 0)
-        job = await enqueue(
-            tx,
-            NewJob(
-                kind=kind,
-                title=f"{title} of {site.domain}"[:200],
-                job_class=JobClass.SITES,
-                steps=(step,),
-                site_id=site.id,
-                owner_id=site.owner_id,
-                parameters=parameters,
-            ),
-        )
-        await audit.record(tx, context.caller, _target(site, path), {**parameters, "job": job.id})
-        return await job_answer(tx, job)
-
-    return await context.services.database.transact(write)
