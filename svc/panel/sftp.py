@@ -100,10 +100,6 @@ class SftpCreateRequest(SiteChange):
     keys: Annotated[Keys, Field(default_factory=list)]
 
 
-class SftpAccountRequest(SiteRequest):
-    account_id: UUID
-
-
 class SftpUpdateRequest(SiteChange):
     """What is left out stays. Sessions that are open are ended. `new_password`: one is made up, and shown once;
     a password that is null is none, and keys alone open the account then."""

@@ -29,7 +29,6 @@ KEY_PURPOSE: Final = "backup repository"
 CREATE: Final = "backup.create"
 RESTORE: Final = "backup.restore"
 DELETE: Final = "backup.delete"
-REMOVE: Final = "backup.remove_repository"
 CREATE_STEPS: Final = (
     *("plan", "reserve_disk", "dump_databases", "verify_dumps", "manifest"),
     *("snapshot", "check", "copy", "retention"),
