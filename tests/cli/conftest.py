@@ -109,7 +109,7 @@ class House(Terminal):
         headers = {"Authorization": f"Bearer {self.profile.token}"}
         context = ssl.create_default_context(cadata=self.profile.trusted)
         async with httpx.AsyncClient(
-            verify=context, headers=headers, timeout=20, base_url=f"{self.url}/api/v1"
+            verify=context, headers=headers, timeout=60, base_url=f"{self.url}/api/v1"
         ) as client:
             await fleet.enrol(client, lambda name: None)
         await self.nursery.start(fleet.run)

@@ -30,7 +30,7 @@ ELSEWHERE = {
 
 
 async def scrape(house: House) -> str:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         answer = await http.get(f"{house.operations_url}/metrics")
     assert answer.status_code == 200
     return answer.text

@@ -115,7 +115,7 @@ async def test_the_metrics_count_what_hosts_have_applied(house: House) -> None:
     await house.machine("web-1", "--password", "--wait")
 
     async def applied() -> float:
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             figures = (await http.get(f"{house.operations_url}/metrics")).text
         (counted,) = re.findall(r"^svc_networks_applied_total (\S+)$", figures, re.MULTILINE)
         return float(counted)

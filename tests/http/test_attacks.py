@@ -38,7 +38,7 @@ async def tls(server: Served, alpn: str) -> AsyncIterator[trio.SSLStream[trio.So
 
 async def answers(server: Served) -> None:
     with trio.fail_after(60):
-        async with httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust) as http:
+        async with httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust, timeout=60) as http:
             assert (await http.get("/openapi.json")).status_code == 200
 
 

@@ -94,7 +94,7 @@ async def test_a_defect_in_one_connection_ends_no_other(server: Served, monkeypa
         await read(self)
 
     monkeypatch.setattr(connections.ContainedConnection, "_read_data", once_broken)
-    async with httpx.AsyncClient(base_url=server.url, verify=server.trust) as http:
+    async with httpx.AsyncClient(base_url=server.url, verify=server.trust, timeout=60) as http:
         with pytest.raises(httpx.TransportError):
             await http.get("/api/v1/openapi.json")
         assert (await http.get("/api/v1/openapi.json")).status_code == 200
@@ -151,7 +151,7 @@ async def test_silent_connections_of_one_address_do_not_keep_the_next_out(
     """Twice as many as there is room for. A stream of events that was open before them stays."""
     monkeypatch.setattr(server_module, "of_clients", lambda: Admission(8, 4))
     async with served(database, tmp_path) as server, AsyncExitStack() as stack:
-        http = httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust, headers=READER)
+        http = httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust, headers=READER, timeout=60)
         await stack.enter_async_context(http)
         stream = await stack.enter_async_context(http.stream("GET", "/stream"))
         chunks = stream.aiter_bytes()
@@ -160,7 +160,7 @@ async def test_silent_connections_of_one_address_do_not_keep_the_next_out(
             await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", server.port)) for _ in range(16)
         ]
 
-        async with httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust) as other:
+        async with httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust, timeout=60) as other:
             answer = await other.get("/openapi.json")
 
         assert answer.status_code == 200

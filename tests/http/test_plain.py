@@ -54,7 +54,7 @@ async def client(challenges: Http01, nursery: trio.Nursery) -> AsyncIterator[htt
     port, told = free_port(), Told()
     nursery.start_soon(partial(serve_plain, challenge_app(challenges, PUBLIC), f"127.0.0.1:{port}", told))
     assert await told.until(1) is None
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         yield client
 
 
@@ -107,7 +107,7 @@ async def test_a_port_that_is_taken_is_told_and_listened_on_once_it_is_free(
     while told.said[-1] is not None:
         await told.until(len(told.said) + 1)
 
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         answer = await client.get(f"http://127.0.0.1:{port}{CHALLENGE_PATH}a-token")
 
     assert problem == f"127.0.0.1:{port} cannot be listened on: Address already in use"

@@ -21,7 +21,7 @@ WRITER = {"Authorization": "Bearer customer,write"}
 
 
 def client(server: Served) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust, headers=WRITER)
+    return httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust, headers=WRITER, timeout=60)
 
 
 def handshake(port: int, version: ssl.TLSVersion) -> str | None:
@@ -109,7 +109,7 @@ async def test_the_operators_listener_tells_figures_and_health_to_this_machine_a
 
         [bind] = await nursery.start(serve)
         assert bind.startswith("http://127.0.0.1:")
-        async with httpx.AsyncClient(base_url=bind) as http:
+        async with httpx.AsyncClient(base_url=bind, timeout=60) as http:
             figures = (await http.get("/metrics")).text
             assert 'svc_http_requests_total{operation="toy.show",status="200"} 1.0' in figures
             assert 'svc_toys{kind="ball"} 3.0' in figures

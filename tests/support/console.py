@@ -109,7 +109,7 @@ class ConsoleHarness:
         headers = {"Authorization": f"Bearer {token}"} if token else {"Origin": self.origin, "X-Service-Request": "1"}
         if cookie:
             headers["Cookie"] = f"svcvm_session={cookie}"
-        async with httpx.AsyncClient(base_url=self.url, headers=headers) as client:
+        async with httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60) as client:
             return await client.post(f"/api/v1/vms/{self.vm_id}/console", json={"kind": kind})
 
     async def ticket(self, *, cookie: str | None = None, token: str | None = None, kind: str = "serial") -> str:

@@ -28,7 +28,7 @@ class RealKnot:
     async def answers(self, name: str, type_: str, *, at: str = "127.0.0.1") -> set[str]:
         """What it answers, over TCP so that nothing is too long: each record's data as a zone file has it."""
         question = dns.message.make_query(f"{name}.", type_)
-        answer = await dns.asyncquery.tcp(question, at, port=self.server.settings.port, timeout=10)
+        answer = await dns.asyncquery.tcp(question, at, port=self.server.settings.port, timeout=60)
         return {rdata.to_text() for rrset in answer.answer for rdata in rrset}
 
     async def kill(self) -> None:

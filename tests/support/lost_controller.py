@@ -107,7 +107,7 @@ async def opened_world(config: ControllerConfig, folder: Path, nursery: trio.Nur
         context = ssl.create_default_context(cadata=house.profile.trusted)
         headers = {"Authorization": f"Bearer {house.profile.token}"}
         async with httpx.AsyncClient(
-            verify=context, headers=headers, timeout=20, base_url=f"{house.url}/api/v1"
+            verify=context, headers=headers, timeout=60, base_url=f"{house.url}/api/v1"
         ) as client:
             await fleet.enrol(client, lambda name: None)
         await nursery.start(fleet.run)

@@ -114,9 +114,9 @@ class PanelPrograms:
     async def visit(self, domain: str, path: str = "/", *, trusted: str | None = None) -> httpx.Response:
         """Open a site as a visitor does: by HTTPS, if it is told whom to trust."""
         if trusted is None:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.http_port}") as http:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.http_port}", timeout=60) as http:
                 return await http.get(path, headers={"Host": domain})
-        async with httpx.AsyncClient(verify=ssl.create_default_context(cadata=trusted)) as http:
+        async with httpx.AsyncClient(verify=ssl.create_default_context(cadata=trusted), timeout=60) as http:
             return await http.get(
                 f"https://127.0.0.1:{self.https_port}{path}",
                 headers={"Host": domain},

@@ -34,7 +34,7 @@ class Pebble:
     _names: str
 
     def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(verify=ssl.create_default_context(cafile=str(self.roots)), timeout=20)
+        return httpx.AsyncClient(verify=ssl.create_default_context(cafile=str(self.roots)), timeout=60)
 
     async def root(self) -> str:
         """Who vouches for the certificates that it makes, in PEM: another one at each start."""
@@ -43,7 +43,7 @@ class Pebble:
 
     async def lead(self, name: str, address: str | None) -> None:
         """Have a name lead to an address, or to none; names lead to 127.0.0.1."""
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             if address is None:
                 answer = await http.post(f"{self._names}/set-servfail", json={"host": name})
             else:

@@ -117,11 +117,11 @@ async def test_over_the_web_tier_a_customer_signs_in_and_sees_their_own_site(pan
     origin = f"https://localhost:{panel.port}"
     browser = {"Origin": origin, "X-Service-Request": "1"}
 
-    async with httpx.AsyncClient(base_url=f"{origin}/api/v1", verify=False, headers=browser) as ada:
+    async with httpx.AsyncClient(base_url=f"{origin}/api/v1", verify=False, headers=browser, timeout=60) as ada:
         anonymous = await ada.get("/sites")
         await ada.post("/auth/login", json={"email": "ada@example.com", "password": "Correct-Horse-42"})
         own = await ada.get("/sites")
-    async with httpx.AsyncClient(base_url=f"{origin}/api/v1", verify=False, headers=browser) as bob:
+    async with httpx.AsyncClient(base_url=f"{origin}/api/v1", verify=False, headers=browser, timeout=60) as bob:
         await bob.post("/auth/login", json={"email": "bob@example.com", "password": "Correct-Horse-42"})
         foreign = await bob.get("/sites")
     async with panel.client() as root:
@@ -142,7 +142,7 @@ async def test_a_body_whose_length_nobody_announced_is_carried_over_http_2(panel
         yield b'{"email": "ada@example.com", '
         yield b'"password": "Correct-Horse-42"}'
 
-    async with httpx.AsyncClient(http2=True, verify=False, headers=browser) as http:
+    async with httpx.AsyncClient(http2=True, verify=False, headers=browser, timeout=60) as http:
         answer = await http.post(f"{origin}/api/v1/auth/login", content=pieces())
 
     assert answer.http_version == "HTTP/2"
@@ -173,7 +173,7 @@ async def test_while_the_core_is_away_the_web_tier_says_so(panel: PanelPrograms)
     await panel.start_web()
     await panel.core.kill()
 
-    async with httpx.AsyncClient(verify=False) as http:
+    async with httpx.AsyncClient(verify=False, timeout=60) as http:
         answer = await http.get(f"https://localhost:{panel.port}/api/v1/sites")
 
     assert answer.status_code == 503
