@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+import hypothesis
 import pytest
 import trio
 
@@ -43,6 +44,11 @@ _SETTINGS = {
     "max_connections": "300",
     "autovacuum": "off",
 }
+
+
+# An example may take as long as a machine at work lets it take. What a run in CI is set to otherwise is kept.
+hypothesis.settings.register_profile("unhurried", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_configure() -> None:

@@ -43,7 +43,7 @@ LoginFolder = Annotated[
         "a folder beneath the site's home such as public/shop",
     ),
 ]
-LoginPassword = Annotated[str, Field(min_length=12, max_length=128, repr=False), Shape(r"[!-~]*", "printable ASCII")]
+LoginPassword = Annotated[str, Field(min_length=12, max_length=128), Shape(r"[!-~]*", "printable ASCII")]
 PublicKey = Annotated[
     str,
     Field(min_length=40, max_length=4096, description="As a line of authorized_keys, without options."),
@@ -96,7 +96,7 @@ class SftpCreateRequest(SiteChange):
 
     name: LoginName
     folder: LoginFolder = ""
-    password: LoginPassword | None = None
+    password: Annotated[LoginPassword | None, Field(repr=False)] = None
     keys: Annotated[Keys, Field(default_factory=list)]
 
 
@@ -105,7 +105,7 @@ class SftpUpdateRequest(SiteChange):
     a password that is null is none, and keys alone open the account then."""
 
     account_id: UUID
-    password: LoginPassword | None = None
+    password: Annotated[LoginPassword | None, Field(repr=False)] = None
     new_password: bool = False
     keys: Keys | None = None
 
