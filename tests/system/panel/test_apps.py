@@ -118,6 +118,9 @@ class AppWorld:
 
 @pytest.fixture
 async def world(panel_database: Database) -> AsyncIterator[AppWorld]:
+    # Processes are ended by the number of their account, and other panels on this machine begin with the same numbers.
+    further = 4000 + os.getpid() % 20_000
+    await panel_database.execute("SELECT count(nextval('site_numbers')) FROM generate_series(1, $1::integer)", further)
     async with keeper_place() as place:
         with nginx_sites() as nginx:
             host = replace(

@@ -34,7 +34,8 @@ def main(interface: str, entry: str) -> None:
     else:
         # As from systemd: then it leaves the socket in its place when it ends.
         os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
-        options = ["--workers=2", "--threads=8", "--timeout=300", "--graceful-timeout=25", "--worker-tmp-dir=/dev/shm"]
+        # One process: a second one might read the code when the first has answered its probe, and find other files.
+        options = ["--workers=1", "--threads=16", "--timeout=300", "--graceful-timeout=25", "--worker-tmp-dir=/dev/shm"]
         sys.argv = ["gunicorn", *options, entry]
         import_module("gunicorn.app.wsgiapp").run()
 
