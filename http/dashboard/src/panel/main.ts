@@ -7,11 +7,13 @@ import { forgotPasswordView, setPasswordView, signInLinkView, signInView } from 
 import { tokensView } from "../shared/tokens";
 import * as live from "./live";
 import type { Me } from "./model";
+import { ownAccountView } from "./views/account";
 import { auditView } from "./views/audit";
 import { jobView } from "./views/job";
 import { jobsView } from "./views/jobs";
 import { peopleView } from "./views/people";
 import { personView } from "./views/person";
+import { plansView } from "./views/plans";
 import { serverView } from "./views/server";
 import { operationsView } from "./views/operations";
 import { siteView } from "./views/site";
@@ -29,6 +31,7 @@ const SECTIONS: Section<Me>[] = [
   { path: "jobs", label: "Jobs", roles: EVERYBODY, open: (_, [id]) => (id ? jobView(id) : jobsView()) },
   { path: "tokens", label: "API tokens", roles: EVERYBODY, open: () => tokensView(SCOPES, undefined, true) },
   { path: "operations", label: "Operations", roles: EVERYBODY, open: (me, [name]) => operationsView(me, name) },
+  { path: "plan", label: "Your plan", roles: ["customer"], open: (me) => ownAccountView(me.id) },
   {
     path: "people",
     label: "People",
@@ -36,6 +39,7 @@ const SECTIONS: Section<Me>[] = [
     roles: ADMINISTRATORS,
     open: (me, [id]) => (id ? personView(me, id) : peopleView()),
   },
+  { path: "plans", label: "Plans", roles: ADMINISTRATORS, open: () => plansView() },
   { path: "webhooks", label: "Webhooks", roles: ADMINISTRATORS, open: (_, [id]) => (id ? webhookView(id) : webhooksView()) },
   { path: "audit", label: "Audit", roles: ADMINISTRATORS, open: () => auditView() },
   { path: "server", label: "Server", roles: ADMINISTRATORS, open: () => serverView() },

@@ -1,5 +1,6 @@
 /** The API's resources by the names that the pages use. Their fields are generated from the API's own models. */
 export type {
+  Account,
   Alert,
   ApiToken as Token,
   AuditEntry,
@@ -30,6 +31,7 @@ export type {
   ScheduleModel as Schedule,
   ScheduleRun,
   ScheduleRunLog,
+  Plan,
   ServerStatus,
   Site,
   SiteDatabase as Database,

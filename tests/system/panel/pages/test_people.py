@@ -12,19 +12,27 @@ pytestmark = [pytest.mark.system, pytest.mark.isolated]
 ROOT, ADA = "root@example.com", "ada@example.com"
 
 
-async def test_a_customer_is_added_given_a_token_suspended_and_deleted(panel: PanelPages) -> None:
+async def test_a_customer_is_given_a_plan_and_a_token_suspended_and_deleted(panel: PanelPages) -> None:
     await panel.core.person(ROOT, "administrator")
     tokens: list[str] = []
 
     def visit(browser: Browser) -> None:
         browser.sign_in(ROOT)
+        browser.follow("Plans")
+        browser.press("Make a plan")
+        browser.fill("Name", "Small")
+        browser.fill("Sites", "2")
+        browser.press("Make")
+        expect(browser.row("Small")).to_have_count(1)
         browser.follow("People")
-        browser.press("Add a person")
+        browser.press("Add a customer")
         browser.fill("Email", ADA)
         browser.fill("Name", "Ada")
         browser.fill("Password", "Correct-Horse-42")
         browser.press("Add")
         expect(browser.page.get_by_role("heading", name=ADA)).to_be_visible()
+        browser.shows("Plan: Small")
+        browser.shows("0 of 2")
 
         browser.press("Make a token in their name")
         browser.fill("What it is for", "deploys")
@@ -41,13 +49,13 @@ async def test_a_customer_is_added_given_a_token_suspended_and_deleted(panel: Pa
         browser.press("Suspend")
         expect(browser.page.locator("main .head .badge").first).to_have_text("suspended")
         browser.shows("unpaid")
-        browser.press("Restore")
-        browser.press("Restore")
+        browser.press("Put back")
+        browser.press("Put back")
         expect(browser.page.locator("main .head .badge").first).to_have_text("active")
 
-        browser.press("Delete the account")
+        browser.press("End the account")
         browser.fill(f"Type {ADA} to confirm", ADA)
-        browser.press("Delete")
+        browser.press("End it")
         expect(browser.page.locator("main .head .badge").first).to_have_text("succeeded")
         browser.follow("People")
         expect(browser.row(ROOT)).to_have_count(1)

@@ -2,9 +2,10 @@
 import { html } from "lit-html";
 import { list } from "../../shared/list";
 import { go, type View } from "../../shared/page";
-import { badge, table, when } from "../../shared/ui";
+import { attempt, badge, table, when } from "../../shared/ui";
 import { order } from "../form";
-import type { Person } from "../model";
+import type { Account, Person } from "../model";
+import { planChoice } from "./account";
 
 export function peopleView(): View {
   return list<Person>({
@@ -16,7 +17,8 @@ export function peopleView(): View {
       { name: "role", label: "Role", options: ["administrator", "customer"] },
       { name: "status", label: "Status", options: ["active", "suspended"] },
     ],
-    buttons: () => html`<button class="primary" @click=${add}>Add a person</button>`,
+    buttons: () => html`<button @click=${add}>Add a person</button>
+      <button class="primary" @click=${() => void attempt(addCustomer)}>Add a customer</button>`,
     rows: (people) =>
       table(
         ["Email", "Name", "Role", "Status", "Code as well", "Signed in"],
@@ -32,6 +34,25 @@ export function peopleView(): View {
 
 /** What a new password has to be. */
 export const PASSWORD_HINT = "12 to 128 characters, three of: lowercase, uppercase, digits, symbols";
+
+/** Somebody who buys a plan, with a first site if one is named. */
+async function addCustomer(): Promise<void> {
+  const plan = await planChoice();
+  if (!plan.options.length) return go("/plans");
+  order<Account>("account.create", {
+    title: "Add a customer",
+    action: "Add",
+    wide: true,
+    fields: ({ invite }) => ["email", "name", "plan", "company", "domain", "invite", ...(invite === "on" ? [] : ["password"])],
+    wishes: {
+      plan,
+      domain: { label: "First site", hint: "Its domain, if there shall be one at once" },
+      invite: { label: "Invite them by mail instead" },
+      password: { hint: PASSWORD_HINT },
+    },
+    done: ({ id }) => go(`/people/${id}`),
+  });
+}
 
 function add(): void {
   order<{ id: string }>("user.create", {

@@ -6,11 +6,19 @@ import { Resource } from "../../shared/resource";
 import { attempt, badge, facts, note, secret, shown, table, when } from "../../shared/ui";
 import { order } from "../form";
 import type { Job, Me, PersonDetail, Token } from "../model";
+import { accountUse, changePlan, endAccount, restoreAccount, suspendAccount } from "./account";
 import { PASSWORD_HINT } from "./people";
 
 export function personView(me: Me, id: string): View {
   const person = new Resource<PersonDetail>((signal) => api.get(`/admin/users/${id}`, {}, signal), ["person", "activity"]);
   const tokens = new Resource<Page<Token>>((signal) => api.get("/tokens", { user: id, page_size: 200 }, signal), ["activity"]);
+  const account = accountUse(
+    id,
+    (now) => html`<span class="actions">
+    <button @click=${() => void attempt(() => changePlan(now))}>Another plan</button>
+    ${now.status === "active" ? html`<button class="danger" @click=${() => suspendAccount(now)}>Suspend</button>` : html`<button @click=${() => restoreAccount(now)}>Put back</button>`}
+    <button class="danger" @click=${() => endAccount(now)}>End the account</button></span>`,
+  );
   return {
     get title() {
       return person.value?.email ?? "Person";
@@ -35,10 +43,12 @@ export function personView(me: Me, id: string): View {
       ${now.note ? html`<h2>Note</h2><p>${now.note}</p>` : nothing}
       <p class="actions below">${actions(now, me)}</p>`,
       )}
+      ${person.value?.role === "customer" ? account.draw() : nothing}
       <div class="head"><h2>API tokens</h2><span class="gap"></span><button @click=${() => makeToken(id, tokens)}>Make a token in their name</button></div>
       ${shown(tokens, (page) => tokensTable(page.items, tokens))}`,
     dispose: () => {
       person.dispose();
+      account.dispose?.();
       tokens.dispose();
     },
   };
@@ -116,8 +126,8 @@ function actions(now: PersonDetail, me: Me): TemplateResult {
     ${!own && now.status === "active" && !now.last_sign_in_at ? html`<button @click=${() => attempt(() => api.post(`/users/${now.id}/invite`), `An invitation is sent to ${now.email}.`)}>Invite</button>` : nothing}
     ${!own && now.status === "active" && now.role === "customer" ? html`<button @click=${support}>Support session</button>` : nothing}
     ${now.second_factor && !own ? html`<button class="danger" @click=${disableCode}>Disable second factor</button>` : nothing}
-    ${own ? nothing : now.status === "active" ? html`<button class="danger" @click=${suspend}>Suspend</button>` : html`<button @click=${restore}>Restore</button>`}
-    ${own ? nothing : html`<button class="danger" @click=${remove}>Delete the account</button>`}
+    ${own || now.role === "customer" ? nothing : now.status === "active" ? html`<button class="danger" @click=${suspend}>Suspend</button>` : html`<button @click=${restore}>Restore</button>`}
+    ${own || now.role === "customer" ? nothing : html`<button class="danger" @click=${remove}>Delete the account</button>`}
     <a class="button" href="#/audit?actor=${encodeURIComponent(now.email)}">What they did</a>`;
 }
 

@@ -1,0 +1,72 @@
+/** Plans: what a provider sells, and what each allows. */
+import { html } from "lit-html";
+import { list } from "../../shared/list";
+import type { View } from "../../shared/page";
+import { size, table } from "../../shared/ui";
+import { order, type Wish } from "../form";
+import type { Plan } from "../model";
+
+const FIELDS = ["name", "sites", "databases", "disk_mib", "traffic_mib", "cpu_percent", "memory_mib", "processes"];
+const WISHES: Record<string, Wish> = {
+  sites: { label: "Sites" },
+  databases: { label: "Databases" },
+  disk_mib: { label: "Disk, in MiB" },
+  traffic_mib: { label: "Traffic a month, in MiB" },
+  cpu_percent: { label: "Processor of each site, in percent of a core" },
+  memory_mib: { label: "Memory of each site, in MiB" },
+  processes: { label: "Processes of each site" },
+};
+const TEXT = "What is left empty is not bounded.";
+
+export function plansView(): View {
+  return list<Plan>({
+    title: "Plans",
+    path: "/plans",
+    kinds: ["person"],
+    searchable: true,
+    buttons: () => html`<button class="primary" @click=${add}>Make a plan</button>`,
+    rows: (plans) =>
+      table(
+        ["Plan", "Sites", "Databases", "Disk", "Traffic a month", "Each site's memory", "Customers", ""],
+        plans.map(
+          (plan) => html`<tr><td><b>${plan.name}</b></td><td>${plan.sites ?? "any"}</td><td>${plan.databases ?? "any"}</td>
+          <td>${mebibytes(plan.disk_mib)}</td><td>${mebibytes(plan.traffic_mib)}</td><td>${mebibytes(plan.memory_mib)}</td>
+          <td>${plan.accounts}</td>
+          <td class="act"><button @click=${() => change(plan)}>Change</button>
+            <button class="danger" ?disabled=${plan.accounts > 0} title=${plan.accounts ? "Customers have it" : ""} @click=${() => remove(plan)}>Remove</button></td></tr>`,
+        ),
+        "No plans. A plan says how much of everything a customer may have.",
+      ),
+  });
+}
+
+export function mebibytes(amount: number | null | undefined): string {
+  return amount == null ? "any" : size(amount);
+}
+
+function add(): void {
+  order("plan.create", { title: "Make a plan", text: TEXT, action: "Make", wide: true, fields: FIELDS, wishes: WISHES });
+}
+
+function change(plan: Plan): void {
+  order("plan.update", {
+    title: `Change ${plan.name}`,
+    text: `${TEXT} It counts at once for everybody who has the plan; what is over it stays, and keeps further from being added.`,
+    action: "Save",
+    wide: true,
+    known: { id: plan.id },
+    initial: plan,
+    fields: FIELDS,
+    wishes: WISHES,
+  });
+}
+
+function remove(plan: Plan): void {
+  order("plan.delete", {
+    title: `Remove ${plan.name}?`,
+    text: "Nobody has it.",
+    action: "Remove",
+    dangerous: true,
+    known: { id: plan.id },
+  });
+}
