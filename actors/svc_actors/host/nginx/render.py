@@ -26,6 +26,7 @@ from svc_actors.host.nginx.model import (
     Suspended,
     WordPress,
 )
+from svc_actors.host.nginx.php import php_rules
 from svc_actors.host.nginx.wordpress import wordpress_rules
 
 HTTP_PORT: Final = 80
@@ -163,12 +164,12 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
             yield "}"
         case Php(root=root, socket=socket):
             yield from _files(site, root, folders)
-            yield from _php(socket)
+            yield from php_rules(socket)
         case WordPress(root=root, socket=socket):
             yield from _files(site, root, folders)
             # Before PHP: of regular expressions the first that matches is taken.
             yield from wordpress_rules()
-            yield from _php(socket)
+            yield from php_rules(socket)
         case App():
             yield from _proxied(f"http://{site.account}")
         case Proxy(host=host, tls=tls):
@@ -197,53 +198,6 @@ def _files(site: SiteServer, root: str, folders: HostFolders) -> Iterator[str]:
     yield r"location ~ /\.(?!well-known/) {"
     yield "return 404;"
     yield "}"
-
-
-def _php(socket: str) -> Iterator[str]:
-    yield "index index.php index.html index.htm;"
-    yield "location / {"
-    yield "try_files $uri $uri/ /index.php$is_args$args;"
-    yield "}"
-    yield r"location ~ [^/]\.php(/|$) {"
-    yield r'fastcgi_split_path_info "^(.+?\.php)(/.*)$";'
-    # `try_files` forgets what was split.
-    yield "set $path_info $fastcgi_path_info;"
-    # Only a file that there is: else `/picture.jpg/x.php` would be run as PHP.
-    yield "try_files $fastcgi_script_name =404;"
-    yield f'fastcgi_pass "unix:{socket}";'
-    for name, value in _FASTCGI.items():
-        yield f"fastcgi_param {name} {value};"
-    yield "fastcgi_param HTTPS $https if_not_empty;"
-    yield "fastcgi_read_timeout 300s;"
-    yield "}"
-
-
-_FASTCGI: Final = {
-    "QUERY_STRING": "$query_string",
-    "REQUEST_METHOD": "$request_method",
-    "CONTENT_TYPE": "$content_type",
-    "CONTENT_LENGTH": "$content_length",
-    "SCRIPT_FILENAME": "$document_root$fastcgi_script_name",
-    "SCRIPT_NAME": "$fastcgi_script_name",
-    "PATH_INFO": "$path_info",
-    "REQUEST_URI": "$request_uri",
-    "DOCUMENT_URI": "$document_uri",
-    "DOCUMENT_ROOT": "$document_root",
-    "SERVER_PROTOCOL": "$server_protocol",
-    "REQUEST_SCHEME": "$scheme",
-    "GATEWAY_INTERFACE": "CGI/1.1",
-    "SERVER_SOFTWARE": "nginx",
-    "REMOTE_ADDR": "$remote_addr",
-    "REMOTE_PORT": "$remote_port",
-    "SERVER_ADDR": "$server_addr",
-    "SERVER_PORT": "$server_port",
-    "SERVER_NAME": "$host",
-    # As in `_proxied`.
-    "HTTP_HOST": "$host$svc_port",
-    "REDIRECT_STATUS": "200",
-    # A header `Proxy` would be taken for the proxy variable of the environment ("httpoxy").
-    "HTTP_PROXY": '""',
-}
 
 
 def _proxied(upstream: str) -> Iterator[str]:

@@ -1,0 +1,52 @@
+"""How nginx asks a site's php-fpm, and for which paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+_FASTCGI: Final = {
+    "QUERY_STRING": "$query_string",
+    "REQUEST_METHOD": "$request_method",
+    "CONTENT_TYPE": "$content_type",
+    "CONTENT_LENGTH": "$content_length",
+    "SCRIPT_FILENAME": "$document_root$fastcgi_script_name",
+    "SCRIPT_NAME": "$fastcgi_script_name",
+    "PATH_INFO": "$path_info",
+    "REQUEST_URI": "$request_uri",
+    "DOCUMENT_URI": "$document_uri",
+    "DOCUMENT_ROOT": "$document_root",
+    "SERVER_PROTOCOL": "$server_protocol",
+    "REQUEST_SCHEME": "$scheme",
+    "GATEWAY_INTERFACE": "CGI/1.1",
+    "SERVER_SOFTWARE": "nginx",
+    "REMOTE_ADDR": "$remote_addr",
+    "REMOTE_PORT": "$remote_port",
+    "SERVER_ADDR": "$server_addr",
+    "SERVER_PORT": "$server_port",
+    "SERVER_NAME": "$host",
+    # The host that chose this server, as a proxied site is told.
+    "HTTP_HOST": "$host$svc_port",
+    "REDIRECT_STATUS": "200",
+    # A header `Proxy` would be taken for the proxy variable of the environment ("httpoxy").
+    "HTTP_PROXY": '""',
+}
+
+
+def php_rules(socket: str) -> Iterator[str]:
+    yield "index index.php index.html index.htm;"
+    yield "location / {"
+    yield "try_files $uri $uri/ /index.php$is_args$args;"
+    yield "}"
+    yield r"location ~ [^/]\.php(/|$) {"
+    yield r'fastcgi_split_path_info "^(.+?\.php)(/.*)$";'
+    # `try_files` forgets what was split.
+    yield "set $path_info $fastcgi_path_info;"
+    # Only a file that there is: else `/picture.jpg/x.php` would be run as PHP.
+    yield "try_files $fastcgi_script_name =404;"
+    yield f'fastcgi_pass "unix:{socket}";'
+    for name, value in _FASTCGI.items():
+        yield f"fastcgi_param {name} {value};"
+    yield "fastcgi_param HTTPS $https if_not_empty;"
+    yield "fastcgi_read_timeout 300s;"
+    yield "}"
