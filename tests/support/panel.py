@@ -71,6 +71,11 @@ class RecordedLauncher:
 DNS_SETTINGS = DnsSettings(addresses=(ip_address("203.0.113.80"),))
 
 
+async def nothing_measured(folder: Path) -> int | None:
+    """Of homes that nobody has made."""
+    return None
+
+
 def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
     """A server that does whatever it is told, and remembers it."""
     return Host(
@@ -87,6 +92,7 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
         php_extensions=RecordedExtensions(),
         apps=RecordedApps(),
         sftp=RecordedSftp(),
+        measure=nothing_measured,
     )
 
 

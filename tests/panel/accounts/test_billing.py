@@ -102,15 +102,20 @@ async def test_a_plan_is_kept_to_exactly_however_many_create_at_once(world: Worl
     answers: list[Any] = []
 
     async def create(number: int) -> None:
-        answers.append(await cy.post("/sites", {"domain": f"s{number}.example", "type": "static"}))
+        while True:
+            answer = await cy.post("/sites", {"domain": f"s{number}.example", "type": "static"})
+            if answer.status_code != 503:  # On a slow machine some wait too long for a connection, and ask again.
+                answers.append(answer)
+                return
 
     async with trio.open_nursery() as nursery:
         for number in range(64):
             nursery.start_soon(create, number)
 
-    assert sorted(answer.status_code for answer in answers) == [201] * 2 + [409] * 62
-    refused = next(answer for answer in answers if answer.status_code == 409).json()["error"]
-    assert "small allows 2 sites" in refused["message"]
+    refused = [answer.json()["error"]["message"] for answer in answers if answer.status_code == 409]
+    assert {answer.status_code for answer in answers} == {201, 409}
+    assert len(refused) == 62
+    assert all("small allows 2 sites" in message for message in refused)
     assert await world.panel.database.fetchval("SELECT count(*) FROM sites WHERE owner_id = $1", made["id"]) == 2
 
 
