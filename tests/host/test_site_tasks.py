@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -45,6 +46,19 @@ async def test_the_site_is_asked_by_its_name_and_its_answer_is_kept(tmp_path: Pa
     assert (status, lines) == (200, ["HTTP 200 OK", "two", "lines!"])
     assert asked[0].startswith(b"GET /cron?a=1 HTTP/1.1\r\n")
     assert b"Host: shop.example\r\n" in asked[0]
+
+
+async def test_what_a_site_compresses_is_not_unpacked_into_the_memory_of_the_core(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+    packed = gzip.compress(bytes(32 << 20))
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n"
+
+    async with answering(head.encode() + packed, asked) as port:
+        status, lines = await visited(port, tmp_path)
+
+    assert status == 200
+    assert sum(map(len, lines)) < 1 << 20
+    assert b"Accept-Encoding: identity\r\n" in asked[0]
 
 
 async def test_a_redirect_is_told_and_not_followed(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from svc_actors.host.launcher import Launcher, Limits, ListeningSocket, Service,
 
 _ENTER: Final = Path(confined.__file__).with_name("enter_site.py")
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+_NICE: Final = ("/usr/bin/nice", "-n", "10")
+_MIB: Final = 1 << 20
 WEB_SERVER: Final = "www-data"
 
 
@@ -64,6 +66,23 @@ def site_command(
         "processes": processes,
     }
     return (sys.executable, "-I", "-S", str(_ENTER), json.dumps(wanted), *command)
+
+
+def bounded_command(
+    folders: HostFolders,
+    account: SiteAccount,
+    command: Collection[str],
+    limits: Limits,
+    *,
+    shown: Collection[Path] = (),
+) -> tuple[str, ...]:
+    """`site_command` for code of the site's own: behind what serves visitors (nice), and within its limits. A program
+    that is run to its end has no control group, so memory is limited for each process alone, by RLIMIT_DATA."""
+    words = site_command(folders, account, command, shown=shown, processes=limits.processes)
+    if limits.memory_mib is not None:
+        size = limits.memory_mib * _MIB
+        words = ("/usr/bin/prlimit", f"--data={size}:{size}", *words)
+    return (*_NICE, *words)
 
 
 def site_service(

@@ -1,8 +1,7 @@
 """What a site's scheduled task does on this server: run a file of the site to its end, or visit the site itself.
 
-A script runs as the site's account, in its view of the server (`site_runtime`), behind what serves visitors (nice), and
-never outlives the core (`programs`). Its memory is limited for each process alone, by RLIMIT_DATA: a program that is
-run to its end has no control group of its own.
+A script runs as the site's account, in its view of the server and within its limits (`site_runtime`), and never
+outlives the core (`programs`).
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits
 from svc_actors.host.programs import Program, run_program
-from svc_actors.host.site_runtime import site_command, site_environment
+from svc_actors.host.site_runtime import bounded_command, site_environment
 
 MARK: Final = "SVC_PANEL_SCHEDULE"
 """The variable by which the programs of schedules are known to the next core."""
-_NICE: Final = ("/usr/bin/nice", "-n", "10")
-_MIB: Final = 1 << 20
 _CHUNK: Final = 16_384
 _CONNECT_SECONDS: Final = 10.0
 
@@ -83,12 +80,9 @@ class HostTasks:
     async def run(self, script: SiteScript, take: Take) -> int:
         home = self._folders.sites / script.account.name
         words = (script.interpreter.program, str(home / script.path), *script.arguments)
-        command = site_command(self._folders, script.account, words, processes=script.limits.processes)
-        if script.limits.memory_mib is not None:
-            size = script.limits.memory_mib * _MIB
-            command = ("/usr/bin/prlimit", f"--data={size}:{size}", *command)
+        command = bounded_command(self._folders, script.account, words, script.limits)
         environment = site_environment(self._folders, script.account) | {MARK: script.mark}
-        return await run_program(Program((*_NICE, *command), environment), take)
+        return await run_program(Program(command, environment), take)
 
     async def visit(self, visit: SiteVisit, take: Take) -> int:
         # By this server's own address: whoever answers is this server's nginx, so its certificate proves nothing here.
@@ -98,15 +92,16 @@ class HostTasks:
         port = self._https_port if visit.secure else self._http_port
         url = f"{'https' if visit.secure else 'http'}://127.0.0.1:{port}{visit.path}"
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
-        headers = {"Host": visit.domain, "User-Agent": "Service-Schedule/1"}
+        # Taken as it comes: what is small when compressed may be more than memory when it is not.
+        headers = {"Host": visit.domain, "User-Agent": "Service-Schedule/1", "Accept-Encoding": "identity"}
         try:
             async with (
                 httpx.AsyncClient(verify=context, trust_env=False, timeout=timeout) as client,
                 client.stream("GET", url, headers=headers, extensions={"sni_hostname": visit.domain}) as answer,
             ):
                 await take([f"HTTP {answer.status_code} {answer.reason_phrase}"])
-                async for text in answer.aiter_text(_CHUNK):
-                    await take(text.splitlines())
+                async for part in answer.aiter_raw(_CHUNK):
+                    await take(part.decode(errors="replace").splitlines())
                 return answer.status_code
         except httpx.HTTPError as error:
             await take([f"{visit.domain} did not answer: {error or type(error).__name__}"])

@@ -39,6 +39,21 @@ async def test_a_url_is_asked_of_the_site_itself(world: ScheduleWorld) -> None:
     assert run["exit_status"] == 200
 
 
+async def test_what_never_stops_writing_is_stopped(world: ScheduleWorld) -> None:
+    async def write(task: Task, take: Take) -> int:
+        while True:
+            await take(["y" * 1023] * 1024)
+
+    world.tasks.act = write
+    made = await world.create()
+
+    await world.ada.post(f"/schedules/{made['id']}/run")
+    [run] = await world.runs_once(made, "failed")
+    output = (await world.ada.get(f"/schedules/{made['id']}/runs/{run['id']}")).json()["output"]
+
+    assert output.splitlines()[-1] == "It wrote more than 16 MiB and was stopped."
+
+
 async def test_what_is_disabled_does_not_run(world: ScheduleWorld, clock: MockClock) -> None:
     await world.create(enabled=False)
     other = await world.create(name="other")

@@ -51,6 +51,8 @@ MOST_OF_AN_OWNER: Final = 4
 """Runs at once; more wait, so that at midnight no single customer takes the server from the others."""
 LONGEST_OUTPUT: Final = 32 * 1024
 """Characters of what a run wrote that are kept: the last."""
+MOST_OUTPUT: Final = 16 * 1024 * 1024
+"""Characters: what writes more is stopped. All of it passes through the core, which has more to do."""
 _LONGEST_LOOK: Final = 30.0
 """Seconds between two looks at the most: what is announced may be lost with the process that wrote it."""
 _AT_A_TIME: Final = 100
@@ -69,6 +71,10 @@ class _Begun:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
+class _TooMuchError(Exception):
+    """A run wrote more than any may."""
+
+
 @dataclass
 class _Output:
     """The end of what was written."""
@@ -76,8 +82,15 @@ class _Output:
     lines: deque[str] = field(default_factory=deque)
     size: int = 0
     cut: bool = False
+    room: int = MOST_OUTPUT
 
     async def take(self, lines: list[str]) -> None:
+        self.room -= sum(map(len, lines)) + len(lines)
+        if self.room < 0:
+            raise _TooMuchError
+        await self.add(lines)
+
+    async def add(self, lines: list[str]) -> None:
         for line in lines:
             # PostgreSQL's texts have no NUL.
             kept = line.replace("\0", "\N{REPLACEMENT CHARACTER}")[-LONGEST_OUTPUT + 1 :]
@@ -217,13 +230,16 @@ class Scheduler:
                 good = 200 <= exit_status < 400 if begun.schedule.kind is ScheduleKind.URL else exit_status == 0
                 return (RunStatus.SUCCEEDED if good else RunStatus.FAILED), exit_status
         except OSError as error:
-            await output.take([f"It could not be begun: {error}"])
+            await output.add([f"It could not be begun: {error}"])
+            return RunStatus.FAILED, None
+        except _TooMuchError:
+            await output.add([f"It wrote more than {MOST_OUTPUT >> 20} MiB and was stopped."])
             return RunStatus.FAILED, None
         except Exception:
             log.exception("schedule.crashed", schedule_id=str(begun.schedule.id), run=begun.run_id)
-            await output.take(["The service failed while doing this; its administrator finds why in its log."])
+            await output.add(["The service failed while doing this; its administrator finds why in its log."])
             return RunStatus.FAILED, None
-        await output.take([f"It took longer than {limit} seconds and was stopped."])
+        await output.add([f"It took longer than {limit} seconds and was stopped."])
         return RunStatus.TIMED_OUT, None
 
     async def _do(self, begun: _Begun, output: _Output) -> int:
