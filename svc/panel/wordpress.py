@@ -152,7 +152,7 @@ class WordPressMaintenanceRequest(SiteChange):
 )
 async def get_wordpress(context: Context[Panel], request: WordPressGetRequest) -> WordPressView:
     site, ordered = await _installed(context, request)
-    state = await _told(lambda: context.services.wordpress.look(site.account, site.domain))
+    state = await _told(lambda: context.services.wordpress.look(site.account, site.limits, site.domain))
     return WordPressView(
         site_id=site.id,
         url=await _address(context, site),
@@ -177,7 +177,7 @@ async def login(context: Context[Panel], request: WordPressLoginRequest) -> Word
     name = request.login or ordered.admin_login
     # Before there is a link: one of which no row tells would be worse than a row without a link.
     await _record(context, site, {"login": name})
-    link = await _told(lambda: context.services.wordpress.login_link(site.account, site.domain, name))
+    link = await _told(lambda: context.services.wordpress.login_link(site.account, site.limits, site.domain, name))
     return WordPressLoginLink(
         url=f"{await _address(context, site)}{link.path}",
         login=link.login,
@@ -197,7 +197,7 @@ async def reset_password(context: Context[Panel], request: WordPressPasswordRequ
     site, ordered = await _installed(context, request)
     name, password = request.login or ordered.admin_login, secrets.token_urlsafe(18)
     await _record(context, site, {"login": name})
-    await _told(lambda: context.services.wordpress.set_password(site.account, site.domain, name, password))
+    await _told(lambda: context.services.wordpress.set_password(site.account, site.limits, site.domain, name, password))
     return WordPressPassword(login=name, password=password)
 
 
@@ -266,7 +266,7 @@ async def wordpress_order(
 async def _switch(context: Context[Panel], request: SiteChange, plugin: str, *, active: bool) -> WordPressPluginState:
     site, _ = await _installed(context, request)
     wordpress = context.services.wordpress
-    await _told(lambda: wordpress.switch_plugin(site.account, site.domain, plugin, active=active))
+    await _told(lambda: wordpress.switch_plugin(site.account, site.limits, site.domain, plugin, active=active))
     await _record(context, site, {"plugin": plugin})
     return WordPressPluginState(plugin=plugin, active=active)
 

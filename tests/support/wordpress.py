@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.launcher import Limits
 from svc_actors.host.wordpress import (
     Installation,
     LoginLink,
@@ -32,6 +33,8 @@ class RecordedWordPress:
     links: list[tuple[str, str]] = field(default_factory=list)
     active: set[tuple[str, str]] = field(default_factory=set)
     maintenance: set[str] = field(default_factory=set)
+    limits: dict[tuple[str, str], Limits] = field(default_factory=dict)
+    """Those that the site's own code had, by what it was last asked."""
     before: Callable[[str], Awaitable[None]] = field(default=lambda step: nothing())
 
     async def languages(self) -> frozenset[str]:
@@ -41,7 +44,8 @@ class RecordedWordPress:
         await self.before("place_files")
         self.files[account.name] = locale
 
-    async def install(self, account: SiteAccount, wanted: Installation) -> str:
+    async def install(self, account: SiteAccount, limits: Limits, wanted: Installation) -> str:
+        self.limits[account.name, "install"] = limits
         self.attempts += 1
         await self.before("install")
         assert account.name in self.files, "the files come before what they install"
@@ -49,7 +53,8 @@ class RecordedWordPress:
         self.passwords[account.name, wanted.login] = wanted.password
         return "6.1.9"
 
-    async def look(self, account: SiteAccount, domain: str) -> WordPressState:
+    async def look(self, account: SiteAccount, limits: Limits, domain: str) -> WordPressState:
+        self.limits[account.name, "look"] = limits
         await self.before("look")
         wanted = self.installed[account.name]
         return WordPressState(
@@ -71,17 +76,22 @@ class RecordedWordPress:
             themes=[Theme(folder="twentytwentythree", name="T", version="1.0", active=True, update="1.1")],
         )
 
-    async def login_link(self, account: SiteAccount, domain: str, login: str) -> LoginLink:
+    async def login_link(self, account: SiteAccount, limits: Limits, domain: str, login: str) -> LoginLink:
+        self.limits[account.name, "login_link"] = limits
         await self.before("login_link")
         self._known(account, login)
         self.links.append((account.name, login))
         return LoginLink(path=f"/svc-login-{len(self.links):064x}.php", login=login, until=_EXPIRES)
 
-    async def set_password(self, account: SiteAccount, domain: str, login: str, password: str) -> None:
+    async def set_password(self, account: SiteAccount, limits: Limits, domain: str, login: str, password: str) -> None:
+        self.limits[account.name, "set_password"] = limits
         self._known(account, login)
         self.passwords[account.name, login] = password
 
-    async def switch_plugin(self, account: SiteAccount, domain: str, plugin: str, *, active: bool) -> None:
+    async def switch_plugin(
+        self, account: SiteAccount, limits: Limits, domain: str, plugin: str, *, active: bool
+    ) -> None:
+        self.limits[account.name, "switch_plugin"] = limits
         if plugin != PLUGIN:
             raise WordPressRefusedError(f"there is no plugin {plugin}")
         (self.active.add if active else self.active.discard)((account.name, plugin))

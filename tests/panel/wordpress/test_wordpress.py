@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from svc_actors.host.launcher import Limits
 from svc_actors.host.wordpress import WordPressError
 from tests.panel.sites.world import World
 from tests.panel.wordpress.blogs import made, order, played
@@ -35,6 +36,20 @@ async def test_it_is_shown_as_it_describes_itself(world: World) -> None:
     assert (shown["debug"], shown["maintenance"]) == (False, False)
     assert [plugin["file"] for plugin in shown["plugins"]] == [PLUGIN]
     assert [theme["update"] for theme in shown["themes"]] == ["1.1"]
+
+
+async def test_its_code_runs_within_the_limits_of_the_site_whatever_it_is_asked(world: World) -> None:
+    site = await made(world, by=world.root, owner_email="ada@example.com", memory_mib=256, processes=20)
+    path = f"/sites/{site['id']}/wordpress"
+
+    await world.ada.get(path)
+    for change, body in CHANGES:
+        answer = await world.ada.post(f"{path}/{change}", body)
+        assert answer.status_code == 200, answer.text
+
+    asked = {question for _, question in played(world).limits}
+    assert asked == {"install", "look", "login_link", "set_password", "switch_plugin"}
+    assert set(played(world).limits.values()) == {Limits(None, 256, 20)}
 
 
 async def test_a_login_link_leads_to_the_site_and_is_recorded_without_it(world: World) -> None:

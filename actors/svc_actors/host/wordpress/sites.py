@@ -3,7 +3,8 @@
 What is done is in `php/tool.php`, which calls WordPress's own functions. It is given one JSON object on its standard
 input, so that no secret is in an argument or in the environment, and answers by one line behind a word that nobody
 else knows: what plugins write beside it is not taken for it. Still, whoever may change the files of a site decides
-what its PHP answers: an answer is checked before it is believed, and concerns that site alone.
+what its PHP answers: an answer is checked before it is believed, and concerns that site alone. And what is loaded of
+the site is its own code, which has the limits of the site here as well.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import secrets
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,8 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Limits
 from svc_actors.host.programs import Program, run_program
-from svc_actors.host.site_runtime import site_command, site_environment
+from svc_actors.host.site_runtime import bounded_command, site_environment
 from svc_actors.host.wordpress.configuration import SiteDatabase, configuration
 from svc_actors.host.wordpress.source import WordPressError, WordPressTree
 
@@ -36,6 +39,8 @@ _MOST_ANSWERED: Final = 1 << 20
 _PHP: Final = "/usr/bin/php"
 _PHP_FILES: Final = Path(__file__).with_name("php")
 _PERMALINKS: Final = "/%postname%/"
+_NONE: Final = Limits()
+"""Of what runs nothing of the site's own."""
 
 _Text = Annotated[str, Field(max_length=300)]
 
@@ -122,21 +127,23 @@ class WordPressSites(Protocol):
         """The files of WordPress are in the document root."""
         ...
 
-    async def install(self, account: SiteAccount, wanted: Installation) -> str:
+    async def install(self, account: SiteAccount, limits: Limits, wanted: Installation) -> str:
         """A new WordPress in the site's database, of which nothing is kept; its version."""
         ...
 
-    async def look(self, account: SiteAccount, domain: str) -> WordPressState: ...
+    async def look(self, account: SiteAccount, limits: Limits, domain: str) -> WordPressState: ...
 
-    async def login_link(self, account: SiteAccount, domain: str, login: str) -> LoginLink:
+    async def login_link(self, account: SiteAccount, limits: Limits, domain: str, login: str) -> LoginLink:
         """A new link that logs one visitor in. Raises `WordPressRefusedError` where there is no such user."""
         ...
 
-    async def set_password(self, account: SiteAccount, domain: str, login: str, password: str) -> None:
+    async def set_password(self, account: SiteAccount, limits: Limits, domain: str, login: str, password: str) -> None:
         """The user's sessions are ended. Raises `WordPressRefusedError` where there is no such user."""
         ...
 
-    async def switch_plugin(self, account: SiteAccount, domain: str, plugin: str, *, active: bool) -> None:
+    async def switch_plugin(
+        self, account: SiteAccount, limits: Limits, domain: str, plugin: str, *, active: bool
+    ) -> None:
         """Raises `WordPressRefusedError` where there is none, or it cannot be activated."""
         ...
 
@@ -153,6 +160,8 @@ class ServerWordPress:
         self._tree = tree
         self._tool = folders.wordpress / "tool"
         self._placed = False
+        self._placing = trio.Lock()
+        self._asked: defaultdict[int, trio.Lock] = defaultdict(trio.Lock)
 
     async def languages(self) -> frozenset[str]:
         return await self._tree.languages()
@@ -162,7 +171,7 @@ class ServerWordPress:
         order = {"do": "place_files", "source": str(source), "locale": locale}
         await self._ask(_Done, account, order, shown=source, seconds=_INSTALL_SECONDS)
 
-    async def install(self, account: SiteAccount, wanted: Installation) -> str:
+    async def install(self, account: SiteAccount, limits: Limits, wanted: Installation) -> str:
         order = {
             "do": "install",
             "host": wanted.domain,
@@ -174,22 +183,24 @@ class ServerWordPress:
             "password": wanted.password,
             "locale": wanted.locale,
         }
-        return (await self._ask(_Installed, account, order, seconds=_INSTALL_SECONDS)).version
+        return (await self._ask(_Installed, account, order, limits=limits, seconds=_INSTALL_SECONDS)).version
 
-    async def look(self, account: SiteAccount, domain: str) -> WordPressState:
-        return await self._ask(WordPressState, account, {"do": "look", "host": domain})
+    async def look(self, account: SiteAccount, limits: Limits, domain: str) -> WordPressState:
+        return await self._ask(WordPressState, account, {"do": "look", "host": domain}, limits=limits)
 
-    async def login_link(self, account: SiteAccount, domain: str, login: str) -> LoginLink:
+    async def login_link(self, account: SiteAccount, limits: Limits, domain: str, login: str) -> LoginLink:
         order = {"do": "login", "host": domain, "login": login, "seconds": LINK_SECONDS}
-        return await self._ask(LoginLink, account, order)
+        return await self._ask(LoginLink, account, order, limits=limits)
 
-    async def set_password(self, account: SiteAccount, domain: str, login: str, password: str) -> None:
+    async def set_password(self, account: SiteAccount, limits: Limits, domain: str, login: str, password: str) -> None:
         order = {"do": "set_password", "host": domain, "login": login, "password": password}
-        await self._ask(_Done, account, order)
+        await self._ask(_Done, account, order, limits=limits)
 
-    async def switch_plugin(self, account: SiteAccount, domain: str, plugin: str, *, active: bool) -> None:
+    async def switch_plugin(
+        self, account: SiteAccount, limits: Limits, domain: str, plugin: str, *, active: bool
+    ) -> None:
         order = {"do": "switch_plugin", "host": domain, "plugin": plugin, "active": active, "with_plugins": active}
-        await self._ask(_Done, account, order)
+        await self._ask(_Done, account, order, limits=limits)
 
     async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
         await self._ask(_Done, account, {"do": "set_maintenance", "maintenance": maintenance})
@@ -200,6 +211,7 @@ class ServerWordPress:
         account: SiteAccount,
         order: dict[str, Any],
         *,
+        limits: Limits = _NONE,
         shown: Path | None = None,
         seconds: float = _ASK_SECONDS,
     ) -> A:
@@ -207,10 +219,11 @@ class ServerWordPress:
         nonce = secrets.token_hex(16)
         public = self._folders.sites / account.name / "public"
         whole = json.dumps({"nonce": nonce, "public": str(public), **order}).encode()
-        command = site_command(
+        command = bounded_command(
             self._folders,
             account,
             (_PHP, "-d", "display_errors=0", "-d", "memory_limit=512M", str(self._tool / "tool.php")),
+            limits,
             shown=[path for path in (self._tool, shown) if path is not None],
         )
         answer: list[str] = []
@@ -223,9 +236,11 @@ class ServerWordPress:
                 raise WordPressError("the site's WordPress says more than it was asked")
             answer.extend(line.removeprefix(nonce) for line in lines if line.startswith(nonce))
 
-        with _in_memory(whole) as stdin, trio.move_on_after(seconds) as deadline:
-            program = Program(command, site_environment(self._folders, account), stdin=stdin)
-            status = await run_program(program, take)
+        # One after another: whatever is asked of a site at once, it has its limits once.
+        async with self._asked[account.number]:
+            with _in_memory(whole) as stdin, trio.move_on_after(seconds) as deadline:
+                program = Program(command, site_environment(self._folders, account), stdin=stdin)
+                status = await run_program(program, take)
         if deadline.cancelled_caught:
             raise WordPressError(f"the site's WordPress did not answer within {seconds:g} seconds")
         if len(answer) != 1:
@@ -234,9 +249,10 @@ class ServerWordPress:
 
     async def _place_tool(self) -> None:
         """Where every site's account may read it: the panel's own files may be in a folder that it may not enter."""
-        if not self._placed:
-            await trio.to_thread.run_sync(_place, self._tool)
-            self._placed = True
+        async with self._placing:
+            if not self._placed:
+                await trio.to_thread.run_sync(_place, self._tool)
+                self._placed = True
 
 
 def _place(to: Path) -> None:

@@ -129,7 +129,7 @@ class WordPressCreation:
             locale=ordered.locale,
             database=await self._make_database(site),
         )
-        version = await _told(lambda: self._wordpress.install(site.account, wanted))
+        version = await _told(lambda: self._wordpress.install(site.account, site.limits, wanted))
         await run.transact(lambda tx: write_installed(tx, site.id))
         await run.log(f"WordPress {version} is installed; its administrator is {ordered.admin_login}.")
 

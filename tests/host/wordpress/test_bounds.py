@@ -1,0 +1,79 @@
+"""What bounds the code of a site that is run for a question about its WordPress."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Limits
+from svc_actors.host.programs import Program
+from svc_actors.host.wordpress import ServerWordPress, WordPressSource, WordPressTree, sites
+
+STATE: dict[str, Any] = {
+    "version": "6.1",
+    "update": None,
+    "title": "Blog",
+    "language": "en_US",
+    "debug": False,
+    "maintenance": False,
+    "plugins": [],
+    "themes": [],
+}
+
+
+class Played:
+    """PHP that answers after a while; which commands there were, and how many ran at most at a time."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, ...]] = []
+        self.running = self.most = 0
+
+    async def __call__(self, program: Program, take: Callable[[list[str]], Awaitable[None]]) -> int:
+        assert program.stdin is not None
+        nonce = json.loads(program.stdin.read_text())["nonce"]
+        self.commands.append(program.command)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await trio.testing.wait_all_tasks_blocked()
+        self.running -= 1
+        await take([nonce + json.dumps({"result": STATE})])
+        return 0
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    found = Played()
+    monkeypatch.setattr(sites, "run_program", found)
+    return found
+
+
+@pytest.fixture
+def wordpress(tmp_path: Path) -> ServerWordPress:
+    folders = HostFolders(tmp_path)
+    return ServerWordPress(folders, WordPressTree(WordPressSource(), folders.wordpress))
+
+
+async def test_it_has_the_memory_and_the_processes_of_the_site(wordpress: ServerWordPress, played: Played) -> None:
+    await wordpress.look(SiteAccount(1001), Limits(memory_mib=256, processes=20), "blog.example")
+
+    [command] = played.commands
+    [entered] = [json.loads(word) for word in command if word.startswith("{")]
+    wanted: dict[str, Any] = {"uid": SiteAccount(1001).uid, "processes": 20}
+    assert f"--data={256 << 20}:{256 << 20}" in command
+    assert {name: entered[name] for name in wanted} == wanted
+
+
+async def test_of_one_site_one_question_at_a_time_is_asked(wordpress: ServerWordPress, played: Played) -> None:
+    async with trio.open_nursery() as nursery:
+        for number in (1001, 1001, 1001):
+            nursery.start_soon(wordpress.look, SiteAccount(number), Limits(), "blog.example")
+
+    assert (len(played.commands), played.most) == (3, 1)
