@@ -16,7 +16,7 @@ import trio
 from svc.identity import person_records
 from svc.identity.deletion import remove_person
 from svc.identity.fields import Email
-from svc.panel.billing import AccountOrder, locked_customer, ordered
+from svc.panel.billing import TERMINATION, AccountOrder, locked_customer, ordered
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
@@ -36,7 +36,7 @@ from svc_actors.store import Database, Transaction, audit, service_itself
 
 operations = Operations[Panel]()
 
-KIND: Final = "account.terminate"
+KIND: Final = TERMINATION
 STEPS: Final = ("delete_sites", "remove_zones", "remove_account")
 _REASON: Final = "This account is being ended."
 _LOOK: Final = 0.5

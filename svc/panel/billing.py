@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 from uuid import UUID
 
 import structlog
@@ -53,6 +53,9 @@ operations = Operations[Panel]()
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.panel.billing")
 
 T = TypeVar("T")
+
+TERMINATION: Final = "account.terminate"
+"""The job that ends an account."""
 
 IdempotencyKey = Annotated[
     str,
@@ -254,6 +257,7 @@ async def unsuspend(context: Context[Panel], request: AccountUnsuspendRequest) -
 
     async def work(tx: Transaction) -> list[UUID]:
         person = await locked_customer(tx, request.id)
+        await _refuse_while_ended(tx, person)
         reason = await tx.fetchval("SELECT suspended_for FROM hosting_accounts WHERE user_id = $1", person.id)
         if reason is not None and person.suspension_reason == reason:
             await person_records.change(tx, person.id, {"suspended_at": None, "suspension_reason": None})
@@ -292,6 +296,20 @@ async def change_plan(context: Context[Panel], request: AccountPlanRequest) -> A
         return changed
 
     return await _decided(context, request, work)
+
+
+async def _refuse_while_ended(tx: Transaction, person: person_records.Person) -> None:
+    """Raises `conflict`: sites would be shown again that are about to be deleted."""
+    job = await tx.fetchval(
+        """SELECT id FROM jobs WHERE kind = $1 AND status IN ('queued', 'running') AND parameters ->> 'user_id' = $2""",
+        TERMINATION,
+        str(person.id),
+    )
+    if job is not None:
+        raise conflict(
+            f"The account {person.email} is being ended by the job {job}; nothing was put back.",
+            hint="Cancel that job first; what it has deleted stays deleted.",
+        )
 
 
 async def _decided(

@@ -218,6 +218,30 @@ async def test_a_site_that_is_being_created_is_suspended_with_its_account(world:
     assert isinstance(cast(Any, world.served("a.example")).serves, Suspended)
 
 
+async def test_an_account_that_is_being_ended_is_not_put_back(world: World) -> None:
+    reached, go_on = trio.Event(), trio.Event()
+
+    async def hold(step: str) -> None:
+        if step == "remove":
+            reached.set()
+            await go_on.wait()
+
+    await world.create("a.example")
+    world.accounts.before = hold
+    path = f"/accounts/{world.ada_id}"
+    ending = (await world.root.delete(path, {"confirm": "ada@example.com"})).json()
+    await reached.wait()
+
+    refused = await world.root.post(f"{path}/unsuspend", {})
+    held = (await world.root.get(path)).json()["status"]
+    go_on.set()
+    job = await world.job_of(world.root, ending)
+
+    assert (refused.status_code, held) == (409, "suspended")
+    assert f"by the job {ending['id']}" in refused.json()["error"]["message"]
+    assert job["status"] == "succeeded"
+
+
 async def test_the_end_of_an_account_leaves_nothing_of_it(world: World) -> None:
     site, _ = await world.create("a.example"), await world.create("b.example")
     record = await world.ada.post(

@@ -47,6 +47,11 @@ async def count(world: World, site: dict[str, Any], used: int) -> None:
     await walks.count(UUID(site["id"]), SiteAccount(site["number"]))
 
 
+async def look(world: World) -> None:
+    """A round in which no walk is due."""
+    await DiskUse(world.panel.database, world.panel.services.config.folders, disk_use).round()
+
+
 def line(size: int, at: str = "22/Nov/2026:10:00:00 +0000", path: str = "/") -> str:
     return f'192.0.2.1 - - [{at}] "GET {path} HTTP/1.1" 200 {size} "-" "curl"\n'
 
@@ -75,6 +80,21 @@ async def test_over_its_disk_an_account_keeps_its_files_and_gets_no_further_ones
     assert (await world.ada.get("/alerts")).json()["items"] == []
     assert (written.status_code, copied.status_code) == (409, 409)
     assert (afterwards["used"]["disk_mib"], afterwards["over"]) == (11, [])
+
+
+async def test_of_a_site_that_is_deleted_no_alert_is_left(world: World) -> None:
+    site = await world.create("a.example")
+    await count(world, site, 17 * MIB)
+    await look(world)
+    before = (await world.root.get("/alerts")).json()["items"]
+
+    deleted = await world.ada.delete(f"/sites/{site['id']}", {"confirm": "a.example", "final_backup": False})
+    job = await world.job_of(world.root, deleted.json())
+    await look(world)
+
+    assert job["status"] == "succeeded"
+    assert ["17 MiB of disk are used" in alert["message"] for alert in before] == [True]
+    assert (await world.root.get("/alerts")).json()["items"] == []
 
 
 async def test_the_limit_of_one_site_is_kept_too(world: World) -> None:

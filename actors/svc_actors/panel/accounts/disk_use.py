@@ -16,7 +16,7 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.alerts import Told, close_alert, raise_alert
+from svc_actors.alerts import Told, close_alert, close_alerts, raise_alert
 from svc_actors.errors import conflict
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
@@ -26,6 +26,7 @@ from svc_actors.store import Database, Queryable, Transaction
 LOOK_SECONDS: Final = 60.0
 _COUNTED_EVERY: Final = 3600.0
 _REST: Final = 9.0
+_ALERTS: Final = "account.disk:"
 Measure = Callable[[Path], Awaitable[int | None]]
 
 _ALLOWED = """
@@ -81,6 +82,7 @@ class DiskUse:
 
     async def round(self) -> None:
         """Walk through every site that was not counted for an hour."""
+        await self._database.transact(_close_what_is_over)
         for row in await self._database.fetch(
             """SELECT sites.id, sites.number FROM sites LEFT JOIN site_disk_use ON site_id = sites.id
                WHERE status IN ('active', 'suspended')
@@ -112,10 +114,22 @@ class DiskUse:
         await self._database.transact(work)
 
 
+async def _close_what_is_over(tx: Transaction) -> None:
+    """Also of an account whose last site, whose plan, or which itself is gone: no walk would find that."""
+    rows = await tx.fetch(
+        """SELECT sites.owner_id FROM site_disk_use JOIN sites ON sites.id = site_id
+           JOIN hosting_accounts ON hosting_accounts.user_id = sites.owner_id
+           JOIN hosting_plans ON hosting_plans.id = hosting_accounts.plan_id
+           GROUP BY sites.owner_id, hosting_plans.disk_mib HAVING sum(bytes) > hosting_plans.disk_mib * $1::bigint""",
+        MIB,
+    )
+    await close_alerts(tx, _ALERTS, keep=[f"{_ALERTS}{row['owner_id']}" for row in rows])
+
+
 async def _tell(tx: Transaction, site_id: UUID) -> None:
     """An alert while the account has more than its plan allows."""
     row = await tx.fetchone(_ALLOWED, site_id)
-    key = f"account.disk:{row['owner_id']}"
+    key = f"{_ALERTS}{row['owner_id']}"
     if row["allowed"] is None or row["used"] <= row["allowed"] * MIB:
         await close_alert(tx, key)
         return
