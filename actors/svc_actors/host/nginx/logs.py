@@ -9,13 +9,13 @@ bounded by what it is logged between two looks, and (`KEPT` + 1) x `LARGEST` a l
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Final
 
 LARGEST: Final = 32 * 1024 * 1024
 """Bytes: some 200,000 requests."""
 KEPT: Final = 4
+_BLOCK: Final = 1 << 20
 _OF_NGINX: Final = frozenset({"access.log", "error.log"})
 
 
@@ -44,7 +44,19 @@ def _make_room(path: Path) -> None:
 
 
 def _copy_and_empty(path: Path) -> None:
-    shutil.copyfile(path, _numbered(path, 1))
+    """Of one that has grown larger still, say by a program that never stops writing, the end is kept; where there is no
+    room for that either, nothing is: the room is needed more."""
+    try:
+        with path.open("rb") as log, _numbered(path, 1).open("wb") as kept:
+            log.seek(max(0, path.stat().st_size - LARGEST))
+            left = LARGEST
+            while left and (block := log.read(min(left, _BLOCK))):
+                kept.write(block)
+                left -= len(block)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        _numbered(path, 1).unlink(missing_ok=True)
     os.truncate(path, 0)
 
 
