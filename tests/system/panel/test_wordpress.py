@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import html
 import re
+import shutil
 import ssl
 import stat
 import time
@@ -35,6 +36,15 @@ PIXEL = base64.b64decode(
 )
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What visitors are shown, every file with its mode, and every row."""
+
+    shown: tuple[int, bytes]
+    files: dict[str, tuple[int, bytes]]
+    rows: list[str]
+
+
 @dataclass
 class Life:
     """What was seen, in the order in which it was done."""
@@ -61,6 +71,8 @@ class Life:
     maintained: int
     back: int
     plugin: list[dict[str, Any]]
+    kept: tuple[Kept, Kept, Kept]
+    """At the backup, damaged, and restored."""
     removal: dict[str, Any]
     left: list[str]
     databases: tuple[list[str], list[str]]
@@ -151,8 +163,45 @@ async def used(
         maintained=maintained,
         back=(await someone.get("/")).status_code,
         plugin=plugin,
+        kept=await restored(panel, root, created, someone, path_in(uploaded)),
         **await removed(panel, root, created),
     )
+
+
+async def restored(
+    panel: PanelPrograms, root: httpx.AsyncClient, site: dict[str, Any], someone: httpx.AsyncClient, picture: str
+) -> tuple[Kept, Kept, Kept]:
+    """It is backed up, damaged in its files and its database, and restored."""
+    public = panel.data / "sites" / site["account"] / "public"
+    [database] = {name for name in await databases(panel) if await rows(panel, name)}
+
+    async def kept() -> Kept:
+        files = {
+            str(path.relative_to(public)): (path.stat().st_mode, b"" if path.is_dir() else path.read_bytes())
+            for path in public.rglob("*")
+        }
+        answer = await someone.get(picture)
+        return Kept((answer.status_code, answer.content), files, await rows(panel, database))
+
+    backup = await ended(root, (await root.post(f"/sites/{site['id']}/backups", json={})).json())
+    assert backup["status"] == "succeeded", backup
+    before = await kept()
+    shutil.rmtree(public / "wp-content")
+    (public / "index.php").write_text("defaced")
+    await asked(panel, f"DROP TABLE `{database}`.wp_posts; UPDATE `{database}`.wp_options SET option_value = 'x'")
+    damaged = await kept()
+    [saved] = (await root.get("/backups")).json()["items"]
+    restoration = await ended(root, (await root.post(f"/backups/{saved['id']}/restore", json={})).json())
+    assert restoration["status"] == "succeeded", restoration
+    return before, damaged, await kept()
+
+
+async def rows(panel: PanelPrograms, database: str) -> list[str]:
+    """Everything in the database, as MariaDB dumps it; nothing of what is no database."""
+    [socket] = [path for path in panel.data.rglob("mysqld.sock") if path.is_socket()]
+    command = ["mariadb-dump", "--no-defaults", f"--socket={socket}", "--skip-comments", "--order-by-primary", database]
+    told = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    return told.stdout.decode(errors="replace").splitlines() if told.returncode == 0 else []
 
 
 async def removed(panel: PanelPrograms, root: httpx.AsyncClient, site: dict[str, Any]) -> dict[str, Any]:
@@ -167,11 +216,18 @@ async def removed(panel: PanelPrograms, root: httpx.AsyncClient, site: dict[str,
 
 async def databases(panel: PanelPrograms) -> list[str]:
     """Databases and users of the site, as MariaDB names them."""
+    told = await asked(
+        panel, "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA UNION ALL SELECT User FROM mysql.global_priv"
+    )
+    return [name for name in told.split() if re.search(r"s\d+_", name)]
+
+
+async def asked(panel: PanelPrograms, statements: str) -> str:
+    """What MariaDB answers root."""
     [socket] = [path for path in panel.data.rglob("mysqld.sock") if path.is_socket()]
-    asked = "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA UNION ALL SELECT User FROM mysql.global_priv"
-    command = ["mariadb", "--no-defaults", f"--socket={socket}", "--batch", "--skip-column-names", "--execute", asked]
-    told = await trio.run_process(command, capture_stdout=True)
-    return [line for line in told.stdout.decode().split() if re.search(r"s\d+_", line)]
+    command = ["mariadb", "--no-defaults", f"--socket={socket}", "--batch", "--skip-column-names"]
+    told = await trio.run_process([*command, "--execute", statements], capture_stdout=True)
+    return told.stdout.decode()
 
 
 def visitor(panel: PanelPrograms, trust: ssl.SSLContext) -> httpx.AsyncClient:
@@ -307,6 +363,16 @@ def test_maintenance_is_shown_and_ended(life: Life) -> None:
 
 def test_a_plugin_is_activated_and_deactivated(life: Life) -> None:
     assert [plugin["active"] for plugin in life.plugin] == [True, False]
+
+
+def test_damaged_in_files_and_database_it_comes_back_byte_for_byte(life: Life) -> None:
+    before, damaged, after = life.kept
+    assert before.shown == (200, PIXEL)
+    assert damaged.shown == (200, b"defaced")
+    assert damaged.rows != before.rows
+    assert after.shown == before.shown
+    assert after.files == before.files
+    assert after.rows == before.rows
 
 
 def test_nothing_of_it_is_left(life: Life) -> None:
