@@ -34,6 +34,7 @@ export type {
   Plan,
   ServerStatus,
   Site,
+  SiteAppModel as SiteApp,
   SiteDatabase as Database,
   SiteDns,
   SiteDomain,
@@ -46,4 +47,8 @@ export type {
   WebhookDeliveryDetail,
   WebhookEndpoint,
   WebhookSecret,
+  WordPressLoginLink,
+  WordPressPassword,
+  WordPressPlugin,
+  WordPressView as WordPress,
 } from "./generated";

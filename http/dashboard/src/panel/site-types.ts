@@ -12,6 +12,18 @@ export interface SiteTypeChoice {
 export const SITE_TYPES: SiteTypeChoice[] = [
   { type: "static", label: "Static files", text: "Serves the files that you upload." },
   { type: "php", label: "PHP", text: "Runs the PHP that you upload.", fields: ["php_version"] },
+  {
+    type: "wordpress",
+    label: "WordPress",
+    text: "Has WordPress installed, with a database of its own.",
+    fields: ["title", "language"],
+  },
+  {
+    type: "app",
+    label: "Application",
+    text: "Runs a program in Python or node that you upload.",
+    fields: ["runtime", "entry", "interface", "folder", "health_path"],
+  },
   { type: "proxy", label: "Proxy", text: "Passes visitors on to a server of yours.", fields: ["proxy_target"] },
 ];
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -113,3 +114,46 @@ async def test_settings_of_php_are_changed(panel: PanelPages) -> None:
     await panel.browse(visit)
 
     assert (await ada.get(f"/sites/{site['id']}/php")).json()["settings"]["memory_limit_mib"] == 512
+
+
+async def test_a_wordpress_is_made_and_opened_by_a_link_that_logs_in(panel: PanelPages) -> None:
+    await panel.core.customer(ADA)
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in(ADA)
+        browser.press("Create a site")
+        browser.fill("Domain", "blog.example.org")
+        browser.choose("What it is", "wordpress")
+        browser.fill("Title", "Ada's Blog")
+        browser.press("Create")
+        expect(browser.page.locator(".head").get_by_text("active")).to_be_visible()
+        browser.follow("WordPress")
+        row = browser.row("Akismet")
+        row.get_by_role("button", name="Switch on").click()
+        expect(row.get_by_role("button", name="Switch off")).to_be_visible()
+        browser.press("Log in")
+        browser.press("Make the link")
+        link = browser.page.get_by_role("link", name="Open the dashboard")
+        expect(link).to_have_attribute("href", re.compile("^https?://blog.example.org"))
+
+    await panel.browse(visit)
+
+
+async def test_an_application_is_made_stopped_and_started(panel: PanelPages) -> None:
+    await panel.core.customer(ADA)
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in(ADA)
+        browser.press("Create a site")
+        browser.fill("Domain", "shop.example.org")
+        browser.choose("What it is", "app")
+        browser.choose("Runtime", "python")
+        browser.fill("What is run", "shop:app")
+        browser.press("Create")
+        browser.follow("Application")
+        browser.press("Start")
+        browser.shows("running")
+        browser.press("Stop")
+        browser.shows("stopped")
+
+    await panel.browse(visit)

@@ -6,6 +6,7 @@ import { Resource } from "../../shared/resource";
 import { badge, failure } from "../../shared/ui";
 import type { Me, Site } from "../model";
 import { filesTab } from "../files/browser";
+import { siteApp } from "./site-app";
 import { siteBackups } from "./site-backups";
 import { siteCertificate } from "./site-certificate";
 import { siteDatabases } from "./site-databases";
@@ -15,6 +16,7 @@ import { siteLogs } from "./site-logs";
 import { sitePhp } from "./site-php";
 import { siteSchedules } from "./site-schedules";
 import { siteSummary } from "./site-summary";
+import { siteWordPress } from "./site-wordpress";
 
 /** What a tab shows. It is given the site as it is now, each time. */
 export interface SitePart {
@@ -33,6 +35,8 @@ export interface SiteTab {
 /** The tabs, in their order: a line each. */
 export const SITE_TABS: SiteTab[] = [
   { path: "", label: "Overview", open: siteSummary },
+  { path: "wordpress", label: "WordPress", of: ["wordpress"], open: siteWordPress },
+  { path: "app", label: "Application", of: ["app"], open: siteApp },
   { path: "domains", label: "Domains", open: siteDomains },
   { path: "dns", label: "DNS", open: siteDns },
   { path: "files", label: "Files", open: filesTab },
