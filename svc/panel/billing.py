@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 from uuid import UUID
 
 import structlog
@@ -91,7 +91,8 @@ class AccountCreateRequest(Request):
     phone: Phone = ""
     company: Line = ""
     domain: Domain | None = None
-    type: SiteType = SiteType.STATIC
+    type: Literal[SiteType.STATIC] = SiteType.STATIC
+    """The others need more to be said: they are created as sites of their own."""
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -180,8 +181,6 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
         password_hash = await services.passwords.hash(request.password)
     domain = None
     if request.domain is not None:
-        if request.type in (SiteType.PROXY, SiteType.WORDPRESS):
-            raise wrong_field("type", f"a {request.type.value} needs more to be said: create it as a site of its own")
         domain = usable_name(context, request.domain)
     ordered_by = None
     if request.idempotency_key is not None:

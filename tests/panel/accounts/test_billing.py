@@ -72,8 +72,9 @@ async def test_what_an_order_cannot_have_is_refused_whole(world: World) -> None:
     no_plan = await world.root.post("/accounts", ORDER | {"plan": "none such"})
     taken = await world.root.post("/accounts", ORDER | {"email": "ada@example.com"})
     not_served = await world.root.post("/accounts", ORDER | {"domain": "panel.test"})
+    unsaid = await world.root.post("/accounts", ORDER | {"domain": "cy.example", "type": "php"})
 
-    assert [answer.status_code for answer in (no_plan, taken, not_served)] == [404, 409, 400]
+    assert [answer.status_code for answer in (no_plan, taken, not_served, unsaid)] == [404, 409, 400, 400]
     assert await world.panel.database.fetchval("SELECT count(*) FROM users WHERE email = 'cy@example.com'") == 0
 
 
