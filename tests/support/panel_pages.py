@@ -13,10 +13,9 @@ import re
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,22 +97,36 @@ class PagesTier:
     thread: ThreadPoolExecutor
 
 
+_ALONE = """
+ip link set lo up
+exec "$@"
+"""
+
+
 @contextmanager
 def pages_tier() -> Iterator[PagesTier]:
+    """The web tier and Chromium have a network of their own: Chromium gives up what it has asked for whenever an
+    address of its host comes or goes, as they do while other tests make bridges and machines."""
     # Open to the web tier's account, as pytest's own folders are not.
     with tempfile.TemporaryDirectory(prefix="svc-pages-", ignore_cleanup_errors=True) as name:
         folder, port = Path(name), free_port()
         folder.chmod(0o755)
         keep_self_signed(folder / "tls", ("localhost",), grp.getgrnam(WEB_ACCOUNT).gr_gid)
-        tier = [str(BIN / "svc"), "panel", "web", "--socket", str(folder / "core.sock"), "--tls", str(folder / "tls")]
+        tier = ["unshare", "--net", "sh", "-ec", _ALONE, "sh", str(BIN / "svc"), "panel", "web"]
+        tier += ["--socket", str(folder / "core.sock"), "--tls", str(folder / "tls")]
         tier += ["--bind", "127.0.0.1", "--port", str(port), "--user", WEB_ACCOUNT]
         (folder / "home").mkdir()
-        with (folder / "web.log").open("wb") as log, ThreadPoolExecutor(1) as thread:
-            web = subprocess.Popen(tier, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        with (
+            _notified(folder / "notify") as notify,
+            (folder / "web.log").open("wb") as log,
+            ThreadPoolExecutor(1) as thread,
+        ):
+            telling = {**os.environ, "NOTIFY_SOCKET": str(folder / "notify")}
+            web = subprocess.Popen(tier, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=telling)
             playwright = thread.submit(lambda: sync_playwright().start()).result()
             try:
-                chromium = thread.submit(_launched, playwright, folder / "home").result()
-                _until_it_listens(web, port)
+                assert notify.recv(4096) == b"READY=1", (folder / "web.log").read_text()
+                chromium = thread.submit(_launched, playwright, folder, web.pid).result()
                 yield PagesTier(f"https://localhost:{port}", folder / "core.sock", chromium, thread)
                 thread.submit(chromium.close).result()
             finally:
@@ -122,23 +135,27 @@ def pages_tier() -> Iterator[PagesTier]:
                 web.wait(30)
 
 
-def _launched(playwright: Playwright, home: Path) -> Chromium:
+@contextmanager
+def _notified(path: Path) -> Iterator[socket.socket]:
+    """Where a program says that it is ready, as it says to systemd (sd_notify(3))."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(str(path))
+        path.chmod(0o777)
+        notify.settimeout(60)
+        yield notify
+
+
+def _launched(playwright: Playwright, folder: Path, beside: int) -> Chromium:
+    """Chromium, in the network of the process `beside`."""
+    program = folder / "chromium"
+    program.write_text(f'#!/bin/sh\nexec nsenter --net=/proc/{beside}/ns/net /usr/bin/chromium "$@"\n')
+    program.chmod(0o755)
     return playwright.chromium.launch(
-        executable_path="/usr/bin/chromium",
+        executable_path=program,
         args=["--no-sandbox", "--disable-dev-shm-usage"],
-        env={**os.environ, "HOME": str(home)},
+        env={**os.environ, "HOME": str(folder / "home")},
         timeout=PATIENCE_MILLISECONDS,
     )
-
-
-def _until_it_listens(web: subprocess.Popen[bytes], port: int) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        assert web.poll() is None, "the web tier ended"
-        time.sleep(0.05)  # It starts outside of this process.
-    raise AssertionError("the web tier does not listen")
 
 
 @dataclass
