@@ -206,11 +206,15 @@ async def rows(panel: PanelPrograms, database: str) -> list[str]:
 
 async def removed(panel: PanelPrograms, root: httpx.AsyncClient, site: dict[str, Any]) -> dict[str, Any]:
     before = await databases(panel)
+    # MariaDB is stopped with its last database: another site's lets it answer when this one is gone.
+    other = await panel.site("other.example.com")
+    kept = await root.post("/databases", json={"site_id": other["id"], "engine": "mariadb", "name": "kept"})
+    assert kept.status_code < 300, kept.text
     answer = (await root.request("DELETE", f"/sites/{site['id']}", json={"confirm": DOMAIN})).json()
     return {
         "removal": await ended(root, answer),
-        "left": [str(path) for path in (panel.data / "sites").iterdir()],
-        "databases": (before, await databases(panel)),
+        "left": [path.name for path in (panel.data / "sites").iterdir() if path.name != other["account"]],
+        "databases": (before, [name for name in await databases(panel) if site["account"] in name]),
     }
 
 
