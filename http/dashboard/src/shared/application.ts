@@ -83,7 +83,7 @@ export function run<Me extends Person>(application: Application<Me>): void {
     const name = linked() ? (parts[0] ?? "") : session.is === "in" ? [who, ...parts].join("/") : who;
     const kept = view && session.is === "in" && !linked() && opened.startsWith(`${who}/`) && view.follow?.(parts);
     if (kept) opened = name;
-    else if (!view || name !== opened || session.is === "out") {
+    else if (!view || name !== opened || (session.is === "out" && !linked())) {
       view?.dispose?.();
       opened = name;
       view = open(parts);
