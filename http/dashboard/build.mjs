@@ -10,7 +10,7 @@ const out = process.argv[2];
 if (!out) throw new Error("usage: node build.mjs OUTPUT_FOLDER");
 
 const ICON = "src/shared/icon.svg";
-/** `pages`: each page's file and the template it is made from. */
+/** `pages`: each page's file and the template it is made from, where `SERVICE` stands for the service's folder. */
 const SERVICES = {
   controller: {
     entryPoints: {
@@ -21,18 +21,19 @@ const SERVICES = {
       "console-style": "src/controller/console/console.css",
       icon: ICON,
     },
-    pages: { index: "controller", vnc: "vnc", terminal: "terminal" },
+    pages: { index: "application", vnc: "vnc", terminal: "terminal" },
   },
   panel: {
     entryPoints: { panel: "src/panel/main.ts", "dashboard-style": "src/shared/dashboard.css", icon: ICON },
-    pages: { index: "panel" },
+    pages: { index: "application" },
   },
 };
 
 await rm(out, { recursive: true, force: true });
-for (const [service, parts] of Object.entries(SERVICES)) await bundle(join(out, service), parts);
+for (const [service, parts] of Object.entries(SERVICES)) await bundle(service, parts);
 
-async function bundle(folder, { entryPoints, pages }) {
+async function bundle(service, { entryPoints, pages }) {
+  const folder = join(out, service);
   await mkdir(join(folder, "assets"), { recursive: true });
   const { metafile } = await build({
     entryPoints,
@@ -55,7 +56,8 @@ async function bundle(folder, { entryPoints, pages }) {
 
   for (const [page, from] of Object.entries(pages)) {
     const template = await readFile(`pages/${from}.html`, "utf8");
-    const text = template.replaceAll(/\{\{(.+?)\}\}/g, (_, source) => {
+    const text = template.replaceAll(/\{\{(.+?)\}\}/g, (_, named) => {
+      const source = named.replace("SERVICE", service);
       const asset = assets.get(source);
       if (!asset) throw new Error(`pages/${from}.html names ${source}, which is not built`);
       return asset;

@@ -175,7 +175,6 @@ async def get_wordpress(context: Context[Panel], request: WordPressGetRequest) -
 async def login(context: Context[Panel], request: WordPressLoginRequest) -> WordPressLoginLink:
     site, ordered = await _installed(context, request)
     name = request.login or ordered.admin_login
-    # Before there is a link: one of which no row tells would be worse than a row without a link.
     await _record(context, site, {"login": name})
     link = await _told(lambda: context.services.wordpress.login_link(site.account, site.limits, site.domain, name))
     return WordPressLoginLink(
@@ -235,8 +234,8 @@ async def deactivate_plugin(context: Context[Panel], request: PluginDeactivateRe
 async def maintenance(context: Context[Panel], request: WordPressMaintenanceRequest) -> WordPressMaintenance:
     site, _ = await _installed(context, request)
     wordpress = context.services.wordpress
-    await _told(lambda: wordpress.set_maintenance(site.account, maintenance=request.maintenance))
     await _record(context, site, {"maintenance": request.maintenance})
+    await _told(lambda: wordpress.set_maintenance(site.account, maintenance=request.maintenance))
     return WordPressMaintenance(maintenance=request.maintenance)
 
 
@@ -266,8 +265,8 @@ async def wordpress_order(
 async def _switch(context: Context[Panel], request: SiteChange, plugin: str, *, active: bool) -> WordPressPluginState:
     site, _ = await _installed(context, request)
     wordpress = context.services.wordpress
-    await _told(lambda: wordpress.switch_plugin(site.account, site.limits, site.domain, plugin, active=active))
     await _record(context, site, {"plugin": plugin})
+    await _told(lambda: wordpress.switch_plugin(site.account, site.limits, site.domain, plugin, active=active))
     return WordPressPluginState(plugin=plugin, active=active)
 
 
