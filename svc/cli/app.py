@@ -19,35 +19,51 @@ from svc.cli.services import ServiceKind, service_of
 from svc.cli.session import Session, narrow, session_parameters
 
 _HELP = {
+    "account": "Customers who were sold a plan: create, suspend, change, end.",
+    "alert": "What needs attention.",
+    "app": "Applications of sites: set up, start, stop, restart.",
     "audit": "Who did what.",
-    "certificate": "Certificates of sites.",
+    "backup": "Backups of sites: make, restore, schedule, keep elsewhere.",
+    "certificate": "TLS certificates.",
+    "database": "Databases of sites.",
+    "database-user": "Who may use which database.",
     "dns": "Records of sites' zones, and where their names lead.",
     "domain": "Names of sites.",
     "event": "What changes, as it changes.",
+    "export": "Exports of databases.",
+    "extension": "Extensions of PHP: install, enable, disable.",
     "file": "Files of sites.",
     "image": "Images that machines are made from.",
+    "impersonation": "Acting as a customer, for support.",
     "job": "Slow work: look, follow its log, cancel.",
     "location": "Where nodes are.",
     "mail": "Mail that the service sends: look, try, try again.",
     "network": "Networks of machines, and their address pools.",
     "node": "Compute nodes: join, look after, remove.",
-    "person": "The people who have an account, and what they own.",
     "password": "A password of your own that you forgot: ask for a link, use it.",
-    "plan": "Sizes of machines.",
+    "person": "The people who have an account, and what they own.",
+    "php": "PHP: versions, settings, extensions.",
+    "plan": "Plans that are sold: what each allows.",
     "pool": "Addresses.",
     "project": "Projects and their members.",
+    "redirect": "Paths of sites that lead elsewhere.",
+    "schedule": "Scheduled tasks of sites.",
     "second-factor": "Signing in with a code as well as the password.",
     "security-group": "Rules about machines' own traffic.",
-    "redirect": "Paths of sites that lead elsewhere.",
+    "server": "The programs of this server: their logs.",
+    "session": "Signing in and out, as browsers do.",
     "settings": "Settings of the service.",
+    "setup": "The first administrator of a new service.",
+    "sftp": "Who may reach the files of a site by SFTP.",
     "site": "Sites: create, look after, suspend, delete.",
     "ssh-key": "Public keys for machines.",
-    "alert": "What needs attention.",
     "task": "Work in progress: look, follow, cancel.",
     "token": "API tokens of your own.",
+    "upload": "Uploads of files in pieces.",
     "user": "Accounts.",
     "vm": "Virtual machines.",
     "webhook": "Who is told what happens, signed.",
+    "wordpress": "WordPress of sites: look, log in, switch plugins.",
 }
 _ABOUT = {
     ServiceKind.CONTROLLER: "Virtual machines for hosting providers.\n\nSign in once with `svc login "
@@ -109,7 +125,7 @@ def _group(root: click.Group, words: list[str]) -> click.Group:
     for word in words:
         found = group.commands.get(word)
         if found is None:
-            help_text = _HELP.get(word, f"Commands for {word.replace('-', ' ')}.")
+            help_text = _HELP[word]
             found = click.Group(word, help=help_text, hidden=word in _NOT_SHOWN)
             group.add_command(found)
         assert isinstance(found, click.Group), f"{word} is a command and a group"
