@@ -74,6 +74,9 @@ _ABOUT = {
 _NOT_SHOWN = {"session", "impersonation", "setup"}
 """Groups for browsers and installers: they work, and are in `svc ops`, but are in the way of a person who looks for
 a command."""
+_PROGRAMS = {"panel", "serve"}
+"""Groups of programs that run for good: what the commands of a client are made of would stay in their memory, which for
+the web tier is all of the panel."""
 
 
 def build(known: Service, kind: ServiceKind = ServiceKind.CONTROLLER) -> click.Group:
@@ -149,7 +152,8 @@ async def execute(arguments: Sequence[str]) -> int:
     """One command line, for those who run in Trio already; the exit code."""
     try:
         kind = service_of(os.environ, arguments)
-        root = build(service(os.environ, kind), kind)
+        known = Service(()) if _PROGRAMS.intersection(arguments[:1]) else service(os.environ, kind)
+        root = build(known, kind)
         code = await root.main(list(arguments), prog_name="svc", standalone_mode=False)
         sys.stdout.flush()
     except trio.Cancelled:
