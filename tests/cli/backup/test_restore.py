@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import ssl
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,17 @@ import trio
 from svc.cli.backup.restore import UNFINISHED
 from svc.cli.compose import open_controller
 from svc.cli.failures import Exit
+from svc.controller import certificate
 from svc.controller.config import ControllerConfig
+from svc_actors.acme import Http01
+from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Issuing, Keeper, read_certificate
+from svc_actors.runtime import ActorSystem
+from svc_actors.sealing import Sealer
 from svc_actors.store import Database, DatabaseStartError, reachable_urls
 from svc_actors.store.embedded import PROGRAMS
 from svc_actors.store.server_folder import Folder
 from tests.cli.conftest import House, Terminal, opened_house
+from tests.support.acme_authority import DIRECTORY, FakeAuthority
 from tests.support.configuration import local_config
 from tests.support.lost_controller import PASSPHRASE, opened_world
 from tests.support.postgres_server import cut_power
@@ -80,6 +87,52 @@ async def test_what_hosts_did_since_the_backup_is_neither_doubled_nor_lost(folde
     assert truth.items() <= hosts.items()
     [stopped] = [vm for vm in records.values() if vm["status"] == "stopped"]
     assert stopped["name"] == old[14]
+
+
+async def test_a_certificate_by_acme_is_shown_again_without_a_question_to_the_authority(folder: Path) -> None:
+    """Nobody answers at its address, and a restored controller must not use up what an authority gives out a week."""
+    config, kept = local_config(folder / "controller", public_host="localhost"), folder / "kept"
+    acme = AcmeSettings("ops@provider.example", ("localhost",), terms_agreed=True, directory=DIRECTORY, port=0)
+    kept.mkdir()
+    with structlog.testing.capture_logs():
+        async with opened_house(config, {}, folder) as house:
+            house.environment["SVC_BACKUP_PASSPHRASE"] = PASSPHRASE
+            issued = await certificate_from_an_authority(config, acme)
+            await house.ok("controller", "backup", "--data", str(config.data_dir), "--to", str(kept))
+        shutil.rmtree(config.data_dir)
+        [archive] = kept.iterdir()
+
+        restored = replace(config, data_dir=folder / "second", acme=acme)
+        await house.ok("controller", "restore", str(archive), "--data", str(restored.data_dir))
+        async with open_controller(restored, {}) as running:
+            shown = await trio.to_thread.run_sync(ssl.get_server_certificate, ("localhost", config.api_port))
+            record = await read_certificate(running.services.database, certificate.NAME)
+
+    assert issued.chain.startswith(shown)
+    assert record is not None
+    assert (record.failures, record.ordering) == (0, False)
+
+
+async def certificate_from_an_authority(config: ControllerConfig, acme: AcmeSettings) -> Issued:
+    """Recorded in the database of a controller that runs, as its own keeper would have done."""
+    shown: list[Issued] = []
+
+    async def install(issued: Issued) -> None:
+        shown.append(issued)
+
+    async with (
+        reachable_urls(config.data_dir, {}) as urls,
+        Database.open(urls.owner, size=2) as database,
+        ActorSystem.open() as actors,
+    ):
+        issuing = Issuing(database, Sealer.from_file(config.data_dir / "secret.key"))
+        actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
+        open_http = FakeAuthority().client
+        keeper = Keeper(actors, certificate.NAME, acme.names, acme, Http01(), install, open_http=open_http)
+        await keeper.begin()
+        while not shown:
+            await keeper.attempt()
+    return shown[0]
 
 
 async def test_a_folder_that_is_in_use_and_an_archive_that_is_damaged_are_refused(folder: Path) -> None:
