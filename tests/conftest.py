@@ -12,6 +12,7 @@ import os
 import queue
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -45,6 +46,11 @@ _SETTINGS = {
     "autovacuum": "off",
 }
 
+
+# Hundreds of Python processes are started; where none may keep what it compiled, most of their time goes into compiling
+# the same modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # An example may take as long as a machine at work lets it take. What a run in CI is set to otherwise is kept.
 hypothesis.settings.register_profile("unhurried", hypothesis.settings(), deadline=None)
