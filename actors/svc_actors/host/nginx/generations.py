@@ -1,11 +1,11 @@
 """Changes to what nginx serves, each a new generation of its whole configuration that is proven before it counts.
 
-A generation is written beside the one that is served, tested whole, made current by a rename, taken up by a reload, and
-believed only when nginx itself answers with its number (a reload that nginx refuses is silent) and the changed hosts
-answer as they should. Else the one before is current again. Invariants:
+A generation is written beside the one that is served, what is new in it is tested, it is made current by a rename,
+taken up by a reload, and believed only when nginx itself answers with its number (a reload that nginx refuses is
+silent) and the changed hosts answer as they should. Else the one before is current again. Invariants:
 
-- whatever fails, and wherever the process ends, nginx serves one whole generation, and `current` names one that was
-  tested;
+- whatever fails, and wherever the process ends, nginx serves one whole generation, and `current` names one of which
+  every site was tested, now or when it was served;
 - a site that nginx does not take keeps nobody else from being changed: it stays as it was. One that stops the others
   although nobody changed it (its certificate is gone) is left out and told of;
 - a generation that is served is the base of the next, so that what was begun and never proven is not built upon.
@@ -14,7 +14,7 @@ answer as they should. Else the one before is current again. Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -121,7 +121,7 @@ class Generations:
         pending, refused = dict(changes), dict[int, str]()
         base, served = await self._base()
         while pending or not served:
-            bad = await self._attempt(base, pending, reload=await self._served() is not None)
+            bad = await self._attempt(base, pending, await self._served())
             if not bad:
                 return refused
             refused |= bad
@@ -130,10 +130,15 @@ class Generations:
                     pending[number] = _GONE
         return refused
 
-    async def _attempt(self, base: int | None, pending: Mapping[int, _Rendered], *, reload: bool) -> dict[int, str]:
-        """Serve `base` with these changes. What it gives is why it is not served, by site; then `base` is."""
+    async def _attempt(self, base: int | None, pending: Mapping[int, _Rendered], running: int | None) -> dict[int, str]:
+        """Serve `base` with these changes, where nginx serves `running` now. What it gives is why it is not served, by
+        site; then `base` is."""
+        reload = running is not None
         generation = await trio.to_thread.run_sync(partial(self._write, base, pending))
-        tested = await program.test(self._folders, self._tree.main_of(generation))
+        if base is None or running != base:
+            tested = await program.test(self._folders, self._tree.main_of(generation))
+        else:
+            tested = await self._test_changes(base, pending)
         if tested.refused is not None:
             await trio.to_thread.run_sync(self._tree.discard, generation)
             return await self._culprits(base, pending) or _all_of(pending, tested.refused)
@@ -156,6 +161,22 @@ class Generations:
             return bad
         await trio.to_thread.run_sync(self._tree.prune, generation, base)
         return {}
+
+    async def _test_changes(self, base: int, pending: Mapping[int, _Rendered]) -> program.Tested:
+        """The changed sites by themselves, since nginx has taken all others and serves them from `base`. A test of a
+        thousand sites takes as long as their reload, nearly all of it for reading certificates and keys. What it would
+        find beyond this, a site that broke by itself or too many names, the reload refuses, and then all are tested."""
+
+        def prepare() -> tuple[Path, frozenset[str]]:
+            texts = {number: file.text for number, file in pending.items() if file.text is not None}
+            return self._tree.write_trial(texts, self._main(0)), self._tree.names(base, without=pending.keys())
+
+        try:
+            main, taken = await trio.to_thread.run_sync(prepare)
+        except OSError as error:
+            raise NginxError(f"The web server's configuration cannot be written: {error.strerror}.") from error
+        tested = await program.test(self._folders, main)
+        return replace(tested, conflicts=tested.conflicts | taken)
 
     async def _base(self) -> tuple[int | None, bool]:
         """The generation to build on, and whether all is as it should be: nginx serves it, and would start with it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from svc_actors.durable import sync_folder, write_whole
 
 KEPT: Final = 5
 _SITE: Final = re.compile(r"s([0-9]+)\.conf")
+_NAMES: Final = re.compile(r"^ *server_name (.+);$", re.MULTILINE)
 
 
 class Tree:
@@ -60,6 +61,11 @@ class Tree:
         if generation is None:
             return {}
         return {number: path.read_text() for number, path in self._files(generation).items()}
+
+    def names(self, generation: int, *, without: Collection[int]) -> frozenset[str]:
+        """The names that a generation answers for, but those of some sites."""
+        kept = (path.read_text() for number, path in self._files(generation).items() if number not in without)
+        return frozenset(name for text in kept for line in _NAMES.findall(text) for name in line.split())
 
     def read_main(self, generation: int | None) -> str | None:
         return None if generation is None else self.main_of(generation).read_text()
