@@ -24,6 +24,7 @@ import structlog
 import trio
 
 from svc_actors.errors import ServiceError, capacity, conflict, forbidden, invalid, not_found, unavailable
+from svc_actors.host import confined
 from svc_actors.host.confined import kernel
 from svc_actors.host.confined.protocol import (
     LENGTHS,
@@ -323,7 +324,9 @@ class _Forker:
     async def start(cls) -> _Forker:
         orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-I", "-X", "utf8", "-m", "svc_actors.host.confined"]
+            # By its path: an installed panel lies where no Python looks by itself.
+            program = Path(confined.__file__).with_name("__main__.py")
+            command = [sys.executable, "-I", "-S", "-X", "utf8", str(program)]
             # Popen, not Trio's processes: it ends by itself with its socket, and is asked for nothing but that.
             process = await trio.to_thread.run_sync(
                 lambda: subprocess.Popen(command, stdin=theirs.fileno(), env={}, cwd="/", start_new_session=True)

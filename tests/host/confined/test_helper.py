@@ -25,7 +25,7 @@ import trio
 import trio.testing
 
 from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.host import confined_client
+from svc_actors.host import confined, confined_client
 from svc_actors.host.confined import kernel
 from svc_actors.host.confined.confine import ConfinementError, Identity, confine, start_no_processes
 from svc_actors.host.confined.protocol import (
@@ -154,13 +154,15 @@ async def test_without_landlock_nothing_is_served_unless_that_is_allowed(
 ) -> None:
     """A kernel without Landlock, played by one whose version is never enough."""
     hidden = tmp_path / "hidden.py"
+    beside = str(Path(confined.__file__).parents[3])
     hidden.write_text(
+        f"import sys\nsys.path.insert(0, {beside!r})\n"
         "from svc_actors.host.confined import kernel, __main__\nkernel.landlock_abi = lambda: 1\n__main__.main()\n"
     )
     real = subprocess.Popen
 
     def without(command: list[str], **facts: Any) -> Any:
-        return real([*command[: command.index("-m")], str(hidden)], **facts)
+        return real([*command[:-1], str(hidden)], **facts)
 
     monkeypatch.setattr(subprocess, "Popen", without)
 

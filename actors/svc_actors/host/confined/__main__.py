@@ -1,8 +1,8 @@
 """Forks helpers. It has loaded everything that a helper needs, so one is ready some milliseconds after it is asked for.
 
-Started by the core with a socket as its standard input. A message there is a JSON object (`uid`, `gid`,
-`without_landlock`) with two descriptors: the site's root folder and the helper's own socket. The end of the socket
-ends this process; helpers end with theirs.
+Started by the core, as `python -I -S confined/__main__.py`, with a socket as its standard input. A message there is a
+JSON object (`uid`, `gid`, `without_landlock`) with two descriptors: the site's root folder and the helper's own socket.
+The end of the socket ends this process; helpers end with theirs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ import json
 import os
 import signal
 import socket
+import sys
 from typing import Final
+
+if __name__ == "__main__":
+    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.confined.confine import Identity
 from svc_actors.host.confined.serve import serve

@@ -1,5 +1,5 @@
 """Runs the SQL of a file by an engine's own client, so that what is in the file reaches its database and nothing else:
-`python -I -m svc_actors.host.confined.sql ORDER`
+`python -I -S confined/sql.py ORDER`
 
 The order is a JSON object: `uid` and `gid` of a site's account; `root` and `path` of a file of the site's, both null
 where the file is standard input; `dialect`, mariadb or postgresql; `command`, the client and its arguments. The account
@@ -37,6 +37,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final, cast
+
+if __name__ == "__main__":
+    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.confined import kernel
 

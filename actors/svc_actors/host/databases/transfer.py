@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from svc_actors.host import confined
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.databases import dump
 from svc_actors.host.databases.server import SiteFile
 
+_SQL: Final = Path(confined.__file__).with_name("sql.py")
 DUMP_SECONDS: Final = 3 * 3600.0
 LOAD_SECONDS: Final = 5 * 3600.0
 
@@ -31,4 +33,4 @@ def load_command(
         "dialect": dialect,
         "command": command,
     }
-    return (sys.executable, "-I", "-X", "utf8", "-m", "svc_actors.host.confined.sql", json.dumps(order))
+    return (sys.executable, "-I", "-S", "-X", "utf8", str(_SQL), json.dumps(order))
