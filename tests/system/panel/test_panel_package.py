@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from svc_actors.host.accounts import FIRST_UID
 from tests.support.package import packages
+from tests.support.panel_on_systemd import InstalledPanel
 from tests.support.systemd_root import SystemdRoot, systemd_root
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -16,12 +20,31 @@ pytestmark = [pytest.mark.system, pytest.mark.isolated]
 CORE, WEB, KNOT = "svc-panel-core.service", "svc-panel-web.service", "svc-host-knot.service"
 DOCUMENT = ("curl", "-fsSk", "https://127.0.0.1:7443/api/v1/openapi.json")
 CONTROL = Path(__file__).resolve().parents[3] / "tools" / "packages" / "panel" / "control"
+ADA = "ada@example.com"
+APPLICATION = """
+import os
+def application(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [f"{version} {{os.getuid()}}".encode()]
+"""
+ROWS = """<?php
+[$user, $password] = json_decode('{login}');
+$rows = new mysqli(null, $user, $password, '{name}', 0, '{socket}');
+$rows->query('CREATE TABLE IF NOT EXISTS words (number INT AUTO_INCREMENT PRIMARY KEY, word VARCHAR(20))');
+if (isset($_GET['add'])) {{
+    $adding = $rows->prepare('INSERT INTO words (word) VALUES (?)');
+    $adding->execute([$_GET['add']]);
+}}
+echo implode(' ', array_column($rows->query('SELECT word FROM words ORDER BY number')->fetch_all(), 0));
+"""
 
 
 def needed() -> str:
     """What the package depends on, and what the tests use themselves."""
     [depends] = re.findall(r"^Depends: (.*)$", CONTROL.read_text(), re.MULTILINE)
-    return ",".join(sorted({word.split()[0] for word in depends.split(", ")} | {"curl", "procps"}))
+    return ",".join(
+        sorted({word.split()[0] for word in depends.split(", ")} | {"curl", "procps", "php", "php8.2-cli", "wordpress"})
+    )
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +53,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdRoot]:
         (root.folder / "var/cache/svc-panel.deb").write_bytes(packages()["svc-panel"].read_bytes())
         root.run("dpkg", "--install", "/var/cache/svc-panel.deb")
         yield root
+
+
+@pytest.fixture(scope="module")
+def panel(server: SystemdRoot) -> InstalledPanel:
+    """With a customer, and a site of theirs with PHP."""
+    server.until(*DOCUMENT)
+    panel = InstalledPanel(server)
+    panel.ask("POST", "/users", email=ADA, name="Ada", role="customer", password="Correct-Horse-42")
+    return panel
+
+
+@pytest.fixture(scope="module")
+def php_site(panel: InstalledPanel) -> dict[str, Any]:
+    wanted = {"domain": "php.example.com", "type": "php", "admin_email": ADA, "memory_mib": 256, "processes": 30}
+    site: dict[str, Any] = panel.ask("POST", "/sites", **wanted)
+    return site
 
 
 def show(server: SystemdRoot, unit: str, name: str) -> str:
@@ -75,6 +114,89 @@ def test_the_web_tier_could_do_little_besides(server: SystemdRoot) -> None:
     verdict = server.run("systemd-analyze", "security", "--no-pager", "--threshold=20", WEB)
 
     assert "Overall exposure level" in verdict
+
+
+def test_php_of_a_site_runs_as_its_account_and_sees_no_other_process(
+    panel: InstalledPanel, php_site: dict[str, Any]
+) -> None:
+    code = (
+        "<?php error_log('said'); echo posix_getuid(), ' ', count(glob('/proc/[0-9]*')), ' ', ini_get('memory_limit');"
+    )
+    panel.write(php_site, "public/index.php", code)
+
+    first = panel.visit(php_site).split()
+    panel.ask("PATCH", f"/sites/{php_site['id']}/php", memory_limit_mib=96)
+    second = panel.visit(php_site).split()
+    logged = panel.ask("GET", f"/sites/{php_site['id']}/logs?source=php")["lines"]
+
+    # The master and its worker.
+    assert first == [str(FIRST_UID + php_site["number"]), "2", "256M"]
+    assert second[2] == "96M"
+    assert any("said" in line for line in logged)
+
+
+def test_an_application_is_started_and_loses_no_visitor_when_it_is_restarted(panel: InstalledPanel) -> None:
+    wanted = {"domain": "app.example.com", "type": "app", "runtime": "python", "entry": "app:application"}
+    site = panel.ask("POST", "/sites", **wanted, admin_email=ADA)
+    panel.write(site, "app.py", APPLICATION.format(version="one"))
+
+    panel.ask("POST", f"/sites/{site['id']}/app/start")
+    first = panel.visit(site)
+    panel.write(site, "app.py", APPLICATION.format(version="two"))
+    panel.ask("POST", f"/sites/{site['id']}/app/restart")
+    second = panel.visit(site)
+    panel.ask("POST", f"/sites/{site['id']}/suspend", suspended=True, reason="unpaid")
+    panel.server.until("sh", "-c", f"! ls /run/systemd/system | grep site-{site['number']}-app-")
+    panel.ask("POST", f"/sites/{site['id']}/suspend", suspended=False)
+    third = panel.server.until("curl", "-fsS", "-H", "Host: app.example.com", "http://127.0.0.1/")
+
+    assert [first, second, third] == [f"{version} {FIRST_UID + site['number']}" for version in ("one", "two", "two")]
+
+
+def test_a_scheduled_task_is_run_as_its_site(panel: InstalledPanel, php_site: dict[str, Any]) -> None:
+    panel.write(php_site, "private/task.php", "<?php echo 'task ', posix_getuid(), ' ', $argv[1], PHP_EOL;")
+    wanted = {"name": "task", "kind": "php", "path": "private/task.php", "args": ["given"], "cron": "0 4 * * *"}
+    schedule = panel.ask("POST", f"/sites/{php_site['id']}/schedules", **wanted)
+
+    run = panel.ask("POST", f"/schedules/{schedule['id']}/run")
+    while (ended := panel.ask("GET", f"/schedules/{schedule['id']}/runs/{run['id']}"))["ended_at"] is None:
+        panel.server.run("sleep", "0.2")  # The work of another process.
+
+    assert (ended["status"], ended["output"]) == ("succeeded", f"task {FIRST_UID + php_site['number']} given")
+
+
+def test_what_was_damaged_comes_back_from_a_backup_with_its_database(
+    panel: InstalledPanel, php_site: dict[str, Any]
+) -> None:
+    wanted = {"site_id": php_site["id"], "engine": "mariadb", "name": "shop", "user": "ada"}
+    created = panel.ask("POST", "/databases", **wanted)
+    login = json.dumps([created["login"]["user"]["name"], created["login"]["password"]])
+    panel.write(php_site, "public/rows.php", ROWS.format(login=login, **created["database"]))
+    panel.write(php_site, "public/kept.txt", "as it was")
+    before = panel.visit(php_site, "/rows.php?add=first")
+
+    panel.done("POST", f"/sites/{php_site['id']}/backups")
+    panel.visit(php_site, "/rows.php?add=second")
+    panel.write(php_site, "public/kept.txt", "damaged")
+    damaged = panel.visit(php_site, "/rows.php")
+    [backup] = panel.ask("GET", f"/backups?status=completed&site={php_site['id']}")["items"]
+    panel.done("POST", f"/backups/{backup['id']}/restore")
+
+    assert (before, damaged) == ("first", "first second")
+    assert panel.visit(php_site, "/rows.php") == "first"
+    assert panel.visit(php_site, "/kept.txt") == "as it was"
+
+
+def test_a_wordpress_is_made_and_shown(panel: InstalledPanel) -> None:
+    wanted = {"domain": "blog.example.com", "type": "wordpress", "admin_email": ADA, "title": "The Blog of Ada"}
+    site = panel.ask("POST", "/sites", **wanted)
+    [job] = [job for job in panel.ask("GET", "/jobs")["items"] if job["site_id"] == site["id"]]
+    panel.ended(job)
+
+    told = json.loads(panel.visit(site, "/?rest_route=/"))
+    described = panel.ask("GET", f"/sites/{site['id']}/wordpress")
+
+    assert told["name"] == described["title"] == "The Blog of Ada"
 
 
 def test_a_killed_core_is_back_and_neither_web_nor_what_serves_ended(server: SystemdRoot) -> None:

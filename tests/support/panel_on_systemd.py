@@ -1,0 +1,48 @@
+"""The installed panel of a Debian with systemd, as root of that server uses it: over the core's socket."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.systemd_root import SystemdRoot
+
+_JOB_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class InstalledPanel:
+    server: SystemdRoot
+
+    def ask(self, method: str, path: str, /, **body: object) -> Any:
+        given = () if method == "GET" else ("-H", "Content-Type: application/json", "-d", json.dumps(body))
+        request = ("-X", method, *given, f"http://core/api/v1{path}")
+        answer = self.server.run("curl", "-sS", "--unix-socket", "/run/svc-panel/core.sock", *request)
+        found = json.loads(answer)
+        assert "error" not in found, f"{method} {path}: {found}"
+        return found
+
+    def done(self, method: str, path: str, /, **body: object) -> dict[str, Any]:
+        """The job that the call begins, once it has succeeded."""
+        return self.ended(self.ask(method, path, **body))
+
+    def ended(self, job: dict[str, Any]) -> dict[str, Any]:
+        deadline = time.monotonic() + _JOB_SECONDS
+        while job["status"] in ("queued", "running"):
+            assert time.monotonic() < deadline, job
+            time.sleep(0.2)  # The work of other processes.
+            job = self.ask("GET", f"/jobs/{job['id']}")
+        assert job["status"] == "succeeded", json.dumps(job)
+        return job
+
+    def write(self, site: dict[str, Any], path: str, content: str) -> None:
+        self.ask("PUT", f"/sites/{site['id']}/files/content", path=path, content=content, replace=True)
+
+    def visit(self, site: dict[str, Any], path: str = "/") -> str:
+        """What a visitor is answered with the status 200."""
+        return self.server.run("curl", "-fsSL", "-H", f"Host: {site['domain']}", f"http://127.0.0.1{path}")
+
+    def main_process(self, unit: str) -> int:
+        return int(self.server.run("systemctl", "show", "--property=MainPID", "--value", unit))
