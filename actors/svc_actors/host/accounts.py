@@ -226,6 +226,8 @@ def _remove_files(account: SiteAccount, folders: HostFolders) -> None:
             folder.unlink()
         elif folder.exists():
             shutil.rmtree(folder)
+    for pipe in folders.log_pipes.glob(f"{account.name}.*"):
+        pipe.unlink(missing_ok=True)
     for shared in _SHARED_FOLDERS:
         for entry in os.scandir(shared):
             try:

@@ -94,6 +94,11 @@ class HostFolders:
         return self.run / "apps"
 
     @property
+    def log_pipes(self) -> Path:
+        """What programs of sites say, on its way into their logs: `s<number>.php`. Root's alone."""
+        return self.run / "logs"
+
+    @property
     def keeper_log(self) -> Path:
         return self.data / "logs" / "keeper.log"
 

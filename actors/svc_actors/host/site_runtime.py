@@ -21,6 +21,7 @@ from svc_actors.host import confined
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Launcher, Limits, ListeningSocket, Service, ServiceName
+from svc_actors.host.site_logs import log_pipe
 
 _ENTER: Final = Path(confined.__file__).with_name("enter_site.py")
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -51,10 +52,12 @@ def site_command(
     folder: Path | None = None,
     shown: Collection[Path] = (),
     processes: int | None = None,
+    log: str | None = None,
 ) -> tuple[str, ...]:
     """The command by which `command`, an absolute program and its arguments, runs as the account of the site. To be
     started as root, with `site_environment`. `folder`: where it begins, by default the home. `shown`: what else of the
-    data folder it may read, as its rights there permit. `processes`: how many the account may have at once."""
+    data folder it may read, as its rights there permit. `processes`: how many the account may have at once.
+    `log`: the log of the site that takes what it says (`site_logs.site_log`); none: what it was started with."""
     home = folders.sites / account.name
     wanted = {
         "uid": account.uid,
@@ -64,6 +67,7 @@ def site_command(
         "data": str(folders.data),
         "shown": [str(path) for path in (folders.shared_sockets, *shown)],
         "processes": processes,
+        "log": None if log is None else str(log_pipe(folders, account, log)),
     }
     return (sys.executable, "-I", "-S", str(_ENTER), json.dumps(wanted), *command)
 
@@ -94,16 +98,16 @@ def site_service(
     environment: Mapping[str, str] | None = None,
     sockets: tuple[ListeningSocket, ...] = (),
     limits: Limits | None = None,
-    log: Path | None = None,
+    log: str | None = None,
     folder: Path | None = None,
     shown: Collection[Path] = (),
     stop_signal: signal.Signals = signal.SIGTERM,
     stop_seconds: float = 10.0,
 ) -> Service:
     """A service of the site. `name`: lower case letters, digits and dashes, one for each program of the site.
-    `environment` is added to `site_environment`."""
+    `environment` is added to `site_environment`. `log`: the log of the site that takes what it says."""
     limits = limits or Limits()
-    words = site_command(folders, account, command, folder=folder, shown=shown, processes=limits.processes)
+    words = site_command(folders, account, command, folder=folder, shown=shown, processes=limits.processes, log=log)
     return Service(
         name=service_name(account, name),
         command=words,
@@ -111,7 +115,6 @@ def site_service(
         environment=site_environment(folders, account) | dict(environment or {}),
         sockets=sockets,
         limits=limits,
-        log=log,
         stop_signal=stop_signal,
         stop_seconds=stop_seconds,
     )
@@ -127,9 +130,10 @@ def service_name(account: SiteAccount, name: str) -> ServiceName:
 
 
 def prepare_shared_sockets(folders: HostFolders) -> None:
-    """The folder that every program of a site is shown; none begins without it. Blocks."""
+    """The folder that every program of a site is shown, and that of what they say; none begins without them. Blocks."""
     folders.run.mkdir(mode=0o711, parents=True, exist_ok=True)
     folders.shared_sockets.mkdir(mode=0o755, exist_ok=True)
+    folders.log_pipes.mkdir(mode=0o700, exist_ok=True)
 
 
 async def programs_of(launcher: Launcher, account: SiteAccount, name: str = "") -> frozenset[ServiceName]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from svc.cli.panel.host import Host
 from svc.cli.panel.loops import Loops
 from svc.panel.config import PanelConfig
 from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.challenge_files import ChallengeFiles
+from svc_actors.host.site_logs import log_service
 from svc_actors.panel.apps import SiteApp
 from svc_actors.panel.apps.watch import AppWatch
 from svc_actors.panel.certificates.site_certificates import Serving, SiteCertificates
@@ -20,6 +22,8 @@ from svc_actors.panel.web_server import WebServer
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
+
+LOGS_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ async def serve_sites(
     actors.register(Site, lambda _: Site(database, host.accounts, programs, web_server, folders))
     actors.register(SiteApp, lambda _: SiteApp(database, host.apps))
     sftp = SftpAccess(database, events, host.sftp)
+    # Before the programs; what they say until it is there waits.
+    loops.repeat_from_now("logs of sites", LOGS_SECONDS, lambda: host.launcher.ensure(log_service(folders)))
     loops.keep("web server", web_server.run)
     loops.keep("programs of sites", programs.run)
     loops.keep("applications of sites", AppWatch(database, actors, host.apps).run)

@@ -16,6 +16,7 @@ import trio
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.apps import AppReleases
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.site_logs import log_service
 from svc_actors.store import Database
 from tests.support.identity import Client
 from tests.support.launchers import keeper_place
@@ -130,6 +131,7 @@ async def world(panel_database: Database) -> AsyncIterator[AppWorld]:
                 apps=AppReleases(nginx.folders, place.keeper),
             )
             async with open_panel(panel_database, nginx.folders.data, host) as panel:
+                await place.launcher.ensure(log_service(nginx.folders))
                 yield AppWorld(panel, nginx, await panel.administrator())
 
 

@@ -15,8 +15,8 @@ import httpx
 import pytest
 import trio
 
+from svc_actors.host.log_writer import KEPT, LARGEST
 from svc_actors.host.nginx import App, PathRedirect, Php, Proxy, Suspended
-from svc_actors.host.nginx.logs import KEPT, LARGEST
 from tests.support.nginx import Sites, nginx_sites
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]

@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from svc_actors.host.launcher import LauncherError
+from svc_actors.host.log_writer import LARGEST
 from svc_actors.host.nginx import Certificate, NginxError, SiteServer, program
-from svc_actors.host.nginx.logs import LARGEST
 from svc_actors.panel.web_server import WebServer
 from svc_actors.store import Database
 from tests.support.launchers import until

@@ -10,11 +10,12 @@ from typing import Final
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits, Service, ServiceName
+from svc_actors.host.site_logs import site_log
 from svc_actors.host.site_runtime import service_name, site_service, site_socket
 
 KIND: Final = "app-"
 """With which the names of its services begin, after those of their site."""
-LOG: Final = "app.log"
+LOG: Final = "app"
 STOP_SECONDS: Final = 30.0
 """For what was begun to be answered."""
 SERVE_PYTHON: Final = Path(__file__).with_name("serve_python.py")
@@ -58,7 +59,7 @@ def socket_of(app: App, folders: HostFolders) -> Path:
 
 
 def app_log(folders: HostFolders, account: SiteAccount) -> Path:
-    return folders.site_logs / account.name / LOG
+    return site_log(folders, account, LOG)
 
 
 def service_of(app: App, folders: HostFolders) -> Service:
@@ -74,7 +75,7 @@ def service_of(app: App, folders: HostFolders) -> Service:
         environment={"SVC_APP_RUNTIME": app.runtime.value},
         sockets=(site_socket(socket_of(app, folders), "SVC_APP_SOCKET"),),
         limits=app.limits,
-        log=app_log(folders, app.account),
+        log=LOG,
         folder=home / app.folder,
         # It may lie where sites see nothing.
         shown=(server,),

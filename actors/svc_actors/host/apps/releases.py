@@ -21,9 +21,10 @@ from typing import Final, Protocol
 import trio
 
 from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.apps.model import KIND, App, app_log, service_of, socket_of
+from svc_actors.host.apps.model import KIND, LOG, App, app_log, service_of, socket_of
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Launcher, LauncherError, ServiceName, ServiceStatus
+from svc_actors.host.site_logs import written
 from svc_actors.host.site_runtime import service_name
 
 ANSWERS_WITHIN: Final = 20.0
@@ -97,6 +98,7 @@ class AppReleases:
             return
         with trio.CancelScope(shield=True):
             await self._stop(app.name)
+        await written(self._folders, app.account, LOG)
         said = await trio.to_thread.run_sync(_said, log, before)
         raise AppError(f"{problem}{f' It said: {said}' if said else ''}")
 

@@ -15,6 +15,7 @@ from svc_actors.host.launcher import Launcher, LauncherError, ServiceName
 from svc_actors.host.php.fastcgi import ask
 from svc_actors.host.php.pool import (
     KIND,
+    LOG,
     PING,
     Pool,
     configuration_of,
@@ -26,6 +27,7 @@ from svc_actors.host.php.pool import (
     socket_of,
 )
 from svc_actors.host.php.versions import Extension, installed_extensions, installed_versions
+from svc_actors.host.site_logs import written
 from svc_actors.host.site_runtime import service_name, stop_programs
 
 _ANSWERS_WITHIN: Final = 20.0
@@ -124,6 +126,7 @@ class PhpMasters:
                         return
                     problem = answer.decode(errors="replace")[:200]
                 await trio.sleep(_AGAIN)
+        await written(self._folders, pool.account, LOG)
         said = await trio.to_thread.run_sync(_said, log_of(pool.account, self._folders), logged)
         raise PhpError(f"PHP {pool.version} does not answer within {_ANSWERS_WITHIN:g} seconds: {said or problem}")
 

@@ -19,13 +19,14 @@ from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits, Service, ServiceName
 from svc_actors.host.php.settings import MOST_EXECUTION_SECONDS, ErrorReporting, PhpSettings
+from svc_actors.host.site_logs import site_log
 from svc_actors.host.site_runtime import service_name, site_environment, site_service, site_socket
 
 KIND: Final = "php-"
 """The services of all pools of a site begin so, after the site's own prefix."""
 PING: Final = "/svc-ping"
 """Not to be reached by visitors: the web server hands on the paths of files that end in .php alone."""
-LOG: Final = "php.log"
+LOG: Final = "php"
 _DRAIN_SECONDS: Final = 60
 """How long requests that were begun may take when their master is to end."""
 _FORM_MIB: Final = 8
@@ -86,7 +87,7 @@ def configuration_of(pool: Pool, folders: HostFolders) -> Path:
 
 
 def log_of(account: SiteAccount, folders: HostFolders) -> Path:
-    return folders.site_logs / account.name / LOG
+    return site_log(folders, account, LOG)
 
 
 def render_pool(pool: Pool, folders: HostFolders) -> str:
@@ -106,7 +107,7 @@ def pool_service(pool: Pool, folders: HostFolders) -> Service:
         environment=site_environment(folders, pool.account),
         sockets=(site_socket(socket, "FPM_SOCKETS", f"{socket}={{descriptor}}"),),
         limits=pool.limits,
-        log=log_of(pool.account, folders),
+        log=LOG,
         shown=(configuration.parent,),
         # Requests that were begun are finished.
         stop_signal=signal.SIGQUIT,

@@ -1,0 +1,182 @@
+"""Writes the logs of sites' programs, each bounded: `python -I -S log_writer.py PIPES LOGS LARGEST RATE`
+
+What a program of a site says goes into a named pipe, `PIPES/s1001.php`; this process, one for all sites, appends it to
+`LOGS/s1001/php.log`. A log that has LARGEST bytes gets another name, and four of those are kept (`make_room`). Of each
+pipe RATE bytes a second are read, after a burst: a program that says more waits, as at any pipe that is full. So
+neither the disk nor the processor is a site's to take by its log.
+
+The programs hold their pipes open for reading as well (`confined/enter_site.py`): while this process is away, what they
+say stays in the pipe, and none of them is ended by it. What cannot be written, say to a full disk, is lost.
+
+Invariant: what is no longer in a pipe is in its log as soon as the log is not locked (flock(2)): whoever wants to know
+what a program said last waits for an empty pipe, and then for the lock (`site_logs.written`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import resource
+import select
+import stat
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+LARGEST = 32 * 1024 * 1024
+"""Bytes of a log: some 200,000 requests."""
+KEPT = 4
+RATE = 1 << 20
+"""Bytes a second of each pipe."""
+_BURST_SECONDS = 8.0
+"""Of silence are made up for."""
+_CHUNK = 65_536
+_IN_CREATE, _IN_MOVED_TO, _IN_DELETE = 0x100, 0x80, 0x200
+_NONBLOCK, _CLOEXEC = 0o4000, 0o2000000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def make_room(path: Path) -> None:
+    """Nothing is called `path`.1 any more. From the oldest on, each takes the place of the next one: a crash in the
+    midst loses no more than the oldest."""
+    for number in range(KEPT - 1, 0, -1):
+        older = numbered(path, number)
+        if older.exists():
+            older.replace(numbered(path, number + 1))
+
+
+def numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
+
+
+class _Log:
+    def __init__(self, pipe: int, path: Path, largest: int, rate: int) -> None:
+        self.pipe = pipe
+        self._path = path
+        self._largest = largest
+        self._rate = rate
+        self._paid = time.monotonic() - _BURST_SECONDS
+        """Until when what was read is paid for, at `rate`."""
+        self._file = -1
+        self._open()
+
+    @property
+    def rests_until(self) -> float | None:
+        """None: it may be read."""
+        return self._paid if self._paid > time.monotonic() else None
+
+    def take(self) -> None:
+        """Once from the pipe into the file."""
+        if self._file >= 0 and not os.fstat(self._file).st_nlink:
+            # Its site was removed, or somebody has cleaned up.
+            os.close(self._file)
+            self._file = -1
+        if self._file < 0:
+            self._open()
+        if self._file >= 0:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            said = os.read(self.pipe, _CHUNK)
+            self._paid = max(self._paid, time.monotonic() - _BURST_SECONDS) + len(said) / self._rate
+            while said and self._file >= 0:
+                said = said[os.write(self._file, said) :]
+            if self._file >= 0 and os.fstat(self._file).st_size >= self._largest:
+                make_room(self._path)
+                self._path.rename(numbered(self._path, 1))
+                # It is locked until there is another.
+                full = self._file
+                self._open()
+                os.close(full)
+        except OSError:
+            # The site was removed, or the disk is full: what was said is lost, and the next is tried again.
+            pass
+        finally:
+            if self._file >= 0:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self.pipe)
+        if self._file >= 0:
+            os.close(self._file)
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = -1
+        # Without its folder, the site is gone or not yet there.
+        with suppress(OSError):
+            self._file = os.open(self._path, flags, 0o640)
+
+
+class _Writer:
+    def __init__(self, pipes: Path, logs: Path, largest: int, rate: int) -> None:
+        self._pipes = pipes
+        self._logs = logs
+        self._largest = largest
+        self._rate = rate
+        self._open: dict[str, _Log] = {}
+        self._resting: dict[str, float] = {}
+        self._names: dict[int, str] = {}
+        self._poll = select.epoll()
+        self._changes = _libc.inotify_init1(_NONBLOCK | _CLOEXEC)
+        if _libc.inotify_add_watch(self._changes, str(pipes).encode(), _IN_CREATE | _IN_MOVED_TO | _IN_DELETE) < 0:
+            raise OSError(ctypes.get_errno(), f"{pipes} cannot be watched")
+        self._poll.register(self._changes, select.EPOLLIN)
+
+    def run(self) -> None:
+        self._look()
+        while True:
+            now = time.monotonic()
+            for name in [name for name, until in self._resting.items() if until <= now]:
+                del self._resting[name]
+                self._poll.modify(self._open[name].pipe, select.EPOLLIN)
+            until = min(self._resting.values(), default=None)
+            for descriptor, _ in self._poll.poll(None if until is None else max(0.0, until - now)):
+                if descriptor == self._changes:
+                    os.read(self._changes, _CHUNK)
+                    self._look()
+                elif descriptor in self._names:
+                    self._take(self._names[descriptor])
+
+    def _take(self, name: str) -> None:
+        log = self._open[name]
+        log.take()
+        if (until := log.rests_until) is not None:
+            self._resting[name] = until
+            self._poll.modify(log.pipe, 0)
+
+    def _look(self) -> None:
+        """Read the pipes that there are, and no others."""
+        there = set(os.listdir(self._pipes))
+        for name in self._open.keys() - there:
+            log = self._open.pop(name)
+            self._resting.pop(name, None)
+            del self._names[log.pipe]
+            self._poll.unregister(log.pipe)
+            log.close()
+        for name in there - self._open.keys():
+            account, _, kind = name.partition(".")
+            try:
+                # Also for writing: it never ends, whoever else closes it.
+                pipe = os.open(self._pipes / name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError:
+                continue
+            if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
+                os.close(pipe)
+                continue
+            self._open[name] = _Log(pipe, self._logs / account / f"{kind}.log", self._largest, self._rate)
+            self._names[pipe] = name
+            self._poll.register(pipe, select.EPOLLIN)
+
+
+def main(pipes: str, logs: str, largest: str, rate: str) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    # Two for each log.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _Writer(Path(pipes), Path(logs), int(largest), int(rate)).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

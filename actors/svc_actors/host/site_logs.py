@@ -1,0 +1,72 @@
+"""The logs of sites' programs, `logs/sites/s1001/php.log`: written by one process for all of them (`log_writer`), which
+a launcher holds as it holds the programs."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import sys
+import termios
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.host import log_writer
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Service, ServiceName
+from svc_actors.host.log_writer import LARGEST, RATE
+
+NAME: Final = ServiceName("logs")
+_PROGRAM: Final = Path(log_writer.__file__)
+_WRITTEN_WITHIN: Final = 2.0
+_LOOK_AGAIN: Final = 0.01
+
+
+def log_service(folders: HostFolders, *, largest: int = LARGEST, rate: int = RATE) -> Service:
+    """The writer. Of a log `largest` bytes are one file, and `rate` bytes a second are taken."""
+    words = (str(folders.log_pipes), str(folders.site_logs), str(largest), str(rate))
+    return Service(NAME, (sys.executable, "-I", "-S", str(_PROGRAM), *words))
+
+
+def log_pipe(folders: HostFolders, account: SiteAccount, kind: str) -> Path:
+    """What a program of the site says in it is in `site_log`. `kind`: lower case letters."""
+    return folders.log_pipes / f"{account.name}.{kind}"
+
+
+def site_log(folders: HostFolders, account: SiteAccount, kind: str) -> Path:
+    return folders.site_logs / account.name / f"{kind}.log"
+
+
+async def written(folders: HostFolders, account: SiteAccount, kind: str) -> None:
+    """What the site's program has said until now is in its log, unless the writer is away."""
+    pipe, log = log_pipe(folders, account, kind), site_log(folders, account, kind)
+    with trio.move_on_after(_WRITTEN_WITHIN):
+        while True:
+            if await trio.to_thread.run_sync(_is_written, pipe, log):
+                return
+            await trio.sleep(_LOOK_AGAIN)
+
+
+def _is_written(pipe: Path, log: Path) -> bool:
+    try:
+        held = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True  # Nothing was ever said.
+    try:
+        waiting = array.array("i", [0])
+        fcntl.ioctl(held, termios.FIONREAD, waiting)
+        if waiting[0]:
+            return False
+    finally:
+        os.close(held)
+    try:
+        with log.open("rb") as file:
+            # What was taken from the pipe a moment ago is on its way into the file for as long as it is locked.
+            fcntl.flock(file, fcntl.LOCK_SH)
+    except FileNotFoundError:
+        # About to be made, unless the site is gone.
+        return not log.parent.exists()
+    return True
