@@ -16,6 +16,7 @@ import trio
 from svc_actors.errors import unavailable
 from svc_actors.host.restic import BackupEnded, Repository, Run, Scanned, Snapshot, Verified
 from svc_actors.host.restic import manifest as manifests
+from svc_actors.host.restic.driver import CONTENT, LISTED
 from svc_actors.host.restic.models import Settled
 from tests.support.panel_sites import nothing
 
@@ -23,14 +24,16 @@ from tests.support.panel_sites import nothing
 @dataclass
 class RecordedRestic:
     """Repositories that are there because it says so. `before` is called before each command with its name and its
-    repository: a test lets it fail, or stops there. `damage` is called with what was restored."""
+    repository: a test lets it fail, or stops there. `damage` is called with what was restored. `busy`: sites are
+    changed while they are backed up."""
 
     repositories: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     trees: dict[str, dict[str, Any]] = field(default_factory=dict)
     before: Callable[[str, str], Awaitable[None]] = field(default=lambda command, location: nothing())
     damage: Callable[[Path], None] = field(default=lambda tree: None)
+    busy: bool = False
 
-    async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None, *, reading: bool) -> Scanned:
+    async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None) -> Scanned:
         await self.before("scan", "")
         told = await trio.to_thread.run_sync(
             partial(
@@ -38,9 +41,8 @@ class RecordedRestic:
                 str(home),
                 uid,
                 str(before) if before else None,
-                str(work / "manifest.scanned"),
+                str(work / LISTED),
                 str(work / "excluded"),
-                reading=reading,
             )
         )
         return Scanned.model_validate(told)
@@ -77,7 +79,7 @@ class RecordedRestic:
     ) -> BackupEnded:
         await self.before("backup", repository.location)
         name = uuid4().hex
-        listed = list(manifests.read(str(work / "manifest.scanned")))
+        listed = list(manifests.read(str(work / LISTED)))
         made = work / "content"
         content = {str(path.relative_to(work)): path.read_bytes() for path in made.rglob("*") if path.is_file()}
         files = {entry["p"]: (home / entry["p"]).read_bytes() for entry in listed if entry["t"] == "f"}
@@ -88,11 +90,13 @@ class RecordedRestic:
             snapshot_id=name, total_files_processed=len(files), total_bytes_processed=size, data_added=size
         )
 
-    async def settle(self, run: Run, repository: Repository, snapshot: str, work: Path) -> Settled:
+    async def settle(
+        self, run: Run, repository: Repository, snapshot: str, home: Path, work: Path, uid: int
+    ) -> Settled:
         await self.before("settle", repository.location)
-        shutil.copyfile(work / "manifest.scanned", work / "manifest")
+        shutil.copyfile(work / LISTED, work / "manifest")
         files = self.trees[snapshot]["files"]
-        return Settled(files=len(files), bytes=sum(map(len, files.values())), changed=0)
+        return Settled(files=len(files), bytes=sum(map(len, files.values())), changed=0, exact=not self.busy)
 
     async def keep_file(self, run: Run, repository: Repository, file: Path, tags: Sequence[str]) -> str:
         name = uuid4().hex
@@ -127,7 +131,7 @@ class RecordedRestic:
             (target / name).write_bytes(content)
             return
         for name, content in kept["content"].items():
-            if path is None or name.startswith(f"{path}/"):
+            if path is None or name == path or name.startswith(f"{path}/"):
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
                 (target / name).write_bytes(content)
         tree = target / "site"
@@ -144,7 +148,8 @@ class RecordedRestic:
                     placed.symlink_to(entry["l"])
                 case "f":
                     placed.write_bytes(kept["files"][entry["p"]])
-        self.damage(tree)
+        if path is None or not path.startswith(CONTENT):
+            self.damage(tree)
 
     async def verify(self, run: Run, tree: Path, listed: Path, below: str, uid: int, gid: int) -> Verified:
         await self.before("verify", "")

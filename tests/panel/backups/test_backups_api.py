@@ -8,7 +8,7 @@ from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed
 
 STEPS = [
-    *("plan", "reserve_disk", "dump_databases", "verify_dumps", "manifest"),
+    *("plan", "manifest", "reserve_disk", "dump_databases", "verify_dumps"),
     *("snapshot", "check", "copy", "retention"),
 ]
 
@@ -100,7 +100,40 @@ async def test_what_a_failed_backup_left_is_gone_with_the_next_one(world: Backed
     await world.backup()
 
     (repository,) = restic.repositories.values()
-    assert len(repository) == 2, "the site and its manifest"
+    assert len(repository) == 1
+
+
+async def test_a_repository_is_checked_once_a_day_and_after_each_backup_that_failed(
+    world: Backed, restic: RecordedRestic
+) -> None:
+    checked: list[str] = []
+
+    async def before(command: str, location: str) -> None:
+        checked.extend([command] if command == "check" else [])
+
+    restic.before = before
+    await world.backup()
+    await world.backup()
+    restic.before = failing("settle")
+    await world.ended(await world.ada.post(f"/sites/{world.site}/backups"))
+    restic.before = before
+    await world.backup()
+
+    assert len(checked) == 2
+
+
+async def test_a_site_that_is_changed_while_it_is_backed_up_has_a_manifest_of_its_own_and_comes_back(
+    world: Backed, restic: RecordedRestic
+) -> None:
+    restic.busy = True
+    before = world.tree()
+    backup = await world.backup()
+    (world.home.path / "public" / "index.html").write_bytes(b"defaced")
+
+    await world.done(await world.ada.post(f"/backups/{backup['id']}/restore"))
+
+    assert [("manifest" in tags) for tags in restic.held(next(iter(restic.repositories)))] == [False, True]
+    assert world.tree() == before
 
 
 async def test_a_backup_that_is_deleted_is_gone_from_the_repository_and_from_the_list(

@@ -10,6 +10,7 @@ from svc_actors.host.confined import kernel
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.tree_switch import switch
 from svc_actors.panel.backups import Places
+from svc_actors.panel.backups.work import SPARE_BYTES
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed
 from tests.support.site_files import give
@@ -165,5 +166,26 @@ async def test_a_restoration_that_a_kill_cut_short_is_undone_by_the_next_start(
 
     assert between["public/index.html"][2] == b"half"
     assert "private/secret.txt" not in between
+    assert world.tree() == before
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("part", [{"path": "public/large.bin"}, {}])
+async def test_a_restoration_for_which_there_is_no_room_is_refused_before_anything_is_fetched(
+    world: Backed, restic: RecordedRestic, monkeypatch: pytest.MonkeyPatch, part: dict[str, str]
+) -> None:
+    give(world.home, "public/large.bin", bytes(1 << 20))
+    backup = await world.backup()
+    before = world.tree()
+    monkeypatch.setattr(Places, "free_bytes", lambda places: SPARE_BYTES + (1 << 19))
+    path = f"/backups/{backup['id']}/restore"
+
+    refused = await world.ended(await world.ada.post(path, part))
+    small = await world.ended(await world.ada.post(path, {"path": "public/index.html"}))
+
+    assert refused["status"] == "failed"
+    assert refused["error"]["message"].startswith("The restoration may need 269,4")
+    assert next(step["name"] for step in refused["steps"] if step["status"] == "failed") == "reserve_disk"
+    assert small["status"] == "succeeded"
     assert world.tree() == before
     assert world.left() == []

@@ -54,7 +54,7 @@ async def test_a_site_keeps_as_many_backups_as_its_schedule_says(world: Backed, 
 
     (repository,) = restic.repositories.values()
     assert kept == made[:0:-1]
-    assert len(repository) == 2 * len(kept)
+    assert len(repository) == len(kept)
 
 
 def test_the_last_of_each_period_is_kept() -> None:

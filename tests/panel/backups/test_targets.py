@@ -44,7 +44,7 @@ async def test_every_backup_is_copied_to_every_target(world: Backed, restic: Rec
         ("nas", None),
     ]
     assert kinds == ["s3", "sftp"]
-    assert [len(held) for held in restic.repositories.values()] == [2, 2, 2, 2]
+    assert [len(held) for held in restic.repositories.values()] == [1, 1, 1, 1]
 
 
 async def test_a_target_that_fails_is_told_and_the_backup_is_complete_here(

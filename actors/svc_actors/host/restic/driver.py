@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ from svc_actors.host.restic.models import (
 TREE: Final = "site"
 CONTENT: Final = "content"
 """The folders of a snapshot, and of the folder that a job works in: the site's home, and what is made for a backup."""
+LISTED: Final = f"{CONTENT}/manifest"
+"""The manifest as it was scanned, in both of them."""
 QUIET: Final = ("nice", "-n", "10", "ionice", "-c", "2", "-n", "7")
 """Visitors go before backups."""
 QUICK_SECONDS: Final = 900.0
@@ -51,9 +54,7 @@ Progress = Callable[[float], Awaitable[None]]
 class Restic(Protocol):
     """What backups need. Every method raises ServiceError. `work` is a folder of root's alone."""
 
-    async def scan(
-        self, run: Run, home: Path, work: Path, uid: int, before: Path | None, *, reading: bool
-    ) -> Scanned: ...
+    async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None) -> Scanned: ...
 
     async def exists(self, run: Run, repository: Repository) -> bool: ...
 
@@ -74,7 +75,9 @@ class Restic(Protocol):
         progress: Progress,
     ) -> BackupEnded: ...
 
-    async def settle(self, run: Run, repository: Repository, snapshot: str, work: Path) -> Settled: ...
+    async def settle(
+        self, run: Run, repository: Repository, snapshot: str, home: Path, work: Path, uid: int
+    ) -> Settled: ...
 
     async def keep_file(self, run: Run, repository: Repository, file: Path, tags: Sequence[str]) -> str: ...
 
@@ -96,13 +99,14 @@ class Restic(Protocol):
 class SystemRestic:
     """The server's own."""
 
-    async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None, *, reading: bool) -> Scanned:
-        """List the site beneath `home` into `work`/manifest.scanned and what is left out into `work`/excluded."""
+    async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None) -> Scanned:
+        """List the site beneath `home` into `work`/content/manifest, so that the snapshot holds it, and what is left
+        out into `work`/excluded."""
         command = _in_cell(
             home,
             work,
-            *(*_PYTHON, manifest.__file__, "scan" if reading else "count", str(work / TREE), str(uid)),
-            *(str(before or ""), str(work / "manifest.scanned"), str(work / "excluded")),
+            *(*_PYTHON, manifest.__file__, "scan", str(work / TREE), str(uid)),
+            *(str(before or ""), str(work / LISTED), str(work / "excluded")),
         )
         return await _told(run, command, Scanned, seconds=LONG_SECONDS)
 
@@ -121,14 +125,16 @@ class SystemRestic:
         await self._run(run, repository, command)
 
     async def unlock(self, run: Run, repository: Repository) -> None:
+        """Where there is a lock at all, which in a folder of this server is seen at once."""
+        if repository.location.startswith("/") and not await trio.to_thread.run_sync(_locks, repository):
+            return
         await self._run(run, repository, ["unlock"])
 
     async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
         parts: list[str] = []
 
-        async def take(line: str) -> None:
-            if parts or line.startswith("["):  # One line, which comes in parts when it is long.
-                parts.append(line)
+        async def take(lines: list[str]) -> None:
+            parts.extend(line for line in lines if parts or line.startswith("["))  # One line, in parts when it is long.
 
         await self._run(run, repository, ["snapshots", "--json", "--no-lock"], take=take)
         return _SNAPSHOTS.validate_json("".join(parts) or "[]")
@@ -153,17 +159,17 @@ class SystemRestic:
         with trio.CancelScope() as stalled:
             stalled.deadline = trio.current_time() + STALLED_SECONDS
 
-            async def take(line: str) -> None:
+            async def take(lines: list[str]) -> None:
                 nonlocal summary, seen
-                said = _object(line)
-                match said.get("message_type"):
-                    case "status":
-                        done = int(said.get("bytes_done", 0)) + int(said.get("files_done", 0))
-                        if done != seen:
-                            seen, stalled.deadline = done, trio.current_time() + STALLED_SECONDS
-                        await progress(100 * float(said["percent_done"]))
-                    case "summary":
-                        summary = BackupEnded.model_validate(said)
+                for said in map(_object, lines):
+                    match said.get("message_type"):
+                        case "status":
+                            done = int(said.get("bytes_done", 0)) + int(said.get("files_done", 0))
+                            if done != seen:
+                                seen, stalled.deadline = done, trio.current_time() + STALLED_SECONDS
+                            await progress(100 * float(said["percent_done"]))
+                        case "summary":
+                            summary = BackupEnded.model_validate(said)
 
             await self._run(run, repository, command, seconds=LONG_SECONDS, take=take, cell=(home, work))
         if stalled.cancelled_caught:
@@ -172,28 +178,40 @@ class SystemRestic:
             raise unavailable("restic did not say what it has kept, so nothing counts as kept.")
         return summary
 
-    async def settle(self, run: Run, repository: Repository, snapshot: str, work: Path) -> Settled:
-        """Make `work`/manifest, that of the snapshot, of what was scanned before it."""
+    async def settle(
+        self, run: Run, repository: Repository, snapshot: str, home: Path, work: Path, uid: int
+    ) -> Settled:
+        """Make `work`/manifest, that of the snapshot. Where nothing has changed since the scan it is the scanned one,
+        which the snapshot holds; restic is asked what it has seen otherwise, which takes it as long as a backup of a
+        site in which nothing is new."""
+        arguments = (*_PYTHON, manifest.__file__, "compare", str(work / TREE), str(uid))
+        compared = await _told(
+            run,
+            _in_cell(home, work, *arguments, str(work / LISTED), str(work / "excluded")),
+            Settled,
+            seconds=LONG_SECONDS,
+        )
+        if compared.changed == 0:
+            await trio.to_thread.run_sync(shutil.copyfile, work / LISTED, work / "manifest")
+            return compared.model_copy(update={"exact": True})
         listed = work / "nodes"
         async with await trio.open_file(listed, "w") as file:
 
-            async def take(line: str) -> None:
-                if line.startswith("{"):
-                    await file.write(line + "\n")
+            async def take(lines: list[str]) -> None:
+                await file.write("".join(f"{line}\n" for line in lines if line.startswith("{")))
 
             await self._run(run, repository, ["ls", "--json", snapshot], seconds=LONG_SECONDS, take=take)
         command = (*QUIET, *_PYTHON, manifest.__file__, "settle")
-        paths = (str(work / "manifest.scanned"), str(listed), TREE, str(work / "manifest"))
+        paths = (str(work / LISTED), str(listed), TREE, str(work / "manifest"))
         return await _told(run, (*command, *paths), Settled, seconds=LONG_SECONDS)
 
     async def keep_file(self, run: Run, repository: Repository, file: Path, tags: Sequence[str]) -> str:
         """A snapshot of one file of root's; its id."""
         summary: list[BackupEnded] = []
 
-        async def take(line: str) -> None:
-            said = _object(line)
-            if said.get("message_type") == "summary":
-                summary.append(BackupEnded.model_validate(said))
+        async def take(lines: list[str]) -> None:
+            found = [said for said in map(_object, lines) if said.get("message_type") == "summary"]
+            summary.extend(map(BackupEnded.model_validate, found))
 
         command = ["backup", "--json", "--host", "svc", "--force", file.name]
         command += [argument for tag in tags for argument in ("--tag", tag)]
@@ -206,7 +224,9 @@ class SystemRestic:
 
     async def tag(self, run: Run, repository: Repository, snapshots: Sequence[str], tag: str) -> None:
         """It gives them new ids: they are found by their other tags."""
-        await self._run(run, repository, ["tag", "--add", tag, *snapshots])
+        said = await self._run(run, repository, ["tag", "--add", tag, *snapshots])
+        if not any(line.startswith(f"modified tags on {len(snapshots)} ") for line in said):
+            raise unavailable("restic has not marked the snapshot as complete, so nothing counts as kept.")
 
     async def copy(self, run: Run, source: Repository, target: Repository, snapshots: Sequence[str]) -> None:
         await self._run(run, target, ["copy", *_from(source), *snapshots], seconds=LONG_SECONDS)
@@ -236,7 +256,7 @@ class SystemRestic:
         command: Sequence[str],
         *,
         seconds: float = QUICK_SECONDS,
-        take: Callable[[str], Awaitable[None]] | None = None,
+        take: Callable[[list[str]], Awaitable[None]] | None = None,
         cell: tuple[Path, Path] | None = None,
         folder: Path | None = None,
     ) -> list[str]:
@@ -244,11 +264,9 @@ class SystemRestic:
         said: list[str] = []
 
         async def read(lines: list[str]) -> None:
-            for line in lines:
-                if take is not None:
-                    await take(line)
-                if not line.startswith('{"message_type":"status"'):
-                    said.append(line)
+            if take is not None:
+                await take(lines)
+            said.extend(line for line in lines if not line.startswith('{"message_type":"status"'))
             del said[:-200]
 
         restic = ("restic", "--no-cache", *repository.options, *command)
@@ -286,6 +304,11 @@ def _failure(command: str, said: Sequence[str], error: ServiceError) -> ServiceE
         return _NoRepositoryError(error.code, f"restic found no repository: {reason}"[:500])
     reason = next((line for line in plain if line.startswith("Fatal")), plain[-1] if plain else error.message)
     return unavailable(f"restic {command} failed: {reason}"[:500], hint="Nothing was kept of this.")
+
+
+def _locks(repository: Repository) -> bool:
+    folder = Path(repository.location) / "locks"
+    return not folder.is_dir() or any(folder.iterdir())
 
 
 def _in_cell(home: Path, work: Path, *command: str) -> tuple[str, ...]:

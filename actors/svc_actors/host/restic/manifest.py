@@ -1,11 +1,13 @@
-"""A site's tree as a list: `python -I -S manifest.py scan|settle|verify ARGUMENT...`
+"""A site's tree as a list: `python -I -S manifest.py scan|compare|settle|verify ARGUMENT...`
 
 A manifest is a text file, a JSON object a line for each entry: `p` path, `t` type (`f`, `d`, `l`), `m` mode, and of a
 file `s` size, `h` SHA-256, of a link `l` where it leads. `n` (modified), `c` (changed), both in nanoseconds, and `i`
 (inode) tell whether a file is the one that was read before. Names that are no UTF-8 have lone surrogates (PEP 383).
 
 - `scan` lists a tree. A file that the manifest before has with the same size, times and inode is not read again;
-- `settle` makes the manifest that of a snapshot: a file that restic has seen otherwise was changed between the two, and
+- `compare` looks once more at a tree that was scanned, after its snapshot was made: where every entry has the times,
+  the size and the inode that it had, the manifest is that of the snapshot;
+- `settle`, where that is not so, makes it that of the snapshot: a file that restic has seen otherwise was changed, and
   keeps the size and the mode of the snapshot, without a SHA-256: restic's own checksums hold its content;
 - `verify` gives a tree that was restored to its account and compares it with the manifest, byte for byte.
 
@@ -34,10 +36,9 @@ NAMED = 50
 Entry = dict[str, Any]
 
 
-def scan(root: str, uid: int, before: str | None, target: str, excluded: str, *, reading: bool = True) -> Entry:
+def scan(root: str, uid: int, before: str | None, target: str, excluded: str) -> Entry:
     """List what is beneath `root` into the file `target`. `excluded` becomes a list of patterns for restic, of what is
-    left out: pipes, sockets and devices, and further names of files that are somebody else's. Without `reading` only
-    what there is to read is counted."""
+    left out: pipes, sockets and devices, and further names of files that are somebody else's."""
     known = {entry["p"]: entry for entry in read(before)} if before else {}
     told: Entry = {"files": 0, "bytes": 0, "new_bytes": 0, "left_out": 0, "named": []}
     with open(target, "w") as listed, open(excluded, "w") as patterns:
@@ -58,9 +59,27 @@ def scan(root: str, uid: int, before: str | None, target: str, excluded: str, *,
                     entry["h"] = old["h"]
                 else:
                     told["new_bytes"] += entry["s"]
-                    if reading and not _read_content(os.path.join(root, path), entry):
+                    if not _read_content(os.path.join(root, path), entry):
                         continue  # It has gone, or is no file any more.
             listed.write(json.dumps(entry, separators=(",", ":")) + "\n")
+    return told
+
+
+def compare(root: str, uid: int, manifest: str, excluded: str) -> Entry:
+    """What is `changed` beneath `root` since it was scanned: entries that are others, new, or gone. `files` and `bytes`
+    are those of the manifest."""
+    scanned = {entry["p"]: entry for entry in read(manifest)}
+    left_out = set(Path(excluded).read_text().splitlines())
+    files = [entry for entry in scanned.values() if entry["t"] == "f"]
+    told: Entry = {"files": len(files), "bytes": sum(entry["s"] for entry in files), "changed": 0}
+    for path, found in _walk(root):
+        entry = _entry(path, found, root, uid)
+        before = scanned.pop(path, None)
+        if entry is None:
+            told["changed"] += before is not None or pattern(os.path.join(root, path)) not in left_out
+        else:
+            told["changed"] += before is None or any(before.get(key) != value for key, value in entry.items())
+    told["changed"] += len(scanned)
     return told
 
 
@@ -149,6 +168,15 @@ def read(manifest: str) -> Iterator[Entry]:
     with open(manifest) as lines:
         for line in lines:
             yield json.loads(line)
+
+
+def size_below(manifest: str, below: str) -> int:
+    """Bytes of the files that `verify` would look at."""
+    return sum(
+        entry.get("s", 0)
+        for entry in read(manifest)
+        if not below or entry["p"] == below or entry["p"].startswith(f"{below}/")
+    )
 
 
 def lossy(path: str) -> str:
@@ -264,9 +292,12 @@ def main() -> None:
 
 def _do(kind: str, arguments: list[str]) -> Entry:
     match kind:
-        case "scan" | "count":
+        case "scan":
             root, uid, before, target, excluded = arguments
-            return scan(root, int(uid), before or None, target, excluded, reading=kind == "scan")
+            return scan(root, int(uid), before or None, target, excluded)
+        case "compare":
+            root, uid, manifest, excluded = arguments
+            return compare(root, int(uid), manifest, excluded)
         case "settle":
             manifest, nodes, above, target = arguments
             return settle(manifest, nodes, above, target)

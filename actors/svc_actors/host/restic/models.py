@@ -69,11 +69,13 @@ class Scanned(_Told):
 
 
 class Settled(_Told):
-    """`changed`: entries that were changed between the manifest and the snapshot."""
+    """`changed`: entries that were changed between the manifest and the snapshot. `exact`: the manifest that the
+    snapshot holds is its own."""
 
     files: int
     bytes: int
     changed: int
+    exact: bool = False
 
 
 class Verified(_Told):

@@ -117,8 +117,8 @@ class Backups:
         work = self._work
         try:
             for step in (
-                *(work.plan, work.reserve_disk, work.dump_databases, work.verify_dumps),
-                *(work.manifest, work.snapshot, work.check, work.copy),
+                *(work.plan, work.manifest, work.reserve_disk, work.dump_databases, work.verify_dumps),
+                *(work.snapshot, work.check, work.copy),
             ):
                 await step(run)
         except ServiceError as error:

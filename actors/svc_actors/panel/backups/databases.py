@@ -37,13 +37,16 @@ class SiteDatabases(Protocol):
 
 @dataclass(frozen=True)
 class Dumped:
-    """One dump of a backup. `name` is the database's; `file` is in the folder of dumps; `sha256` is the file's."""
+    """One dump of a backup. `name` is the database's; `file` is in the folder of dumps, `size` and `sha256` are that
+    file's. `loaded` is its size when it is not compressed, by which the disk is asked for what it becomes: 0 in backups
+    that do not say."""
 
     engine: EngineKind
     name: str
     file: str
     size: int
     sha256: str
+    loaded: int = 0
 
     @property
     def called(self) -> str:
@@ -63,10 +66,12 @@ class DatabaseBackups:
         )
         return [as_database(row) for row in rows]
 
-    async def size(self, site: SiteRow) -> int:
-        """Of all of them on the disk: no dump is larger, since dumps are compressed."""
+    async def size(self, site: SiteRow, only: str | None = None) -> int:
+        """Of all of them on the disk, or of `only` one: no dump is larger, since dumps are compressed."""
         total = 0
         for row in await self.of_site(site):
+            if only not in (None, row.name):
+                continue
             with _told():
                 sizes = await self._databases.server(row.engine).sizes([row.name])
             total += sizes.get(row.name, 0)
@@ -88,8 +93,14 @@ class DatabaseBackups:
         return dumped
 
     async def held(self, content: Path) -> list[Dumped]:
-        """What a backup that was fetched holds. Raises `unavailable` where a dump is not what was backed up."""
+        """What a backup says that it holds."""
         return await trio.to_thread.run_sync(_read_list, content)
+
+    async def verify_fetched(self, content: Path, dumped: Sequence[Dumped]) -> None:
+        """Raises `unavailable` where a dump is not what was backed up."""
+        for dump in dumped:
+            if await trio.to_thread.run_sync(_sha256, content / FOLDER / dump.file) != dump.sha256:
+                raise unavailable(f"The dump of {dump.name} is not what was backed up; the site is as it was.")
 
     async def targets(self, site: SiteRow, dumped: Sequence[Dumped]) -> list[tuple[Dumped, DatabaseRow]]:
         """Which database of a site each dump is loaded into: the one of the same engine that is called so. Raises
@@ -155,25 +166,21 @@ def _file(engine: EngineKind, name: str) -> str:
 
 def _read_list(content: Path) -> list[Dumped]:
     told = json.loads((content / LIST).read_text())
-    dumped = [Dumped(**(dump | {"engine": EngineKind(dump["engine"])})) for dump in told]
-    for dump in dumped:
-        file = content / FOLDER / dump.file
-        if file.exists() and _sha256(file) != dump.sha256:
-            raise unavailable(f"The dump of {dump.name} is not what was backed up; the site is as it was.")
-    return dumped
+    return [Dumped(**(dump | {"engine": EngineKind(dump["engine"])})) for dump in told]
 
 
 def _read_dumps(folder: Path) -> list[Dumped]:
     found = []
     for file in sorted(folder.glob("*.sql.gz")):
+        loaded = 0
         try:
             with gzip.open(file) as opened:
-                while opened.read(_BLOCK):
-                    pass
+                while block := opened.read(_BLOCK):
+                    loaded += len(block)
         except (EOFError, OSError, zlib.error) as error:
             raise unavailable(f"The dump {file.name} is not whole: {error}.") from error
         engine, _, name = file.name.removesuffix(".sql.gz").partition("-")
-        found.append(Dumped(EngineKind(engine), name, file.name, file.stat().st_size, _sha256(file)))
+        found.append(Dumped(EngineKind(engine), name, file.name, file.stat().st_size, _sha256(file), loaded))
     return found
 
 

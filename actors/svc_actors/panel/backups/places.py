@@ -2,6 +2,7 @@
 
 backups/repositories/<id>/      a site's repository
 backups/repositories/<id>.list  the manifest of its last backup, so that what has not changed is not read again
+backups/repositories/<id>.checked  is as old as the last check of all of it
 backups/work/<job>/             what a job needs, gone with it
 sites/.restore-<job>/           what is restored, beside the homes so that it gets there by rename(2)
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,8 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.restic.driver import CONTENT, TREE
 
 RESTORE: Final = ".restore-"
+CHECKED_SECONDS: Final = 20 * 3600.0
+"""What is backed up daily is checked daily; of what is backed up each hour, one in twenty."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,23 @@ class Places:
 
     def manifest(self, repository_id: UUID) -> Path:
         return self.backups / "repositories" / f"{repository_id}.list"
+
+    def is_checked(self, repository_id: UUID) -> bool:
+        """Whether the whole repository was checked within `CHECKED_SECONDS`."""
+        try:
+            return time.time() - self._checked(repository_id).stat().st_mtime < CHECKED_SECONDS
+        except FileNotFoundError:
+            return False
+
+    def write_checked(self, repository_id: UUID) -> None:
+        self._checked(repository_id).touch()
+
+    def write_unchecked(self, repository_id: UUID) -> None:
+        """Something was left unfinished in it."""
+        self._checked(repository_id).unlink(missing_ok=True)
+
+    def _checked(self, repository_id: UUID) -> Path:
+        return self.backups / "repositories" / f"{repository_id}.checked"
 
     def work(self, job_id: int) -> Path:
         return self.backups / "work" / str(job_id)
@@ -68,6 +89,7 @@ class Places:
         with suppress(FileNotFoundError):
             shutil.rmtree(self.repository(repository_id))
         self.manifest(repository_id).unlink(missing_ok=True)
+        self.write_unchecked(repository_id)
 
     def left_over(self) -> list[int]:
         """The jobs whose folders are there."""

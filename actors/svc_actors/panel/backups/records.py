@@ -30,10 +30,10 @@ CREATE: Final = "backup.create"
 RESTORE: Final = "backup.restore"
 DELETE: Final = "backup.delete"
 CREATE_STEPS: Final = (
-    *("plan", "reserve_disk", "dump_databases", "verify_dumps", "manifest"),
+    *("plan", "manifest", "reserve_disk", "dump_databases", "verify_dumps"),
     *("snapshot", "check", "copy", "retention"),
 )
-RESTORE_STEPS: Final = ("plan", "fetch", "verify", "load_databases", "switch")
+RESTORE_STEPS: Final = ("plan", "reserve_disk", "fetch", "verify", "load_databases", "switch")
 
 
 class Cause(StrEnum):

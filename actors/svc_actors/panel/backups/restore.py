@@ -17,9 +17,10 @@ from svc_actors.errors import ServiceError, capacity, conflict, not_found, unava
 from svc_actors.host.confined.protocol import TEMPORARY, FreeSpace, PlaceRestored
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.restic import Repository, Verified
-from svc_actors.host.restic.driver import CONTENT, TREE
-from svc_actors.host.restic.manifest import LEFT_OUT
+from svc_actors.host.restic.driver import CONTENT, LISTED, TREE
+from svc_actors.host.restic.manifest import LEFT_OUT, size_below
 from svc_actors.host.tree_switch import hand_in, switch
+from svc_actors.panel.backups.databases import FOLDER, LIST, Dumped
 from svc_actors.panel.backups.places import Places
 from svc_actors.panel.backups.records import BackupRow, BackupStatus, RepositoryRow, read_backup, read_repository
 from svc_actors.panel.backups.work import MANIFEST, SPARE_BYTES, Tools
@@ -47,24 +48,39 @@ class RestoreWork:
             site_folder(self._places.folders, site)
             await self._tools.begin(run, repository)
             await trio.to_thread.run_sync(self._places.make_staging, run.id)
-            needed = SPARE_BYTES + (backup.bytes or 0 if self._path(run) is None else 0)
+            await run.log(f"{site.domain} gets what it was on {backup.created_at:%Y-%m-%d %H:%M} UTC.")
+
+    async def reserve_disk(self, run: JobRun) -> None:
+        """What the backup says of itself comes first: what is restored of it has its sizes there."""
+        async with self._tools.cleaned_on_failure(run):
+            site, backup, repository = await self._of(run)
+            local = await self._tools.local(run, repository)
+            kept = await self._tools.snapshots_of(run, local, backup.id)
+            said = self._said(run)
+            if self._only(run) is None:
+                inside = LISTED if kept.manifest is None else None
+                await self._restore(run, local, kept.manifest or kept.tree, said / "manifest", inside)
+            if self._path(run) is None:
+                await self._restore(run, local, kept.tree, said / "databases", f"{CONTENT}/{LIST}")
+            needed = SPARE_BYTES + await self._needed(run, site)
             free = await trio.to_thread.run_sync(self._places.free_bytes)
             if needed > free:
                 raise capacity(
                     f"The restoration may need {needed:,} bytes, and {free:,} are free; the site is as it was.",
                     hint="Free some space, or restore single files.",
                 )
-            await run.log(f"{site.domain} gets what it was on {backup.created_at:%Y-%m-%d %H:%M} UTC.")
 
     async def fetch(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             _, backup, repository = await self._of(run)
             local = await self._tools.local(run, repository)
-            tree, listed = await self._tools.snapshots_of(run, local, backup.id)
-            path = self._path(run)
-            await self._restore(run, local, listed, self._places.work(run.id) / "listed")
-            inside = f"{TREE}/{path}" if path is not None else CONTENT if self._only(run) is not None else None
-            await self._restore(run, local, tree, self._places.staging(run.id) / NEW, inside)
+            kept = await self._tools.snapshots_of(run, local, backup.id)
+            path, inside = self._path(run), None
+            if path is not None:
+                inside = f"{TREE}/{path}"
+            elif self._only(run) is not None:
+                inside = f"{CONTENT}/{FOLDER}/{(await self._wanted(run))[0].file}"
+            await self._restore(run, local, kept.tree, self._places.staging(run.id) / NEW, inside)
 
     async def verify(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
@@ -74,7 +90,7 @@ class RestoreWork:
             verified: Verified = await self._tools.restic.verify(
                 run.program,
                 self._tree(run),
-                self._places.work(run.id) / "listed" / MANIFEST,
+                self._listed(run),
                 self._path(run) or "",
                 site.account.uid,
                 site.account.uid,
@@ -94,11 +110,9 @@ class RestoreWork:
             if self._path(run) is not None:
                 return
             site, _, _ = await self._of(run)
-            content, only = self._places.staging(run.id) / NEW / CONTENT, self._only(run)
-            held = await self._tools.databases.held(content)
-            wanted = [dump for dump in held if only in (None, dump.name)]
-            if only is not None and not wanted:
-                raise not_found(f"The backup holds no database {only}; the site is as it was.")
+            content = self._places.staging(run.id) / NEW / CONTENT
+            wanted = await self._wanted(run)
+            await self._tools.databases.verify_fetched(content, wanted)
             await self._tools.databases.load(run, site, content, wanted, self._aside(run))
 
     async def switch(self, run: JobRun) -> None:
@@ -131,8 +145,37 @@ class RestoreWork:
     async def _restore(
         self, run: JobRun, local: Repository, snapshot: str, target: Path, path: str | None = None
     ) -> None:
-        await trio.to_thread.run_sync(partial(target.mkdir, mode=0o700))
+        await trio.to_thread.run_sync(partial(target.mkdir, mode=0o700, parents=True))
         await self._tools.restic.restore(run.program, local, snapshot, target, path)
+
+    async def _needed(self, run: JobRun, site: SiteRow) -> int:
+        """Bytes that are taken beside the site: its files, and of a database the dump, what it becomes in the engine,
+        and what is in it now."""
+        needed = 0
+        if self._only(run) is None:
+            needed += await trio.to_thread.run_sync(size_below, str(self._listed(run)), self._path(run) or "")
+        if self._path(run) is None:
+            needed += sum(dump.size + dump.loaded for dump in await self._wanted(run))
+            needed += await self._tools.databases.size(site, self._only(run))
+        return needed
+
+    async def _wanted(self, run: JobRun) -> list[Dumped]:
+        """The dumps that are loaded."""
+        only = self._only(run)
+        held = await self._tools.databases.held(self._said(run) / "databases" / CONTENT)
+        wanted = [dump for dump in held if only in (None, dump.name)]
+        if only is not None and not wanted:
+            raise not_found(f"The backup holds no database {only}; the site is as it was.")
+        return wanted
+
+    def _said(self, run: JobRun) -> Path:
+        """What the backup says of itself, fetched before the rest."""
+        return self._places.work(run.id) / "said"
+
+    def _listed(self, run: JobRun) -> Path:
+        """The manifest: one of its own, or the one of the snapshot."""
+        own = self._said(run) / "manifest" / MANIFEST
+        return own if own.exists() else self._said(run) / "manifest" / LISTED
 
     def _tree(self, run: JobRun) -> Path:
         return self._places.staging(run.id) / NEW / TREE

@@ -8,7 +8,7 @@ completed, and every other one is removed by the next job that opens the reposit
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from uuid import UUID
 import trio
 
 from svc_actors.errors import ServiceError, capacity, not_found
-from svc_actors.host.restic import Repository, Restic, Scanned
+from svc_actors.host.restic import Repository, Restic, Scanned, Snapshot
 from svc_actors.host.restic.driver import CONTENT
 from svc_actors.panel.backups.databases import DatabaseBackups
 from svc_actors.panel.backups.places import Places
@@ -52,6 +52,27 @@ SPARE_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What a repository holds of a backup: `tree` is the snapshot of the site, with the manifest as it was scanned;
+    `manifest` that of a manifest of its own, where the site was changed meanwhile."""
+
+    tree: str
+    manifest: str | None
+
+    @property
+    def ids(self) -> list[str]:
+        return [self.tree] if self.manifest is None else [self.tree, self.manifest]
+
+
+def kept_of(found: Sequence[Snapshot], backup_id: UUID) -> Kept | None:
+    """None unless there is one that is complete."""
+    ours = [snapshot for snapshot in found if {tag_of(backup_id), COMPLETE} <= set(snapshot.tags)]
+    trees = [snapshot.id for snapshot in ours if MANIFEST not in snapshot.tags]
+    manifests = [snapshot.id for snapshot in ours if MANIFEST in snapshot.tags]
+    return Kept(trees[-1], manifests[-1] if manifests else None) if trees else None
+
+
+@dataclass(frozen=True)
 class Tools:
     """What every work on backups needs."""
 
@@ -61,16 +82,18 @@ class Tools:
     places: Places
     databases: DatabaseBackups
 
-    async def begin(self, run: JobRun, repository: RepositoryRow) -> Repository:
+    async def begin(self, run: JobRun, repository: RepositoryRow) -> list[Snapshot]:
         """Make the job's folder, and open the site's repository on this server: made where there is none, without the
-        locks of processes that have ended, and without snapshots that are no backups."""
+        locks of processes that have ended, and without snapshots that are no backups. Which it holds then."""
         local = await self.local(run, repository, made=True)
         if not (Path(local.location) / "config").exists():
             await self.restic.init(run.program, local)
-        else:
-            await self.restic.unlock(run.program, local)
-            await self.drop_unknown(run, repository.id, local)
-        return local
+            return []
+        await self.restic.unlock(run.program, local)
+        held, unknown = await self.drop_unknown(run, repository.id, local)
+        if unknown:  # Whatever else is unfinished there, the next check finds.
+            await trio.to_thread.run_sync(self.places.write_unchecked, repository.id)
+        return held
 
     async def local(self, run: JobRun, repository: RepositoryRow, *, made: bool = False) -> Repository:
         if made:
@@ -78,27 +101,24 @@ class Tools:
             await trio.to_thread.run_sync(self.places.make_work, run.id, key)
         return Repository(str(self.places.repository(repository.id)), self.places.work(run.id) / "password")
 
-    async def drop_unknown(self, run: JobRun, repository_id: UUID, repository: Repository) -> None:
-        """Remove the snapshots of backups that are not completed: of jobs that were ended, and of what was deleted."""
+    async def drop_unknown(
+        self, run: JobRun, repository_id: UUID, repository: Repository
+    ) -> tuple[list[Snapshot], list[Snapshot]]:
+        """Remove the snapshots of backups that are not completed: of jobs that were ended, and of what was deleted.
+        Those that stay, and those that have gone."""
         known = {tag_of(backup_id) for backup_id, _ in await completed(self.database, repository_id)}
         found = await self.restic.snapshots(run.program, repository)
-        unknown = [snapshot.id for snapshot in found if not known.intersection(snapshot.tags)]
+        unknown = [snapshot for snapshot in found if not known.intersection(snapshot.tags)]
         if unknown:
-            await self.restic.forget(run.program, repository, unknown)
+            await self.restic.forget(run.program, repository, [snapshot.id for snapshot in unknown])
+        return [snapshot for snapshot in found if snapshot not in unknown], unknown
 
-    async def snapshots_of(self, run: JobRun, repository: Repository, backup_id: UUID) -> tuple[str, str]:
-        """The snapshot of the site, and that of its manifest. Raises not_found unless both are complete."""
-        tag = tag_of(backup_id)
-        found = [
-            snapshot
-            for snapshot in await self.restic.snapshots(run.program, repository)
-            if tag in snapshot.tags and COMPLETE in snapshot.tags
-        ]
-        manifests = [snapshot.id for snapshot in found if MANIFEST in snapshot.tags]
-        trees = [snapshot.id for snapshot in found if MANIFEST not in snapshot.tags]
-        if not manifests or not trees:
+    async def snapshots_of(self, run: JobRun, repository: Repository, backup_id: UUID) -> Kept:
+        """Raises not_found unless there is one that is complete."""
+        kept = kept_of(await self.restic.snapshots(run.program, repository), backup_id)
+        if kept is None:
             raise not_found("The backup is not in its repository any more.", hint="Restore another one.")
-        return trees[-1], manifests[-1]
+        return kept
 
     async def copy_to(
         self, run: JobRun, target: TargetRow, repository: RepositoryRow, local: Repository, backup_id: UUID
@@ -109,7 +129,7 @@ class Tools:
             await self.restic.unlock(run.program, remote)
         else:
             await self.restic.init(run.program, remote, local)
-        await self.restic.copy(run.program, local, remote, await self.snapshots_of(run, local, backup_id))
+        await self.restic.copy(run.program, local, remote, (await self.snapshots_of(run, local, backup_id)).ids)
         await self.snapshots_of(run, remote, backup_id)
         await self.drop_unknown(run, repository.id, remote)
 
@@ -136,10 +156,25 @@ class BackupWork:
 
     async def plan(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
+            _, _, repository = await self._of(run)
+            held = await self._tools.begin(run, repository)
+            self._note(run, "plan", {"parent": await self._parent(repository, held)})
+
+    async def manifest(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
             site, _, repository = await self._of(run)
-            await self._tools.begin(run, repository)
-            scanned = await self._scan(run, site, repository, reading=False)
-            self._note(run, "plan", scanned.model_dump())
+            content = self._content(run) / "configuration.json"
+            configuration = await site_configuration(self._database, site)
+            await trio.to_thread.run_sync(content.write_text, json.dumps(configuration, indent=1, default=str))
+            before = self._places.manifest(repository.id)
+            scanned = await self._tools.restic.scan(
+                run.program,
+                self._home(site),
+                self._places.work(run.id),
+                site.account.uid,
+                before if before.exists() else None,
+            )
+            self._note(run, "manifest", scanned.model_dump())
             await run.log(f"{scanned.files:,} files with {scanned.bytes:,} bytes; {scanned.new_bytes:,} are new.")
             if scanned.left_out:
                 named = ", ".join(scanned.named[:10])
@@ -148,7 +183,7 @@ class BackupWork:
     async def reserve_disk(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             site, _, _ = await self._of(run)
-            needed = Scanned.model_validate(self._noted(run, "plan")).new_bytes + SPARE_BYTES
+            needed = Scanned.model_validate(self._noted(run, "manifest")).new_bytes + SPARE_BYTES
             # A dump is there beside its copy in the repository for a while.
             needed += 2 * await self._tools.databases.size(site)
             free = await trio.to_thread.run_sync(self._places.free_bytes)
@@ -169,14 +204,6 @@ class BackupWork:
             dumped = await self._tools.databases.verify(self._content(run))
             self._note(run, "databases", {"names": [dump.name for dump in dumped]})
 
-    async def manifest(self, run: JobRun) -> None:
-        async with self._tools.cleaned_on_failure(run):
-            site, _, repository = await self._of(run)
-            content = self._content(run) / "configuration.json"
-            configuration = await site_configuration(self._database, site)
-            await trio.to_thread.run_sync(content.write_text, json.dumps(configuration, indent=1, default=str))
-            await self._scan(run, site, repository, reading=True)
-
     async def snapshot(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             site, backup, repository = await self._of(run)
@@ -187,24 +214,28 @@ class BackupWork:
                 self._home(site),
                 self._places.work(run.id),
                 [backup.tag],
-                await self._parent(run, repository, local),
+                self._noted(run, "plan")["parent"],
                 run.progress,
             )
             self._note(run, "snapshot", ended.model_dump())
 
     async def check(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
-            _, backup, repository = await self._of(run)
+            site, backup, repository = await self._of(run)
             local = await self._tools.local(run, repository)
             work, restic, noted = self._places.work(run.id), self._tools.restic, self._noted(run, "snapshot")
-            tree = noted["snapshot_id"]
-            settled = await restic.settle(run.program, local, tree, work)
+            made = [noted["snapshot_id"]]
+            settled = await restic.settle(run.program, local, made[0], self._home(site), work, site.account.uid)
             if settled.changed:
                 await run.log(f"{settled.changed:,} entries were changed meanwhile, and are as they were at the end.")
-            listed = await restic.keep_file(run.program, local, work / "manifest", [backup.tag, MANIFEST])
-            await restic.check(run.program, local)
-            await restic.tag(run.program, local, [tree, listed], COMPLETE)
-            await self._tools.snapshots_of(run, local, backup.id)
+            if not settled.exact:
+                made.append(await restic.keep_file(run.program, local, work / "manifest", [backup.tag, MANIFEST]))
+            if await trio.to_thread.run_sync(self._places.is_checked, repository.id):
+                await run.log("The whole repository was checked less than a day ago.")
+            else:
+                await restic.check(run.program, local)
+                await trio.to_thread.run_sync(self._places.write_checked, repository.id)
+            await restic.tag(run.program, local, made, COMPLETE)
             await trio.to_thread.run_sync((work / "manifest").replace, self._places.manifest(repository.id))
             await run.transact(
                 lambda tx: complete_backup(
@@ -254,17 +285,6 @@ class BackupWork:
         if job.status is not JobStatus.SUCCEEDED and backup is not None:
             await fail_backup(tx, backup, job.error.message if job.error is not None else "It was cancelled.")
 
-    async def _scan(self, run: JobRun, site: SiteRow, repository: RepositoryRow, *, reading: bool) -> Scanned:
-        before = self._places.manifest(repository.id)
-        return await self._tools.restic.scan(
-            run.program,
-            self._home(site),
-            self._places.work(run.id),
-            site.account.uid,
-            before if before.exists() else None,
-            reading=reading,
-        )
-
     def _content(self, run: JobRun) -> Path:
         return self._places.work(run.id) / CONTENT
 
@@ -272,16 +292,11 @@ class BackupWork:
         """Also of a site that is being deleted, as long as nothing of it is."""
         return self._places.folders.sites / site.account.name
 
-    async def _parent(self, run: JobRun, repository: RepositoryRow, local: Repository) -> str | None:
-        """The snapshot that most of this one is in."""
+    async def _parent(self, repository: RepositoryRow, held: Sequence[Snapshot]) -> str | None:
+        """The snapshot that most of this one is in; without one, as in a new repository, everything is read."""
         found = await completed(self._database, repository.id)
-        if not found:
-            return None
-        newest = max(found, key=lambda backup: backup[1])[0]
-        try:
-            return (await self._tools.snapshots_of(run, local, newest))[0]
-        except ServiceError:
-            return None  # The repository was made anew: everything is read.
+        kept = kept_of(held, max(found, key=lambda backup: backup[1])[0]) if found else None
+        return kept.tree if kept is not None else None
 
     async def _of(self, run: JobRun) -> tuple[SiteRow, BackupRow, RepositoryRow]:
         backup = await backup_of_job(self._database, run.id)
