@@ -21,7 +21,7 @@ _PORT_ALERT = "certificate-port"
 
 async def certificate_keeper(
     config: ControllerConfig, database: Database, sealer: Sealer, actors: ActorSystem
-) -> Keeper | None:
+) -> Keeper[Http01] | None:
     """What gets and renews the certificate by ACME; what it got before is there for the listener."""
     acme, alert = config.acme, alert_of(certificate.NAME)
     if acme is None or not acme.terms_agreed:

@@ -11,6 +11,7 @@ from svc.controller.realm import REALM
 from svc.identity.passwords import Passwords
 from svc.registry.principal import Role
 from svc.registry.realm import Realm
+from svc_actors.acme import Http01
 from svc_actors.certificates import Keeper
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
@@ -38,7 +39,7 @@ class Controller:
     outbox: Outbox
     agent: AgentRelease
     """What nodes are upgraded to."""
-    certificate: Keeper | None = None
+    certificate: Keeper[Http01] | None = None
     """Of the certificate by ACME, where the settings want one."""
     realm: Realm = REALM
 

@@ -22,23 +22,23 @@ def link(base_url: str, token: str) -> str:
 
 
 def invitation(settings: Settings, name: str, email: str, url: str, until: datetime) -> tuple[str, str]:
-    return f"Your account at {settings.service_name}", _text(
+    return f"Your account at {settings.service_name}", body(
         settings,
         f"Hello {one_line(name)},",
         f"you have an account at {settings.service_name}. To choose its password, open",
         f"    {url}",
-        f"The link works once, until {_time(until)}. You sign in as {email}.",
+        f"The link works once, until {utc(until)}. You sign in as {email}.",
         "If you did not expect this, do nothing: without a password nobody can use the account.",
     )
 
 
 def password_reset(settings: Settings, name: str, url: str, until: datetime) -> tuple[str, str]:
-    return f"Choose a new password for {settings.service_name}", _text(
+    return f"Choose a new password for {settings.service_name}", body(
         settings,
         f"Hello {one_line(name)},",
         f"somebody, most likely you, asked for a new password at {settings.service_name}. To choose one, open",
         f"    {url}",
-        f"The link works once, until {_time(until)}. Every browser is signed out when it is used.",
+        f"The link works once, until {utc(until)}. Every browser is signed out when it is used.",
         "If it was not you, do nothing: your password stays as it is.",
     )
 
@@ -47,11 +47,11 @@ def sign_in(
     settings: Settings, name: str, at: datetime, address: str, browser: str, what_is_new: str, url: str
 ) -> tuple[str, str]:
     """`browser` is what it says of itself, which anybody may choose."""
-    return f"New sign-in to {settings.service_name}", _text(
+    return f"New sign-in to {settings.service_name}", body(
         settings,
         f"Hello {one_line(name)},",
         f"somebody signed in to your account with your password, from {what_is_new} that we do not know yet.",
-        f"    Time:     {_time(at)}\n    Address:  {one_line(address)}\n    Browser:  {_printable(browser)}",
+        f"    Time:     {utc(at)}\n    Address:  {one_line(address)}\n    Browser:  {_printable(browser)}",
         f"If it was you, there is nothing to do. If not, choose another password at once: {url}",
     )
 
@@ -61,11 +61,11 @@ def second_factor(
 ) -> tuple[str, str]:
     """`what` has happened, in a sentence of ours; `address` None where it is not to be told."""
     where = [f"    Address:  {one_line(address)}"] if address is not None else []
-    return f"The second factor of your account at {settings.service_name}", _text(
+    return f"The second factor of your account at {settings.service_name}", body(
         settings,
         f"Hello {one_line(name)},",
         what,
-        "\n".join([f"    Time:     {_time(at)}", *where]),
+        "\n".join([f"    Time:     {utc(at)}", *where]),
         f"If you did not expect this, write to us, and choose another password at once: {url}",
     )
 
@@ -84,9 +84,7 @@ def alerts(settings: Settings, url: str, opened: Sequence[Record], closed: Seque
 
 
 def _listed(title: str, rows: Sequence[Record]) -> str:
-    lines = [
-        f"  {_time(row['at'])}  {row['severity']:8}  {one_line(row['message'], 500)}" for row in rows[:_MOST_LINES]
-    ]
+    lines = [f"  {utc(row['at'])}  {row['severity']:8}  {one_line(row['message'], 500)}" for row in rows[:_MOST_LINES]]
     further = [f"  and {len(rows) - _MOST_LINES} more"] if len(rows) > _MOST_LINES else []
     return "\n".join([f"{title}:", *lines, *further])
 
@@ -95,10 +93,10 @@ def _printable(text: str) -> str:
     return one_line("".join(sign if " " <= sign <= "~" else "?" for sign in text), 200)
 
 
-def _text(settings: Settings, *paragraphs: str) -> str:
+def body(settings: Settings, *paragraphs: str) -> str:
     contact = [f"Questions: {settings.support_contact}"] if settings.support_contact else []
     return "\n\n".join([*paragraphs, *contact]) + "\n"
 
 
-def _time(at: datetime) -> str:
+def utc(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} UTC"

@@ -14,17 +14,28 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc.registry.shapes import Shape
+from svc_actors.acme import ChallengeType
 from svc_actors.panel.certificates import CertificateState, Source, read_site_certificate
-from svc_actors.panel.certificates.site_certificates import AFTER_FAILURE
+from svc_actors.panel.certificates.site_certificates import AFTER_FAILURE, Wish
 
 operations = Operations[Panel]()
 
+MOST_WILDCARDS = 20
+Wildcard = Annotated[
+    str,
+    Field(min_length=5, max_length=255),
+    Shape(
+        r"\*\.[^\u0000-,/:-@\[-`{-\u00a0\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+",
+        "a wildcard such as *.example.org",
+    ),
+]
 _PEM = r"^[A-Za-z0-9+/=\s:.,()_-]+$"
 
 
 class CertificateView(Model):
-    """`served`: a handshake with this server showed it; null before the first look. `last_error` and
-    `next_attempt_at`: of the order by ACME, where there is one."""
+    """`served`: a handshake with this server showed it; null before the first look. `challenge`, `wildcards`,
+    `last_error` and `next_attempt_at`: of the order by ACME, where there is one."""
 
     state: CertificateState
     source: Source | None
@@ -34,6 +45,8 @@ class CertificateView(Model):
     not_after: datetime | None
     fingerprint: str | None
     served: bool | None
+    challenge: ChallengeType | None
+    wildcards: list[str]
     last_error: str | None
     next_attempt_at: datetime | None
 
@@ -43,7 +56,17 @@ class SiteCertificateRequest(SiteRequest):
 
 
 class CertificateIssueRequest(SiteChange):
-    """For which site."""
+    """What is left out stays as it was chosen before, for renewals as well: at first http-01, and no wildcards."""
+
+    challenge: Annotated[
+        ChallengeType | None,
+        Field(
+            description="How the names are proven: dns-01 by records in the site's zones, which this server answers."
+        ),
+    ] = None
+    wildcards: Annotated[
+        list[Wildcard] | None, Field(max_length=MOST_WILDCARDS, description="As *.example.org; by dns-01 alone.")
+    ] = None
 
 
 class CertificateRemoveRequest(SiteChange):
@@ -68,6 +91,8 @@ async def _view(context: Context[Panel], site_id: UUID) -> CertificateView:
         not_after=found.not_after,
         fingerprint=found.fingerprint,
         served=found.served,
+        challenge=found.challenge,
+        wildcards=list(found.wildcards),
         last_error=found.last_error,
         next_attempt_at=found.next_attempt_at,
     )
@@ -87,7 +112,7 @@ async def get_certificate(context: Context[Panel], request: SiteCertificateReque
 
 @operations.declare(
     "certificate.issue",
-    "Get a certificate for a site's names by ACME, now",
+    "Get a certificate for a site's names and wildcards by ACME, now",
     Route.post("/sites/{id}/ssl"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -96,7 +121,8 @@ async def issue_certificate(context: Context[Panel], request: CertificateIssueRe
     site = await site_of(context.services.database, context.principal, request.id)
     # An administrator answers for the account that all sites share.
     patience = None if context.principal.sees_everything else AFTER_FAILURE
-    await context.services.certificates.issue(context.caller, site, patience)
+    wish = Wish(request.challenge, request.wildcards)
+    await context.services.certificates.issue(context.caller, site, wish, patience)
     return await _view(context, request.id)
 
 

@@ -17,6 +17,7 @@ from svc_actors.acme import (
     ExternalAccount,
     Http01,
     Order,
+    Proof,
     RateLimited,
     Refused,
     Status,
@@ -169,13 +170,13 @@ async def test_a_directory_that_is_none_is_told() -> None:
             await AcmeClient(http, DIRECTORY, new_key()).directory()
 
 
-def test_an_answer_to_a_challenge_is_given_while_it_is_under_way() -> None:
+async def test_an_answer_to_a_challenge_is_given_while_it_is_under_way() -> None:
     challenges = Http01()
-    challenges.offer("service", {"token": "token.thumbprint"})
-    challenges.offer("site", {"other": "other.thumbprint"})
+    await challenges.offer("service", [Proof("one.example", "token", "token.thumbprint")])
+    await challenges.offer("site", [Proof("two.example", "other", "other.thumbprint")])
 
     before = challenges.proof("token"), challenges.proof("other"), challenges.proof("unknown")
-    challenges.withdraw("service")
+    await challenges.withdraw("service")
 
     assert before == ("token.thumbprint", "other.thumbprint", None)
     assert (challenges.proof("token"), challenges.proof("other")) == (None, "other.thumbprint")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from svc_actors.acme import Refused
+from svc_actors.acme import ChallengeType, Refused
 from svc_actors.certificates import IssuedCertificate, Issuing
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import ActorSystem
@@ -17,7 +17,8 @@ async def test_what_comes_of_its_order_is_refused_and_nothing_crashes(database: 
     async with ActorSystem.open() as actors:
         actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
         actor = actors.ref(IssuedCertificate, "site:1")
-        await actor.ask(IssuedCertificate.want, "https://authority.test/", "ops@example.com", ["shop.example.com"])
+        names, proven_by = ["shop.example.com"], ChallengeType.HTTP_01
+        await actor.ask(IssuedCertificate.want, "https://authority.test/", "ops@example.com", names, proven_by)
         await actor.ask(IssuedCertificate.step)
         await actor.ask(IssuedCertificate.forget)
 

@@ -73,7 +73,7 @@ class House:
     @asynccontextmanager
     async def process(
         self, settings: AcmeSettings = SETTINGS, names: Sequence[str] = NAMES, http: httpx.AsyncClient | None = None
-    ) -> AsyncIterator[Keeper]:
+    ) -> AsyncIterator[Keeper[Http01]]:
         issuing = Issuing(self.database, Sealer(b"k" * 32))
         async with ActorSystem.open() as actors, trio.open_nursery() as nursery:
             actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))

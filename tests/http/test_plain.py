@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from svc_actors.acme import CHALLENGE_PATH, Http01
+from svc_actors.acme import CHALLENGE_PATH, Http01, Proof
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
 from svc_http import plain
@@ -43,9 +43,9 @@ class Told:
 
 
 @pytest.fixture
-def challenges() -> Http01:
+async def challenges() -> Http01:
     challenges = Http01()
-    challenges.offer("service", {"a-token": "a-token.thumbprint"})
+    await challenges.offer("service", [Proof("service.example", "a-token", "a-token.thumbprint")])
     return challenges
 
 

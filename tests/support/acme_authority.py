@@ -64,11 +64,14 @@ class FakeAuthority:
         self.asked: list[str] = []
         self.accounts: dict[str, dict[str, Any]] = {}
         self.orders: dict[str, _Order] = {}
+        self.refused_nonces = 0
+        """Of so many good nonces one is refused, where it is not 0."""
         self.processing = 0
         """How often an order is asked for before its certificate is there."""
         self._faults: dict[str, list[Answer]] = {}
         self._nonces: set[str] = set()
         self._numbers = itertools.count(1)
+        self._signed_requests = 0
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._root = _certificate("Test Authority", self._key.public_key(), "Test Authority", self._key, self.lifetime)
 
@@ -107,7 +110,9 @@ class FakeAuthority:
         head = json.loads(_decode(message["protected"]))
         assert head["url"] == str(request.url)
         assert request.headers["content-type"] == "application/jose+json"
-        if head["nonce"] not in self._nonces:
+        self._signed_requests += 1
+        at_random = self.refused_nonces and self._signed_requests % self.refused_nonces == 0
+        if head["nonce"] not in self._nonces or at_random:
             return self._refuse("badNonce", "That nonce is not one of mine.")
         self._nonces.remove(head["nonce"])
         key = head.get("jwk") or self.accounts.get(head["kid"], {}).get("jwk")
@@ -172,16 +177,21 @@ class FakeAuthority:
         order, name = self._of(number)
         token = f"token-{number}"
         found = self.verdict(token, name) if order.status == "invalid" else None
-        challenge = {
-            "type": "http-01",
-            "url": f"{BASE}/challenge/{number}",
-            "token": token,
-            "status": order.status if order.status in ("pending", "invalid") else "valid",
-            **({"error": found} if found else {}),
-        }
-        challenges = [{"type": "dns-01", "url": f"{BASE}/dns/{number}", "token": token}, challenge]
-        identifier = {"type": "dns", "value": name}
-        return self._respond(200, {"identifier": identifier, "status": challenge["status"], "challenges": challenges})
+        status = order.status if order.status in ("pending", "invalid") else "valid"
+        # A wildcard is proven at the name that it stands below, and by DNS alone (RFC 8555, section 7.1.4).
+        types = ["dns-01"] if name.startswith("*.") else ["dns-01", "http-01"]
+        challenges = [
+            {
+                "type": each,
+                "url": f"{BASE}/challenge/{number}",
+                "token": token,
+                "status": status,
+                **({"error": found} if found else {}),
+            }
+            for each in types
+        ]
+        identifier = {"type": "dns", "value": name.removeprefix("*.")}
+        return self._respond(200, {"identifier": identifier, "status": status, "challenges": challenges})
 
     def _challenge(self, number: str, payload: dict[str, Any], *_: object) -> httpx.Response:
         order, name = self._of(number)

@@ -66,10 +66,14 @@ class Pebble:
 
 @asynccontextmanager
 async def open_pebble(
-    folder: Path, *, lifetime_seconds: int | None = None, external: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    lifetime_seconds: int | None = None,
+    external: Mapping[str, str] | None = None,
+    resolver: str | None = None,
 ) -> AsyncIterator[Pebble]:
     """An authority that makes certificates of this lifetime. `external`: key ids and keys of its customers, one of whom
-    an account has to be of."""
+    an account has to be of. `resolver`: the name server, as address:port, that it asks instead of its own."""
     folder.mkdir()
     files = self_signed(folder)
     directory, management, challenges, dns, names = (free_port() for _ in range(5))
@@ -85,7 +89,7 @@ async def open_pebble(
         **({"certificateValidityPeriod": lifetime_seconds} if lifetime_seconds is not None else {}),
     }
     (folder / "pebble.json").write_text(json.dumps({"pebble": settings}))
-    resolver = Program(
+    names_of_its_own = Program(
         "challtestsrv",
         [
             "pebble-challtestsrv",
@@ -97,7 +101,7 @@ async def open_pebble(
     )
     program = Program(
         "pebble",
-        ["pebble", "-config", str(folder / "pebble.json"), "-dnsserver", f"127.0.0.1:{dns}"],
+        ["pebble", "-config", str(folder / "pebble.json"), "-dnsserver", resolver or f"127.0.0.1:{dns}"],
         folder / "pebble.log",
         dict(os.environ) | _ENVIRONMENT,
     )
@@ -110,12 +114,12 @@ async def open_pebble(
         f"{base}:{management}",
         f"http://127.0.0.1:{names}",
     )
-    resolver.start()
+    names_of_its_own.start()
     try:
         await pebble.start()
         yield pebble
     finally:
         with trio.CancelScope(shield=True, relative_deadline=20):
-            for each in (program, resolver):
+            for each in (program, names_of_its_own):
                 if each.running():
                     await each.kill()

@@ -21,6 +21,7 @@ from svc_actors.acme.errors import AcmeError, AuthorityAway, RateLimited, Refuse
 from svc_actors.acme.http01 import CHALLENGE_PATH, Http01
 from svc_actors.acme.keys import load_key, new_key, pem_of, signing_request
 from svc_actors.acme.messages import Authorization, Challenge, ChallengeType, Order, Status
+from svc_actors.acme.proofs import Challenges, Proof
 
 __all__ = [
     "CHALLENGE_PATH",
@@ -30,9 +31,11 @@ __all__ = [
     "Authorization",
     "Challenge",
     "ChallengeType",
+    "Challenges",
     "ExternalAccount",
     "Http01",
     "Order",
+    "Proof",
     "RateLimited",
     "Refused",
     "Status",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+from svc_actors.acme.messages import ChallengeType
+from svc_actors.acme.proofs import Proof
 
 CHALLENGE_PATH: Final = "/.well-known/acme-challenge/"
 
@@ -11,14 +14,16 @@ CHALLENGE_PATH: Final = "/.well-known/acme-challenge/"
 class Http01:
     """The answers that are given while challenges are under way, by whatever listens where the authority asks."""
 
+    type: Final = ChallengeType.HTTP_01
+
     def __init__(self) -> None:
         self._proofs: dict[str, Mapping[str, str]] = {}
 
-    def offer(self, certificate: str, proofs: Mapping[str, str]) -> None:
+    async def offer(self, certificate: str, proofs: Sequence[Proof]) -> None:
         """Answer these tokens, each with its proof, and no others for this certificate."""
-        self._proofs[certificate] = dict(proofs)
+        self._proofs[certificate] = {proof.token: proof.text for proof in proofs}
 
-    def withdraw(self, certificate: str) -> None:
+    async def withdraw(self, certificate: str) -> None:
         self._proofs.pop(certificate, None)
 
     def proof(self, token: str) -> str | None:

@@ -1,6 +1,6 @@
 """Certificates from an authority by ACME: ordered, proven, renewed before they end, kept sealed in the database."""
 
-from svc_actors.certificates.issuing import Issued, IssuedCertificate, Issuing, alert_of, names_of
+from svc_actors.certificates.issuing import Issued, IssuedCertificate, Issuing, Trouble, alert_of, names_of
 from svc_actors.certificates.keeper import Keeper
 from svc_actors.certificates.records import CertificateRecord, read_certificate
 from svc_actors.certificates.settings import LETS_ENCRYPT, AcmeSettings
@@ -13,6 +13,7 @@ __all__ = [
     "IssuedCertificate",
     "Issuing",
     "Keeper",
+    "Trouble",
     "alert_of",
     "names_of",
     "read_certificate",

@@ -7,15 +7,17 @@ came of it (`registered`, `ordered`, `issued`, `failed`). Each of these is one t
   point the same order goes on, with the same key, and what was finalised is fetched;
 - of one certificate at most one order is under way;
 - an attempt that failed is made again, later each time, never before the authority's Retry-After, and meanwhile there
-  is an alert with the authority's words; the certificate that there is stays.
+  is an alert with the authority's words; the certificate that there is stays;
+- whom it concerns is told once, however many attempts come to nothing for one cause.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -23,7 +25,7 @@ import structlog
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from svc_actors.acme import AcmeError, AuthorityAway, Refused, load_key, new_key, pem_of
+from svc_actors.acme import AcmeError, AuthorityAway, ChallengeType, Refused, load_key, new_key, pem_of
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.errors import ErrorCode, ServiceError, not_found
 from svc_actors.runtime import Actor
@@ -40,6 +42,9 @@ LONGEST_RETRY_AFTER: Final = timedelta(days=7)
 SHORTEST_PAUSE: Final = timedelta(seconds=1)
 MOST_UNDER_WAY: Final = timedelta(hours=1)
 """An order that has come to nothing by then is given up."""
+AWAY_SO_OFTEN: Final = 8
+"""Attempts in a row, an hour of them, after which an authority that is not reached is worth telling of: it comes back
+by itself, and the certificate that there is lasts for weeks."""
 _ACCOUNT_KEY: Final = "ACME account key"
 _CERTIFICATE_KEY: Final = "ACME certificate key"
 
@@ -58,6 +63,7 @@ class Work:
     """What an attempt needs: keys in PEM, and URLs as far as they are known."""
 
     names: tuple[str, ...]
+    challenge: ChallengeType
     directory: str
     account_key: bytes
     account_url: str | None
@@ -73,21 +79,32 @@ class Issued:
     key: bytes
 
 
-Failed = Callable[[Transaction, str, Sequence[str], AcmeError], Awaitable[None]]
+@dataclass(frozen=True)
+class Trouble:
+    """A certificate that cannot be got. `not_after`: of the one that is shown meanwhile, None where there is none."""
+
+    name: str
+    names: tuple[str, ...]
+    error: AcmeError
+    not_after: datetime | None
+    next_attempt_at: datetime
 
 
-async def _nobody(tx: Transaction, name: str, names: Sequence[str], error: AcmeError) -> None:
+Tell = Callable[[Transaction, Trouble], Awaitable[None]]
+
+
+async def _nobody(tx: Transaction, trouble: Trouble) -> None:
     return
 
 
 @dataclass(frozen=True)
 class Issuing:
-    """What the actors of certificates work with. `failed` is told of every attempt that came to nothing, in the
-    transaction that records it: the certificate, what it is for, and why."""
+    """What the actors of certificates work with. `tell` hears of trouble in the transaction that records it, once until
+    there is a certificate again or another one is wanted."""
 
     database: Database
     sealer: Sealer
-    failed: Failed = _nobody
+    tell: Tell = _nobody
 
 
 class IssuedCertificate(Actor):
@@ -96,39 +113,42 @@ class IssuedCertificate(Actor):
     def __init__(self, issuing: Issuing) -> None:
         self._database = issuing.database
         self._sealer = issuing.sealer
-        self._told_failed = issuing.failed
+        self._tell = issuing.tell
 
     async def want(
-        self, directory: str, contact: str, names: Sequence[str], not_sooner_than: timedelta | None = None
+        self,
+        directory: str,
+        contact: str,
+        names: Sequence[str],
+        challenge: ChallengeType,
+        not_sooner_than: timedelta | None = None,
     ) -> Issued | None:
-        """Have a certificate for these names, from this authority. Gives the one that there is. Where names have
-        changed the next attempt is at once, or so long after the last that failed."""
+        """Have a certificate for these names, from this authority, which are proven by `challenge`. Gives the one that
+        there is. Where any of it has changed the next attempt is at once, or so long after the last that failed."""
 
         async def work(tx: Transaction) -> Record:
-            await tx.execute(
-                """INSERT INTO acme_accounts (directory, sealed_key, contact) VALUES ($1, $2, $3)
-                   ON CONFLICT (directory) DO UPDATE SET contact = excluded.contact, url = NULL
-                   WHERE acme_accounts.contact <> excluded.contact""",
-                directory,
-                self._sealer.seal(pem_of(new_key()), _ACCOUNT_KEY),
-                contact,
-            )
-            await tx.execute(
-                """INSERT INTO acme_certificates (name, directory, names) VALUES ($1, $2, $3)
-                   ON CONFLICT (name) DO UPDATE
-                   SET directory = excluded.directory, names = excluded.names,
-                       due_at = greatest(now(), acme_certificates.failed_at + $4::interval), failures = 0,
-                       order_key = NULL, order_began = NULL, order_url = NULL
-                   WHERE (acme_certificates.directory, acme_certificates.names)
-                         IS DISTINCT FROM (excluded.directory, excluded.names)""",
-                self.key,
-                directory,
-                list(names),
-                not_sooner_than,
-            )
+            await self._want(tx, directory, contact, names, challenge, not_sooner_than)
             return await self._row(tx)
 
         return self._issued(await self._database.transact(work))
+
+    async def order(
+        self,
+        caller: Caller,
+        directory: str,
+        contact: str,
+        names: Sequence[str],
+        challenge: ChallengeType,
+        not_sooner_than: timedelta | None = None,
+    ) -> None:
+        """As `want`, and get a new one now, or try again now. Raises `rate_limited` where the last attempt failed so
+        shortly ago, and nothing was changed."""
+
+        async def work(tx: Transaction) -> None:
+            await self._want(tx, directory, contact, names, challenge, not_sooner_than)
+            await self._renew(tx, caller, not_sooner_than, {"challenge": challenge.value})
+
+        await self._database.transact(work)
 
     async def there_is(self) -> Issued | None:
         """The certificate that was made last, if there is one."""
@@ -156,6 +176,7 @@ class IssuedCertificate(Actor):
             account = await tx.fetchone("SELECT * FROM acme_accounts WHERE directory = $1", row["directory"])
             return Work(
                 tuple(row["names"]),
+                ChallengeType(row["challenge"]),
                 row["directory"],
                 self._sealer.unseal(account["sealed_key"], _ACCOUNT_KEY),
                 account["url"],
@@ -186,7 +207,7 @@ class IssuedCertificate(Actor):
                 """UPDATE acme_certificates
                    SET chain = $2, sealed_key = order_key, issuer = $3, not_before = $4, not_after = $5, due_at = $6,
                        order_key = NULL, order_began = NULL, order_url = NULL,
-                       failures = 0, last_error = NULL, failed_at = NULL
+                       failures = 0, last_error = NULL, failed_at = NULL, told_at = NULL
                    WHERE name = $1""",
                 self.key,
                 chain,
@@ -212,26 +233,9 @@ class IssuedCertificate(Actor):
 
         await self._database.transact(work)
 
-    async def renew(self, caller: Caller, not_sooner_than: timedelta | None = None) -> None:
-        """Get a new certificate now, or try again now. Raises `rate_limited` where the last attempt failed so shortly
-        ago."""
-
-        async def work(tx: Transaction) -> None:
-            row = await self._row(tx)
-            if not_sooner_than is not None and row["failed_at"] is not None:
-                again = row["failed_at"] + not_sooner_than - datetime.now(UTC)
-                if again > timedelta():
-                    raise ServiceError(
-                        ErrorCode.RATE_LIMITED,
-                        f"The last attempt failed {not_sooner_than.total_seconds() / 60:.0f} minutes ago or less: "
-                        f"{row['last_error']}",
-                        hint="Authorities bound how many attempts may fail. Mend the cause, and try again later.",
-                        details={"retry_after": int(again.total_seconds()) + 1},
-                    )
-            await tx.execute("UPDATE acme_certificates SET due_at = now() WHERE name = $1", self.key)
-            await audit.record(tx, caller, Target("certificate", self.key, ", ".join(row["names"])))
-
-        await self._database.transact(work)
+    async def renew(self, caller: Caller) -> None:
+        """Get a new certificate now, or try again now."""
+        await self._database.transact(partial(self._renew, caller=caller))
 
     async def forget(self) -> None:
         """Have it renewed no more, and forget its keys."""
@@ -241,6 +245,59 @@ class IssuedCertificate(Actor):
             await close_alert(tx, alert_of(self.key))
 
         await self._database.transact(work)
+
+    async def _want(
+        self,
+        tx: Transaction,
+        directory: str,
+        contact: str,
+        names: Sequence[str],
+        challenge: ChallengeType,
+        not_sooner_than: timedelta | None,
+    ) -> None:
+        await tx.execute(
+            """INSERT INTO acme_accounts (directory, sealed_key, contact) VALUES ($1, $2, $3)
+               ON CONFLICT (directory) DO UPDATE SET contact = excluded.contact, url = NULL
+               WHERE acme_accounts.contact <> excluded.contact""",
+            directory,
+            self._sealer.seal(pem_of(new_key()), _ACCOUNT_KEY),
+            contact,
+        )
+        await tx.execute(
+            """INSERT INTO acme_certificates (name, directory, names, challenge) VALUES ($1, $2, $3, $5)
+               ON CONFLICT (name) DO UPDATE
+               SET directory = excluded.directory, names = excluded.names, challenge = excluded.challenge,
+                   due_at = greatest(now(), acme_certificates.failed_at + $4::interval), failures = 0, told_at = NULL,
+                   order_key = NULL, order_began = NULL, order_url = NULL
+               WHERE (acme_certificates.directory, acme_certificates.names, acme_certificates.challenge)
+                     IS DISTINCT FROM (excluded.directory, excluded.names, excluded.challenge)""",
+            self.key,
+            directory,
+            list(names),
+            not_sooner_than,
+            challenge.value,
+        )
+
+    async def _renew(
+        self,
+        tx: Transaction,
+        caller: Caller,
+        not_sooner_than: timedelta | None = None,
+        details: Mapping[str, str] | None = None,
+    ) -> None:
+        row = await self._row(tx)
+        if not_sooner_than is not None and row["failed_at"] is not None:
+            again = row["failed_at"] + not_sooner_than - datetime.now(UTC)
+            if again > timedelta():
+                raise ServiceError(
+                    ErrorCode.RATE_LIMITED,
+                    f"The last attempt failed {not_sooner_than.total_seconds() / 60:.0f} minutes ago or less: "
+                    f"{row['last_error']}",
+                    hint="Authorities bound how many attempts may fail. Mend the cause, and try again later.",
+                    details={"retry_after": int(again.total_seconds()) + 1},
+                )
+        await tx.execute("UPDATE acme_certificates SET due_at = now() WHERE name = $1", self.key)
+        await audit.record(tx, caller, Target("certificate", self.key, ", ".join(row["names"])), details)
 
     def _issued(self, row: Record) -> Issued | None:
         if row["chain"] is None:
@@ -282,7 +339,9 @@ class IssuedCertificate(Actor):
             f"{there_is}; the next attempt is at {due_at:%Y-%m-%d %H:%M} UTC."
         )
         await raise_alert(tx, alert_of(self.key), message)
-        await self._told_failed(tx, self.key, row["names"], error)
+        if row["told_at"] is None and (not isinstance(error, AuthorityAway) or failures >= AWAY_SO_OFTEN):
+            await tx.execute("UPDATE acme_certificates SET told_at = now() WHERE name = $1", self.key)
+            await self._tell(tx, Trouble(self.key, tuple(row["names"]), error, row["not_after"], due_at))
         log.warning("certificate.not_issued", certificate=self.key, failures=failures, error=str(error))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import httpx
 import trio
@@ -16,9 +16,9 @@ import trio
 from svc_actors.acme import (
     AcmeClient,
     AcmeError,
-    ChallengeType,
-    Http01,
+    Challenges,
     Order,
+    Proof,
     Refused,
     Status,
     load_key,
@@ -41,9 +41,10 @@ _TIMEOUT: Final = 20.0
 Install = Callable[[Issued], Awaitable[None]]
 """Puts a certificate where it is shown from; must be idempotent."""
 OpenHttp = Callable[[], httpx.AsyncClient]
+ChallengesT = TypeVar("ChallengesT", bound=Challenges)
 
 
-class Keeper:
+class Keeper(Generic[ChallengesT]):
     """`names`: what the certificate `name` is for. `open_http` is for tests."""
 
     def __init__(
@@ -52,7 +53,7 @@ class Keeper:
         name: str,
         names: Sequence[str],
         settings: AcmeSettings,
-        challenges: Http01,
+        challenges: ChallengesT,
         install: Install,
         *,
         open_http: OpenHttp | None = None,
@@ -69,7 +70,9 @@ class Keeper:
     async def begin(self) -> None:
         """Put the certificate that there is where it is shown from. Before `run`, and before anything listens."""
         settings = self._settings
-        there = await self._actor.ask(IssuedCertificate.want, settings.directory, settings.contact, self._names)
+        there = await self._actor.ask(
+            IssuedCertificate.want, settings.directory, settings.contact, self._names, self.challenges.type
+        )
         if there is not None:
             await self._install(there)
 
@@ -95,14 +98,16 @@ class Keeper:
         try:
             async with self._open_http() as http:
                 client = AcmeClient(http, step.directory, load_key(step.account_key), step.account_url)
-                while isinstance(step, Work):
+                # What is wanted may have changed meanwhile: proofs of another type are shown elsewhere, by whom it is
+                # told to next.
+                while isinstance(step, Work) and step.challenge is self.challenges.type:
                     await self._act(client, step)
                     step = await self._actor.ask(IssuedCertificate.step)
         except AcmeError as error:
             await self._actor.ask(IssuedCertificate.failed, error)
             step = await self._actor.ask(IssuedCertificate.step)
         finally:
-            self.challenges.withdraw(self._name)
+            await self.challenges.withdraw(self._name)
         return step.until if isinstance(step, Wait) else datetime.now(UTC)
 
     async def _act(self, client: AcmeClient, work: Work) -> None:
@@ -137,20 +142,21 @@ class Keeper:
 
     async def _prove(self, client: AcmeClient, order: Order) -> None:
         """Answer the challenges that are open. Those that the authority looks at already are answered on."""
-        proofs, unheard = {}, []
+        wanted = self.challenges.type
+        proofs, unheard = [], []
         for url in order.authorizations:
             authorization = await client.authorization(url)
             if authorization.status is not Status.PENDING:
                 continue
-            challenge = authorization.challenge(ChallengeType.HTTP_01)
+            name = authorization.identifier.value
+            challenge = authorization.challenge(wanted)
             if challenge is None:
                 offered = ", ".join(each.type for each in authorization.challenges)
-                name = authorization.identifier.value
-                raise Refused(f"The authority does not take http-01 for {name}, only {offered}.")
-            proofs[challenge.token] = client.proof(challenge.token)
+                raise Refused(f"The authority does not take {wanted} for {name}, only {offered}.")
+            proofs.append(Proof(name, challenge.token, client.proof(challenge.token)))
             if challenge.status is Status.PENDING:
                 unheard.append(challenge)
-        self.challenges.offer(self._name, proofs)
+        await self.challenges.offer(self._name, proofs)
         for challenge in unheard:
             await client.respond(challenge)
 

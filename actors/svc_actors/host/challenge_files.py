@@ -6,11 +6,11 @@ The files outlive the core: an authority that looks while it is away gets its an
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from svc_actors.acme import Http01, Refused
+from svc_actors.acme import Http01, Proof, Refused
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 """base64url: it becomes the name of a file."""
@@ -30,20 +30,21 @@ class ChallengeFiles(Http01):
         for file in self._folder.iterdir():
             file.unlink()
 
-    def offer(self, certificate: str, proofs: Mapping[str, str]) -> None:
+    async def offer(self, certificate: str, proofs: Sequence[Proof]) -> None:
         """Raises `Refused` for a token that no authority gives out."""
-        if wrong := [token for token in proofs if not _TOKEN.fullmatch(token)]:
+        if wrong := [proof.token for proof in proofs if not _TOKEN.fullmatch(proof.token)]:
             raise Refused(f"The authority's token {wrong[0]!r:.60} is not of the form that RFC 8555 has.")
-        super().offer(certificate, proofs)
-        for token, proof in proofs.items():
-            file = self._folder / token
-            file.write_text(proof)
+        await super().offer(certificate, proofs)
+        for proof in proofs:
+            file = self._folder / proof.token
+            file.write_text(proof.text)
             file.chmod(0o644)
-        self._remove(self._tokens.get(certificate, frozenset()) - proofs.keys())
-        self._tokens[certificate] = frozenset(proofs)
+        tokens = frozenset(proof.token for proof in proofs)
+        self._remove(self._tokens.get(certificate, frozenset()) - tokens)
+        self._tokens[certificate] = tokens
 
-    def withdraw(self, certificate: str) -> None:
-        super().withdraw(certificate)
+    async def withdraw(self, certificate: str) -> None:
+        await super().withdraw(certificate)
         self._remove(self._tokens.pop(certificate, frozenset()))
 
     def _remove(self, tokens: frozenset[str]) -> None:

@@ -40,6 +40,7 @@ class MailKind(StrEnum):
     SIGN_IN = "sign_in"
     SECOND_FACTOR = "second_factor"
     ALERTS = "alerts"
+    CERTIFICATE = "certificate"
 
 
 class MailState(StrEnum):

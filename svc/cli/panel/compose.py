@@ -32,6 +32,7 @@ from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.site_runtime import prepare_shared_sockets
 from svc_actors.mail import Outbox
 from svc_actors.outbound import Outbound
+from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.dns.watch import ROUND_SECONDS as ZONES_SECONDS
 from svc_actors.panel.dns.watch import ZoneWatch
 from svc_actors.panel.dns.zone import DnsZone, Naming
@@ -86,7 +87,18 @@ async def open_services(
         nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
         if isinstance(host.launcher, KeeperLauncher):
             loops.keep("keeper of programs", host.launcher.watch)
-        served = await serve_sites(config, database, host, sealer=sealer, events=events, actors=actors, loops=loops)
+        delegations = RememberedDelegations(host.delegations)
+        served = await serve_sites(
+            config,
+            database,
+            host,
+            sealer=sealer,
+            events=events,
+            actors=actors,
+            loops=loops,
+            proving=Proving(database, actors, authority, delegations),
+            outbox=outbox,
+        )
 
         data = await recover_site_data(config, database, host, sealer, files)
         jobs = Jobs(database, actors, alert=loops.alert)
@@ -120,7 +132,7 @@ async def open_services(
                 downloads=Downloads(),
                 receivers=receivers,
                 authority=authority,
-                delegations=RememberedDelegations(host.delegations),
+                delegations=delegations,
                 php=host.php,
                 php_extensions=host.php_extensions,
                 certificates=served.certificates,

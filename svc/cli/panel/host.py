@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from svc_actors.certificates.keeper import OpenHttp
 from svc_actors.host.accounts import Accounts
 from svc_actors.host.apps import AppServing
 from svc_actors.host.databases import DatabaseServers
@@ -43,3 +44,5 @@ class Host:
     measure: Measure = disk_use
     resolve: Resolve = resolve
     clock: Clock = utc_now
+    open_acme: OpenHttp | None = None
+    """How certificate authorities are reached, where not as the settings say."""

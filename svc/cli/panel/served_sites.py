@@ -7,13 +7,17 @@ from typing import Final
 
 from svc.cli.panel.host import Host
 from svc.cli.panel.loops import Loops
+from svc.panel.certificate_mail import telling_owners
 from svc.panel.config import PanelConfig
 from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.challenge_files import ChallengeFiles
 from svc_actors.host.site_logs import log_service
+from svc_actors.mail import Outbox
 from svc_actors.panel.apps import SiteApp
 from svc_actors.panel.apps.watch import AppWatch
 from svc_actors.panel.certificates.site_certificates import Serving, SiteCertificates
+from svc_actors.panel.certificates.trouble import telling
+from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.sftp import SftpAccess
 from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.serving import all_servers
@@ -42,6 +46,8 @@ async def serve_sites(
     events: EventLog,
     actors: ActorSystem,
     loops: Loops,
+    proving: Proving,
+    outbox: Outbox,
 ) -> ServedSites:
     """Register the actors of sites, and start the loops that serve them."""
     folders = config.folders
@@ -51,8 +57,11 @@ async def serve_sites(
         actors,
         CertificateFiles(folders.certificates),
         ChallengeFiles(folders.challenges),
+        proving,
         Serving("127.0.0.1", config.sites_https_port),
         config.acme,
+        telling(telling_owners(outbox)),
+        host.open_acme,
     )
     # The web server is told of these files as soon as it starts.
     await certificates.restore_files()

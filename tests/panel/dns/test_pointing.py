@@ -91,13 +91,14 @@ async def test_proofs_of_the_panel_are_shown_left_alone_and_gone_when_they_are_n
     caller = service_itself("certificate.prove")
     name = "_acme-challenge.example.test"
 
-    await zone.ask(DnsZone.set_proofs, caller, world.ada_id, name, ("one", "hers"))
-    await zone.ask(DnsZone.set_proofs, caller, world.ada_id, name, ("two", "hers"))
+    await zone.ask(DnsZone.add_proofs, caller, world.ada_id, {name: ("one", "hers")})
+    await zone.ask(DnsZone.remove_proofs, caller, {name: ("one",)})
+    await zone.ask(DnsZone.add_proofs, caller, world.ada_id, {name: ("two",)})
     proving = world.knot.answers(name, "TXT")
     records = (await world.ada.get(f"/sites/{world.site}/dns")).json()["records"]
     [managed] = [record["id"] for record in records if record["managed"]]
     refused = await world.ada.delete(f"/sites/{world.site}/dns/records/{managed}")
-    await zone.ask(DnsZone.set_proofs, caller, world.ada_id, name, ())
+    await zone.ask(DnsZone.remove_proofs, caller, {name: ("two", "hers")})
 
     assert proving == {'"two"', '"hers"'}
     assert refused.status_code == 409

@@ -8,7 +8,9 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
+from svc_actors.acme import ChallengeType
 from svc_actors.panel.certificates.leaf import Parsed
+from svc_actors.panel.certificates.names import wildcards_of
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record, Transaction
 
@@ -34,8 +36,8 @@ class CertificateState(StrEnum):
 
 @dataclass(frozen=True)
 class SiteCertificate:
-    """`last_error` and `next_attempt_at` are of the order by ACME, where there is one. `served`: what a handshake with
-    this server showed last was this certificate; None before the first look."""
+    """`challenge`, `wildcards`, `last_error` and `next_attempt_at` are of the order by ACME, where there is one.
+    `served`: what a handshake with this server showed last was this certificate; None before the first look."""
 
     state: CertificateState
     source: Source | None
@@ -45,6 +47,8 @@ class SiteCertificate:
     not_after: datetime | None
     fingerprint: str | None
     served: bool | None
+    challenge: ChallengeType | None
+    wildcards: tuple[str, ...]
     last_error: str | None
     next_attempt_at: datetime | None
 
@@ -62,7 +66,7 @@ async def read_site_certificate(queryable: Queryable, site_id: UUID) -> SiteCert
     row = await queryable.fetchone(
         """
         SELECT c.source, c.names, c.issuer, c.not_before, c.not_after, c.fingerprint, c.served,
-               a.name IS NOT NULL AS wanted, a.last_error, a.due_at
+               a.name IS NOT NULL AS wanted, a.challenge, a.names AS ordered, a.last_error, a.due_at
         FROM (SELECT $1::uuid AS site_id) AS s
         LEFT JOIN site_certificates AS c ON c.site_id = s.site_id
         LEFT JOIN acme_certificates AS a ON a.name = $2
@@ -79,6 +83,8 @@ async def read_site_certificate(queryable: Queryable, site_id: UUID) -> SiteCert
         not_after=row["not_after"],
         fingerprint=row["fingerprint"],
         served=row["served"],
+        challenge=ChallengeType(row["challenge"]) if row["challenge"] else None,
+        wildcards=tuple(wildcards_of(row["ordered"] or ())),
         last_error=row["last_error"],
         next_attempt_at=row["due_at"],
     )

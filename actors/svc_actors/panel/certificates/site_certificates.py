@@ -23,22 +23,28 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.acme import AcmeError
+from svc_actors.acme import Challenges, ChallengeType
 from svc_actors.alerts import set_alert
 from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Issuing, Keeper
-from svc_actors.errors import conflict, invalid
+from svc_actors.certificates.issuing import Tell
+from svc_actors.certificates.keeper import OpenHttp
+from svc_actors.errors import conflict, invalid, wrong_field
 from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.challenge_files import ChallengeFiles
 from svc_actors.panel.certificates.leaf import CertificateError, Parsed, parsed
+from svc_actors.panel.certificates.names import SiteNames, chosen_wildcards, wildcards_of
 from svc_actors.panel.certificates.records import (
     KEY_PURPOSE,
     Source,
     acme_name,
+    read_site_certificate,
     remove_certificate,
     site_of_name,
     write_certificate,
     write_seen,
 )
+from svc_actors.panel.certificates.zone_proofs import ZoneProofs
+from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.panel.sites.site import Changed, Site
 from svc_actors.panel.sites.states import SiteStatus
@@ -59,6 +65,15 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.certificates")
 
 
 @dataclass(frozen=True)
+class Wish:
+    """How a certificate is to be ordered. What is None stays as it was chosen before: names proven by http-01, and no
+    wildcards."""
+
+    challenge: ChallengeType | None = None
+    wildcards: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
 class Serving:
     """Where this server's visitors come in, as it reaches them itself."""
 
@@ -67,7 +82,8 @@ class Serving:
 
 
 class SiteCertificates:
-    """`settings`: the authority; None, or terms not agreed to, for sites that have what is uploaded."""
+    """`settings`: the authority; None, or terms not agreed to, for sites that have what is uploaded. `tell` hears of a
+    site that gets no certificate. `open_http` is for tests."""
 
     def __init__(
         self,
@@ -76,20 +92,25 @@ class SiteCertificates:
         actors: ActorSystem,
         files: CertificateFiles,
         challenges: ChallengeFiles,
+        proving: Proving,
         serving: Serving,
         settings: AcmeSettings | None,
+        tell: Tell,
+        open_http: OpenHttp | None = None,
     ) -> None:
         self._database = database
         self._sealer = sealer
         self._actors = actors
         self._files = files
         self._challenges = challenges
+        self._proving = proving
         self._serving = serving
+        self._open_http = open_http
         self._settings = settings if settings is not None and settings.terms_agreed else None
         self._under_way: set[str] = set()
         self._not_taken: set[tuple[UUID, datetime]] = set()
         self._asked = trio.Event()
-        issuing = Issuing(database, sealer, _told_failed)
+        issuing = Issuing(database, sealer, tell)
         actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
 
     @property
@@ -99,6 +120,7 @@ class SiteCertificates:
     async def run(self) -> None:
         """Until cancelled."""
         await trio.to_thread.run_sync(self._challenges.clear)
+        await self._proving.clear()
         limit = trio.CapacityLimiter(AT_ONCE)
         async with trio.open_nursery() as nursery:
             while True:
@@ -113,19 +135,38 @@ class SiteCertificates:
                 with trio.move_on_after(LOOK_SECONDS):
                     await self._asked.wait()
 
-    async def issue(self, caller: Caller, site: SiteRow, not_sooner_than: timedelta | None = AFTER_FAILURE) -> None:
+    async def issue(
+        self, caller: Caller, site: SiteRow, wish: Wish, not_sooner_than: timedelta | None = AFTER_FAILURE
+    ) -> None:
         """Get a certificate for the site now, or try again now; an uploaded one gives way when it has come. Raises
-        `rate_limited` where the last attempt failed so shortly ago."""
+        `rate_limited` where the last attempt failed so shortly ago, `invalid` for wildcards that cannot be, and
+        `conflict` where proofs by DNS would not be found."""
         if self._settings is None:
             raise conflict(
                 "No authority is set up here to get certificates from.",
                 hint="Upload one, or have an administrator of the server name an authority (--acme-contact).",
             )
-        name = acme_name(site.id)
-        names = await self._names(site)
-        actor = self._actors.ref(IssuedCertificate, name)
-        await actor.ask(IssuedCertificate.want, self._settings.directory, self._settings.contact, names)
-        await actor.ask(IssuedCertificate.renew, caller, not_sooner_than)
+        names = await self._names(site.id)
+        before = await read_site_certificate(self._database, site.id)
+        challenge = wish.challenge or before.challenge or ChallengeType.HTTP_01
+        if wish.wildcards is not None:
+            wildcards = chosen_wildcards(wish.wildcards, names)
+        else:
+            wildcards = list(before.wildcards) if challenge is ChallengeType.DNS_01 else []
+        if wildcards and challenge is not ChallengeType.DNS_01:
+            raise wrong_field("wildcards", "authorities certify them by dns-01 alone", hint="Give it as challenge.")
+        certified = names.certified(wildcards)
+        if challenge is ChallengeType.DNS_01:
+            await self._proving.require(site.owner_id, certified, names.zones)
+        await self._actors.ref(IssuedCertificate, acme_name(site.id)).ask(
+            IssuedCertificate.order,
+            caller,
+            self._settings.directory,
+            self._settings.contact,
+            certified,
+            challenge,
+            not_sooner_than,
+        )
         self._asked.set()
 
     async def upload(self, caller: Caller, site: SiteRow, chain: str, key: bytes) -> None:
@@ -214,22 +255,31 @@ class SiteCertificates:
             return
         rows = await self._database.fetch(
             """
-            SELECT s.id, array_agg(d.name ORDER BY d.name <> s.domain, d.name) AS names
+            SELECT s.id, array_agg(d.name ORDER BY d.name <> s.domain, d.name) AS names,
+                   array_agg(DISTINCT d.registrable) AS zones, a.names AS ordered, a.challenge, a.directory
             FROM sites AS s
             JOIN site_domains AS d ON d.site_id = s.id
             LEFT JOIN site_certificates AS c ON c.site_id = s.id AND c.source = 'uploaded'
             LEFT JOIN acme_certificates AS a ON a.name = 'site:' || s.id
             WHERE s.status IN ('active', 'suspended') AND c.site_id IS NULL
-            GROUP BY s.id, a.names, a.directory
+            GROUP BY s.id, a.names, a.challenge, a.directory
             HAVING a.names IS DISTINCT FROM array_agg(d.name ORDER BY d.name <> s.domain, d.name)
                 OR a.directory IS DISTINCT FROM $1
             """,
             self._settings.directory,
         )
         for row in rows:
-            actor = self._actors.ref(IssuedCertificate, acme_name(row["id"]))
-            await actor.ask(
-                IssuedCertificate.want, self._settings.directory, self._settings.contact, row["names"], AFTER_FAILURE
+            ordered = row["ordered"] or []
+            certified = SiteNames(tuple(row["names"]), tuple(row["zones"])).certified(wildcards_of(ordered))
+            if (certified, self._settings.directory) == (ordered, row["directory"]):
+                continue  # With its wildcards it is what was ordered.
+            await self._actors.ref(IssuedCertificate, acme_name(row["id"])).ask(
+                IssuedCertificate.want,
+                self._settings.directory,
+                self._settings.contact,
+                certified,
+                ChallengeType(row["challenge"] or ChallengeType.HTTP_01),
+                AFTER_FAILURE,
             )
 
     async def _due(self) -> list[str]:
@@ -251,8 +301,9 @@ class SiteCertificates:
                 if site is None:
                     await self._actors.ref(IssuedCertificate, name).ask(IssuedCertificate.forget)
                     return
+                challenges = await self._challenges_of(site)
                 install = partial(self._issued, site)
-                keeper = Keeper(self._actors, name, (), self._settings, self._challenges, install)
+                keeper = Keeper(self._actors, name, (), self._settings, challenges, install, open_http=self._open_http)
                 await keeper.attempt()
         except (DomainError, CertificateError) as error:
             # Recorded, and not taken by the web server: it is handed over again with the site (`resume_sites`). Or the
@@ -260,6 +311,13 @@ class SiteCertificates:
             log.warning("certificate.not_served", site=str(site_id), error=str(error))
         finally:
             self._under_way.discard(name)
+
+    async def _challenges_of(self, site: SiteRow) -> Challenges:
+        """Where the proofs of the site's order are shown."""
+        before = await read_site_certificate(self._database, site.id)
+        if before.challenge is not ChallengeType.DNS_01:
+            return self._challenges
+        return ZoneProofs(self._proving, site.owner_id, partial(self._names, site.id))
 
     async def _issued(self, site: SiteRow, issued: Issued) -> None:
         certificate = parsed(issued.chain, issued.key)
@@ -323,11 +381,13 @@ class SiteCertificates:
 
         await self._database.transact(work)
 
-    async def _names(self, site: SiteRow) -> Sequence[str]:
+    async def _names(self, site_id: UUID) -> SiteNames:
         rows = await self._database.fetch(
-            "SELECT name FROM site_domains WHERE site_id = $1 ORDER BY name <> $2, name", site.id, site.domain
+            """SELECT d.name, d.registrable FROM site_domains AS d JOIN sites AS s ON s.id = d.site_id
+               WHERE s.id = $1 ORDER BY d.name <> s.domain, d.name""",
+            site_id,
         )
-        return [row["name"] for row in rows]
+        return SiteNames(tuple(row["name"] for row in rows), tuple(sorted({row["registrable"] for row in rows})))
 
 
 def _served_alert(site_id: UUID) -> str:
@@ -350,14 +410,3 @@ async def shown_at(serving: Serving, name: str) -> str | None:
         except (OSError, trio.BrokenResourceError, ssl.SSLError):
             return None
     return None
-
-
-async def _told_failed(tx: Transaction, name: str, names: Sequence[str], error: AcmeError) -> None:
-    site_id = site_of_name(name)
-    if site_id is not None:
-        await emit(
-            tx,
-            WebhookEvent.SSL_FAILED,
-            subject=Subject("site", str(site_id), names[0]),
-            data={"names": ", ".join(names), "error": str(error)[:500]},
-        )

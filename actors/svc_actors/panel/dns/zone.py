@@ -130,25 +130,61 @@ class DnsZone(Actor):
         replaced = await self._database.transact(work)
         return Pointed(await self.agree_known(), replaced)
 
-    async def set_proofs(self, caller: Caller, owner_id: UUID, name: str, texts: Sequence[str]) -> ZoneRow:
-        """The panel's own TXT records of a name, exactly these: an authority asks for `_acme-challenge` (RFC 8555)."""
+    async def require_provable(self, owner_id: UUID, names: Sequence[str]) -> None:
+        """Whether TXT records of the panel's own may stand at these names. Raises conflict."""
 
         async def work(tx: Transaction) -> None:
-            zone = await self._zone(tx, owner_id)
-            await tx.execute(
-                "DELETE FROM dns_records WHERE zone = $1 AND name = $2 AND type = 'TXT' AND managed", self.key, name
-            )
-            for text in texts:
-                record = NewRecord(name, MANAGED_TTL, DATA.validate_python({"type": "TXT", "text": text}))
-                there = await read_records(tx, self.key)
-                if any(each.name == name and each.data == record.data for each in there):
-                    continue
-                check(self.key, self._naming.authority.nameservers, there, record)
-                await self._insert(tx, record, managed=True)
-            await self._changed(tx, caller, zone, {"proofs": name, "texts": len(texts)})
+            await self._own_zone(tx, owner_id)
+            there = await read_records(tx, self.key)
+            for name in names:
+                check(self.key, self._naming.authority.nameservers, there, _proof(there, name, "a proof"))
+
+        await self._database.transact(work)
+
+    async def add_proofs(self, caller: Caller, owner_id: UUID, proofs: Mapping[str, Sequence[str]]) -> ZoneRow:
+        """TXT records of the panel's own, by their names, beside those that are there. Raises conflict."""
+
+        async def work(tx: Transaction) -> None:
+            zone = await self._own_zone(tx, owner_id)
+            added = []
+            for name, texts in proofs.items():
+                for text in texts:
+                    there = await read_records(tx, self.key)
+                    record = _proof(there, name, text)
+                    if any((each.name, each.data) == (name, record.data) for each in there):
+                        continue
+                    check(self.key, self._naming.authority.nameservers, there, record)
+                    await self._insert(tx, record, managed=True)
+                    added.append(name)
+            if added:
+                await self._changed(tx, caller, zone, {"proofs_added": added})
 
         await self._database.transact(work)
         return await self.agree_known()
+
+    async def remove_proofs(self, caller: Caller, proofs: Mapping[str, Sequence[str]]) -> None:
+        """What `add_proofs` has added, as far as it is there."""
+
+        async def work(tx: Transaction) -> None:
+            row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
+            if row is None:
+                return
+            removed = []
+            for name, texts in proofs.items():
+                rows = await tx.fetch(
+                    """DELETE FROM dns_records
+                       WHERE zone = $1 AND name = $2 AND type = 'TXT' AND managed AND data ->> 'text' = ANY($3)
+                       RETURNING name""",
+                    self.key,
+                    name,
+                    list(texts),
+                )
+                removed += [each["name"] for each in rows]
+            if removed:
+                await self._changed(tx, caller, as_zone(row), {"proofs_removed": removed})
+
+        await self._database.transact(work)
+        await self.agree()
 
     async def release(self) -> None:
         """No site of its owner has a name in it any more: the zone goes, with all its records."""
@@ -250,6 +286,16 @@ class DnsZone(Actor):
             raise conflict(f"The zone {self.key} is in use by somebody else.")
         return as_zone(row)
 
+    async def _own_zone(self, tx: Transaction, owner_id: UUID) -> ZoneRow:
+        """The zone, locked, if it is there and its owner's."""
+        row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
+        if row is None or row["owner_id"] != owner_id:
+            raise conflict(
+                f"This server has no zone {self.key} of this site's owner.",
+                hint="Point the site's names here first (svc dns point), or use http-01.",
+            )
+        return as_zone(row)
+
     async def _record(self, tx: Transaction, record_id: UUID) -> tuple[ZoneRow, list[RecordRow], RecordRow]:
         row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
         records = await read_records(tx, self.key)
@@ -325,6 +371,12 @@ async def _announce(tx: Transaction, zone: ZoneRow) -> None:
         payload={"zone": zone.name, "revision": zone.revision, "served": zone.served},
     )
     await events.append(tx, event)
+
+
+def _proof(there: Sequence[NewRecord], name: str, text: str) -> NewRecord:
+    """With the customer's TTL where they have TXT records of this name, since all of them have one."""
+    ttl = _ttl_of(there, name, RecordType.TXT) or MANAGED_TTL
+    return NewRecord(name, ttl, DATA.validate_python({"type": "TXT", "text": text}))
 
 
 def _ttl_of(records: Sequence[NewRecord], name: str, type_: RecordType) -> int | None:

@@ -16,7 +16,7 @@ export function siteCertificate(site: Site): SitePart {
         certificate,
         (found) => html`${certificateFacts(found)}
         <p class="actions">
-          <button class="primary" @click=${() => issue(now)}>${found.source === "acme" ? "Renew it now" : "Get one now"}</button>
+          <button class="primary" @click=${() => issue(now, found)}>${found.source === "acme" ? "Renew it now" : "Get one now"}</button>
           <button @click=${() => upload(now)}>Upload one of your own</button>
           ${found.source ? html`<button class="danger" @click=${() => remove(now)}>Take it away</button>` : ""}</p>
         ${found.fingerprint ? html`<p class="quiet">SHA-256 <span class="mono">${found.fingerprint}</span></p>` : ""}`,
@@ -25,12 +25,17 @@ export function siteCertificate(site: Site): SitePart {
   };
 }
 
-function issue(site: Site): void {
+function issue(site: Site, found: Certificate): void {
   order("certificate.issue", {
     title: `Get a certificate for ${site.domain}?`,
     text: "It is ordered by ACME for all names of the site. What is served stays until there is something better.",
     action: "Order it",
     known: { id: site.id },
+    initial: { challenge: found.challenge, wildcards: found.wildcards },
+    wishes: {
+      challenge: { label: "Names are proven by", hint: "dns-01: records in the site's zones, where this server answers for them" },
+      wildcards: { label: "Wildcards", placeholder: `*.${site.domain}`, hint: "One a line; by dns-01 alone. Renewals keep them." },
+    },
     done: () => note("A certificate is being ordered."),
   });
 }

@@ -40,6 +40,7 @@ export function certificateFacts(now: Certificate): TemplateResult {
   return html`${facts([
     ["State", badge(now.state)],
     ["For", now.names.length ? html`${now.names.map((name) => html`<div>${name}</div>`)}` : "—"],
+    ...(now.challenge ? [["Proven by", [now.challenge, ...now.wildcards].join(", ")] as [string, Fragment]] : []),
     ["From", now.issuer ?? now.source ?? "—"],
     ["Until", when(now.not_after)],
     [

@@ -1,0 +1,41 @@
+"""What an authority asks to be shown before it vouches for a name (RFC 8555, section 8)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from svc_actors.acme.keys import base64url
+from svc_actors.acme.messages import ChallengeType
+
+
+@dataclass(frozen=True)
+class Proof:
+    """`name` is without `*.`: a wildcard is proven at the name that it stands below. `text` is the key authorization of
+    `token`, which http-01 shows."""
+
+    name: str
+    token: str
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """What dns-01 shows."""
+        return base64url(hashlib.sha256(self.text.encode()).digest())
+
+
+class Challenges(Protocol):
+    """Shows proofs where an authority looks for those of one type."""
+
+    @property
+    def type(self) -> ChallengeType: ...
+
+    async def offer(self, certificate: str, proofs: Sequence[Proof]) -> None:
+        """Show these, and no others for this certificate. They are there when it returns. Raises `AcmeError`."""
+        ...
+
+    async def withdraw(self, certificate: str) -> None:
+        """Show none for this certificate any more."""
+        ...

@@ -1,0 +1,62 @@
+"""The challenges of one order that are answered in the zones of a site (dns-01)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from svc_actors.acme import AcmeError, ChallengeType, Proof
+from svc_actors.errors import ServiceError
+from svc_actors.panel.certificates.names import SiteNames
+from svc_actors.panel.dns.proving import PREFIX, Proving, zone_of
+from svc_actors.runtime import DomainError
+
+
+class _Shown(NamedTuple):
+    zone: str
+    record: str
+    text: str
+
+
+class ZoneProofs:
+    """`names` are those of the site at each moment, whose owner is `owner_id`."""
+
+    type: Final = ChallengeType.DNS_01
+
+    def __init__(self, proving: Proving, owner_id: UUID, names: Callable[[], Awaitable[SiteNames]]) -> None:
+        self._proving = proving
+        self._owner_id = owner_id
+        self._names = names
+        self._shown: set[_Shown] = set()
+
+    async def offer(self, certificate: str, proofs: Sequence[Proof]) -> None:
+        """A name and its wildcard have a proof each, at one name."""
+        try:
+            zones = (await self._names()).zones
+            wanted = {_Shown(zone_of(proof.name, zones), f"{PREFIX}{proof.name}", proof.digest) for proof in proofs}
+            await self._remove(self._shown - wanted)
+            new = wanted - self._shown
+            # Remembered first: what was shown half-way is removed as well.
+            self._shown = wanted
+            for zone, texts in _by_zone(new).items():
+                await self._proving.show(self._owner_id, zone, texts)
+        except ServiceError as error:
+            raise AcmeError(f"{error.message} {error.hint or ''}".rstrip()) from error
+        except DomainError as error:
+            raise AcmeError(f"The proofs could not be written into the zone: {error}") from error
+
+    async def withdraw(self, certificate: str) -> None:
+        shown, self._shown = self._shown, set()
+        await self._remove(shown)
+
+    async def _remove(self, shown: set[_Shown]) -> None:
+        for zone, proofs in _by_zone(shown).items():
+            await self._proving.remove(zone, proofs)
+
+
+def _by_zone(shown: Iterable[_Shown]) -> dict[str, dict[str, list[str]]]:
+    found: dict[str, dict[str, list[str]]] = {}
+    for each in sorted(shown):
+        found.setdefault(each.zone, {}).setdefault(each.record, []).append(each.text)
+    return found

@@ -1,0 +1,102 @@
+"""Proofs of dns-01 (RFC 8555, section 8.4): TXT records of the panel's own in the zones of a customer.
+
+They stand beside the customer's records of the same name, which stay as they are; and they go when the authority has
+looked, one way or the other: what a core that died has left is removed by the one after it (`clear_proofs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from svc_actors.errors import conflict, unavailable
+from svc_actors.host.delegation import DelegationError, RememberedDelegations
+from svc_actors.host.knot import Authority
+from svc_actors.host.knot.names import LONGEST_NAME, is_within
+from svc_actors.panel.dns.zone import DnsZone
+from svc_actors.runtime import ActorSystem
+from svc_actors.store import Database, service_itself
+
+PREFIX: Final = "_acme-challenge."
+_CALLER: Final = service_itself("certificate.prove")
+
+Zones = Mapping[str, Sequence[str]]
+"""By zone, the full names of the records in it."""
+
+
+@dataclass(frozen=True)
+class Proving:
+    """How names of the zones of this server are proven by DNS."""
+
+    database: Database
+    actors: ActorSystem
+    authority: Authority
+    delegations: RememberedDelegations
+
+    async def require(self, owner_id: UUID, names: Sequence[str], zones: Sequence[str]) -> None:
+        """Whether an authority would find proofs for these names, wildcards among them. Raises `conflict` where it
+        would not, and says what is in the way."""
+        for zone, records in records_of(names, zones).items():
+            await self._require_delegated(zone)
+            await self.actors.ref(DnsZone, zone).ask(DnsZone.require_provable, owner_id, records)
+
+    async def show(self, owner_id: UUID, zone: str, proofs: Mapping[str, Sequence[str]]) -> None:
+        """Have our own server answer these texts. Raises `conflict`, and `unavailable` while it does not."""
+        await self._require_delegated(zone)
+        row = await self.actors.ref(DnsZone, zone).ask(DnsZone.add_proofs, _CALLER, owner_id, proofs)
+        if not row.served:
+            raise unavailable(
+                f"The proof is not served in the zone {zone} yet: {row.problem or 'it is being changed'}."
+            )
+
+    async def remove(self, zone: str, proofs: Mapping[str, Sequence[str]]) -> None:
+        await self.actors.ref(DnsZone, zone).ask(DnsZone.remove_proofs, _CALLER, proofs)
+
+    async def clear(self) -> None:
+        """Remove what was left by a core before this one. Before anything is shown."""
+        rows = await self.database.fetch(
+            """SELECT zone, name, array_agg(data ->> 'text') AS texts FROM dns_records
+               WHERE managed AND type = 'TXT' AND starts_with(name, $1) GROUP BY zone, name""",
+            PREFIX,
+        )
+        for row in rows:
+            await self.remove(row["zone"], {row["name"]: row["texts"]})
+
+    async def _require_delegated(self, zone: str) -> None:
+        try:
+            found = await self.delegations.now(zone)
+        except DelegationError as error:
+            raise unavailable(
+                f"Whether the world is sent here for {zone} is not known: {error}.",
+                hint="Proofs by DNS are found only in zones that this server answers for. Try again later.",
+            ) from error
+        expected = self.authority.nameservers
+        if not found or not found <= set(expected):
+            where = f"is sent to {', '.join(sorted(found))}" if found else "is sent nowhere"
+            raise conflict(
+                f"A proof in the zone {zone} would not be found: for it the world {where}.",
+                hint=f"At its registrar name {' and '.join(expected)} as its name servers, or use http-01.",
+            )
+
+
+def records_of(names: Sequence[str], zones: Sequence[str]) -> dict[str, list[str]]:
+    """The records that prove these names, by the zones that they are in. Raises `conflict` for a name in none."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        bare = name.removeprefix("*.")
+        zone = zone_of(bare, zones)
+        record = f"{PREFIX}{bare}"
+        if len(record) > LONGEST_NAME:
+            raise conflict(f"{bare} is too long for a proof by DNS: the name of its record would be no name any more.")
+        if record not in found.setdefault(zone, []):
+            found[zone].append(record)
+    return found
+
+
+def zone_of(name: str, zones: Sequence[str]) -> str:
+    zone = next((zone for zone in zones if is_within(name, zone)), None)
+    if zone is None:
+        raise conflict(f"{name} is in no zone of this site; those are {', '.join(zones)}.")
+    return zone

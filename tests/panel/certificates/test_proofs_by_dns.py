@@ -1,0 +1,296 @@
+"""Certificates whose names are proven by DNS: wildcards, in zones that this server answers for."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from svc_actors.certificates import AcmeSettings
+from svc_actors.errors import ServiceError
+from svc_actors.panel.certificates.names import SiteNames, chosen_wildcards
+from svc_actors.store import Database
+from tests.support.acme_authority import DIRECTORY, FakeAuthority, thumbprint
+from tests.support.dns import RecordedDelegations, RecordedNameServer
+from tests.support.identity import MAIL, Client
+from tests.support.panel import PanelHarness, open_panel, recorded_host
+
+ACME = AcmeSettings("ops@example.com", (), terms_agreed=True, directory=DIRECTORY)
+RECORD = "_acme-challenge.example.com"
+
+
+@pytest.fixture(autouse=True)
+def looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("svc_actors.panel.certificates.site_certificates.LOOK_SECONDS", 0.05)
+
+
+@dataclass
+class Server:
+    """What outlives a core: its name server, its parents, the authority that it asks."""
+
+    knot: RecordedNameServer = field(default_factory=RecordedNameServer)
+    parents: RecordedDelegations = field(
+        default_factory=lambda: RecordedDelegations({"example.com": frozenset({"panel.test"})})
+    )
+    authority: FakeAuthority = field(default_factory=FakeAuthority)
+
+    def expected(self, token: str) -> str:
+        """What dns-01 has the record be, as a zone file has it."""
+        [account] = self.authority.accounts.values()
+        digest = hashlib.sha256(f"{token}.{thumbprint(account['jwk'])}".encode()).digest()
+        return f'"{base64.urlsafe_b64encode(digest).rstrip(b"=").decode()}"'
+
+    def found(self, token: str, name: str) -> dict[str, Any] | None:
+        """The verdict of an authority that asks this server."""
+        answers = self.knot.answers(f"_acme-challenge.{name.removeprefix('*.')}", "TXT")
+        if self.expected(token) in answers:
+            return None
+        return {"type": "urn:ietf:params:acme:error:unauthorized", "detail": f"no proof among {sorted(answers)}"}
+
+    @asynccontextmanager
+    async def core(
+        self, database: Database, folder: Path, open_acme: Callable[[], httpx.AsyncClient] | None = None
+    ) -> AsyncIterator[World]:
+        host = replace(recorded_host(self.knot), delegations=self.parents, open_acme=open_acme or self.authority.client)
+        async with open_panel(database, folder, host, acme=ACME, mail=MAIL) as panel:
+            site = await database.fetchval("SELECT id FROM sites")
+            person = await database.fetchval("SELECT id FROM users WHERE email = 'ada@example.com'")
+            ada = panel.program(await panel.token(person or await panel.person("ada@example.com")))
+            administrator = await database.fetchval("SELECT id FROM users WHERE role = 'administrator'")
+            root = panel.program(
+                await panel.token(administrator or await panel.person("r@example.com", "administrator"))
+            )
+            if site is None:
+                made = await ada.post(
+                    "/sites", {"domain": "example.com", "type": "static", "aliases": ["www.example.com"]}
+                )
+                site = made.json()["id"]
+                world = World(self, panel, ada, root, site)
+                await world.until("state", "active")
+                assert (await ada.post(f"/sites/{site}/dns/point")).status_code == 200
+            yield World(self, panel, ada, root, site)
+
+
+@dataclass
+class World:
+    server: Server
+    panel: PanelHarness
+    ada: Client
+    root: Client
+    site: str
+
+    async def shown(self) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.ada.get(f"/sites/{self.site}/ssl")).json()
+        return found
+
+    async def until(self, name: str, wanted: Any) -> dict[str, Any]:
+        with trio.fail_after(60):
+            while (shown := await self.shown())[name] != wanted:
+                await trio.sleep(0.01)  # The loop that looks after certificates is another task.
+        return shown
+
+    async def failed_again(self, before: str | None) -> str:
+        with trio.fail_after(60):
+            while (at := await self._failed_at()) in (None, before):
+                await trio.sleep(0.01)
+        return str(at)
+
+    async def _failed_at(self) -> str | None:
+        at: str | None = await self.panel.database.fetchval("SELECT failed_at::text FROM acme_certificates")
+        return at
+
+    async def until_failed(self, site: str) -> None:
+        with trio.fail_after(60):
+            while (await self.ada.get(f"/sites/{site}/ssl")).json()["last_error"] is None:
+                await trio.sleep(0.01)
+
+    async def issue(self, by: Client | None = None, **wish: Any) -> httpx.Response:
+        return await (by or self.ada).post(f"/sites/{self.site}/ssl", wish)
+
+
+async def test_a_wildcard_is_certified_by_records_beside_the_customers_own_that_go_again(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    server = Server()
+    server.authority.refused_nonces = 10
+    async with server.core(panel_database, tmp_path) as world:
+        own = {"name": "_acme-challenge", "ttl": 7200, "data": {"type": "TXT", "text": "hers"}}
+        await world.ada.post(f"/sites/{world.site}/dns/records", own)
+        server.authority.verdict = server.found
+
+        ordered = await world.issue(challenge="dns-01", wildcards=["*.EXAMPLE.com"])
+        shown = await world.until("names", ["example.com", "*.example.com"])
+        with trio.fail_after(60):
+            while server.knot.answers(RECORD, "TXT") != {'"hers"'}:
+                await trio.sleep(0.01)  # They go when the order has ended.
+        records = (await world.ada.get(f"/sites/{world.site}/dns")).json()["records"]
+        first = shown["fingerprint"]
+        renewed = await world.issue(by=world.root)
+        with trio.fail_after(60):
+            while (again := await world.shown())["fingerprint"] == first:
+                await trio.sleep(0.01)
+        events = await panel_database.fetch("SELECT event FROM webhook_events WHERE event LIKE 'ssl.%'")
+
+    assert ordered.status_code == 200, ordered.text
+    assert (shown["challenge"], shown["wildcards"]) == ("dns-01", ["*.example.com"])
+    assert renewed.status_code == 200
+    assert (again["challenge"], again["names"]) == ("dns-01", ["example.com", "*.example.com"])
+    assert [(each["ttl"], each["managed"]) for each in records if each["type"] == "TXT"] == [(7200, False)]
+    assert {row["event"] for row in events} == {"ssl.issued"}
+
+
+async def test_a_name_below_the_wildcard_is_served_with_it_and_another_sites_is_not(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    server = Server()
+    async with server.core(panel_database, tmp_path) as world:
+        server.authority.verdict = server.found
+        await world.issue(challenge="dns-01", wildcards=["*.example.com"])
+        await world.until("names", ["example.com", "*.example.com"])
+        server.authority.verdict = lambda token, name: {"type": "urn:ietf:params:acme:error:dns", "detail": "none"}
+        other = await world.ada.post("/sites", {"domain": "other.example.com", "type": "static"})
+
+        await world.ada.post(f"/sites/{world.site}/domains", {"name": "new.example.com"})
+        web: Any = world.panel.host.web
+        served = {each.domain: each for each in web.sites.values()}
+        # The other site's order fails only after the loop has looked at both.
+        await world.until_failed(other.json()["id"])
+        orders = [order.names for order in server.authority.orders.values()]
+
+    assert "new.example.com" in served["example.com"].hosts
+    assert served["example.com"].certificate is not None
+    assert "other.example.com" not in served["example.com"].hosts
+    assert served["other.example.com"].certificate is None
+    assert orders.count(["example.com", "*.example.com"]) == 1, "the certificate that there is covers it"
+
+
+@pytest.mark.parametrize(
+    ("wish", "status", "words"),
+    [
+        ({"wildcards": ["*.example.com"]}, 400, "dns-01 alone"),
+        ({"challenge": "http-01", "wildcards": ["*.example.com"]}, 400, "dns-01 alone"),
+        ({"challenge": "dns-01", "wildcards": ["*.example.org"]}, 400, "beyond the domains"),
+        ({"challenge": "dns-01", "wildcards": ["*.com"]}, 400, "wildcards"),
+        ({"challenge": "dns-01", "wildcards": ["www.example.com"]}, 400, "wildcard such as"),
+        ({"challenge": "tls-alpn-01"}, 400, "challenge"),
+    ],
+)
+async def test_what_no_authority_would_certify_is_refused(
+    panel_database: Database, tmp_path: Path, wish: dict[str, Any], status: int, words: str
+) -> None:
+    async with Server().core(panel_database, tmp_path) as world:
+        refused = await world.issue(**wish)
+        shown = await world.shown()
+
+    assert refused.status_code == status
+    assert words in refused.text
+    assert (shown["state"], shown["challenge"], shown["wildcards"]) == ("active", "http-01", [])
+
+
+async def test_a_proof_that_nobody_would_find_is_refused_before_anything_is_ordered(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    server = Server()
+    wish: dict[str, Any] = {"challenge": "dns-01", "wildcards": ["*.example.com"]}
+    async with server.core(panel_database, tmp_path) as world:
+        ordered = server.authority.count("neworder")
+        server.parents.parents = {"example.com": frozenset({"panel.test", "ns.elsewhere.example"})}
+        elsewhere = await world.issue(**wish)
+        server.parents.parents = {}
+        unknown = await world.issue(**wish)
+        server.parents.parents = {"example.com": frozenset({"panel.test"})}
+        alias = {"name": "_acme-challenge", "data": {"type": "CNAME", "target": "validation.example.net"}}
+        made = await world.ada.post(f"/sites/{world.site}/dns/records", alias)
+        aliased = await world.issue(**wish)
+        await world.ada.delete(f"/sites/{world.site}/dns/records/{made.json()['record']['id']}")
+        await panel_database.execute("DELETE FROM dns_zones")
+        without_zone = await world.issue(**wish)
+
+        assert server.authority.count("neworder") == ordered
+
+    assert (elsewhere.status_code, unknown.status_code) == (409, 503)
+    assert "is sent to ns.elsewhere.example, panel.test" in elsewhere.text
+    assert "panel.test" in elsewhere.json()["error"]["hint"]
+    assert aliased.status_code == 409
+    assert "is an alias" in aliased.text
+    assert without_zone.status_code == 409
+    assert "no zone example.com" in without_zone.text
+
+
+async def test_what_a_core_that_was_killed_has_left_in_the_zone_goes_with_the_next_one(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    server, looking = Server(), trio.Event()
+
+    def hanging() -> httpx.AsyncClient:
+        async def answer(request: httpx.Request) -> httpx.Response:
+            if "/challenge/" in request.url.path and server.knot.answers(RECORD, "TXT"):
+                looking.set()
+                await trio.sleep_forever()
+            return await server.authority.answer(request)
+
+        return httpx.AsyncClient(transport=httpx.MockTransport(answer))
+
+    async with server.core(panel_database, tmp_path, hanging) as world:
+        await world.issue(challenge="dns-01", wildcards=["*.example.com"])
+        with trio.fail_after(60):
+            await looking.wait()
+    left = server.knot.answers(RECORD, "TXT")
+    server.authority.verdict = server.found
+
+    async with server.core(panel_database, tmp_path) as world:
+        await world.until("names", ["example.com", "*.example.com"])
+        with trio.fail_after(60):
+            while server.knot.answers(RECORD, "TXT"):
+                await trio.sleep(0.01)
+
+    assert len(left) == 2
+    assert server.authority.count("neworder") == 2, "the order that was under way goes on"
+
+
+async def test_a_proof_that_does_not_hold_is_told_to_the_owner_once(panel_database: Database, tmp_path: Path) -> None:
+    server = Server()
+    async with server.core(panel_database, tmp_path) as world:
+        server.authority.verdict = lambda token, name: {
+            "type": "urn:ietf:params:acme:error:unauthorized",
+            "detail": "Incorrect TXT record found",
+        }
+        await world.issue(challenge="dns-01", wildcards=["*.example.com"])
+        first = await world.failed_again(None)
+        again = await world.issue(by=world.root)
+        await world.failed_again(first)
+        shown = await world.shown()
+        events = await panel_database.fetch("SELECT body FROM webhook_events WHERE event = 'ssl.failed'")
+        mails = await panel_database.fetch("SELECT recipient, subject FROM mails")
+        with trio.fail_after(60):
+            while server.knot.answers(RECORD, "TXT"):
+                await trio.sleep(0.01)  # They go when the order has ended.
+
+    assert again.status_code == 200
+    assert "Incorrect TXT record" in shown["last_error"]
+    assert shown["names"] == ["example.com", "www.example.com"], "what is served stays"
+    assert len(events) == 1
+    assert [tuple(row) for row in mails] == [("ada@example.com", "No certificate for example.com")]
+
+
+def test_a_certificate_is_for_names_that_no_wildcard_covers_and_for_no_others_domain() -> None:
+    names = SiteNames(
+        ("example.com", "www.example.com", "a.b.example.com", "example.org"), ("example.com", "example.org")
+    )
+
+    certified = names.certified(["*.example.com", "*.example.net"])
+
+    assert certified == ["example.com", "a.b.example.com", "example.org", "*.example.com"]
+    assert chosen_wildcards(["*.bücher.example.org"], SiteNames(("example.org",), ("example.org",))) == [
+        "*.xn--bcher-kva.example.org"
+    ]
+    with pytest.raises(ServiceError):
+        chosen_wildcards(["*.badexample.com"], SiteNames(("example.com",), ("example.com",)))
