@@ -20,7 +20,9 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import unavailable
 from svc_actors.host.apps import AppError, app_log
+from svc_actors.host.apps.model import LOG
 from svc_actors.host.launcher import ServiceStatus
+from svc_actors.host.site_logs import written
 from svc_actors.panel.apps import AppOrder, SiteApp
 from svc_actors.panel.apps.records import app_of, change_app
 from svc_actors.panel.sites.records import SiteRow, lock_site
@@ -109,6 +111,7 @@ async def read_log(context: Context[Panel], request: AppLogRequest) -> LogLines:
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
     await app_of(services.database, site)
+    await written(services.config.folders, site.account, LOG)
     log = app_log(services.config.folders, site.account)
     part = await log_part(log, after=request.after, text=request.q, most=request.limit)
     return LogLines(lines=part.lines, cursor=part.cursor, more=part.more, gap=part.gap)

@@ -58,8 +58,14 @@ class RecordedLauncher:
     async def reload(self, name: ServiceName) -> None:
         self.reloads.append(name)
 
+    async def rest(self, name: ServiceName) -> None:
+        return
+
     async def stop(self, name: ServiceName) -> None:
         self.services.pop(name, None)
+
+    async def processes(self) -> dict[ServiceName, int]:
+        return {}
 
     async def status(self, name: ServiceName) -> ServiceStatus:
         return ServiceStatus(running=name in self.services)

@@ -19,6 +19,7 @@ class RecordedPhp:
     refuses: dict[str, str] = field(default_factory=dict)
     started: list[Pool] = field(default_factory=list)
     stopped: list[ServiceName] = field(default_factory=list)
+    rested: list[float] = field(default_factory=list)
     looks: int = 0
 
     async def versions(self) -> list[str]:
@@ -36,6 +37,9 @@ class RecordedPhp:
     async def running(self) -> frozenset[ServiceName]:
         self.looks += 1
         return frozenset(self.pools)
+
+    async def rest_idle(self, seconds: float) -> None:
+        self.rested.append(seconds)
 
     async def stop(self, name: ServiceName) -> None:
         self.pools.pop(name, None)

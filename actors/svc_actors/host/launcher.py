@@ -66,6 +66,8 @@ class Service:
     """Killed after that."""
     umask: int = 0o022
     """Of the files that it makes (umask(2))."""
+    on_demand: bool = False
+    """Started by the first who connects to one of its sockets, and again after `rest`."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,15 @@ class Launcher(Protocol):
 
     async def ensure(self, service: Service) -> ServiceStatus:
         """The service runs as defined: started where it does not, replaced where it is defined otherwise. What ends by
-        itself is started again."""
+        itself is started again. Of one on demand the sockets are bound, and it is started when it is needed."""
         ...
 
     async def reload(self, name: ServiceName) -> None:
         """Send it SIGHUP."""
+        ...
+
+    async def rest(self, name: ServiceName) -> None:
+        """The process of a service on demand ends. Its sockets stay, and whoever connects has it started again."""
         ...
 
     async def stop(self, name: ServiceName) -> None:
@@ -98,6 +104,10 @@ class Launcher(Protocol):
         ...
 
     async def status(self, name: ServiceName) -> ServiceStatus: ...
+
+    async def processes(self) -> Mapping[ServiceName, int]:
+        """The main process of each service that runs."""
+        ...
 
     async def names(self) -> frozenset[ServiceName]:
         """Every service that was ensured and not stopped, by whichever core."""

@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -39,12 +40,19 @@ class KeeperLauncher:
     async def reload(self, name: ServiceName) -> None:
         await self._ask({"request": "reload", "name": name})
 
+    async def rest(self, name: ServiceName) -> None:
+        await self._ask({"request": "rest", "name": name}, 600.0)
+
     async def stop(self, name: ServiceName) -> None:
         # How long it may take is known to the keeper alone.
         await self._ask({"request": "stop", "name": name}, 600.0)
 
     async def status(self, name: ServiceName) -> ServiceStatus:
         return _status(await self._ask({"request": "status", "name": name}))
+
+    async def processes(self) -> Mapping[ServiceName, int]:
+        services = (await self._ask({"request": "list"}))["services"]
+        return {ServiceName(name): status["pid"] for name, status in services.items() if status["pid"] is not None}
 
     async def names(self) -> frozenset[ServiceName]:
         """Every service that was ensured and not stopped, by whichever core."""

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -66,13 +66,22 @@ class SystemdLauncher:
                 await self._systemctl("daemon-reload")
             if service.sockets:
                 await self._systemctl("start", listening)
-            # In both cases it returns when the program was executed (Type=exec), or could not be.
-            await self._systemctl("restart" if changed else "start", unit, longer=service.stop_seconds)
+            # It returns when the program was executed (Type=exec), or could not be.
+            if not service.on_demand:
+                await self._systemctl("restart" if changed else "start", unit, longer=service.stop_seconds)
+            elif changed:
+                await self._systemctl("try-restart", unit, longer=service.stop_seconds)
             pending.unlink(missing_ok=True)
             return await self.status(service.name)
 
     async def reload(self, name: ServiceName) -> None:
         await self._systemctl("kill", "--kill-who=main", "--signal=SIGHUP", _unit(name))
+
+    async def rest(self, name: ServiceName) -> None:
+        async with self._one_at_a_time[name]:
+            if (self._units / _unit(name)).exists():
+                # The socket unit goes on listening.
+                await self._systemctl("stop", _unit(name), longer=600.0)
 
     async def stop(self, name: ServiceName) -> None:
         async with self._one_at_a_time[name]:
@@ -101,6 +110,15 @@ class SystemdLauncher:
             last_exit=_exit(now["ExecMainCode"], now["ExecMainStatus"]),
             weaker_limits=self._weaker(name),
         )
+
+    async def processes(self) -> Mapping[ServiceName, int]:
+        shown = await self._systemctl("show", "--property=Id,SubState,MainPID", f"{_PREFIX}*.service")
+        units = [dict(line.split("=", 1) for line in unit.splitlines()) for unit in shown.split("\n\n") if unit.strip()]
+        return {
+            ServiceName(unit["Id"].removeprefix(_PREFIX).removesuffix(".service")): int(unit["MainPID"])
+            for unit in units
+            if unit["SubState"] == "running"
+        }
 
     async def names(self) -> frozenset[ServiceName]:
         """Every service that was ensured and not stopped, by whichever core."""

@@ -103,6 +103,7 @@ def site_service(
     shown: Collection[Path] = (),
     stop_signal: signal.Signals = signal.SIGTERM,
     stop_seconds: float = 10.0,
+    on_demand: bool = False,
 ) -> Service:
     """A service of the site. `name`: lower case letters, digits and dashes, one for each program of the site.
     `environment` is added to `site_environment`. `log`: the log of the site that takes what it says."""
@@ -117,6 +118,7 @@ def site_service(
         limits=limits,
         stop_signal=stop_signal,
         stop_seconds=stop_seconds,
+        on_demand=on_demand,
     )
 
 

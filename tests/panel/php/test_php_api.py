@@ -261,3 +261,15 @@ async def test_what_php_says_is_a_log_of_the_site(world: World) -> None:
 
     assert {"access", "error", "php"} <= {source["source"] for source in sources}
     assert lines == ["PHP Warning: one"]
+
+
+async def test_masters_are_looked_at_for_ten_minutes_without_a_request(
+    world: World, looking_all_the_time: None
+) -> None:
+    await php_site(world)
+
+    with trio.fail_after(60):
+        while not php_of(world).rested:
+            await trio.sleep(0.01)
+
+    assert set(php_of(world).rested) == {600.0}

@@ -116,6 +116,20 @@ async def test_no_connection_is_refused_while_keeper_after_keeper_is_killed(plac
     assert len(heard) == 1
 
 
+async def test_what_rested_under_a_killed_keeper_is_started_by_its_successor_on_demand(place: Place) -> None:
+    service = replace(place.service("web", "serve", "hello", listens=True), on_demand=True)
+    await place.launcher.ensure(service)
+
+    await kill_the_keeper(place)
+    names = await place.launcher.names()
+    resting = await place.launcher.status(service.name)
+    answered = await place.greeting("web")
+
+    assert names == {"web"}
+    assert not resting.running
+    assert answered == f"hello {(await place.launcher.processes())[service.name]}"
+
+
 async def test_a_watched_keeper_is_followed_by_the_next_without_a_request(place: Place) -> None:
     service = place.service("web", "serve", "hello", listens=True)
     first = await place.launcher.ensure(service)

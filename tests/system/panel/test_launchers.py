@@ -115,6 +115,55 @@ async def test_stopping_ends_everything_that_it_started_and_unbinds_its_socket(p
     assert not (await place.launcher.status(service.name)).running
 
 
+async def test_one_on_demand_begins_with_whoever_connects_and_again_after_a_rest(place: Place) -> None:
+    service = replace(place.service("web", "serve", "hello", listens=True), on_demand=True)
+
+    ensured = await place.launcher.ensure(service)
+    first = await place.greeting("web")
+    running = await place.launcher.processes()
+    await place.launcher.rest(service.name)
+    rested = await place.launcher.ensure(service)
+    names = await place.launcher.names()
+    second = await place.greeting("web")
+
+    assert not ensured.running
+    assert first == f"hello {running[service.name]}"
+    assert not rested.running
+    assert names == {"web"}
+    assert second == f"hello {(await place.launcher.processes())[service.name]}"
+    assert second != first
+
+
+async def test_nobody_who_connects_is_refused_by_one_that_goes_to_rest(place: Place) -> None:
+    service = replace(place.service("web", "serve", "hello", listens=True), on_demand=True)
+    await place.launcher.ensure(service)
+    heard: list[str] = []
+    finished = trio.Event()
+
+    async def connect_all_the_time() -> None:
+        while not finished.is_set():
+            heard.append(await place.greeting("web"))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(connect_all_the_time)
+        await _heard_another(heard, None)
+        for _ in range(6):
+            last = heard[-1]
+            await place.launcher.rest(service.name)
+            await _heard_another(heard, last)
+        finished.set()
+
+    assert {greeting.split()[0] for greeting in heard} == {"hello"}
+
+
+async def _heard_another(greetings: list[str], last: str | None) -> None:
+    async def another() -> bool:
+        return bool(greetings) and greetings[-1] != last
+
+    await until(another)
+
+
 async def test_what_does_not_stop_in_time_is_killed(place: Place) -> None:
     service = place.service("slow", "leave", str(place.folder / "writable" / "left"), stop_seconds=0.5)
     stubborn = replace(service, command=("/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"))

@@ -127,6 +127,9 @@ def test_php_of_a_site_runs_as_its_account_and_sees_no_other_process(
     first = panel.visit(php_site).split()
     panel.ask("PATCH", f"/sites/{php_site['id']}/php", memory_limit_mib=96)
     second = panel.visit(php_site).split()
+    # Written by a process of its own.
+    log = f"/var/lib/svc/panel/logs/sites/{php_site['account']}/php.log"
+    panel.server.until("grep", "said", log)
     logged = panel.ask("GET", f"/sites/{php_site['id']}/logs?source=php")["lines"]
 
     # The master and its worker.

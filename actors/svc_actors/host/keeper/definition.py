@@ -43,6 +43,7 @@ class Definition(NamedTuple):
     stop_signal: int
     stop_seconds: float
     umask: int
+    on_demand: bool
 
 
 def parse(given: object) -> Definition:
@@ -51,7 +52,7 @@ def parse(given: object) -> Definition:
     fields = _members(
         given,
         *("name", "command", "user", "group", "environment", "sockets", "limits"),
-        *("log", "stop_signal", "stop_seconds", "umask"),
+        *("log", "stop_signal", "stop_seconds", "umask", "on_demand"),
     )
     limits = _members(fields["limits"], "cpu_percent", "memory_mib", "processes")
     environment = fields["environment"]
@@ -61,6 +62,9 @@ def parse(given: object) -> Definition:
         _plain(variable, "A variable's name")
         if not variable or "=" in variable:
             raise RefusedError(f"{variable!r} is no name of a variable.")
+    on_demand = fields["on_demand"]
+    if not isinstance(on_demand, bool) or (on_demand and not fields["sockets"]):
+        raise RefusedError("A service on demand has a socket, by which it is demanded.")
     command = tuple(_plain(word, "A word of the command") for word in _list(fields["command"], "The command"))
     if not command or not command[0].startswith("/"):
         raise RefusedError("The command does not begin with the absolute path of a program.")
@@ -78,6 +82,7 @@ def parse(given: object) -> Definition:
         stop_signal=signal.Signals(_whole(fields["stop_signal"], "The stop signal", signal.NSIG - 1)),
         stop_seconds=_seconds(fields["stop_seconds"]),
         umask=_whole(fields["umask"], "The mask of its files", 0o777),
+        on_demand=on_demand,
     )
 
 

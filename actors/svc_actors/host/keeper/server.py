@@ -1,7 +1,7 @@
 """The keeper's socket and its loop: JSON lines from uid 0, ends of processes, and time.
 
-A request is `{"request": "ensure", "service": {...}}`; "reload", "stop" or "status" with a "name"; or "list". The
-reply is `{"answer": ...}` with the service's status, of "list" `{"services": {name: status}, "pid": ...}`; or
+A request is `{"request": "ensure", "service": {...}}`; "reload", "rest", "stop" or "status" with a "name"; or "list".
+The reply is `{"answer": ...}` with the service's status, of "list" `{"services": {name: status}, "pid": ...}`; or
 `{"error": "what happened"}`.
 """
 
@@ -126,7 +126,7 @@ class Keeper:
                 case "list":
                     services = {name: held.status() for name, held in self._held.items()}
                     answer({"services": services, "pid": os.getpid()})
-                case "reload" | "stop" | "status" as asked:
+                case "reload" | "rest" | "stop" | "status" as asked:
                     self._of_one(asked, checked_name(request.get("name")), answer)
                 case _:
                     raise RefusedError("There is no such request.")
@@ -141,6 +141,8 @@ class Keeper:
             answer(_NOBODY)
         elif asked == "stop":
             held.stop(answer)
+        elif asked == "rest":
+            held.rest(answer)
         else:
             if asked == "reload":
                 held.signal(signal.SIGHUP)

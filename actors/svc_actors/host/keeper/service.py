@@ -4,6 +4,7 @@
     STOPPING  it was sent its stop signal; when time is up, everything of it is killed
     CLEARING  its process ended, and what it left behind is killed; goes on when nothing is left
     WAITING   it ended by itself and is started when its back-off is over
+    RESTING   it is on demand, and started when somebody connects
 
 `definition` is what shall run, or None once it is to be stopped; the process may still be that of an earlier one. Who
 asked is answered when that is so.
@@ -28,7 +29,7 @@ from svc_actors.host.keeper.children import Process
 from svc_actors.host.keeper.definition import Definition, RefusedError, Socket, check, parse, wire
 from svc_actors.host.keeper.groups import Group, Hierarchies
 
-RUNNING, STOPPING, CLEARING, WAITING = "running", "stopping", "clearing", "waiting"
+RUNNING, STOPPING, CLEARING, WAITING, RESTING = "running", "stopping", "clearing", "waiting", "resting"
 
 _STEADY = 10.0
 """Seconds: what ran so long did not fail at its start, and is started again without delay."""
@@ -75,22 +76,26 @@ class Held:
         if not same:
             self._failures = 0
         self.definition = definition
-        if self.phase == RUNNING and same:
+        if self.phase in (RUNNING, RESTING) and same:
             answer(self.status())
             return
         self._answers.append(answer)
-        if self.phase == RUNNING:
-            self._begin_stop()
-        elif self.phase == WAITING:
-            self._settle()
+        self._begin_change()
 
     def stop(self, answer: Answer) -> None:
         self._answers.append(answer)
         self.definition = None
+        self._begin_change()
+
+    def rest(self, answer: Answer) -> None:
+        if self.definition is None or not self.definition.on_demand:
+            raise RefusedError(f"{self.name} is not started on demand.")
         if self.phase == RUNNING:
             self._begin_stop()
-        elif self.phase == WAITING:
-            self._settle()
+        if self.phase in (STOPPING, CLEARING):
+            self._answers.append(answer)
+        else:
+            answer(self.status())
 
     def signal(self, number: int) -> None:
         if self.phase != RUNNING or self.process is None:
@@ -113,6 +118,10 @@ class Held:
         with open(self._path) as file:
             state = json.load(file)
         definition = self.definition = parse(state["definition"])
+        if not state["pid"]:
+            # It rested, and so did its sockets.
+            self.due = 0.0
+            return
         process = children.found(state["pid"], state["started"]) if state["boot"] == boot() else None
         self._group = Group(state["groups"], process.pid if process else 0, state["weaker"])
         self._since, self._restarts, self._asked = state["since"], state["restarts"], False
@@ -159,8 +168,18 @@ class Held:
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             print(f"{when} {self.name}: {self._last_exit}; it is started again", file=sys.stderr, flush=True)
 
+    def _begin_change(self) -> None:
+        """Towards `definition`; where its process is about to end, that follows by itself."""
+        if self.phase == RUNNING:
+            self._begin_stop()
+        elif self.phase == RESTING:
+            self._wake()
+            self._settle()
+        elif self.phase == WAITING:
+            self._settle()
+
     def _settle(self) -> None:
-        """There is no process: start one, or let go what is left."""
+        """There is no process: start one, wait for somebody who needs it, or let go what is left."""
         result: dict[str, Any] | RefusedError
         if self.definition is None:
             for wanted in [*self._listening]:
@@ -170,24 +189,48 @@ class Held:
             self.phase, self.due = WAITING, math.inf
             result = self.status()
         else:
-            try:
-                self._start(self.definition)
-                result = self.status()
-            except (RefusedError, OSError) as error:
-                self._last_exit = str(error)
-                self._cleared()
-                self._wait()
-                result = RefusedError(f"{error} It is tried again.")
+            result = self._try(self._rest if self.definition.on_demand else self._start, self.definition)
         answers, self._answers = self._answers, []
         for answer in answers:
             answer(result)
 
-    def _start(self, definition: Definition) -> None:
+    def _try(self, begin: Callable[[Definition], None], definition: Definition) -> dict[str, Any] | RefusedError:
+        try:
+            begin(definition)
+        except (RefusedError, OSError) as error:
+            self._last_exit = str(error)
+            self._cleared()
+            self._wait()
+            return RefusedError(f"{error} It is tried again.")
+        return self.status()
+
+    def _bind(self, definition: Definition) -> None:
         for wanted in self._listening.keys() - set(definition.sockets):
             sockets.release(self._listening.pop(wanted), wanted.path)
         for wanted in definition.sockets:
             if wanted not in self._listening:
                 self._listening[wanted] = sockets.bind_for_service(wanted)
+
+    def _rest(self, definition: Definition) -> None:
+        self._bind(definition)
+        self._record(definition, None)
+        for listening in self._listening.values():
+            self._selector.register(listening, selectors.EVENT_READ, self._demanded)
+        self.phase, self.due = RESTING, math.inf
+
+    def _wake(self) -> None:
+        for listening in self._listening.values():
+            self._selector.unregister(listening)
+        self.phase, self.due = WAITING, math.inf
+
+    def _demanded(self) -> None:
+        """Somebody connects, and waits."""
+        if self.phase == RESTING and self.definition is not None:
+            self._wake()
+            self._try(self._start, self.definition)
+
+    def _start(self, definition: Definition) -> None:
+        self._bind(definition)
         if not self._asked:
             self._restarts += 1
         self._began, self._since = time.monotonic(), time.time()
@@ -228,12 +271,12 @@ class Held:
             return False
         return True
 
-    def _record(self, definition: Definition, process: Process) -> None:
+    def _record(self, definition: Definition, process: Process | None) -> None:
         state = {
             "boot": boot(),
             "definition": wire(definition),
-            "pid": process.pid,
-            "started": process.started,
+            "pid": process.pid if process else 0,
+            "started": process.started if process else 0,
             "since": self._since,
             "restarts": self._restarts,
             "groups": self._group.folders,

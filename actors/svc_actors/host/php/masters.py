@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -34,10 +35,20 @@ _ANSWERS_WITHIN: Final = 20.0
 _AGAIN: Final = 0.05
 _PING: Final = {"SCRIPT_NAME": PING, "SCRIPT_FILENAME": PING, "REQUEST_METHOD": "GET", "SERVER_PROTOCOL": "HTTP/1.1"}
 _TAIL: Final = 4096
+_CHILDREN_FAULTS: Final = 8
+"""cminflt, counted from the state."""
 
 
 class PhpError(Exception):
     """PHP of a site does not run as wanted; the message says what it said itself. What ran before runs on."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    asked: tuple[int, int | None]
+    """Its process, and what `_asked` said of it."""
+    since: float
+    """On Trio's clock."""
 
 
 class PhpServing(Protocol):
@@ -57,6 +68,10 @@ class PhpServing(Protocol):
         """The services of PHP, of every site, that were started and not stopped."""
         ...
 
+    async def rest_idle(self, seconds: float) -> None:
+        """Masters that were asked nothing for so long end; the next request of a visitor has one started."""
+        ...
+
     async def stop(self, name: ServiceName) -> None:
         """It ends when it has answered what it had begun, within a minute."""
         ...
@@ -70,6 +85,7 @@ class PhpMasters:
     def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
         self._folders = folders
         self._launcher = launcher
+        self._last: dict[ServiceName, _Seen] = {}
 
     async def versions(self) -> list[str]:
         return await trio.to_thread.run_sync(installed_versions)
@@ -94,6 +110,25 @@ class PhpMasters:
     async def running(self) -> frozenset[ServiceName]:
         try:
             return frozenset(name for name in await self._launcher.names() if number_of(name) is not None)
+        except LauncherError as error:
+            raise PhpError(str(error)) from error
+
+    async def rest_idle(self, seconds: float) -> None:
+        try:
+            masters = {
+                name: pid for name, pid in (await self._launcher.processes()).items() if number_of(name) is not None
+            }
+            now = trio.current_time()
+            before, self._last = self._last, {}
+            for name, pid in masters.items():
+                asked = await trio.to_thread.run_sync(_asked, pid)
+                last = before.get(name)
+                if asked is None or last is None or last.asked != (pid, asked):
+                    self._last[name] = _Seen((pid, asked), now)
+                elif now - last.since < seconds:
+                    self._last[name] = last
+                else:
+                    await self._launcher.rest(name)
         except LauncherError as error:
             raise PhpError(str(error)) from error
 
@@ -129,6 +164,18 @@ class PhpMasters:
         await written(self._folders, pool.account, LOG)
         said = await trio.to_thread.run_sync(_said, log_of(pool.account, self._folders), logged)
         raise PhpError(f"PHP {pool.version} does not answer within {_ANSWERS_WITHIN:g} seconds: {said or problem}")
+
+
+def _asked(pid: int) -> int | None:
+    """Grows with each worker that has ended, and so with each request that was answered: a master has no worker half a
+    minute after its last one. None: it has workers now, or is gone."""
+    try:
+        if Path(f"/proc/{pid}/task/{pid}/children").read_text():
+            return None
+        # Page faults of children that were waited for, proc(5): none comes and goes without some.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[_CHILDREN_FAULTS])
+    except OSError:
+        return None
 
 
 def _prepare(pool: Pool, folders: HostFolders) -> int:

@@ -112,6 +112,7 @@ def pool_service(pool: Pool, folders: HostFolders) -> Service:
         # Requests that were begun are finished.
         stop_signal=signal.SIGQUIT,
         stop_seconds=_DRAIN_SECONDS + 5.0,
+        on_demand=True,
     )
 
 

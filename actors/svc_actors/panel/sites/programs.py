@@ -33,6 +33,8 @@ from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Database, Transaction
 
 ROUND_SECONDS: Final = 30.0
+IDLE_SECONDS: Final = 600.0
+"""A site that nobody visits has no master of php-fpm after that."""
 GRACE_SECONDS: Final = 60.0
 """An upload that the web server is still receiving is handed to the program that was there when it began."""
 _AT_ONCE: Final = 4
@@ -102,6 +104,10 @@ class SitePrograms:
             if name not in self._stopping and (at_once or now - since >= GRACE_SECONDS):
                 self._stopping.add(name)
                 nursery.start_soon(self._stop, name)
+        try:
+            await self._php.rest_idle(IDLE_SECONDS)
+        except PhpError as error:
+            log.warning("php.not_rested", reason=str(error))
 
     async def _start(self, pools: Mapping[ServiceName, Pool]) -> dict[int, str]:
         """Gives, by the numbers of their sites, what went wrong."""
