@@ -19,6 +19,7 @@ class RecordedPhp:
     refuses: dict[str, str] = field(default_factory=dict)
     started: list[Pool] = field(default_factory=list)
     stopped: list[ServiceName] = field(default_factory=list)
+    removed: list[SiteAccount] = field(default_factory=list)
     rested: list[float] = field(default_factory=list)
     looks: int = 0
 
@@ -46,6 +47,7 @@ class RecordedPhp:
         self.stopped.append(name)
 
     async def remove(self, account: SiteAccount) -> None:
+        self.removed.append(account)
         for name in [name for name in self.pools if number_of(name) == account.number]:
             await self.stop(name)
 

@@ -33,6 +33,7 @@ class RecordedWordPress:
     links: list[tuple[str, str]] = field(default_factory=list)
     active: set[tuple[str, str]] = field(default_factory=set)
     maintenance: set[str] = field(default_factory=set)
+    left_cron: list[str] = field(default_factory=list)
     limits: dict[tuple[str, str], Limits] = field(default_factory=dict)
     """Those that the site's own code had, by what it was last asked."""
     before: Callable[[str], Awaitable[None]] = field(default=lambda step: nothing())
@@ -98,6 +99,10 @@ class RecordedWordPress:
 
     async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
         (self.maintenance.add if maintenance else self.maintenance.discard)(account.name)
+
+    async def leave_cron(self, account: SiteAccount) -> None:
+        await self.before("leave_cron")
+        self.left_cron.append(account.name)
 
     def _known(self, account: SiteAccount, login: str) -> None:
         if (account.name, login) not in self.passwords:

@@ -43,6 +43,8 @@ from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
 from svc_actors.panel.webhooks.dispatch import install_webhooks, run_webhooks
 from svc_actors.panel.webhooks.endpoint import Delivering
 from svc_actors.panel.webhooks.receivers import Receivers
+from svc_actors.panel.wordpress.cron import ROUND_SECONDS as CRON_SECONDS
+from svc_actors.panel.wordpress.cron import WordPressCron
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import LANE, Database, EventLog, keep_running
@@ -112,6 +114,8 @@ async def open_services(
         look_after_site_data(loops, data)
         loops.repeat_from_now("zones", ZONES_SECONDS, ZoneWatch(database, actors, host.name_server).round)
         loops.repeat_from_now("sites to resume", RESUME_SECONDS, partial(resume_sites, database, actors))
+        cron = WordPressCron(database, host.wordpress, host.clock)
+        loops.repeat_from_now("cron of WordPress", CRON_SECONDS, cron.round)
         nursery.start_soon(run_webhooks, actors, delivering, loops.alert)
         uploads = Uploads(database, files, folders)
         start_accounting(loops, database, folders, host.measure)

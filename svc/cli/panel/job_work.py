@@ -14,9 +14,11 @@ from svc_actors.panel.databases.transfers import EXPORT, IMPORT
 from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.sites import deletion, php_extensions
+from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.resuming import resume_sites
 from svc_actors.panel.wordpress import creation
 from svc_actors.panel.wordpress.database import WordPressDatabases
+from svc_actors.panel.wordpress.records import write_incomplete
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
 
@@ -35,9 +37,13 @@ def handle_jobs(
     """Before the queues are served: a job whose work nobody knows would fail."""
     make_database = WordPressDatabases(database, data.databases).make
     wordpress = creation.WordPressCreation(
-        database, host.accounts, host.wordpress, make_database, actors, served.certificates
+        database, host.accounts, host.wordpress, make_database, actors, served.certificates, host.clock
     )
     jobs.handle(creation.KIND, wordpress, seconds=creation.SECONDS)
+
+    async def remove_databases(site: SiteRow) -> None:
+        await database.transact(lambda tx: write_incomplete(tx, site.id))
+        await data.transfers.remove_all(site)
 
     removal = deletion.SiteDeletion(
         database,
@@ -47,7 +53,7 @@ def handle_jobs(
         host.apps,
         served.certificates.forget,
         data.backups,
-        data.transfers.remove_all,
+        remove_databases,
         served.sftp.agree,
     )
     jobs.handle(deletion.KIND, removal, irrevocable=deletion.IRREVOCABLE)

@@ -273,3 +273,18 @@ async def test_masters_are_looked_at_for_ten_minutes_without_a_request(
             await trio.sleep(0.01)
 
     assert set(php_of(world).rested) == {600.0}
+
+
+async def test_what_was_started_for_a_site_that_is_gone_leaves_nothing(
+    world: World, looking_all_the_time: None
+) -> None:
+    site = await php_site(world)
+    [pool] = php_of(world).of(site["number"])
+    await world.delete(site)
+    php_of(world).removed.clear()
+
+    # By who had read the record before it was removed.
+    await php_of(world).start(pool)
+
+    await until_only(world, site["number"])
+    assert php_of(world).removed == [pool.account]

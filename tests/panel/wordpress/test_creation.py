@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 import trio
 
+from svc_actors.host.accounts import AccountError
 from svc_actors.host.databases import Access, DatabaseName, UserName
 from svc_actors.host.nginx import WordPress
 from svc_actors.host.wordpress import WordPressError
+from svc_actors.host.wordpress.configuration import configuration
+from svc_actors.panel.wordpress.cron import WordPressCron
 from svc_actors.store import Database
 from tests.panel.sites.world import World
 from tests.panel.wordpress.blogs import creation_of, databases_of, made, order, played
 from tests.support.panel import open_panel, recorded_host
-from tests.support.panel_sites import RecordedAccounts
+from tests.support.panel_sites import RecordedAccounts, nothing
 from tests.support.wordpress import RecordedWordPress
 
 STEPS = ["make_account", "place_files", "make_database", "install", "serve", "get_certificate"]
@@ -138,6 +141,79 @@ async def test_a_wordpress_that_was_installed_is_not_installed_again(world: Worl
     assert failed["status"] == "failed"
     assert second["status"] == "succeeded"
     assert played(world).attempts == 1
+
+
+async def test_one_whose_deletion_has_failed_half_way_is_installed_anew(world: World) -> None:
+    site = await made(world)
+
+    async def fail(step: str) -> None:
+        if step == "remove":
+            raise AccountError("userdel: cannot lock /etc/passwd")
+
+    world.accounts.before = fail
+    removal = await world.delete(site)
+    databases = (await world.ada.get("/databases")).json()["items"]
+    world.accounts.before = lambda step: nothing()
+    again = await made(world)
+
+    assert removal["status"] == "failed"
+    assert databases == []
+    assert (again["id"], again["status"]) == (site["id"], "active")
+    assert played(world).attempts == 2
+    assert list(databases_of(world).contents) == [played(world).installed[site["account"]].database.name]
+
+
+async def test_its_cron_is_a_schedule_that_its_owner_may_do_without(world: World) -> None:
+    site = await made(world)
+    [schedule] = (await world.ada.get(f"/sites/{site['id']}/schedules")).json()
+
+    deleted = await world.ada.delete(f"/schedules/{schedule['id']}")
+    await cron_of(world).round()
+    left = (await world.ada.get(f"/sites/{site['id']}/schedules")).json()
+
+    assert (schedule["name"], schedule["kind"], schedule["path"]) == ("wordpress-cron", "php", "public/wp-cron.php")
+    assert schedule["cron"] == "1-59/5 * * * *"
+    assert schedule["next_run_at"] is not None
+    assert "DISABLE_WP_CRON" in configuration("x", played(world).installed[site["account"]].database)
+    assert deleted.status_code == 200
+    assert left == []
+
+
+async def test_one_that_was_made_without_a_schedule_gets_it_once(world: World) -> None:
+    site = await made(world)
+    path = f"/sites/{site['id']}/schedules"
+    await world.panel.database.execute("DELETE FROM schedules")
+    await world.panel.database.execute("UPDATE wordpress_sites SET cron_scheduled = false")
+
+    await cron_of(world).round()
+    await cron_of(world).round()
+    made_once = (await world.ada.get(path)).json()
+
+    assert [schedule["name"] for schedule in made_once] == ["wordpress-cron"]
+    assert played(world).left_cron == [site["account"]]
+
+
+async def test_one_whose_files_cannot_be_changed_keeps_its_own_cron_until_they_can(world: World) -> None:
+    site = await made(world)
+    await world.panel.database.execute("DELETE FROM schedules")
+    await world.panel.database.execute("UPDATE wordpress_sites SET cron_scheduled = false")
+
+    async def refuse(step: str) -> None:
+        raise WordPressError("the site has no wp-config.php")
+
+    played(world).before = refuse
+    await cron_of(world).round()
+    none = (await world.ada.get(f"/sites/{site['id']}/schedules")).json()
+    played(world).before = lambda step: nothing()
+    await cron_of(world).round()
+    [schedule] = (await world.ada.get(f"/sites/{site['id']}/schedules")).json()
+
+    assert none == []
+    assert schedule["path"] == "public/wp-cron.php"
+
+
+def cron_of(world: World) -> WordPressCron:
+    return WordPressCron(world.panel.database, world.panel.host.wordpress, world.panel.host.clock)
 
 
 async def test_a_creation_that_is_cancelled_leaves_a_site_that_can_be_deleted(world: World) -> None:

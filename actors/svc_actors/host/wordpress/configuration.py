@@ -40,6 +40,8 @@ def configuration(domain: str, database: SiteDatabase) -> str:
         "DISALLOW_FILE_EDIT": "true",
         "FS_METHOD": _quoted("direct"),
         "WP_DEBUG": "false",
+        # A schedule of the site does what is due.
+        "DISABLE_WP_CRON": "true",
     }
     defined = "\n".join(f"define({_quoted(name)}, {value});" for name, value in constants.items())
     return _CONFIGURATION.format(defined=defined, domain=_quoted(domain))
@@ -50,9 +52,9 @@ _CONFIGURATION: Final = """<?php
 {defined}
 
 // The address is that by which a visitor came: the web server lets no other name in. So the site answers under its new
-// domain at once, and by HTTPS as soon as it has a certificate.
+// domain at once, and by HTTPS as soon as it has a certificate. Scheduled tasks have no visitor.
 $svc_host = $_SERVER['HTTP_HOST'] ?? {domain};
-define('WP_HOME', (($_SERVER['HTTPS'] ?? '') === 'on' ? 'https://' : 'http://') . $svc_host);
+define('WP_HOME', (PHP_SAPI === 'cli' || ($_SERVER['HTTPS'] ?? '') === 'on' ? 'https://' : 'http://') . $svc_host);
 define('WP_SITEURL', WP_HOME);
 
 $table_prefix = 'wp_';

@@ -151,6 +151,11 @@ class WordPressSites(Protocol):
         """Visitors get a page that says so, or the site again."""
         ...
 
+    async def leave_cron(self, account: SiteAccount) -> None:
+        """Visitors do not begin what is due in it. Raises `WordPressRefusedError` where its wp-config.php is not known
+        well enough to be changed."""
+        ...
+
 
 class ServerWordPress:
     """By the PHP of this server's command line."""
@@ -204,6 +209,9 @@ class ServerWordPress:
 
     async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
         await self._ask(_Done, account, {"do": "set_maintenance", "maintenance": maintenance})
+
+    async def leave_cron(self, account: SiteAccount) -> None:
+        await self._ask(_Done, account, {"do": "leave_cron"})
 
     async def _ask(
         self,

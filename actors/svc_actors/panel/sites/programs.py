@@ -103,7 +103,7 @@ class SitePrograms:
             at_once = _owner(name, sites) is None
             if name not in self._stopping and (at_once or now - since >= GRACE_SECONDS):
                 self._stopping.add(name)
-                nursery.start_soon(self._stop, name)
+                nursery.start_soon(self._stop, name, number_of(name) not in sites)
         try:
             await self._php.rest_idle(IDLE_SECONDS)
         except PhpError as error:
@@ -126,9 +126,14 @@ class SitePrograms:
                 nursery.start_soon(start, pool)
         return problems
 
-    async def _stop(self, name: ServiceName) -> None:
+    async def _stop(self, name: ServiceName, gone: bool) -> None:
         try:
-            await self._php.stop(name)
+            number = number_of(name)
+            if gone and number is not None:
+                # Started by who had read the site's record before it was removed: its files are here again.
+                await self._php.remove(SiteAccount(number))
+            else:
+                await self._php.stop(name)
         except PhpError as error:
             # The next round tries it again.
             log.warning("php.not_stopped", service=name, reason=str(error))

@@ -2,7 +2,7 @@
 
 Every step may be done again: a creation that a restart has interrupted goes on as a new job, from the first step. What
 an attempt has left in the site's database is removed by the next one, until `installed_at` says that there is a
-WordPress: from then on nothing of it is touched.
+WordPress: from then on nothing of it is touched, unless a deletion takes something of it.
 
 The site is `creating` until the web server serves it, and `active` from then on; its certificate comes after that, and
 a site without one yet is no failure.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Final, TypeVar
 
 import trio
@@ -25,6 +26,7 @@ from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus,
 from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, read_site, write_status
 from svc_actors.panel.sites.site import Site
 from svc_actors.panel.sites.states import SiteEnd, SiteStatus, move
+from svc_actors.panel.wordpress.cron import schedule_cron
 from svc_actors.panel.wordpress.records import (
     WordPressOrder,
     WordPressRow,
@@ -87,6 +89,7 @@ class WordPressCreation:
         make_database: MakeDatabase,
         actors: ActorSystem,
         certificates: SiteCertificates,
+        clock: Callable[[], datetime],
     ) -> None:
         self._database = database
         self._accounts = accounts
@@ -94,6 +97,7 @@ class WordPressCreation:
         self._make_database = make_database
         self._actors = actors
         self._certificates = certificates
+        self._clock = clock
 
     async def make_account(self, run: JobRun) -> None:
         site, _ = await self._site(run)
@@ -130,7 +134,12 @@ class WordPressCreation:
             database=await self._make_database(site),
         )
         version = await _told(lambda: self._wordpress.install(site.account, site.limits, wanted))
-        await run.transact(lambda tx: write_installed(tx, site.id))
+
+        async def installed(tx: Transaction) -> None:
+            await write_installed(tx, site.id)
+            await schedule_cron(tx, site, self._clock())
+
+        await run.transact(installed)
         await run.log(f"WordPress {version} is installed; its administrator is {ordered.admin_login}.")
 
     async def serve(self, run: JobRun) -> None:

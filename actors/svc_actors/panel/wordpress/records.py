@@ -60,3 +60,17 @@ async def write_order(tx: Transaction, site_id: UUID, order: WordPressOrder) -> 
 
 async def write_installed(tx: Transaction, site_id: UUID) -> None:
     await tx.execute("UPDATE wordpress_sites SET installed_at = now() WHERE site_id = $1", site_id)
+
+
+async def write_incomplete(tx: Transaction, site_id: UUID) -> None:
+    """It loses what it consists of: whoever makes the site anew installs it anew."""
+    await tx.execute("UPDATE wordpress_sites SET installed_at = NULL WHERE site_id = $1", site_id)
+
+
+async def write_cron_scheduled(tx: Transaction, site_id: UUID) -> bool:
+    """Whether it was not before."""
+    scheduled = await tx.fetchval(
+        "UPDATE wordpress_sites SET cron_scheduled = true WHERE site_id = $1 AND NOT cron_scheduled RETURNING true",
+        site_id,
+    )
+    return bool(scheduled)

@@ -57,7 +57,7 @@ try {
 
 function needs_wordpress(array $order): bool
 {
-    return !in_array($order['do'], ['place_files', 'set_maintenance'], true);
+    return !in_array($order['do'], ['place_files', 'set_maintenance', 'leave_cron'], true);
 }
 
 /* WordPress is to take this for a visitor who asks for its front page. */
@@ -93,6 +93,7 @@ function work(array $order): array
         'set_password' => set_password($order),
         'switch_plugin' => switch_plugin($order),
         'set_maintenance' => set_maintenance($order),
+        'leave_cron' => leave_cron($order),
     };
 }
 
@@ -268,6 +269,24 @@ function set_maintenance(array $order): array
         throw new Exception('the file .maintenance cannot be removed');
     }
     return ['maintenance' => file_exists($flag)];
+}
+
+/* What is due is done by a schedule of the panel, and not by visitors. A site that says something of it is left so. */
+function leave_cron(array $order): array
+{
+    $file = $order['public'] . '/wp-config.php';
+    $code = @file_get_contents($file);
+    if ($code === false) {
+        throw new Refused('the site has no wp-config.php');
+    }
+    if (!str_contains($code, 'DISABLE_WP_CRON')) {
+        $changed = preg_replace('/\A<\?php\s/', "$0define('DISABLE_WP_CRON', true);\n", $code, 1, $found);
+        if ($found !== 1) {
+            throw new Refused('the wp-config.php of the site does not begin with <?php');
+        }
+        write_whole($file, $changed, fileperms($file) & 0777);
+    }
+    return [];
 }
 
 function user_named(string $login): WP_User

@@ -1,0 +1,80 @@
+"""WordPress's own cron as a schedule of its site: what is due in it is done in time, and by no visitor.
+
+WordPress looks at what is due whenever somebody opens a page. So on a site that nobody opens nothing is done, and on
+one that many open each of them pays for it. A new site has DISABLE_WP_CRON and a schedule from the beginning; one that
+was made before gets both here, once: a schedule that its owner has changed or deleted stays so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+import structlog
+
+from svc_actors.errors import ServiceError
+from svc_actors.host.wordpress import WordPressError, WordPressSites
+from svc_actors.panel.schedules.cron import Cron, next_time, zone_of
+from svc_actors.panel.schedules.records import ScheduleKind, insert_schedule
+from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site, lock_site
+from svc_actors.panel.wordpress.records import write_cron_scheduled
+from svc_actors.store import Database, Transaction, audit, service_itself
+
+ROUND_SECONDS: Final = 3600.0
+NAME: Final = "wordpress-cron"
+PATH: Final = "public/wp-cron.php"
+_MINUTES: Final = 5
+_LIMIT_SECONDS: Final = 900
+_CALLER: Final = service_itself("schedule.create")
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.wordpress")
+
+
+async def schedule_cron(tx: Transaction, site: SiteRow, now: datetime) -> None:
+    """The schedule is made, unless it was before."""
+    if not await write_cron_scheduled(tx, site.id):
+        return
+    # Not all sites of the server in the same minute.
+    cron, zone = f"{site.number % _MINUTES}-59/{_MINUTES} * * * *", "UTC"
+    values = {
+        "name": NAME,
+        "kind": ScheduleKind.PHP.value,
+        "path": PATH,
+        "args": [],
+        "cron": cron,
+        "time_zone": zone,
+        "time_limit_seconds": _LIMIT_SECONDS,
+        "enabled": True,
+        "next_run_at": next_time(Cron.parse(cron), zone_of(zone), now),
+    }
+    schedule = await insert_schedule(tx, site, values)
+    told = {"site": site.domain, "kind": "php", "path": PATH, "cron": cron}
+    await audit.record(tx, _CALLER, schedule.target(site), told)
+
+
+class WordPressCron:
+    """For the sites that were made without."""
+
+    def __init__(self, database: Database, wordpress: WordPressSites, clock: Callable[[], datetime]) -> None:
+        self._database = database
+        self._wordpress = wordpress
+        self._clock = clock
+
+    async def round(self) -> None:
+        """What cannot be changed now is tried again by a later one."""
+        rows = await self._database.fetch(
+            f"""SELECT {SITE_COLUMNS} FROM sites WHERE status = 'active' AND EXISTS (
+                    SELECT FROM wordpress_sites
+                    WHERE wordpress_sites.site_id = sites.id AND installed_at IS NOT NULL AND NOT cron_scheduled)
+                ORDER BY number"""
+        )
+        for site in map(as_site, rows):
+            try:
+                await self._wordpress.leave_cron(site.account)
+                await self._database.transact(lambda tx, site=site: self._schedule(tx, site))
+            except (WordPressError, ServiceError) as error:
+                log.warning("wordpress.cron_not_scheduled", site=site.domain, reason=str(error))
+
+    async def _schedule(self, tx: Transaction, site: SiteRow) -> None:
+        await schedule_cron(tx, await lock_site(tx, site.id), self._clock())
