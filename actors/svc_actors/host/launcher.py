@@ -95,20 +95,24 @@ class Launcher(Protocol):
         """Send it SIGHUP."""
         ...
 
-    async def rest(self, name: ServiceName) -> None:
-        """The process of a service on demand ends. Its sockets stay, and whoever connects has it started again."""
-        ...
-
     async def stop(self, name: ServiceName) -> None:
         """It runs no more, nor does anything it started; its sockets are gone. One that is unknown is stopped."""
         ...
 
     async def status(self, name: ServiceName) -> ServiceStatus: ...
 
-    async def processes(self) -> Mapping[ServiceName, int]:
-        """The main process of each service that runs."""
-        ...
-
     async def names(self) -> frozenset[ServiceName]:
         """Every service that was ensured and not stopped, by whichever core."""
+        ...
+
+
+class SiteLauncher(Launcher, Protocol):
+    """What programs of sites ask of it besides."""
+
+    async def rest(self, name: ServiceName) -> None:
+        """The process of a service on demand ends. Its sockets stay, and whoever connects has it started again."""
+        ...
+
+    async def processes(self) -> Mapping[ServiceName, int]:
+        """The main process of each service that runs."""
         ...

@@ -11,7 +11,7 @@ from svc_actors.host.databases import DatabaseServers
 from svc_actors.host.delegation import Delegations
 from svc_actors.host.disk_use import disk_use
 from svc_actors.host.knot import NameServer
-from svc_actors.host.launcher import Launcher
+from svc_actors.host.launcher import SiteLauncher
 from svc_actors.host.nginx import WebServing
 from svc_actors.host.php import PhpServing
 from svc_actors.host.restic import Restic
@@ -28,7 +28,7 @@ from svc_actors.panel.webhooks.endpoint import Clock, utc_now
 class Host:
     """This server (`svc.cli.panel.server`), or a test's stand-in for it."""
 
-    launcher: Launcher
+    launcher: SiteLauncher
     name_server: NameServer
     delegations: Delegations
     web: WebServing

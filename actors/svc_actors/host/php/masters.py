@@ -12,7 +12,7 @@ import trio
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Launcher, LauncherError, ServiceName
+from svc_actors.host.launcher import LauncherError, ServiceName, SiteLauncher
 from svc_actors.host.php.fastcgi import ask
 from svc_actors.host.php.pool import (
     KIND,
@@ -82,7 +82,7 @@ class PhpServing(Protocol):
 
 
 class PhpMasters:
-    def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
+    def __init__(self, folders: HostFolders, launcher: SiteLauncher) -> None:
         self._folders = folders
         self._launcher = launcher
         self._last: dict[ServiceName, _Seen] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import structlog
@@ -72,9 +73,9 @@ class WordPressCron:
         for site in map(as_site, rows):
             try:
                 await self._wordpress.leave_cron(site.account)
-                await self._database.transact(lambda tx, site=site: self._schedule(tx, site))
+                await self._database.transact(partial(self._schedule, site))
             except (WordPressError, ServiceError) as error:
                 log.warning("wordpress.cron_not_scheduled", site=site.domain, reason=str(error))
 
-    async def _schedule(self, tx: Transaction, site: SiteRow) -> None:
+    async def _schedule(self, site: SiteRow, tx: Transaction) -> None:
         await schedule_cron(tx, await lock_site(tx, site.id), self._clock())
