@@ -21,7 +21,7 @@ from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc.registry.realm import Realm
 from svc_actors.certificates import AcmeSettings
-from svc_actors.host.launcher import Service, ServiceName, ServiceStatus
+from svc_actors.host.launcher import GroupName, Limits, Service, ServiceName, ServiceStatus
 from svc_actors.mail import MailSettings
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.panel.webhooks.settings import WebhookSettings
@@ -50,6 +50,7 @@ class RecordedLauncher:
 
     services: dict[ServiceName, Service] = field(default_factory=dict)
     reloads: list[ServiceName] = field(default_factory=list)
+    limits: dict[GroupName, Limits] = field(default_factory=dict)
 
     async def ensure(self, service: Service) -> ServiceStatus:
         self.services[service.name] = service
@@ -57,6 +58,9 @@ class RecordedLauncher:
 
     async def reload(self, name: ServiceName) -> None:
         self.reloads.append(name)
+
+    async def limit(self, group: GroupName, limits: Limits) -> None:
+        self.limits[group] = limits
 
     async def rest(self, name: ServiceName) -> None:
         return

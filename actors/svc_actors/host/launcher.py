@@ -21,9 +21,13 @@ class LauncherError(Exception):
     """A program could not be started, reloaded or stopped; the message says what it said itself."""
 
 
+GroupName = NewType("GroupName", str)
+"""Of services that have their limits together; as a service's name."""
+
+
 @dataclass(frozen=True)
 class Limits:
-    """What all processes of a service have together; None: as much as there is."""
+    """What all processes of a service or of a group have together; None: as much as there is."""
 
     cpu_percent: int | None = None
     """Of one core."""
@@ -59,6 +63,8 @@ class Service:
     """All of it, but for what `sockets` add."""
     sockets: tuple[ListeningSocket, ...] = ()
     limits: Limits = Limits()
+    limit_group: GroupName | None = None
+    """Its limits are those of all services of the group together: `SiteLauncher.limit` changes them while they run."""
     log: Path | None = None
     """What it writes to its standard output and error is appended here."""
     stop_signal: signal.Signals = signal.SIGTERM
@@ -108,6 +114,10 @@ class Launcher(Protocol):
 
 class SiteLauncher(Launcher, Protocol):
     """What programs of sites ask of it besides."""
+
+    async def limit(self, group: GroupName, limits: Limits) -> None:
+        """All services of the group together, those that run and those that will, have these from now on."""
+        ...
 
     async def rest(self, name: ServiceName) -> None:
         """The process of a service on demand ends. Its sockets stay, and whoever connects has it started again."""

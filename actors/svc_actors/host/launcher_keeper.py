@@ -19,7 +19,7 @@ import trio
 from svc_actors.host import keeper
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.keeper.__main__ import ANOTHER
-from svc_actors.host.launcher import LauncherError, Service, ServiceName, ServiceStatus
+from svc_actors.host.launcher import GroupName, LauncherError, Limits, Service, ServiceName, ServiceStatus
 
 PROGRAM = (sys.executable, "-I", "-S", str(Path(keeper.__file__).with_name("__main__.py")))
 _ANSWERS_WITHIN = 30.0
@@ -36,6 +36,9 @@ class KeeperLauncher:
 
     async def ensure(self, service: Service) -> ServiceStatus:
         return _status(await self._ask({"request": "ensure", "service": wire(service)}, service.stop_seconds))
+
+    async def limit(self, group: GroupName, limits: Limits) -> None:
+        await self._ask({"request": "limit", "group": group, "limits": asdict(limits)})
 
     async def reload(self, name: ServiceName) -> None:
         await self._ask({"request": "reload", "name": name})

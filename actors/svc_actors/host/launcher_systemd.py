@@ -17,9 +17,19 @@ from pathlib import Path
 
 import trio
 
-from svc_actors.host.launcher import LauncherError, ListeningSocket, Service, ServiceName, ServiceStatus
+from svc_actors.host.launcher import (
+    GroupName,
+    LauncherError,
+    Limits,
+    ListeningSocket,
+    Service,
+    ServiceName,
+    ServiceStatus,
+)
 
 _PREFIX = "svc-host-"
+_SLICE = "svc-"
+"""With a group's name: `svc-site-1001.slice`, which is beneath `svc-site.slice` and `svc.slice`."""
 _WITHIN = 60.0
 _FIRST_DESCRIPTOR = 3
 
@@ -50,6 +60,8 @@ class SystemdLauncher:
         unit, listening = _unit(service.name), _socket_unit(service.name)
         async with self._one_at_a_time[service.name]:
             await self._check(service)
+            if service.limit_group is not None:
+                await self.limit(service.limit_group, service.limits)
             # What was written and never taken up says nothing about what runs.
             pending = self._pending(service.name)
             left = pending.exists()
@@ -74,6 +86,15 @@ class SystemdLauncher:
             pending.unlink(missing_ok=True)
             return await self.status(service.name)
 
+    async def limit(self, group: GroupName, limits: Limits) -> None:
+        async with self._one_at_a_time[ServiceName(group)]:
+            text = _limits_text(limits)
+            if self._differs(self._limits_file(group), text):
+                # Of a slice that there is not, this is what it begins with.
+                await self._systemctl("set-property", "--runtime", _slice(group), *text.split())
+                self._environments.mkdir(mode=0o700, exist_ok=True)
+                self._limits_file(group).write_text(text)
+
     async def reload(self, name: ServiceName) -> None:
         await self._systemctl("kill", "--kill-who=main", "--signal=SIGHUP", _unit(name))
 
@@ -88,10 +109,14 @@ class SystemdLauncher:
             if not (self._units / _unit(name)).exists():
                 return
             await self._end(name)
+            found = re.search("^Slice=(.*)$", (self._units / _unit(name)).read_text(), re.MULTILINE)
+            slice_ = None if found is None else found[1]
             for path in (self._units / _unit(name), self._units / _socket_unit(name), self._environment_file(name)):
                 path.unlink(missing_ok=True)
             self._pending(name).unlink(missing_ok=True)
             await self._systemctl("daemon-reload")
+            if slice_ is not None:
+                await self._forget_slice(slice_)
 
     async def status(self, name: ServiceName) -> ServiceStatus:
         if not (self._units / _unit(name)).exists():
@@ -131,6 +156,14 @@ class SystemdLauncher:
             if (self._units / unit).exists():
                 # How long it may take is known to systemd: TimeoutStopSec.
                 await self._systemctl("stop", unit, longer=600.0)
+
+    async def _forget_slice(self, slice_: str) -> None:
+        """With the last service of the group."""
+        line = f"Slice={slice_}\n"
+        if any(line in unit.read_text() for unit in self._units.glob(f"{_PREFIX}*.service")):
+            return
+        await self._systemctl("revert", slice_)
+        self._limits_file(GroupName(slice_.removeprefix(_SLICE).removesuffix(".slice"))).unlink(missing_ok=True)
 
     async def _check(self, service: Service) -> None:
         """What can be known before anything is changed; systemd would find it after it has stopped what ran."""
@@ -176,6 +209,9 @@ class SystemdLauncher:
     def _environment_file(self, name: ServiceName) -> Path:
         return self._environments / f"{name}.env"
 
+    def _limits_file(self, group: GroupName) -> Path:
+        return self._environments / f"{group}.limits"
+
     def _pending(self, name: ServiceName) -> Path:
         """Is there from before the files of a service are written until systemd has taken them up."""
         return self._environments / f"{name}.pending"
@@ -186,6 +222,8 @@ class SystemdLauncher:
     def _weaker(self, name: ServiceName) -> tuple[str, ...]:
         """Without a controller systemd takes a limit and holds nothing."""
         unit = (self._units / _unit(name)).read_text()
+        if found := re.search(f"^Slice={_SLICE}(.*)[.]slice$", unit, re.MULTILINE):
+            unit = self._limits_file(GroupName(found[1])).read_text()
         hierarchy = self._root / "sys/fs/cgroup"
         unified = hierarchy / "cgroup.controllers"
         there = unified.read_text().split() if unified.exists() else [path.name for path in hierarchy.iterdir()]
@@ -194,7 +232,7 @@ class SystemdLauncher:
         return tuple(
             f"{what}: no limit, this server has no control groups for it"
             for what, setting in settings
-            if setting in unit and controllers[what] not in there
+            if re.search(f"{setting}[0-9]", unit) and controllers[what] not in there
         )
 
     async def _systemctl(self, *words: str, longer: float = 0.0) -> str:
@@ -252,11 +290,22 @@ def _service_text(service: Service) -> str:
         f"KillSignal={service.stop_signal.name}",
         f"TimeoutStopSec={service.stop_seconds}",
         "OOMPolicy=continue",
-        f"TasksMax={limits.processes}" if limits.processes is not None else "",
-        f"MemoryMax={limits.memory_mib}M\nMemorySwapMax=0" if limits.memory_mib is not None else "",
-        f"CPUQuota={limits.cpu_percent}%" if limits.cpu_percent is not None else "",
+        _limits_text(limits) if service.limit_group is None else f"Slice={_slice(service.limit_group)}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _slice(group: GroupName) -> str:
+    return f"{_SLICE}{group}.slice"
+
+
+def _limits_text(limits: Limits) -> str:
+    """Every one is said, so that a limit that was there before is none any more."""
+    memory = "infinity" if limits.memory_mib is None else f"{limits.memory_mib}M"
+    swap = "infinity" if limits.memory_mib is None else "0"
+    processes = "infinity" if limits.processes is None else str(limits.processes)
+    processor = "" if limits.cpu_percent is None else f"{limits.cpu_percent}%"
+    return f"MemoryMax={memory}\nMemorySwapMax={swap}\nTasksMax={processes}\nCPUQuota={processor}"
 
 
 def _socket_text(service: Service) -> str:

@@ -20,7 +20,7 @@ from typing import Final
 from svc_actors.host import confined
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Launcher, Limits, ListeningSocket, Service, ServiceName
+from svc_actors.host.launcher import GroupName, Launcher, Limits, ListeningSocket, Service, ServiceName
 from svc_actors.host.site_logs import log_pipe
 
 _ENTER: Final = Path(confined.__file__).with_name("enter_site.py")
@@ -108,7 +108,7 @@ def site_service(
     """A service of the site. `name`: lower case letters, digits and dashes, one for each program of the site.
     `environment` is added to `site_environment`. `log`: the log of the site that takes what it says."""
     limits = limits or Limits()
-    words = site_command(folders, account, command, folder=folder, shown=shown, processes=limits.processes, log=log)
+    words = site_command(folders, account, command, folder=folder, shown=shown, log=log)
     return Service(
         name=service_name(account, name),
         command=words,
@@ -116,10 +116,16 @@ def site_service(
         environment=site_environment(folders, account) | dict(environment or {}),
         sockets=sockets,
         limits=limits,
+        limit_group=site_group(account),
         stop_signal=stop_signal,
         stop_seconds=stop_seconds,
         on_demand=on_demand,
     )
+
+
+def site_group(account: SiteAccount) -> GroupName:
+    """All services of the site: its limits are theirs together."""
+    return GroupName(f"site-{account.number}")
 
 
 def site_socket(path: Path, variable: str, form: str = "{descriptor}") -> ListeningSocket:

@@ -67,7 +67,7 @@ async def serve_sites(
     await certificates.restore_files()
     web_server = WebServer(database, host.web, lambda: all_servers(database, folders))
     programs = SitePrograms(database, host.php)
-    actors.register(Site, lambda _: Site(database, host.accounts, programs, web_server, folders))
+    actors.register(Site, lambda _: Site(database, host.accounts, programs, web_server, folders, host.launcher))
     actors.register(SiteApp, lambda _: SiteApp(database, host.apps))
     sftp = SftpAccess(database, events, host.sftp)
     # Before the programs; what they say until it is there waits.

@@ -35,7 +35,7 @@ def test_a_definition_is_the_same_after_it_was_sent_and_recorded() -> None:
 
     assert read_again == sent
     assert sent.command == SERVICE.command
-    assert sent.memory_mib == 256
+    assert sent.limits.memory_mib == 256
     assert sent.sockets[0].path == "/run/php/s1001.sock"
 
 

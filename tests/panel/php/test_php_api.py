@@ -12,9 +12,11 @@ from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.launcher import Limits
 from svc_actors.host.nginx import Php, Suspended
 from svc_actors.host.php import Pool, socket_of
+from svc_actors.host.site_runtime import site_group
 from svc_actors.panel.sites import programs
 from svc_actors.panel.sites.resuming import resume_sites
 from tests.panel.sites.world import World
+from tests.support.panel import RecordedLauncher
 from tests.support.panel_php import RecordedPhp
 
 
@@ -156,7 +158,8 @@ async def test_php_that_does_not_answer_leaves_what_served_before_untouched(worl
     assert served_socket(world, "shop.example.net") == socket(world, now)
 
 
-async def test_limits_of_the_site_are_those_of_its_php(world: World) -> None:
+async def test_limits_of_a_site_reach_what_runs_without_another_start(world: World) -> None:
+    launcher = cast(RecordedLauncher, world.panel.host.launcher)
     site = await php_site(world, by=world.root, owner_email="ada@example.com", memory_mib=256, processes=30)
 
     await world.root.patch(f"/sites/{site['id']}", {"cpu_percent": 50, "processes": None})
@@ -164,6 +167,8 @@ async def test_limits_of_the_site_are_those_of_its_php(world: World) -> None:
 
     assert site["limits"] == {"cpu_percent": None, "memory_mib": 256, "processes": 30, "disk_mib": None}
     assert [pool.limits for pool in php_of(world).started] == [Limits(None, 256, 30), Limits(50, 256, None)]
+    assert len({pool.service_name for pool in php_of(world).started}) == 1
+    assert launcher.limits[site_group(SiteAccount(site["number"]))] == Limits(50, 256, None)
     assert refused.status_code == 403
 
 

@@ -81,7 +81,7 @@ def test_workers_stay_within_the_processes_of_the_site() -> None:
     "other",
     [
         replace(POOL, settings=PhpSettings(display_errors=True)),
-        replace(POOL, limits=Limits(memory_mib=64)),
+        replace(POOL, limits=Limits(processes=4)),
         replace(POOL, version="8.3"),
         replace(POOL, restarts=1),
         replace(POOL, account=SiteAccount(1002)),
@@ -91,6 +91,12 @@ def test_whatever_is_defined_otherwise_is_another_service_with_another_socket(ot
     assert other.service_name != POOL.service_name
     assert socket_of(other, FOLDERS) != socket_of(POOL, FOLDERS)
     assert replace(POOL).service_name == POOL.service_name
+
+
+def test_limits_of_the_site_alone_are_changed_while_it_runs() -> None:
+    other = replace(POOL, limits=Limits(cpu_percent=50, memory_mib=64))
+
+    assert other.service_name == POOL.service_name
 
 
 def test_its_service_is_known_by_its_name() -> None:

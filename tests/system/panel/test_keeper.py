@@ -19,7 +19,7 @@ import trio
 
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.keeper.__main__ import ANOTHER
-from svc_actors.host.launcher import LauncherError, Limits, ServiceName
+from svc_actors.host.launcher import GroupName, LauncherError, Limits, Service, ServiceName
 from svc_actors.host.launcher_keeper import PROGRAM
 from svc_actors.store import Database
 from tests.support.launchers import Place, keeper_place, until, written
@@ -306,6 +306,27 @@ async def test_processes_and_memory_of_a_service_are_bounded_as_one(place: Place
     await until(killed)
     assert many.weaker_limits == ()
     assert begun == 19
+
+
+async def test_services_of_a_group_have_their_limits_together_and_new_ones_at_once(place: Place) -> None:
+    group, began = GroupName("site-1001"), place.folder / "writable"
+
+    def service(name: str, limits: Limits) -> Service:
+        return replace(place.service(name, "multiply", str(began / name), limits=limits), limit_group=group)
+
+    counts, fewer, more = [], Limits(processes=20), Limits(processes=60)
+    for name in ("one", "two"):
+        status = await place.launcher.ensure(service(name, fewer))
+        counts.append(int(await written(began / name)))
+    await place.launcher.limit(group, more)
+    await place.launcher.ensure(service("three", more))
+    counts.append(int(await written(began / "three")))
+    again = await place.launcher.ensure(service("two", more))
+
+    # Processes that are begun by those of the group: they themselves are let into it in any case.
+    assert 10 < sum(counts[:2]) <= 20
+    assert 20 < sum(counts) <= 60
+    assert again.pid == status.pid
 
 
 async def test_a_keeper_that_another_core_is_just_starting_is_waited_for(place: Place) -> None:

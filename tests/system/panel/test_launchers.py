@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import LauncherError, Limits, ServiceName
+from svc_actors.host.launcher import GroupName, LauncherError, Limits, ServiceName
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.launcher_systemd import SystemdLauncher
 from svc_actors.host.launchers import launcher_of
@@ -284,6 +284,29 @@ async def test_limits_are_those_of_the_unit_and_what_nobody_holds_is_said(system
     held = controllers.read_text().split() if controllers.exists() else ["memory", "pids", "cpu"]
     assert set(shown) == {"MemoryMax=67108864", "MemorySwapMax=0", "TasksMax=20", "CPUQuotaPerSecUSec=500ms"}
     assert len(status.weaker_limits) == 3 - len({"memory", "pids", "cpu"} & set(held))
+
+
+async def test_limits_of_a_group_are_those_of_its_slice_and_changed_without_a_restart(systemd: SystemdRoot) -> None:
+    group, wanted = GroupName("site-1001"), "--property=MemoryMax,MemorySwapMax,TasksMax,CPUQuotaPerSecUSec"
+    async with systemd_place(systemd) as place:
+        limits = Limits(cpu_percent=50, memory_mib=64, processes=20)
+        service = replace(place.service("web", "serve", "x", listens=True, limits=limits), limit_group=group)
+        first = await place.launcher.ensure(service)
+        in_slice = systemd.run("systemctl", "show", "--property=Slice", "--value", "svc-host-web.service").strip()
+        before = systemd.run("systemctl", "show", wanted, in_slice).splitlines()
+        changed = Limits(memory_mib=128)
+        await place.launcher.limit(group, changed)
+        after = systemd.run("systemctl", "show", wanted, in_slice).splitlines()
+        again = await place.launcher.ensure(replace(service, limits=changed))
+        await place.launcher.stop(service.name)
+        left = systemd.run("systemctl", "show", wanted, in_slice).splitlines()
+
+    assert in_slice == "svc-site-1001.slice"
+    assert set(before) == {"MemoryMax=67108864", "MemorySwapMax=0", "TasksMax=20", "CPUQuotaPerSecUSec=500ms"}
+    assert "MemoryMax=134217728" in after
+    assert "CPUQuotaPerSecUSec=infinity" in after
+    assert again.pid == first.pid
+    assert "MemoryMax=infinity" in left
 
 
 async def test_no_other_user_sees_the_environment_of_a_unit(systemd: SystemdRoot) -> None:

@@ -27,6 +27,14 @@ class Socket(NamedTuple):
     form: str
 
 
+class Limits(NamedTuple):
+    """None: as much as there is."""
+
+    cpu_percent: int | None
+    memory_mib: int | None
+    processes: int | None
+
+
 class Definition(NamedTuple):
     """Equal definitions are the same service."""
 
@@ -36,14 +44,14 @@ class Definition(NamedTuple):
     group: str
     environment: dict[str, str]
     sockets: tuple[Socket, ...]
-    cpu_percent: int | None
-    memory_mib: int | None
-    processes: int | None
+    limits: Limits
     log: str | None
     stop_signal: int
     stop_seconds: float
     umask: int
     on_demand: bool
+    limit_group: str | None
+    """Its limits are those of all services of this group together."""
 
 
 def parse(given: object) -> Definition:
@@ -52,9 +60,8 @@ def parse(given: object) -> Definition:
     fields = _members(
         given,
         *("name", "command", "user", "group", "environment", "sockets", "limits"),
-        *("log", "stop_signal", "stop_seconds", "umask", "on_demand"),
+        *("log", "stop_signal", "stop_seconds", "umask", "on_demand", "limit_group"),
     )
-    limits = _members(fields["limits"], "cpu_percent", "memory_mib", "processes")
     environment = fields["environment"]
     if not isinstance(environment, dict):
         raise RefusedError("The environment is not an object.")
@@ -75,22 +82,26 @@ def parse(given: object) -> Definition:
         group=_plain(fields["group"], "The group"),
         environment={variable: _plain(value, f"The value of {variable}") for variable, value in environment.items()},
         sockets=tuple(_socket(one) for one in _list(fields["sockets"], "The sockets")),
-        cpu_percent=_limit(limits["cpu_percent"]),
-        memory_mib=_limit(limits["memory_mib"]),
-        processes=_limit(limits["processes"]),
+        limits=parse_limits(fields["limits"]),
         log=None if fields["log"] is None else _absolute(fields["log"], "The log"),
         stop_signal=signal.Signals(_whole(fields["stop_signal"], "The stop signal", signal.NSIG - 1)),
         stop_seconds=_seconds(fields["stop_seconds"]),
         umask=_whole(fields["umask"], "The mask of its files", 0o777),
         on_demand=on_demand,
+        limit_group=None if fields["limit_group"] is None else checked_name(fields["limit_group"]),
     )
+
+
+def parse_limits(given: object) -> Limits:
+    fields = _members(given, *Limits._fields)
+    return Limits(*(_limit(fields[name]) for name in Limits._fields))
 
 
 def wire(definition: Definition) -> dict[str, object]:
     """What `parse` reads."""
     fields = definition._asdict()
     fields["sockets"] = [one._asdict() for one in definition.sockets]
-    fields["limits"] = {limit: fields.pop(limit) for limit in ("cpu_percent", "memory_mib", "processes")}
+    fields["limits"] = definition.limits._asdict()
     return fields
 
 

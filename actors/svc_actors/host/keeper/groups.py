@@ -12,28 +12,40 @@ import resource
 import signal
 from contextlib import suppress
 
-from svc_actors.host.keeper.definition import Definition
+from svc_actors.host.keeper.definition import Definition, Limits
 
 _PERIOD = 100_000
 """Microseconds: the kernel's own period of processor quotas."""
 _MIB = 1 << 20
 
-_V2 = {
-    "memory": lambda limit: {"memory.max": str(limit * _MIB), "memory.swap.max": "0"},
-    "pids": lambda limit: {"pids.max": str(limit)},
-    "cpu": lambda limit: {"cpu.max": f"{limit * _PERIOD // 100} {_PERIOD}"},
-}
-# memory.memsw counts memory and swap together, and may not be lower than the limit of memory: it comes after it.
-_V1 = {
-    "memory": lambda limit: {
-        "memory.limit_in_bytes": str(limit * _MIB),
-        "memory.memsw.limit_in_bytes": str(limit * _MIB),
-    },
-    "pids": lambda limit: {"pids.max": str(limit)},
-    "cpu": lambda limit: {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": str(limit * _PERIOD // 100)},
-}
-_OPTIONAL = {"memory.swap.max", "memory.memsw.limit_in_bytes"}
-"""Absent where the kernel does not account swap."""
+_CONTROLLERS = ("memory", "pids", "cpu")
+
+
+def _v2(controller: str, limit: int | None) -> list[tuple[str, str]]:
+    """Which files say it; None: as much as there is."""
+    if controller == "memory":
+        swap = "max" if limit is None else "0"
+        return [("memory.max", "max" if limit is None else str(limit * _MIB)), ("memory.swap.max", swap)]
+    if controller == "pids":
+        return [("pids.max", "max" if limit is None else str(limit))]
+    return [("cpu.max", f"{'max' if limit is None else limit * _PERIOD // 100} {_PERIOD}")]
+
+
+def _v1(controller: str, limit: int | None) -> list[tuple[str, str]]:
+    if controller == "memory":
+        size = "-1" if limit is None else str(limit * _MIB)
+        # memory.memsw counts memory and swap together, and is never lower than the limit of memory: one that is lowered
+        # is taken by the first of these, one that is raised by the last.
+        tried, sure = "memory.limit_in_bytes?", "memory.limit_in_bytes"
+        return [(tried, size), ("memory.memsw.limit_in_bytes", size), (sure, size)]
+    if controller == "pids":
+        return [("pids.max", "max" if limit is None else str(limit))]
+    quota = "-1" if limit is None else str(limit * _PERIOD // 100)
+    return [("cpu.cfs_period_us", str(_PERIOD)), ("cpu.cfs_quota_us", quota)]
+
+
+_OPTIONAL = {"memory.swap.max", "memory.memsw.limit_in_bytes", "memory.limit_in_bytes?"}
+"""Absent where the kernel does not account swap, or tried again after it."""
 
 
 class Group:
@@ -80,6 +92,8 @@ class Group:
             with suppress(OSError):
                 # Other services may be in it.
                 os.rmdir(os.path.dirname(folder))
+                # Where that was several services' together, the keeper's own may be empty by now.
+                os.rmdir(os.path.dirname(os.path.dirname(folder)))
 
 
 class Hierarchies:
@@ -107,28 +121,54 @@ class Hierarchies:
     def group(self, definition: Definition) -> Group:
         """Made, and bounded as defined."""
         group = Group()
-        wanted = {
-            "memory": definition.memory_mib,
-            "pids": definition.processes,
-            "cpu": definition.cpu_percent,
-        }
+        wanted = _by_controller(definition.limits)
+        if definition.limit_group is not None:
+            return self._within(definition, definition.limit_group, wanted)
         limits = {controller: limit for controller, limit in wanted.items() if limit is not None}
         if self._v2 is not None:
             folder = self._folder(self._v2, definition.name, [*limits])
             if folder is not None:
                 group.folders.append(folder)
-                limits = {c: limit for c, limit in limits.items() if not _bounded(folder, _V2[c](limit))}
-        for controller in _V1.keys() & self._v1.keys():
+                limits = {c: limit for c, limit in limits.items() if not _bounded(folder, _v2(c, limit))}
+        for controller in [one for one in _CONTROLLERS if one in self._v1]:
             # In v1 a group of "pids" knows the processes where there is no v2, also if their number is not limited.
             if controller in limits or (controller == "pids" and not group.folders):
                 folder = self._folder(self._v1[controller], definition.name)
                 if folder is not None:
                     group.folders.append(folder)
-                    if controller in limits and _bounded(folder, _V1[controller](limits[controller])):
+                    if controller in limits and _bounded(folder, _v1(controller, limits[controller])):
                         del limits[controller]
         for controller, limit in limits.items():
             _by_rlimit(group, controller, limit)
         return group
+
+    def _within(self, definition: Definition, together: str, wanted: dict[str, int | None]) -> Group:
+        """Bounded with the other services of the same name `together`. It is in every hierarchy, also where there is no
+        limit: there may be one later."""
+        group = Group()
+        name = f"{together}/{definition.name}"
+        legacy = [self._v1[controller] for controller in _CONTROLLERS if controller in self._v1]
+        for hierarchy in dict.fromkeys([*([] if self._v2 is None else [self._v2]), *legacy]):
+            folder = self._folder(hierarchy, name, [*_CONTROLLERS] if hierarchy == self._v2 else None)
+            if folder is not None:
+                group.folders.append(folder)
+        for controller in self.limit(together, definition.limits):
+            limit = wanted[controller]
+            if limit is not None:
+                _by_rlimit(group, controller, limit)
+        return group
+
+    def limit(self, together: str, limits: Limits) -> list[str]:
+        """From now on the services of this name together have no more than that. Gives the controllers that this server
+        does not have."""
+        missing = []
+        for controller, limit in _by_controller(limits).items():
+            unified = f"{self._v2}/svc-keeper-{self._place}/{together}"
+            legacy = f"{self._v1.get(controller, '')}/svc-keeper-{self._place}/{together}"
+            held = self._v2 is not None and _bounded(unified, _v2(controller, limit))
+            if not held and not (controller in self._v1 and _bounded(legacy, _v1(controller, limit))):
+                missing.append(controller)
+        return missing
 
     def _folder(self, hierarchy: str, name: str, controllers: list[str] | None = None) -> str | None:
         place = f"{hierarchy}/svc-keeper-{self._place}"
@@ -140,7 +180,7 @@ class Hierarchies:
             # Read-only, as in many containers, or hidden beneath another mount.
             return None
         for controller in controllers or []:
-            for parent in (hierarchy, place):
+            for parent in dict.fromkeys((hierarchy, place, os.path.dirname(folder))):
                 try:
                     _write(f"{parent}/cgroup.subtree_control", f"+{controller}")
                 except OSError:
@@ -148,10 +188,14 @@ class Hierarchies:
         return folder
 
 
-def _bounded(folder: str, settings: dict[str, str]) -> bool:
-    for name, value in settings.items():
+def _by_controller(limits: Limits) -> dict[str, int | None]:
+    return {"memory": limits.memory_mib, "pids": limits.processes, "cpu": limits.cpu_percent}
+
+
+def _bounded(folder: str, settings: list[tuple[str, str]]) -> bool:
+    for name, value in settings:
         try:
-            _write(f"{folder}/{name}", value)
+            _write(f"{folder}/{name.removesuffix('?')}", value)
         except OSError:
             if name not in _OPTIONAL:
                 return False

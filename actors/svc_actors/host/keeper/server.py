@@ -1,8 +1,8 @@
 """The keeper's socket and its loop: JSON lines from uid 0, ends of processes, and time.
 
-A request is `{"request": "ensure", "service": {...}}`; "reload", "rest", "stop" or "status" with a "name"; or "list".
-The reply is `{"answer": ...}` with the service's status, of "list" `{"services": {name: status}, "pid": ...}`; or
-`{"error": "what happened"}`.
+A request is `{"request": "ensure", "service": {...}}`; "reload", "rest", "stop" or "status" with a "name"; "limit" with
+a "group" and its "limits"; or "list". The reply is `{"answer": ...}` with the service's status, of "list"
+`{"services": {name: status}, "pid": ...}`; or `{"error": "what happened"}`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from svc_actors.host.keeper import sockets
-from svc_actors.host.keeper.definition import RefusedError, checked_name, owned_by_root, parse
+from svc_actors.host.keeper.definition import Limits, RefusedError, checked_name, owned_by_root, parse, parse_limits
 from svc_actors.host.keeper.groups import Hierarchies
 from svc_actors.host.keeper.service import Answer, Held
 
@@ -126,12 +126,20 @@ class Keeper:
                 case "list":
                     services = {name: held.status() for name, held in self._held.items()}
                     answer({"services": services, "pid": os.getpid()})
+                case "limit":
+                    self._limit(checked_name(request.get("group")), parse_limits(request.get("limits")))
+                    answer({})
                 case "reload" | "rest" | "stop" | "status" as asked:
                     self._of_one(asked, checked_name(request.get("name")), answer)
                 case _:
                     raise RefusedError("There is no such request.")
         except (RefusedError, ValueError, OSError) as error:
             answer(error if isinstance(error, RefusedError) else RefusedError(str(error)))
+
+    def _limit(self, group: str, limits: Limits) -> None:
+        for held in self._held.values():
+            held.limit(group, limits)
+        self._hierarchies.limit(group, limits)
 
     def _of_one(self, asked: str, name: str, answer: Answer) -> None:
         held = self._held.get(name)

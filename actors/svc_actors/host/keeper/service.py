@@ -26,7 +26,7 @@ from typing import Any
 
 from svc_actors.host.keeper import children, sockets
 from svc_actors.host.keeper.children import Process
-from svc_actors.host.keeper.definition import Definition, RefusedError, Socket, check, parse, wire
+from svc_actors.host.keeper.definition import Definition, Limits, RefusedError, Socket, check, parse, wire
 from svc_actors.host.keeper.groups import Group, Hierarchies
 
 RUNNING, STOPPING, CLEARING, WAITING, RESTING = "running", "stopping", "clearing", "waiting", "resting"
@@ -96,6 +96,14 @@ class Held:
             self._answers.append(answer)
         else:
             answer(self.status())
+
+    def limit(self, group: str, limits: Limits) -> None:
+        """What runs goes on, and what is started has these limits."""
+        if self.definition is None or self.definition.limit_group != group:
+            return
+        self.definition = self.definition._replace(limits=limits)
+        if self.phase in (RUNNING, RESTING):
+            self._record(self.definition, self.process)
 
     def signal(self, number: int) -> None:
         if self.phase != RUNNING or self.process is None:

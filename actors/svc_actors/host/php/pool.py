@@ -57,7 +57,8 @@ class Pool:
     @property
     def mark(self) -> str:
         """Names this definition."""
-        text = "\n".join((*_lines(self, "", Path("/")), repr(self.limits), self.version, str(self.restarts)))
+        # Limits are the site's, and changed while it runs.
+        text = "\n".join((*_lines(self, "", Path("/")), self.version, str(self.restarts)))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -23,6 +23,8 @@ import structlog
 from svc_actors.errors import ErrorCode, ServiceError, conflict, unavailable
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import LauncherError, SiteLauncher
+from svc_actors.host.site_runtime import site_group
 from svc_actors.panel.sites.first_page import first_page
 from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.records import (
@@ -49,6 +51,8 @@ from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Target, Transaction, audit
 
+_AGAIN: Final = "It is tried again every half minute."
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.sites")
 
 
@@ -73,12 +77,14 @@ class Site(Actor):
         programs: SitePrograms,
         web_server: ServedBy,
         folders: HostFolders,
+        launcher: SiteLauncher,
     ) -> None:
         self._database = database
         self._programs = programs
         self._accounts = accounts
         self._web_server = web_server
         self._folders = folders
+        self._launcher = launcher
 
     @property
     def site_id(self) -> UUID:
@@ -192,6 +198,10 @@ class Site(Actor):
             ) from error
 
     async def _serve(self, site: SiteRow) -> None:
+        try:
+            await self._launcher.limit(site_group(site.account), site.limits)
+        except LauncherError as error:
+            raise unavailable(f"The limits of {site.domain} are not held yet: {error}", hint=_AGAIN) from error
         # First what answers, then the web server: visitors come to nothing that is not there.
         await self._programs.start(site)
         await self._web_server.change({site.number: await server_of(self._database, site, self._folders)})
