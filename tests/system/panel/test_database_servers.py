@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -23,6 +24,7 @@ from svc_actors.host.databases import (
     new_password,
     user_name,
 )
+from svc_actors.host.folders import HostFolders
 from tests.support.databases import Engines, ProgramEndedError, Ran, engines_in, engines_of_a_module
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -56,10 +58,10 @@ async def engines(folder: Path) -> AsyncIterator[Engines]:
 
 @pytest.fixture
 def home(folder: Path) -> Path:
-    """The folder of the site's files, which its account reaches."""
-    parent = Path(tempfile.mkdtemp(dir=folder))
-    parent.chmod(0o711)
-    made = parent / "home"
+    """The folder of the site's files, which its account reaches, without any."""
+    made = HostFolders(folder).sites / ACCOUNT.name
+    made.parent.mkdir(mode=0o711, exist_ok=True)
+    shutil.rmtree(made, ignore_errors=True)
     made.mkdir(mode=0o700)
     os.chown(made, ACCOUNT.uid, ACCOUNT.uid)
     return made
@@ -172,6 +174,7 @@ async def test_a_new_password_takes_the_place_of_the_old_one(engines: Engines, k
 
 
 @BOTH
+@pytest.mark.usefixtures("home")
 async def test_a_dump_brings_back_what_was_damaged(engines: Engines, kind: EngineKind, tmp_path: Path) -> None:
     server, run = engines.servers[kind], Ran()
     database, user, password = await made(engines, kind)
@@ -257,9 +260,10 @@ HOSTILE = {
 @BOTH
 async def test_a_hostile_dump_does_nothing_and_is_told(engines: Engines, home: Path, kind: EngineKind) -> None:
     """Where the mark is to be made everybody could make it."""
-    marks = home.parent / "marks"
+    marks = home / "marks"
     marks.mkdir()
-    marks.chmod(0o777)
+    for reached in (home, marks):
+        reached.chmod(0o777)
     database, user, password = await made(engines, kind)
     other, stranger, secret = await made(engines, kind, 1002)
     await engines.ask(kind, TABLE, other, stranger, secret)
@@ -427,3 +431,38 @@ async def test_only_so_many_connections_of_one_user_are_open_at_a_time(engines: 
 
     assert not second.ok
     assert "max_user_connections" in second.err
+
+
+async def test_another_program_of_the_site_that_reaches_into_an_import_finds_nothing_of_the_server(
+    engines: Engines, folder: Path, home: Path
+) -> None:
+    database, _, _ = await made(engines, MARIADB)
+    seen: list[list[str]] = []
+
+    async def run(command: tuple[str, ...], **options: Any) -> None:
+        async def look() -> None:
+            # What a process of the same user may open while the import sleeps.
+            while not (processes := [pid for pid in os.listdir("/proc") if is_import(pid)]):
+                await trio.sleep(0.02)
+            root = Path(f"/proc/{processes[0]}/root")
+            seen.append(sorted(path.name for path in (root / folder.relative_to("/")).iterdir()))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
+            await Ran()(command, **options)
+
+    await engines.servers[MARIADB].load(database, dumped(home, "SELECT SLEEP(3);"), ACCOUNT, run)
+
+    assert seen == [["run", "sites"]]
+
+
+def is_import(pid: str) -> bool:
+    try:
+        process = Path("/proc", pid)
+        return (
+            pid.isdigit()
+            and process.stat().st_uid == ACCOUNT.uid
+            and b"--sandbox" in (process / "cmdline").read_bytes()
+        )
+    except OSError:
+        return False

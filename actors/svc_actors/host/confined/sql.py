@@ -6,7 +6,8 @@ where the file is standard input; `dialect`, mariadb or postgresql; `command`, t
 of the database comes in the environment.
 
 Dumps are written by anybody. What they could do beyond SQL is the client's own commands: running programs, reading and
-writing files, connecting elsewhere. Four things stand against each:
+writing files, connecting elsewhere. It is started in the site's view of the server (`enter_site`), so that programs of
+the same account that reach into it find nothing else there. Four things stand against each of those:
 
 - the client's own mode for that: `mariadb --sandbox`, `psql` after a \\restrict whose key no dump knows;
 - this process and the client are the site's account without any privilege, and by Landlock they write no file, read

@@ -11,6 +11,8 @@ from svc_actors.host import confined
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.databases import dump
 from svc_actors.host.databases.server import SiteFile
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.site_runtime import site_command
 
 _SQL: Final = Path(confined.__file__).with_name("sql.py")
 DUMP_SECONDS: Final = 3 * 3600.0
@@ -22,8 +24,10 @@ def dump_command(file: Path, marker: str, command: tuple[str, ...]) -> tuple[str
 
 
 def load_command(
-    dialect: str, source: Path | SiteFile, account: SiteAccount, command: tuple[str, ...]
+    folders: HostFolders, dialect: str, source: Path | SiteFile, account: SiteAccount, command: tuple[str, ...]
 ) -> tuple[str, ...]:
+    """As the site's account, and in its view of the server: its other programs can reach into this one, and find
+    nothing there that they do not have."""
     site = source if isinstance(source, SiteFile) else None
     order = {
         "uid": account.uid,
@@ -33,4 +37,5 @@ def load_command(
         "dialect": dialect,
         "command": command,
     }
-    return (sys.executable, "-I", "-S", "-X", "utf8", str(_SQL), json.dumps(order))
+    words = (sys.executable, "-I", "-S", "-X", "utf8", str(_SQL), json.dumps(order))
+    return site_command(folders, account, words)

@@ -40,6 +40,7 @@ class MariaDb:
     """A MariaDB in a folder of its own."""
 
     def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
+        self._folders = folders
         self._folder = folders.databases / "mariadb"
         self._sockets = folders.shared_sockets / "mariadb"
         self._instance = Instance(
@@ -172,7 +173,7 @@ class MariaDb:
             *(_CLIENT, "--no-defaults", "--sandbox", "--batch", f"--socket={self.socket}", f"--user={owner}"),
             *("--default-character-set=utf8mb4", "--max-allowed-packet=64M", f"--database={name}"),
         )
-        command = load_command("mariadb", source, account, client)
+        command = load_command(self._folders, "mariadb", source, account, client)
         # Its editor is none.
         environment = {"MYSQL_PWD": password, "EDITOR": "/bin/false", "VISUAL": "/bin/false"}
         stdin = source if isinstance(source, Path) else None

@@ -53,6 +53,7 @@ class Postgres:
     """A PostgreSQL in a folder of its own."""
 
     def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
+        self._folders = folders
         self._folder = folders.databases / "postgres"
         self._sockets = folders.shared_sockets / "postgres"
         self._instance = Instance(
@@ -208,7 +209,7 @@ class Postgres:
             *(str(_PROGRAMS / "psql"), "--no-psqlrc", "--quiet", "--no-password", "--set=ON_ERROR_STOP=1"),
             *("--single-transaction", f"--host={self.socket}", f"--username={owner}", f"--dbname={name}", "--file=-"),
         )
-        command = load_command("postgresql", source, account, client)
+        command = load_command(self._folders, "postgresql", source, account, client)
         environment = {"PGPASSWORD": password, "PGOPTIONS": "-c client_min_messages=warning", "EDITOR": "/bin/false"}
         stdin = source if isinstance(source, Path) else None
         try:
