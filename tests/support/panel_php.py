@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+
+import trio
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.launcher import ServiceName
@@ -22,6 +25,9 @@ class RecordedPhp:
     removed: list[SiteAccount] = field(default_factory=list)
     rested: list[float] = field(default_factory=list)
     looks: int = 0
+    done: list[str] = field(default_factory=list)
+    """In their order: start, stop, stopped."""
+    before_stop: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 
     async def versions(self) -> list[str]:
         return list(self.installed)
@@ -30,6 +36,7 @@ class RecordedPhp:
         return [Extension("curl", enabled=False), Extension("opcache", enabled=True)]
 
     async def start(self, pool: Pool) -> None:
+        self.done.append("start")
         if pool.version in self.refuses:
             raise PhpError(self.refuses[pool.version])
         self.pools[pool.service_name] = pool
@@ -43,6 +50,9 @@ class RecordedPhp:
         self.rested.append(seconds)
 
     async def stop(self, name: ServiceName) -> None:
+        self.done.append("stop")
+        await self.before_stop()
+        self.done.append("stopped")
         self.pools.pop(name, None)
         self.stopped.append(name)
 

@@ -293,3 +293,30 @@ async def test_what_was_started_for_a_site_that_is_gone_leaves_nothing(
 
     await until_only(world, site["number"])
     assert php_of(world).removed == [pool.account]
+
+
+async def test_a_site_that_is_put_back_while_its_php_is_being_stopped_has_it_again(
+    world: World, looking_all_the_time: None
+) -> None:
+    site = await php_site(world)
+    stopping, let_go = trio.Event(), trio.Event()
+
+    async def hang() -> None:
+        stopping.set()
+        await let_go.wait()
+
+    php_of(world).before_stop = hang
+    php_of(world).done.clear()
+    await world.ada.post(f"/sites/{site['id']}/suspend", {"suspended": True, "reason": "holidays"})
+    with trio.fail_after(60):
+        await stopping.wait()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.ada.post, f"/sites/{site['id']}/suspend", {"suspended": False})
+        with trio.fail_after(60):
+            while (await world.ada.get(f"/sites/{site['id']}")).json()["status"] != "active":
+                await trio.sleep(0.01)
+        let_go.set()
+
+    # Not before it has ended, which would take what was started as well.
+    assert php_of(world).done[:3] == ["stop", "stopped", "start"]
+    assert len(php_of(world).of(site["number"])) == 1

@@ -156,6 +156,40 @@ def test_an_application_is_started_and_loses_no_visitor_when_it_is_restarted(pan
     assert [first, second, third] == [f"{version} {FIRST_UID + site['number']}" for version in ("one", "two", "two")]
 
 
+def test_everything_of_a_suspended_site_stops_and_comes_back(panel: InstalledPanel, php_site: dict[str, Any]) -> None:
+    at, server, number = f"/sites/{php_site['id']}", panel.server, php_site["number"]
+    panel.write(php_site, "public/alive.php", "<?php echo 'alive';")
+    panel.write(php_site, "private/long.php", "<?php file_put_contents('private/began', 'x'); sleep(600);")
+    long = {"name": "long", "kind": "php", "path": "private/long.php", "cron": "0 4 * * *"}
+    task = panel.ask("POST", f"{at}/schedules", **long)
+    server.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/root/key")
+    login = panel.ask("POST", f"{at}/sftp", name="ada", keys=[server.run("cat", "/root/key.pub").strip()])
+    trusting = ("-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes", "-i", "/root/key", "-P", "2222")
+    sftp = ("sftp", "-q", "-b", "/dev/null", *trusting, f"{login['login']}@127.0.0.1")
+
+    panel.visit(php_site, "/alive.php")
+    server.until(*sftp)
+    run = panel.ask("POST", f"/schedules/{task['id']}/run")
+    server.until("test", "-e", f"/var/lib/svc/panel/sites/{php_site['account']}/private/began")
+    panel.ask("POST", f"{at}/suspend", suspended=True, reason="unpaid")
+    server.until("sh", "-c", f"! ls /run/systemd/system | grep site-{number}-", within=60)
+    server.until("sh", "-c", f"! {' '.join(sftp)}")
+    server.until("sh", "-c", f"! pgrep -u {FIRST_UID + number} php")
+    ended = panel.ask("GET", f"/schedules/{task['id']}/runs/{run['id']}")
+    page = server.run("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", *visitor(php_site, "/alive.php"))
+    panel.ask("POST", f"{at}/suspend", suspended=False)
+    back = server.until("curl", "-fsS", *visitor(php_site, "/alive.php"))
+    server.until(*sftp)
+
+    assert ended["status"] == "stopped"
+    assert page == "503"
+    assert back == "alive"
+
+
+def visitor(site: dict[str, Any], path: str) -> tuple[str, ...]:
+    return ("-H", f"Host: {site['domain']}", f"http://127.0.0.1{path}")
+
+
 def test_a_scheduled_task_is_run_as_its_site(panel: InstalledPanel, php_site: dict[str, Any]) -> None:
     panel.write(php_site, "private/task.php", "<?php echo 'task ', posix_getuid(), ' ', $argv[1], PHP_EOL;")
     wanted = {"name": "task", "kind": "php", "path": "private/task.php", "args": ["given"], "cron": "0 4 * * *"}

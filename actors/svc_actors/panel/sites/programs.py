@@ -10,11 +10,13 @@ core has left out, and stops what nobody needs any more, or a suspended site has
 
 Invariants:
 - of a site that is being created, or whose last change the web server has not taken, nothing is stopped;
-- what a record wants is never stopped: records are read after the programs were listed.
+- what a record wants is never stopped: records are read after the programs were listed, and once more when one is
+  about to be stopped, while nobody can start it.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
@@ -51,13 +53,17 @@ class SitePrograms:
         self._unneeded: dict[ServiceName, float] = {}
         """Since when, on Trio's clock."""
         self._stopping: set[ServiceName] = set()
+        self._changing: defaultdict[ServiceName, trio.Lock] = defaultdict(trio.Lock)
+        """Of what is being stopped nothing is started, nor the other way round."""
 
     async def start(self, site: SiteRow) -> None:
         """What the site's record wants to run does run, and answers. May be repeated. Raises `unavailable`."""
         if site.type not in PHP_TYPES or site.status not in (SiteStatus.CREATING, SiteStatus.ACTIVE):
             return
         try:
-            await self._php.start(pool_of(site))
+            pool = pool_of(site)
+            async with self._changing[pool.service_name]:
+                await self._php.start(pool)
         except (PhpError, ValidationError) as error:
             raise unavailable(
                 f"PHP of {site.domain} was not started: {error}", hint="What ran before runs on. Try again."
@@ -103,7 +109,7 @@ class SitePrograms:
             at_once = _owner(name, sites) is None
             if name not in self._stopping and (at_once or now - since >= GRACE_SECONDS):
                 self._stopping.add(name)
-                nursery.start_soon(self._stop, name, number_of(name) not in sites)
+                nursery.start_soon(self._stop, name)
         try:
             await self._php.rest_idle(IDLE_SECONDS)
         except PhpError as error:
@@ -117,7 +123,8 @@ class SitePrograms:
         async def start(pool: Pool) -> None:
             async with limit:
                 try:
-                    await self._php.start(pool)
+                    async with self._changing[pool.service_name]:
+                        await self._php.start(pool)
                 except PhpError as error:
                     problems[pool.account.number] = str(error)
 
@@ -126,14 +133,21 @@ class SitePrograms:
                 nursery.start_soon(start, pool)
         return problems
 
-    async def _stop(self, name: ServiceName, gone: bool) -> None:
+    async def _stop(self, name: ServiceName) -> None:
+        number = number_of(name)
         try:
-            number = number_of(name)
-            if gone and number is not None:
-                # Started by who had read the site's record before it was removed: its files are here again.
-                await self._php.remove(SiteAccount(number))
-            else:
-                await self._php.stop(name)
+            async with self._changing[name]:
+                # It may be wanted again by now, say by a site that was suspended for a moment.
+                row = await self._database.fetchrow(f"SELECT {SITE_COLUMNS} FROM sites WHERE number = $1", number)
+                sites = {} if row is None else {row["number"]: as_site(row)}
+                wanted, unknown = _wanted(sites)
+                if name in wanted or not _may_stop(name, sites, unknown):
+                    return
+                if row is None and number is not None:
+                    # Started by who had read the site's record before it was removed: its files are here again.
+                    await self._php.remove(SiteAccount(number))
+                else:
+                    await self._php.stop(name)
         except PhpError as error:
             # The next round tries it again.
             log.warning("php.not_stopped", service=name, reason=str(error))
