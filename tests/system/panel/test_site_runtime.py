@@ -27,7 +27,8 @@ from tests.support.launchers import Place, keeper_place, until
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
-ADA, BOB = SiteAccount(1001), SiteAccount(1002)
+ADA, BOB = SiteAccount(9_464_001), SiteAccount(9_464_002)
+"""Far above what other servers in the same machine have."""
 
 
 @pytest.fixture
@@ -61,16 +62,16 @@ async def said(place: Place, account: SiteAccount, script: str, *, processes: in
 async def test_of_the_data_folder_nothing_is_seen_but_the_own_home(place: Place) -> None:
     data = place.folder
 
-    found = await said(place, ADA, f"find {data}; cat {data}/sites/s1002/secret {data}/secret.key")
+    found = await said(place, ADA, f"find {data}; cat {data}/sites/s9464002/secret {data}/secret.key")
 
     assert found[:7] == [
         f"{data}",
         f"{data}/run",
         f"{data}/run/shared",
         f"{data}/sites",
-        f"{data}/sites/s1001",
-        f"{data}/sites/s1001/tmp",
-        f"cat: {data}/sites/s1002/secret: No such file or directory",
+        f"{data}/sites/s9464001",
+        f"{data}/sites/s9464001/tmp",
+        f"cat: {data}/sites/s9464002/secret: No such file or directory",
     ]
     assert found[7:] == [f"cat: {data}/secret.key: No such file or directory"]
 
@@ -87,7 +88,7 @@ async def test_processes_and_control_groups_of_others_are_invisible(place: Place
     assert listed[1] == "0"
     assert "No such file" in signalled[0]
     assert "not permitted" in signalled[1]
-    assert (await place.launcher.status(ServiceName("site-1002-app"))).running
+    assert (await place.launcher.status(ServiceName("site-9464002-app"))).running
 
 
 async def test_temporary_files_are_its_own_and_the_rest_is_read_only(place: Place) -> None:
@@ -98,13 +99,13 @@ async def test_temporary_files_are_its_own_and_the_rest_is_read_only(place: Plac
 
     assert mine[:2] == ["tmp", "x"]
     assert "Read-only file system" in mine[2]
-    assert mine[3:] == [str(ADA.uid), str(place.folder / "sites" / "s1001")]
+    assert mine[3:] == [str(ADA.uid), str(place.folder / "sites" / "s9464001")]
     assert [line.rpartition(": ")[2] for line in theirs] == ["No such file or directory"] * 3
     assert not Path(mark).exists()
 
 
 async def test_no_program_gains_rights(place: Place) -> None:
-    setuid = place.folder / "sites" / "s1001" / "id"
+    setuid = place.folder / "sites" / "s9464001" / "id"
     setuid.write_bytes(Path("/usr/bin/id").read_bytes())
     setuid.chmod(stat.S_ISUID | 0o755)
 
@@ -162,15 +163,15 @@ async def test_the_programs_of_a_site_are_found_by_its_name_and_stopped(place: P
     left = await programs_of(place.launcher, ADA)
     await stop_programs(place.launcher, ADA)
 
-    assert left == {"site-1001-php-2", "site-1001-app"}
-    assert await place.launcher.names() == {"site-1002-php-1"}
+    assert left == {"site-9464001-php-2", "site-9464001-app"}
+    assert await place.launcher.names() == {"site-9464002-php-1"}
 
 
 async def test_a_home_that_is_a_link_is_not_entered(place: Place) -> None:
-    home = place.folder / "sites" / "s1001"
+    home = place.folder / "sites" / "s9464001"
     (home / "tmp").rmdir()
     home.rmdir()
-    home.symlink_to(place.folder / "sites" / "s1002")
+    home.symlink_to(place.folder / "sites" / "s9464002")
 
     found = await said(place, ADA, "cat secret")
 
