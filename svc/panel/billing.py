@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, TypeVar
 from uuid import UUID
 
 import structlog
@@ -27,6 +27,7 @@ from svc.panel.account_models import (
     shown_account,
     visible_accounts,
 )
+from svc.panel.new_sites import SiteFields, plan_site
 from svc.panel.plans import PlanName
 from svc.panel.services import Panel
 from svc.panel.site_fields import Domain
@@ -40,9 +41,9 @@ from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
 from svc_actors.errors import ServiceError, conflict, wrong_field
+from svc_actors.host.launcher import Limits
 from svc_actors.panel.accounts.allowances import use_of
 from svc_actors.panel.accounts.plans import give_plan, plan_named, write_suspended
-from svc_actors.panel.sites.creation import NewSite, create_site
 from svc_actors.panel.sites.resuming import follow
 from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.panel.sites.states import SiteType
@@ -80,8 +81,10 @@ class AccountOrder(AccountRequest):
     idempotency_key: IdempotencyKey | None = None
 
 
-class AccountCreateRequest(Request):
-    """A customer with a plan. `invite`: they are mailed a link to choose a password. `domain`: their first site."""
+class AccountCreateRequest(SiteFields):
+    """A customer with a plan. `invite`: they are mailed a link to choose a password. `domain`: their first site, of the
+    type `type` and with the fields that `site.create` takes for it. A WordPress is made by a job, and `creating` when
+    the answer comes."""
 
     email: Email
     name: Name
@@ -91,8 +94,7 @@ class AccountCreateRequest(Request):
     phone: Phone = ""
     company: Line = ""
     domain: Domain | None = None
-    type: Literal[SiteType.STATIC] = SiteType.STATIC
-    """The others need more to be said: they are created as sites of their own."""
+    type: SiteType = SiteType.STATIC
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -179,9 +181,12 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
     if request.password is not None:
         check_password(request.password, [request.email.partition("@")[0]])
         password_hash = await services.passwords.hash(request.password)
-    domain = None
+    planned = None
     if request.domain is not None:
         domain = usable_name(context, request.domain)
+        planned = await plan_site(context, request.type, request, domain, (), request.email)
+    elif request.model_fields_set & {"type", *SiteFields.model_fields}:
+        raise wrong_field("domain", "what is said of a first site needs the domain of one")
     ordered_by = None
     if request.idempotency_key is not None:
         ordered_by = f"{key_owner(context.principal)} {request.idempotency_key}"
@@ -206,13 +211,13 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
         if request.invite:
             await password_links.send_invitation(tx, services.outbox, person)
         await audit.record(tx, context.caller, person.target, {"plan": request.plan, "invited": request.invite})
-        if domain is None:
+        if planned is None:
             return user_id, None
-        new = NewSite(user_id, domain, (), request.type)
-        return user_id, (await create_site(tx, replace(context.caller, operation="site.create"), new)).id
+        caller = replace(context.caller, operation="site.create")
+        return user_id, (await planned.record(tx, caller, user_id, Limits())).id
 
     account_id, site_id = await services.database.transact(work)
-    if site_id is not None:
+    if site_id is not None and planned is not None and not planned.by_job:
         try:
             await services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.build)
         except ServiceError as error:

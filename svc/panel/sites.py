@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -11,11 +9,10 @@ from pydantic import Field
 
 from svc.identity.fields import Email
 from svc.panel.access import SiteChange, SiteRequest, site_of, visible_sites
-from svc.panel.app_models import Entry, HealthPath, require_entry
-from svc.panel.file_models import FolderPath
 from svc.panel.jobs import JobModel, job_answer
+from svc.panel.new_sites import SiteFields, plan_site
 from svc.panel.services import Panel
-from svc.panel.site_fields import Domain, ProxyTarget, SuspensionReason, WordPressLanguage, WordPressTitle
+from svc.panel.site_fields import Domain, ProxyTarget, SuspensionReason
 from svc.panel.site_models import (
     SELECT_SITES,
     CpuPercent,
@@ -26,29 +23,22 @@ from svc.panel.site_models import (
     shown_site,
     site_model,
 )
-from svc.panel.wordpress import wordpress_order
 from svc.registry.declare import Operations
-from svc.registry.operation import Context, Request, Route
+from svc.registry.operation import Context, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, invalid, not_found, wrong_field
-from svc_actors.host.apps import AppInterface, AppRuntime
 from svc_actors.host.launcher import Limits
-from svc_actors.host.php import PhpVersion
 from svc_actors.panel.accounts.allowances import lock_owner
-from svc_actors.panel.apps.records import insert_app
 from svc_actors.panel.sites.claims import MOST_NAMES, hand_over
-from svc_actors.panel.sites.creation import NewSite, create_site
 from svc_actors.panel.sites.deletion import delete_site
 from svc_actors.panel.sites.names import SiteName, is_below, site_name
-from svc_actors.panel.sites.php import PHP_TYPES, SitePhp, newest_version, require_version
 from svc_actors.panel.sites.proxying import proxy_addresses
 from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, suspended_by_administrator
 from svc_actors.panel.sites.site import Change, Changed
 from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
-from svc_actors.panel.wordpress import creation
 from svc_actors.store import Transaction
 
 operations = Operations[Panel]()
@@ -58,7 +48,7 @@ class SiteListRequest(PageRequest):
     status: SiteStatus | None = None
 
 
-class SiteCreateRequest(Request):
+class SiteCreateRequest(SiteFields):
     """`owner_email`: whose it is, by default the caller's; only administrators may name somebody else. `admin_email` is
     who administers what is installed in it; where an administrator names no owner, the site is that person's.
     `php_version`: of a site with PHP, by default the newest that the server has. Limits are administrators' to set; one
@@ -72,18 +62,9 @@ class SiteCreateRequest(Request):
     owner_email: Email | None = None
     admin_email: Email | None = None
     aliases: Annotated[list[Domain], Field(default_factory=list, max_length=MOST_NAMES - 1)]
-    proxy_target: ProxyTarget | None = None
-    title: WordPressTitle | None = None
-    language: WordPressLanguage | None = None
-    php_version: PhpVersion | None = None
     cpu_percent: CpuPercent | None = None
     memory_mib: MemoryMib | None = None
     processes: Processes | None = None
-    runtime: AppRuntime | None = None
-    entry: Entry | None = None
-    interface: AppInterface = AppInterface.WSGI
-    folder: FolderPath = ""
-    health_path: HealthPath = "/"
 
 
 class SiteUpdateRequest(SiteChange):
@@ -159,34 +140,17 @@ async def get_site(context: Context[Panel], request: SiteRequest) -> Site:
 async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
     services, principal = context.services, context.principal
     domain, *aliases = [usable_name(context, text) for text in (request.domain, *request.aliases)]
-    ordered = await wordpress_order(
-        services.wordpress,
-        request.type,
-        domain.name,
-        request.admin_email or request.owner_email or (None if principal.local else principal.email),
-        request.title,
-        request.language,
-    )
-    addresses = await _proxied(context, request, {domain.name, *(alias.name for alias in aliases)})
-
-    app = _application(request)
-    php = await _php(context, request)
+    admin_email = request.admin_email or request.owner_email or (None if principal.local else principal.email)
+    planned = await plan_site(context, request.type, request, domain, aliases, admin_email)
     limits = Limits(request.cpu_percent, request.memory_mib, request.processes)
     if limits != Limits() and not principal.sees_everything:
         raise forbidden("Limits of a site are set by administrators.")
 
     async def work(tx: Transaction) -> SiteRow:
-        owner_id = await _owner(tx, principal, request)
-        new = NewSite(owner_id, domain, aliases, request.type, request.proxy_target, addresses, php, limits)
-        site = await create_site(tx, context.caller, new)
-        if app is not None:
-            await insert_app(tx, site, app)
-        if ordered is not None:
-            await creation.begin(tx, site, ordered)
-        return site
+        return await planned.record(tx, context.caller, await _owner(tx, principal, request), limits)
 
     site = await services.database.transact(work)
-    if ordered is None:
+    if not planned.by_job:
         await services.actors.ref(SiteActor, str(site.id)).ask(SiteActor.build)
     return await shown_site(services.database, principal, site.id)
 
@@ -320,52 +284,6 @@ async def _owner(tx: Transaction, principal: Principal, request: SiteCreateReque
         raise forbidden("Only administrators create sites for others.")
     assert principal.user_id is not None
     return principal.user_id
-
-
-async def _php(context: Context[Panel], request: SiteCreateRequest) -> SitePhp | None:
-    if request.type not in PHP_TYPES:
-        if request.php_version is not None:
-            raise wrong_field("php_version", f"a site of the type {request.type.value} has no PHP")
-        return None
-    versions = await context.services.php.versions()
-    version = request.php_version or newest_version(versions)
-    require_version(version, versions)
-    return SitePhp(version=version)
-
-
-def _application(request: SiteCreateRequest) -> Mapping[str, str] | None:
-    """What is served of a site of the type app."""
-    if request.type is not SiteType.APP:
-        if request.runtime is not None or request.entry is not None:
-            raise wrong_field("runtime", f"a site of the type {request.type.value} has no application")
-        return None
-    if request.runtime is None or request.entry is None:
-        raise wrong_field("runtime", "a site of the type app needs it, and an entry")
-    require_entry(request.runtime, request.entry)
-    return {
-        "runtime": request.runtime.value,
-        "interface": request.interface.value,
-        "entry": request.entry,
-        "folder": request.folder,
-        "health_path": request.health_path,
-    }
-
-
-async def _proxied(
-    context: Context[Panel], request: SiteCreateRequest, names: Collection[str]
-) -> list[IPv4Address | IPv6Address]:
-    if (request.type is SiteType.PROXY) is (request.proxy_target is None):
-        problem = "a site of the type proxy needs one" if request.type is SiteType.PROXY else "only a proxy has one"
-        raise wrong_field("proxy_target", problem)
-    if request.proxy_target is None:
-        return []
-    return await proxy_addresses(
-        context.services.database,
-        request.proxy_target,
-        context.services.config.dns.site_addresses(),
-        names=names,
-        anywhere=context.principal.sees_everything,
-    )
 
 
 def _given(request: SiteUpdateRequest) -> dict[str, Any]:

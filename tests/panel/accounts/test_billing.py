@@ -72,10 +72,30 @@ async def test_what_an_order_cannot_have_is_refused_whole(world: World) -> None:
     no_plan = await world.root.post("/accounts", ORDER | {"plan": "none such"})
     taken = await world.root.post("/accounts", ORDER | {"email": "ada@example.com"})
     not_served = await world.root.post("/accounts", ORDER | {"domain": "panel.test"})
-    unsaid = await world.root.post("/accounts", ORDER | {"domain": "cy.example", "type": "php"})
+    unsaid = await world.root.post("/accounts", ORDER | {"domain": "cy.example", "type": "app"})
+    nowhere = await world.root.post("/accounts", ORDER | {"type": "php"})
 
-    assert [answer.status_code for answer in (no_plan, taken, not_served, unsaid)] == [404, 409, 400, 400]
+    assert [answer.status_code for answer in (no_plan, taken, not_served, unsaid, nowhere)] == [404, 409, 400, 400, 400]
     assert await world.panel.database.fetchval("SELECT count(*) FROM users WHERE email = 'cy@example.com'") == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ({"type": "php", "php_version": "7.4"}, "active"),
+        ({"type": "app", "runtime": "node", "entry": "server.js"}, "active"),
+        ({"type": "wordpress", "title": "Cy's blog"}, "creating"),
+    ],
+)
+async def test_the_first_site_is_of_the_type_that_was_ordered(world: World, said: dict[str, Any], status: str) -> None:
+    made = (await world.root.post("/accounts", ORDER | {"domain": "cy.example", **said})).json()
+
+    with trio.fail_after(60):
+        while (site := (await world.root.get(f"/sites/{made['site']['id']}")).json())["status"] == "creating":
+            await trio.sleep(0.01)
+
+    assert (made["site"]["type"], made["site"]["status"]) == (said["type"], status)
+    assert (site["status"], site["owner_email"]) == ("active", "cy@example.com")
 
 
 async def test_a_customer_orders_nothing_and_sees_no_other_account(world: World) -> None:
