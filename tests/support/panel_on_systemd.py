@@ -37,6 +37,16 @@ class InstalledPanel:
         assert job["status"] == "succeeded", json.dumps(job)
         return job
 
+    def ended_run(self, schedule: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+        """Of a scheduled task, with what it wrote."""
+        deadline = time.monotonic() + _JOB_SECONDS
+        while True:
+            shown: dict[str, Any] = self.ask("GET", f"/schedules/{schedule['id']}/runs/{run['id']}")
+            if shown["ended_at"] is not None:
+                return shown
+            assert time.monotonic() < deadline, shown
+            time.sleep(0.2)  # The work of other processes.
+
     def write(self, site: dict[str, Any], path: str, content: str) -> None:
         self.ask("PUT", f"/sites/{site['id']}/files/content", path=path, content=content, replace=True)
 

@@ -195,9 +195,7 @@ def test_a_scheduled_task_is_run_as_its_site(panel: InstalledPanel, php_site: di
     wanted = {"name": "task", "kind": "php", "path": "private/task.php", "args": ["given"], "cron": "0 4 * * *"}
     schedule = panel.ask("POST", f"/sites/{php_site['id']}/schedules", **wanted)
 
-    run = panel.ask("POST", f"/schedules/{schedule['id']}/run")
-    while (ended := panel.ask("GET", f"/schedules/{schedule['id']}/runs/{run['id']}"))["ended_at"] is None:
-        panel.server.run("sleep", "0.2")  # The work of another process.
+    ended = panel.ended_run(schedule, panel.ask("POST", f"/schedules/{schedule['id']}/run"))
 
     assert (ended["status"], ended["output"]) == ("succeeded", f"task {FIRST_UID + php_site['number']} given")
 
@@ -233,7 +231,11 @@ def test_a_wordpress_is_made_and_shown(panel: InstalledPanel) -> None:
     told = json.loads(panel.visit(site, "/?rest_route=/"))
     described = panel.ask("GET", f"/sites/{site['id']}/wordpress")
 
+    [cron] = panel.ask("GET", f"/sites/{site['id']}/schedules")
+    run = panel.ended_run(cron, panel.ask("POST", f"/schedules/{cron['id']}/run"))
+
     assert told["name"] == described["title"] == "The Blog of Ada"
+    assert (cron["name"], run["status"], run["output"]) == ("wordpress-cron", "succeeded", "")
 
 
 def test_a_killed_core_is_back_and_neither_web_nor_what_serves_ended(server: SystemdRoot) -> None:
