@@ -23,13 +23,14 @@ _CLASSES = (string.ascii_lowercase, string.ascii_uppercase, string.digits, strin
 _CLASSES_NEEDED = 3
 _SHORTEST_NAME = 3
 _MAX_WAITING = 1000
+_HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 
 class Passwords:
     """`hashed` counts the hashes computed, for figures and for tests of equal cost."""
 
-    def __init__(self, *, parallel: int = 2) -> None:
-        self._hasher = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+    def __init__(self, *, parallel: int = 2, hasher: PasswordHasher = _HASHER) -> None:
+        self._hasher = hasher
         self._threads = trio.CapacityLimiter(parallel)
         self._turns = trio.Semaphore(parallel)
         self._nobody = self._hasher.hash(secrets.token_urlsafe(16))

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import httpx
 import trio
+from argon2 import PasswordHasher
 
 from svc.controller import holdings, projects, settings, setup
 from svc.controller.catalogue import controller_registry
@@ -74,7 +75,7 @@ class CheapPasswords(Passwords):
     """Counts and compares like the real one, without its cost."""
 
     def __init__(self) -> None:
-        super().__init__(parallel=2)
+        super().__init__(parallel=2, hasher=PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
 
     async def hash(self, password: str) -> str:
         self.hashed += 1
