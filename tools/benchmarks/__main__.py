@@ -32,7 +32,7 @@ MODULES = {
     "webhooks": ("B9",),
 }
 
-OWN_RUNS = ("scale", "soak", "lists", "retention")
+OWN_RUNS = ("scale", "soak", "lists", "retention", "panel")
 
 
 def met(row: Ratio) -> bool:
