@@ -77,6 +77,15 @@ class Backed:
         )
         await Backups(tools, self.panel.services.files).round()
 
+    async def jobs(self, kind: str) -> list[dict[str, Any]]:
+        rows = await self.panel.database.fetch("SELECT id, status FROM jobs WHERE kind = $1 ORDER BY id", kind)
+        return [dict(row) for row in rows]
+
+    async def quiet(self) -> None:
+        """Every job has ended."""
+        for row in await self.panel.database.fetch("SELECT id FROM jobs ORDER BY id"):
+            await self.job(row["id"])
+
     async def events(self) -> list[str]:
         rows = await self.panel.database.fetch("SELECT event FROM webhook_events ORDER BY at")
         return [row["event"] for row in rows if row["event"].startswith("backup.")]

@@ -1,7 +1,7 @@
 """A site's files exchanged for others that lie beside its home, such that each top-level entry changes in one step.
 
 The journal says what was where before anything is moved. So a switch that was interrupted is undone by the next start,
-and the site is as it was; one that has ended has no journal any more.
+and the site is as it was; of one that has ended the journal is called otherwise.
 
 Everything is done relative to descriptors of two folders that were opened as folders: the home, in which the site may
 exchange anything for a link at any moment, and the staging folder, which is root's. Names are moved, never followed.
@@ -22,6 +22,7 @@ from svc_actors.durable import sync_folder
 from svc_actors.host.confined import kernel
 
 JOURNAL: Final = "switch.json"
+DONE: Final = "switched.json"
 OLD: Final = "old"
 
 
@@ -53,8 +54,13 @@ def switch(home: Path, uid: int, staging: Path, new: Path, kept: Collection[str]
             undo(staging)
             raise
         os.fsync(target)
-    (staging / JOURNAL).unlink()
+    (staging / JOURNAL).rename(staging / DONE)
     sync_folder(staging)
+
+
+def switched(staging: Path) -> bool:
+    """A switch with this staging folder has come to its end, and is not undone."""
+    return (staging / DONE).exists()
 
 
 def undo(staging: Path) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import cast
+import shutil
+from typing import Any, cast
 
 import pytest
 
 from svc_actors.host.databases import DatabaseError, DatabaseName, EngineKind
-from tests.support.recorded_databases import RecordedDatabases
+from svc_actors.host.folders import HostFolders
+from svc_actors.panel.backups import Places
+from tests.support.recorded_databases import RecordedDatabases, undisturbed
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed
 
@@ -105,6 +108,75 @@ async def test_databases_are_put_back_where_one_of_them_is_not_loaded(world: Bac
     assert content(world, EngineKind.MARIADB, blog) == "newer posts"
     assert content(world, EngineKind.MARIADB, shop) == "newer orders"
     assert world.tree() == before
+
+
+async def test_a_kill_in_the_midst_of_a_restoration_leaves_no_half_database(world: Backed) -> None:
+    shop = await with_database(world, EngineKind.MARIADB, "shop", "orders")
+    backup = await world.backup()
+    change(world, EngineKind.MARIADB, shop, "newer orders")
+    await killed_while_loading(world, backup, shop)
+
+    await world.round()
+    await world.quiet()
+
+    assert content(world, EngineKind.MARIADB, shop) == "newer orders"
+    assert [each["status"] for each in await world.jobs("backup.put_back")] == ["succeeded"]
+    assert world.left() == []
+
+
+async def test_a_database_server_that_dies_while_it_loads_leaves_no_half_database(world: Backed) -> None:
+    shop = await with_database(world, EngineKind.MARIADB, "shop", "orders")
+    backup = await world.backup()
+    change(world, EngineKind.MARIADB, shop, "newer orders")
+
+    async def dies(method: str) -> None:
+        if method == "load":
+            change(world, EngineKind.MARIADB, shop, "a half")
+            engine(world).running = False
+
+    engine(world).before = dies
+    failed = await world.ended(await world.ada.post(f"/backups/{backup['id']}/restore"))
+    half = content(world, EngineKind.MARIADB, shop)
+    engine(world).before, engine(world).running = undisturbed, True
+    await world.round()
+    await world.quiet()
+
+    assert (failed["status"], half) == ("failed", "a half")
+    assert content(world, EngineKind.MARIADB, shop) == "newer orders"
+    assert world.left() == []
+
+
+async def test_a_backup_holds_no_half_database(world: Backed) -> None:
+    shop = await with_database(world, EngineKind.MARIADB, "shop", "orders")
+    first = await world.backup()
+    change(world, EngineKind.MARIADB, shop, "newer orders")
+    Places(HostFolders(world.folder)).keep_aside(await killed_while_loading(world, first, shop))
+
+    second = await world.backup()
+    change(world, EngineKind.MARIADB, shop, "damaged")
+    await world.done(await world.ada.post(f"/backups/{second['id']}/restore"))
+
+    assert content(world, EngineKind.MARIADB, shop) == "newer orders"
+
+
+async def killed_while_loading(world: Backed, backup: dict[str, Any], shop: str) -> int:
+    """The job of a restoration as the next core finds it: what was put aside is there, and the database holds a half of
+    what it should get."""
+    places, kept = Places(HostFolders(world.folder)), world.folder / "kept"
+
+    async def killed(method: str) -> None:
+        if method == "load" and not kept.exists():
+            [job] = await world.jobs("backup.restore")
+            shutil.copytree(places.aside(job["id"]), kept)
+            raise DatabaseError("killed")
+
+    engine(world).before = killed
+    failed = await world.ended(await world.ada.post(f"/backups/{backup['id']}/restore"))
+    engine(world).before = undisturbed
+    places.make_work(failed["id"], "key")
+    kept.rename(places.aside(failed["id"]))
+    change(world, EngineKind.MARIADB, shop, "a half")
+    return int(failed["id"])
 
 
 async def test_a_database_that_is_not_there_any_more_is_told_before_anything_is_changed(world: Backed) -> None:

@@ -13,7 +13,8 @@ import trio
 
 from svc_actors.errors import ServiceError
 from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.tree_switch import undo
+from svc_actors.host.tree_switch import switched, undo
+from svc_actors.panel.backups.put_back import PUT_BACK, PutBackWork, queue_put_back
 from svc_actors.panel.backups.records import (
     CREATE,
     DELETE,
@@ -61,6 +62,7 @@ class Backups:
         jobs.handle(CREATE, self._work)
         jobs.handle(RESTORE, self._restore)
         jobs.handle(DELETE, DeletionWork(self._tools))
+        jobs.handle(PUT_BACK, PutBackWork(self._tools), irrevocable="The databases are not whole without it.")
 
     async def recover(self) -> None:
         """Before any job begins: undo what an interrupted restoration had moved, and remove what jobs have left."""
@@ -70,6 +72,8 @@ class Backups:
         places = self._tools.places
         for job_id in job_ids:
             try:
+                if not await trio.to_thread.run_sync(switched, places.staging(job_id)):
+                    await trio.to_thread.run_sync(places.keep_aside, job_id)
                 if await trio.to_thread.run_sync(undo, places.staging(job_id)):
                     log.warning("backups.restoration_undone", job_id=job_id)
                 await trio.to_thread.run_sync(places.remove_work, job_id)
@@ -82,6 +86,7 @@ class Backups:
         left = set(await trio.to_thread.run_sync(self._tools.places.left_over))
         if left:
             await self._tidy(left.difference(await open_jobs(database, left)))
+        await queue_put_back(self._tools)
         for backup in await orphans(database):
             await database.transact(partial(fail_backup, backup=backup, why=INTERRUPTED.message))
         due = await database.fetch("SELECT * FROM backup_schedules WHERE next_run_at <= now() ORDER BY next_run_at")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import trio
 from svc_actors.errors import conflict, unavailable
 from svc_actors.host.databases import DatabaseError, DatabaseServer, EngineKind
 from svc_actors.panel.databases.records import DATABASE_COLUMNS, DatabaseRow, as_database
+from svc_actors.panel.databases.states import DatabaseStatus
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Database
@@ -59,10 +61,12 @@ class DatabaseBackups:
         self._database = database
         self._databases = databases
 
-    async def of_site(self, site: SiteRow) -> list[DatabaseRow]:
+    async def of_site(self, site: SiteRow, *statuses: DatabaseStatus) -> list[DatabaseRow]:
+        """Those that are active, or have one of these statuses."""
         rows = await self._database.fetch(
-            f"SELECT {DATABASE_COLUMNS} FROM databases WHERE site_id = $1 AND status = 'active' ORDER BY engine, name",
+            f"SELECT {DATABASE_COLUMNS} FROM databases WHERE site_id = $1 AND status = ANY($2) ORDER BY engine, name",
             site.id,
+            [DatabaseStatus.ACTIVE, *statuses],
         )
         return [as_database(row) for row in rows]
 
@@ -134,12 +138,14 @@ class DatabaseBackups:
             raise
 
     async def put_back(self, run: JobRun, site: SiteRow, aside: Path) -> None:
-        """Load again whatever was put aside."""
-        for row in await self.of_site(site):
+        """Load again whatever was put aside, and remove it. Where that fails it is there for another try."""
+        # One that was emptied while its server was away is being made again.
+        for row in await self.of_site(site, DatabaseStatus.CREATING):
             file = aside / _file(row.engine, row.name)
             if file.exists():
                 await self._load(run, site, row, file)
                 await run.log(f"{row.name} has again what it had before.")
+        await trio.to_thread.run_sync(_remove, aside)
 
     async def _dump(self, run: JobRun, row: DatabaseRow, file: Path) -> None:
         await trio.to_thread.run_sync(lambda: file.parent.mkdir(mode=0o700, parents=True, exist_ok=True))
@@ -158,6 +164,11 @@ def _told() -> Iterator[None]:
         yield
     except DatabaseError as error:
         raise unavailable(str(error)) from error
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def _file(engine: EngineKind, name: str) -> str:

@@ -4,6 +4,7 @@ backups/repositories/<id>/      a site's repository
 backups/repositories/<id>.list  the manifest of its last backup, so that what has not changed is not read again
 backups/repositories/<id>.checked  is as old as the last check of all of it
 backups/work/<job>/             what a job needs, gone with it
+backups/put-back/<job>/         what was in the databases that an interrupted restoration was loading
 sites/.restore-<job>/           what is restored, beside the homes so that it gets there by rename(2)
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from svc_actors.durable import sync_folder
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.restic.driver import CONTENT, TREE
 
@@ -60,6 +62,13 @@ class Places:
     def work(self, job_id: int) -> Path:
         return self.backups / "work" / str(job_id)
 
+    def aside(self, job_id: int) -> Path:
+        """What was in the databases that a restoration loads."""
+        return self.work(job_id) / "aside"
+
+    def put_back(self, job_id: int) -> Path:
+        return self.backups / "put-back" / str(job_id)
+
     def staging(self, job_id: int) -> Path:
         return self.folders.sites / f"{RESTORE}{job_id}"
 
@@ -84,6 +93,18 @@ class Places:
         for folder in (self.work(job_id), self.staging(job_id)):
             if folder.exists():
                 shutil.rmtree(folder)
+
+    def keep_aside(self, job_id: int) -> None:
+        """Of a restoration that was cut short: what its databases held outlives the folder of the job."""
+        kept = self.put_back(job_id)
+        if self.aside(job_id).exists():
+            kept.parent.mkdir(mode=0o700, exist_ok=True)
+            self.aside(job_id).rename(kept)
+            sync_folder(kept.parent)
+
+    def kept_aside(self) -> list[int]:
+        """The jobs whose databases wait to be put back."""
+        return sorted(int(name) for name in _names(self.backups / "put-back") if name.isdigit())
 
     def remove_repository(self, repository_id: UUID) -> None:
         with suppress(FileNotFoundError):

@@ -46,6 +46,7 @@ class RestoreWork:
         async with self._tools.cleaned_on_failure(run):
             site, backup, repository = await self._of(run)
             site_folder(self._places.folders, site)
+            await self._tools.put_back(run, site)
             await self._tools.begin(run, repository)
             await trio.to_thread.run_sync(self._places.make_staging, run.id)
             await run.log(f"{site.domain} gets what it was on {backup.created_at:%Y-%m-%d %H:%M} UTC.")
@@ -105,7 +106,8 @@ class RestoreWork:
             await run.log(f"{verified.entries:,} entries are what was backed up, byte for byte.")
 
     async def load_databases(self, run: JobRun) -> None:
-        """A core that is killed in the midst leaves a database of MariaDB with a part of what it gets."""
+        """A core that is killed in the midst leaves a database of MariaDB with a part of what it gets: the next one
+        puts back what was in it (`PutBackWork`)."""
         async with self._tools.cleaned_on_failure(run):
             if self._path(run) is not None:
                 return
@@ -113,7 +115,7 @@ class RestoreWork:
             content = self._places.staging(run.id) / NEW / CONTENT
             wanted = await self._wanted(run)
             await self._tools.databases.verify_fetched(content, wanted)
-            await self._tools.databases.load(run, site, content, wanted, self._aside(run))
+            await self._tools.databases.load(run, site, content, wanted, self._places.aside(run.id))
 
     async def switch(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
@@ -122,7 +124,7 @@ class RestoreWork:
                 if self._only(run) is None:
                     await self._place(run, site)
             except (OSError, ServiceError) as error:
-                await self._tools.databases.put_back(run, site, self._aside(run))
+                await self._tools.databases.put_back(run, site, self._places.aside(run.id))
                 raise unavailable(f"The files could not be put into place: {error}; the site is as it was.") from error
         await self._tools.clean(run.id)
 
@@ -188,10 +190,6 @@ class RestoreWork:
         """The one database that is restored, and no files."""
         name: str | None = run.parameters.get("database")
         return name
-
-    def _aside(self, run: JobRun) -> Path:
-        """What was in the databases that are loaded."""
-        return self._places.work(run.id) / "aside"
 
     async def _of(self, run: JobRun) -> tuple[SiteRow, BackupRow, RepositoryRow]:
         backup = await read_backup(self._tools.database, UUID(run.parameters["backup"]))

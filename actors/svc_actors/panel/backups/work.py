@@ -133,15 +133,24 @@ class Tools:
         await self.snapshots_of(run, remote, backup_id)
         await self.drop_unknown(run, repository.id, remote)
 
+    async def put_back(self, run: JobRun, site: SiteRow) -> None:
+        """Have the databases of a site hold again what they held before a restoration that was interrupted."""
+        kept = await trio.to_thread.run_sync(self.places.kept_aside)
+        for row in await self.database.fetch("SELECT id FROM jobs WHERE id = ANY($1) AND site_id = $2", kept, site.id):
+            await self.databases.put_back(run, site, self.places.put_back(row["id"]))
+
     async def clean(self, job_id: int) -> None:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self.places.remove_work, job_id)
 
     @asynccontextmanager
     async def cleaned_on_failure(self, run: JobRun) -> AsyncIterator[None]:
+        """Of a restoration only what could not be put back is kept."""
         try:
             yield
         except BaseException:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self.places.keep_aside, run.id)
             await self.clean(run.id)
             raise
 
@@ -156,7 +165,8 @@ class BackupWork:
 
     async def plan(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
-            _, _, repository = await self._of(run)
+            site, _, repository = await self._of(run)
+            await self._tools.put_back(run, site)
             held = await self._tools.begin(run, repository)
             self._note(run, "plan", {"parent": await self._parent(repository, held)})
 
