@@ -51,6 +51,7 @@ _HELP = {
     "second-factor": "Signing in with a code as well as the password.",
     "security-group": "Rules about machines' own traffic.",
     "server": "The programs of this server: their logs.",
+    "service": "What billing systems sell: order, suspend, put back, end.",
     "session": "Signing in and out, as browsers do.",
     "settings": "Settings of the service.",
     "setup": "The first administrator of a new service.",

@@ -9,6 +9,11 @@ from svc.controller.machines import consoles, creation, machines, plans, ssh_key
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
 from svc.controller.nodes import joining, locations, network, nodes, orphans, upgrading
+from svc.controller.provisioning import catalogue as provision_catalogue
+from svc.controller.provisioning import creation as provisioning
+from svc.controller.provisioning import orders as service_orders
+from svc.controller.provisioning import services as provisioned_services
+from svc.controller.provisioning import sign_in_links
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.traffic import plan_traffic, traffic
@@ -64,6 +69,11 @@ AREAS = (
     pools,
     pool_addresses,
     security_groups,
+    provision_catalogue,
+    provisioning,
+    provisioned_services,
+    service_orders,
+    sign_in_links,
     alerts,
     alert_mail,
     mail,

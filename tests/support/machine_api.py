@@ -67,6 +67,8 @@ class _Services:
     def __init__(self, **services: object) -> None:
         self.__dict__.update(services)
 
+    person_added = Controller.person_added
+
 
 async def person(database: Database, role: Role, *, projects: tuple[UUID, ...] = ()) -> Principal:
     """Somebody who is signed in, a member of these projects."""

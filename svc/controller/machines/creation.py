@@ -112,8 +112,8 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
     given = request.idempotency_key
     key = IdempotencyKey(key_owner(principal), given) if given is not None else None
     if key is not None and (made := await find_by_key(database, key)) is not None:
-        return await _made_before(context, request, made)
-    new, way_in = await _resolved(database, principal, request, key)
+        return await made_before(context, request, made)
+    new, way_in = await resolve(database, principal, request, key)
     try:
         created = await once_nodes_have_come(
             services,
@@ -128,7 +128,7 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
         made = await find_by_key(database, key)
         if made is None:
             raise
-        return await _made_before(context, request, made)
+        return await made_before(context, request, made)
     services.tasks.begin(created.task)
     return VMCreateResult(
         vm=await show(database, principal, created.vm_id),
@@ -141,7 +141,7 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
 
 
 @dataclass(frozen=True)
-class _WayIn:
+class WayIn:
     """How the owner gets into the machine. `password` None: by a key alone, or as Windows asks at its console."""
 
     mode: AccessMode
@@ -150,7 +150,7 @@ class _WayIn:
     password: GuestPassword | None
 
 
-async def _way_in(queryable: Queryable, principal: Principal, request: VMCreateRequest, image: Record) -> _WayIn:
+async def _way_in(queryable: Queryable, principal: Principal, request: VMCreateRequest, image: Record) -> WayIn:
     mode = request.access_mode or AccessMode.USER_SUDO
     account = account_name(mode.value, image["login_user"])
     wants_password = request.set_password is not None or request.password
@@ -163,12 +163,12 @@ async def _way_in(queryable: Queryable, principal: Principal, request: VMCreateR
     password = None
     if wants_password:
         password = await guest_access.password(request.set_password, account, field="set_password")
-    return _WayIn(mode, account, keys, password)
+    return WayIn(mode, account, keys, password)
 
 
-async def _resolved(
+async def resolve(
     queryable: Queryable, principal: Principal, request: VMCreateRequest, key: IdempotencyKey | None
-) -> tuple[NewMachine, _WayIn]:
+) -> tuple[NewMachine, WayIn]:
     """What is asked for, with every name looked up and every size known. The password comes last: its crypt is made
     for nothing that is refused here."""
     if request.node_id is not None and principal.role is not Role.ADMINISTRATOR:
@@ -201,7 +201,7 @@ async def _resolved(
     return new, way_in
 
 
-async def _made_before(context: Context[Controller], request: VMCreateRequest, made: Record) -> VMCreateResult:
+async def made_before(context: Context[Controller], request: VMCreateRequest, made: Record) -> VMCreateResult:
     """The answer to an order whose first answer was lost with the process that had made the machine."""
     database, principal = context.services.database, context.principal
     task = await get_task(database, made["task_id"])

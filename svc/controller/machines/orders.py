@@ -19,6 +19,7 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.machines.services import SOLD
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import Order, RestartPolicy
 from svc_actors.errors import conflict, forbidden, invalid, wrong_field
@@ -144,7 +145,11 @@ async def reset(context: Context[Controller], request: VMPowerRequest) -> TaskMo
     scope=Scope.WRITE,
 )
 async def delete(context: Context[Controller], request: VMDeleteRequest) -> TaskModel:
-    _require_confirmed(await visible_machine(context.services.database, context.principal, request.id), request.confirm)
+    database, principal = context.services.database, context.principal
+    _require_confirmed(await visible_machine(database, principal, request.id), request.confirm)
+    sold = await database.fetchval(f"SELECT {SOLD} FROM vms WHERE id = $1", request.id)
+    if sold and not principal.sees_everything:
+        raise conflict("The machine belongs to a service that was ordered.", hint="Cancel it where you ordered it.")
     machine = _machine(context, request.id)
     task = await machine.ask(Machine.delete, context.caller, destroy_disks=request.destroy_disks)
     return TaskModel.of(task, context.principal)

@@ -24,6 +24,7 @@ from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.network_attachment import NewAddress, ipv4_allowed, offered_pools
+from svc_actors.controller.machines.services import ISOLATED
 from svc_actors.controller.machines.spec import effective_rate, held_network
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.networking.addresses import guest_address
@@ -38,6 +39,7 @@ from svc_actors.store import Queryable, Record
 operations = Operations[Controller]()
 
 _EXCEEDED: Final = "The machine is past the traffic that its plan allows in this month; its host carries none of it."
+_SUSPENDED: Final = "The service that the machine belongs to is suspended; its host carries none of its traffic."
 _REFUSED: Final = "The host could not apply it yet. It is tried again, and the provider has been told."
 
 
@@ -223,14 +225,15 @@ async def networking_of(queryable: Queryable, principal: Principal, vm_id: UUID)
     nics = await _nics(queryable, vm_id, pools=principal.sees_everything)
     addresses = [address for nic in nics for address in nic.addresses if address.state is HeldState.ALLOCATED]
     status = _status(vm, online=bool(online))
+    suspended = await queryable.fetchval(f"SELECT {ISOLATED} FROM vms WHERE id = $1", vm_id)
     return MachineNetworking(
         vm_id=vm_id,
         nics=nics,
         groups=[GroupName(id=group["id"], name=group["name"]) for group in await groups_of(queryable, vm_id)],
         rate_mbps=vm["rate_mbps"],
         effective_rate_mbps=effective_rate(vm["rate_mbps"], vm["throttle_mbps"]),
-        isolated=vm["traffic_isolated"],
-        isolated_reason=_EXCEEDED if vm["traffic_isolated"] else None,
+        isolated=vm["traffic_isolated"] or suspended,
+        isolated_reason=_EXCEEDED if vm["traffic_isolated"] else _SUSPENDED if suspended else None,
         ipv4_allowed=await _ipv4_allowed(queryable, principal, vm["plan_id"]),
         ipv4_count=sum(address.family == 4 for address in addresses),
         pools=[

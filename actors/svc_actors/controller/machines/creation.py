@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -93,7 +93,13 @@ class _PoolsFull(Exception):  # noqa: N818 - named for what it says
         self.pool_ids = frozenset(pool_ids)
 
 
-async def create_machine(database: Database, sealer: Sealer, caller: Caller, new: NewMachine) -> Created:
+Beside = Callable[[Transaction, UUID], Awaitable[None]]
+"""What is recorded in the same transaction as the machine of this id."""
+
+
+async def create_machine(
+    database: Database, sealer: Sealer, caller: Caller, new: NewMachine, beside: Beside | None = None
+) -> Created:
     """Decide and record; the caller hands the task to `TaskRunner.begin`.
 
     Raises not_found (project, image, plan, node), conflict (name or key taken), invalid (too small for the image),
@@ -103,7 +109,8 @@ async def create_machine(database: Database, sealer: Sealer, caller: Caller, new
     try:
         while True:
             try:
-                return await database.transact(partial(_create, sealer=sealer, caller=caller, new=new, full=full))
+                work = partial(_create, sealer=sealer, caller=caller, new=new, full=full, beside=beside)
+                return await database.transact(work)
             except _PoolsFull as found:
                 # From the beginning, with what has been learned: the pools of the next node may come before those that
                 # are locked by now, and pools are locked in one order.
@@ -117,7 +124,13 @@ async def create_machine(database: Database, sealer: Sealer, caller: Caller, new
 
 
 async def _create(
-    tx: Transaction, *, sealer: Sealer, caller: Caller, new: NewMachine, full: frozenset[UUID]
+    tx: Transaction,
+    *,
+    sealer: Sealer,
+    caller: Caller,
+    new: NewMachine,
+    full: frozenset[UUID],
+    beside: Beside | None,
 ) -> Created:
     """The order of the statements is that of the locks. The pool comes last, since every machine of a network takes its
     address from the same one: it is held for a statement and the commit."""
@@ -136,6 +149,8 @@ async def _create(
     placement = await place(tx, need, explain=caller.role in ("administrator", "staff"), full=full)
     vm_id, nic_id = await _insert(tx, sealer, caller, new, network_id, placement.node_id)
     task = await _record(tx, caller, new, vm_id, placement.node_id)
+    if beside is not None:
+        await beside(tx, vm_id)
     address = await _take_address(tx, placement, full, vm_id, nic_id)
     if groups:
         await join_groups(tx, vm_id, groups)

@@ -29,6 +29,7 @@ from svc_actors.controller.machines.records import (
     write_definition,
     write_status,
 )
+from svc_actors.controller.machines.services import KEPT_OFF
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import (
     UNKNOWN_WHILE_AWAY,
@@ -91,6 +92,8 @@ class Machine(Actor):
         async def work(tx: Transaction) -> tuple[Task, Task | None]:
             vm = await lock_machine(tx, self.vm_id)
             _require_known(vm)
+            if order.wants is DesiredPower.RUNNING:
+                await _require_not_suspended(tx, vm)
             superseded = await self._supersede(tx, caller, order)
             status = _moved(vm, order)
             parameters: dict[str, object] = {}
@@ -364,6 +367,15 @@ def _require_known(vm: MachineRow) -> None:
         raise unavailable(
             "The machine's node is not online, so what the machine is now is not known; nothing was changed.",
             hint="Try again once the machine is not shown as unknown any more. Only a deletion is taken meanwhile.",
+        )
+
+
+async def _require_not_suspended(tx: Transaction, vm: MachineRow) -> None:
+    """Raises conflict for a machine that its service keeps switched off."""
+    if await tx.fetchval(f"SELECT {KEPT_OFF} FROM vms WHERE id = $1", vm.id):
+        raise conflict(
+            "The service that the machine belongs to is suspended, so it stays off.",
+            hint="The provider puts the service back, and the machine with it.",
         )
 
 

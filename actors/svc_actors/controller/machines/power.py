@@ -29,6 +29,7 @@ from uuid import UUID
 
 from svc_actors.alerts import Severity, Told, close_alert, raise_alert
 from svc_actors.controller.machines.records import STABLE_SECONDS, MachineRow
+from svc_actors.controller.machines.services import KEPT_OFF
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, Order, RestartPolicy
 from svc_actors.controller.tasks.runner import Ending, Task, TaskStatus
 from svc_actors.errors import ErrorCode
@@ -42,9 +43,9 @@ MOST_FAILURES: Final = 5
 COOL_DOWN: Final = 3600.0
 """Seconds between attempts while the breaker is open."""
 
-AWAITING: Final = """vms.deleted_at IS NULL AND vms.built_at IS NOT NULL AND NOT vms.unconfirmed
+AWAITING: Final = f"""vms.deleted_at IS NULL AND vms.built_at IS NOT NULL AND NOT vms.unconfirmed
     AND (vms.desired_power = 'running' AND vms.status = 'stopped' OR vms.status = 'failed')
-    AND (vms.restart_after IS NULL OR vms.restart_after <= now()) AND NOT vms.traffic_isolated
+    AND (vms.restart_after IS NULL OR vms.restart_after <= now()) AND NOT vms.traffic_isolated AND NOT {KEPT_OFF}
     AND nodes.state = 'online' AND nodes.mode = 'managed' AND NOT nodes.maintenance AND nodes.deleted_at IS NULL
     AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
                                         AND tasks.status IN ('queued', 'running'))"""

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Final
 from uuid import UUID
 
+from svc_actors.controller.machines.services import ISOLATED
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork, guest_address
 from svc_actors.controller.networking.security_groups import firewall_of
 from svc_actors.errors import not_found
@@ -58,8 +59,8 @@ def account_name(access_mode: str, login_user: str) -> str:
     return login_user if access_mode == "user_sudo" else ROOT
 
 
-_SPEC: Final = """
-SELECT vms.*, images.login_user,
+_SPEC: Final = f"""
+SELECT vms.*, images.login_user, {ISOLATED} AS isolated,
        EXISTS (SELECT FROM security_group_machines WHERE vm_id = vms.id) AS in_groups,
        nics.id AS nic_id, nics.mac, networks.mtu, allocations.ip, allocations.is_primary, pools.gateway,
        pools.gateway_mode, pools.guest_prefix_len, pools.topology, pools.vlan, pools.nameservers
@@ -124,7 +125,7 @@ async def _network(queryable: Queryable, vm_id: UUID, rows: Sequence[Record]) ->
     return NetworkSpec(
         nics=tuple(_nic(list(of_nic), rate) for _, of_nic in groupby(held, key=lambda row: row["nic_id"])),
         firewall=await firewall_of(queryable, vm_id) if vm["in_groups"] else None,
-        isolated=vm["traffic_isolated"],
+        isolated=vm["isolated"],
         generation=vm["net_wanted"],
     )
 

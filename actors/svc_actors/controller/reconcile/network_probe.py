@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 import structlog
 
 from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.controller.machines.services import ISOLATED
 from svc_actors.controller.machines.spec import held_network
 from svc_actors.controller.networking.changes import network_applied, network_changed
 from svc_actors.controller.networking.drift import Found, Recorded, compare
@@ -124,7 +125,7 @@ class NetworkProbe:
 
     async def _recorded(self, node_id: UUID) -> dict[UUID, Recorded]:
         rows = await self._database.fetch(
-            """SELECT vms.id, vms.name, vms.net_wanted, vms.net_applied, vms.traffic_isolated,
+            f"""SELECT vms.id, vms.name, vms.net_wanted, vms.net_applied, {ISOLATED} AS isolated,
                       array(SELECT ip FROM allocations WHERE vm_id = vms.id AND state = 'allocated') AS held,
                       vms.net_applied = vms.net_wanted AND vms.built_at IS NOT NULL
                       AND vms.status IN ('stopped', 'running') AND NOT EXISTS (
@@ -139,7 +140,7 @@ class NetworkProbe:
                 name=row["name"],
                 wanted=row["net_wanted"],
                 applied=row["net_applied"],
-                isolated=row["traffic_isolated"],
+                isolated=row["isolated"],
                 networks=frozenset(held_network(ip) for ip in row["held"]),
                 settled=row["settled"],
             )

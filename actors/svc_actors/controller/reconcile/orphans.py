@@ -21,6 +21,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.controller.machines.services import ISOLATED
 from svc_actors.controller.machines.spec import held_network
 from svc_actors.controller.networking.carried import note_carried
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork
@@ -53,8 +54,8 @@ WHERE vms.unconfirmed AND vms.deleted_at IS NULL AND vms.status <> 'deleting'"""
 ORPHANS: Final = f"{_UNKNOWN} UNION ALL {_UNCONFIRMED}"
 """What is an operator's to decide, a row a machine."""
 
-_RECORDED: Final = """
-SELECT vms.id, vms.deleted_at IS NULL AND vms.node_id = $1 AS here, vms.unconfirmed, vms.traffic_isolated,
+_RECORDED: Final = f"""
+SELECT vms.id, vms.deleted_at IS NULL AND vms.node_id = $1 AS here, vms.unconfirmed, {ISOLATED} AS isolated,
        vms.built_at IS NOT NULL AS built,
        EXISTS (SELECT FROM observed_domains seen WHERE seen.node_id = $1 AND seen.vm_id = vms.id) AS domain,
        array(SELECT ip FROM allocations WHERE vm_id = vms.id AND state = 'allocated') AS held,
@@ -149,7 +150,7 @@ def _agrees(row: Record, network: ObservedNetwork | None) -> bool:
     if not row["domain"] or network is None:
         return False
     carried = _networks(network.addresses)
-    return row["traffic_isolated"] or network.isolated or _networks(row["held"]) <= carried
+    return row["isolated"] or network.isolated or _networks(row["held"]) <= carried
 
 
 def _networks(addresses: Sequence[object]) -> set[IPNetwork]:

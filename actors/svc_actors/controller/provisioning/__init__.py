@@ -1,0 +1,1 @@
+"""Services: what billing systems sell, and the machines that follow them."""

@@ -1,0 +1,269 @@
+"""Services as they are recorded: decided under the lock of their row, each change with its line for the billing system.
+
+Invariants:
+- every change of state is a move of the table in `states`, and is written with its event and its audit row;
+- a service and its machine are made in one transaction, so there is no order without a machine, and no machine of an
+  order that was refused;
+- (integration, external_ref) is unique, whatever keys orders come with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from svc_actors.controller.machines.records import announce_machine
+from svc_actors.controller.networking.changes import network_changed
+from svc_actors.controller.provisioning.states import (
+    IllegalMove,
+    Outcome,
+    ServiceMove,
+    ServiceOrder,
+    ServiceState,
+    SuspendMode,
+    done,
+    move,
+)
+from svc_actors.errors import ServiceError, conflict, not_found, not_ready
+from svc_actors.store import Caller, Queryable, Record, Target, Transaction, UniqueViolationError, audit
+
+
+@dataclass(frozen=True)
+class NewService:
+    """`machine_order` is the order of the machine, without secrets, to be ordered again by a retry."""
+
+    integration: str
+    external_ref: str
+    customer_id: UUID
+    project_id: UUID
+    machine_order: Mapping[str, Any]
+    ordered_by: str
+
+
+@dataclass(frozen=True)
+class ServiceRow:
+    id: UUID
+    integration: str
+    external_ref: str
+    state: ServiceState
+    state_reason: str | None
+    settled: bool
+    customer_id: UUID | None
+    project_id: UUID
+    vm_id: UUID | None
+    machine_order: Mapping[str, Any]
+    ordered_by: str
+    suspend_mode: SuspendMode | None
+    suspended_at: datetime | None
+    resume: bool
+    destroy_disks: bool
+
+    @property
+    def target(self) -> Target:
+        return Target("service", self.id, f"{self.integration}/{self.external_ref}", self.project_id)
+
+
+_COLUMNS: Final = ", ".join(ServiceRow.__dataclass_fields__)
+
+
+async def add_service(tx: Transaction, caller: Caller, new: NewService, vm_id: UUID) -> UUID:
+    """A service whose machine is made in the same transaction. Raises conflict where the billing system's reference has
+    a service already."""
+    try:
+        service_id: UUID = await tx.fetchval(
+            """INSERT INTO services (integration, external_ref, state, customer_id, project_id, vm_id, machine_order,
+                                     ordered_by)
+               VALUES ($1, $2, 'provisioning', $3, $4, $5, $6, $7) RETURNING id""",
+            new.integration,
+            new.external_ref,
+            new.customer_id,
+            new.project_id,
+            vm_id,
+            dict(new.machine_order),
+            new.ordered_by,
+        )
+    except UniqueViolationError:
+        raise reference_taken(new.integration, new.external_ref) from None
+    service = await lock_service(tx, service_id)
+    await _note(tx, caller, service, "ordered", "The machine is being made.", {"vm_id": str(vm_id)})
+    return service_id
+
+
+def reference_taken(integration: str, external_ref: str) -> ServiceError:
+    return conflict(
+        f"{integration} has a service for {external_ref} already; nothing was made.",
+        hint="Look it up by its reference. A service that failed is retried, not ordered again.",
+    )
+
+
+async def find_service(queryable: Queryable, integration: str, external_ref: str) -> ServiceRow | None:
+    row = await queryable.fetchrow(
+        f"SELECT {_COLUMNS} FROM services WHERE integration = $1 AND external_ref = $2", integration, external_ref
+    )
+    return None if row is None else _service(row)
+
+
+async def get_service(queryable: Queryable, service_id: UUID) -> ServiceRow:
+    """Raises not_found."""
+    row = await queryable.fetchrow(f"SELECT {_COLUMNS} FROM services WHERE id = $1", service_id)
+    if row is None:
+        raise not_found("There is no such service.")
+    return _service(row)
+
+
+async def lock_service(tx: Transaction, service_id: UUID) -> ServiceRow:
+    """The service, whom nobody else changes until the transaction ends. Raises not_found."""
+    row = await tx.fetchrow(f"SELECT {_COLUMNS} FROM services WHERE id = $1 FOR NO KEY UPDATE", service_id)
+    if row is None:
+        raise not_found("There is no such service.")
+    return _service(row)
+
+
+async def retry(tx: Transaction, caller: Caller, service_id: UUID, vm_id: UUID) -> None:
+    """Give a service that failed another machine, made in the same transaction."""
+    service = await lock_service(tx, service_id)
+    _moved(service, ServiceOrder.RETRY)
+    if not service.settled:
+        raise not_ready("What was made of the service's machine is still being removed.", hint="Try again in a moment.")
+    await tx.execute(
+        """UPDATE services SET state = 'provisioning', state_reason = NULL, settled = false, vm_id = $2,
+                               changed_at = now() WHERE id = $1""",
+        service.id,
+        vm_id,
+    )
+    await _note(tx, caller, service, "retried", "Another machine is being made.", {"vm_id": str(vm_id)})
+
+
+async def suspend(tx: Transaction, caller: Caller, service_id: UUID, mode: SuspendMode, reason: str | None) -> None:
+    """Nothing changes for a service that is suspended in this mode. Raises conflict where it is in the other."""
+    service = await lock_service(tx, service_id)
+    after = _moved(service, ServiceOrder.SUSPEND)
+    if service.state is after:
+        if service.suspend_mode is not mode:
+            assert service.suspend_mode is not None
+            raise conflict(
+                f"The service is suspended by {service.suspend_mode.value} already; nothing was changed.",
+                hint="Put it back first.",
+            )
+        return
+    await tx.execute(
+        """UPDATE services
+           SET state = 'suspended', state_reason = $3, suspend_mode = $2, suspended_at = now(), settled = false,
+               tried_at = NULL, changed_at = now(),
+               resume = $2 = 'power_off' AND EXISTS (
+                   SELECT FROM vms WHERE vms.id = services.vm_id AND desired_power = 'running')
+           WHERE id = $1""",
+        service.id,
+        mode.value,
+        reason,
+    )
+    await _follow_network(tx, service, mode)
+    message = {
+        SuspendMode.POWER_OFF: "The machine is switched off.",
+        SuspendMode.NETWORK_ISOLATE: "The machine runs on without a network.",
+    }[mode]
+    await _note(tx, caller, service, "suspended", message, {"mode": mode.value, "reason": reason})
+
+
+async def unsuspend(tx: Transaction, *, caller: Caller, service_id: UUID) -> None:
+    """Reverse what the suspension did, whatever the setting says by now. Nothing changes for one that is active."""
+    service = await lock_service(tx, service_id)
+    after = _moved(service, ServiceOrder.UNSUSPEND)
+    if service.state is after:
+        return
+    await tx.execute(
+        """UPDATE services SET state = 'active', state_reason = NULL, suspend_mode = NULL, suspended_at = NULL,
+                               settled = false, tried_at = NULL, changed_at = now() WHERE id = $1""",
+        service.id,
+    )
+    await _follow_network(tx, service, service.suspend_mode)
+    message = "The machine is started." if service.resume else "The machine is as it was before."
+    details = {"mode": service.suspend_mode.value if service.suspend_mode else None}
+    await _note(tx, caller, service, "unsuspended", message, details)
+
+
+async def terminate(tx: Transaction, *, caller: Caller, service_id: UUID, destroy_disks: bool) -> None:
+    """The end of the service: its machine is deleted. Nothing changes for one that is terminated already."""
+    service = await lock_service(tx, service_id)
+    if service.state is _moved(service, ServiceOrder.TERMINATE):
+        return
+    await tx.execute(
+        """UPDATE services SET state = 'terminated', state_reason = NULL, suspend_mode = NULL, suspended_at = NULL,
+                               resume = false, destroy_disks = $2, terminated_at = now(), settled = false,
+                               tried_at = NULL, changed_at = now() WHERE id = $1""",
+        service.id,
+        destroy_disks,
+    )
+    message = "The machine and its disks are removed." if destroy_disks else "The machine is removed, its disks kept."
+    await _note(tx, caller, service, "terminated", message, {"destroy_disks": destroy_disks})
+
+
+async def provisioned(tx: Transaction, caller: Caller, service: ServiceRow, failure: str | None) -> None:
+    """Provisioning has ended; `service` is locked. `failure`: why there is no machine."""
+    after = move(service.state, Outcome.BUILT if failure is None else Outcome.FAILED)
+    await tx.execute(
+        "UPDATE services SET state = $2, state_reason = $3, settled = $4, changed_at = now() WHERE id = $1",
+        service.id,
+        after.value,
+        failure,
+        failure is None,
+    )
+    await _note(tx, caller, service, after.value, failure or "The machine is there.", {})
+
+
+async def write_settled(tx: Transaction, service: ServiceRow) -> None:
+    """The machine is what the state says; `service` is locked."""
+    await tx.execute(
+        """UPDATE services SET settled = true, tried_at = NULL, resume = resume AND state = 'suspended'
+           WHERE id = $1""",
+        service.id,
+    )
+
+
+async def write_tried(queryable: Queryable, service_id: UUID) -> None:
+    await queryable.execute("UPDATE services SET tried_at = now() WHERE id = $1", service_id)
+
+
+async def _note(
+    tx: Transaction, caller: Caller, service: ServiceRow, kind: str, message: str, details: Mapping[str, Any]
+) -> None:
+    await tx.execute(
+        """INSERT INTO service_events (service_id, kind, state, actor, message)
+           SELECT id, $2, state, $3, $4 FROM services WHERE id = $1""",
+        service.id,
+        kind,
+        caller.actor,
+        message,
+    )
+    await audit.record(tx, caller, service.target, details)
+
+
+async def _follow_network(tx: Transaction, service: ServiceRow, mode: SuspendMode | None) -> None:
+    """Have the machine's host told of its network anew, where the suspension is one of the network."""
+    if mode is SuspendMode.NETWORK_ISOLATE and service.vm_id is not None:
+        await network_changed(tx, [service.vm_id])
+        await announce_machine(tx, service.vm_id)
+
+
+def _moved(service: ServiceRow, event: ServiceMove) -> ServiceState:
+    """Raises conflict where the table has no such move."""
+    try:
+        return move(service.state, event)
+    except IllegalMove:
+        assert isinstance(event, ServiceOrder)
+        raise conflict(
+            f"The service is {service.state.value} and cannot be {done(event)}; nothing was changed.",
+            details={"state": service.state.value},
+        ) from None
+
+
+def _service(row: Record) -> ServiceRow:
+    values = dict(row)
+    mode = values["suspend_mode"]
+    return ServiceRow(
+        **values
+        | {"state": ServiceState(values["state"]), "suspend_mode": SuspendMode(mode) if mode is not None else None}
+    )

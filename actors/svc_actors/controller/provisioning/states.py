@@ -1,0 +1,112 @@
+"""The states of a service and every move between them (vm-controller-api.md, States and transitions). Nothing else
+decides a state.
+
+A service's state is what was decided; its machine follows (`settling`). So a service is suspended or terminated from
+the moment that it is ordered, and `settled` says whether its machine is so as well.
+
+`provisioning` alone waits for its machine: it ends when the host has built it, or has failed to. A service that failed
+keeps its row and its id; what was made of its machine is removed, and a retry orders another one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class ServiceState(StrEnum):
+    PROVISIONING = "provisioning"
+    ACTIVE = "active"
+    PROVISIONING_FAILED = "provisioning_failed"
+    SUSPENDED = "suspended"
+    TERMINATED = "terminated"
+
+
+class ServiceOrder(StrEnum):
+    """What a billing system may want of a service that exists."""
+
+    RETRY = "retry"
+    SUSPEND = "suspend"
+    UNSUSPEND = "unsuspend"
+    TERMINATE = "terminate"
+
+
+class Outcome(StrEnum):
+    """How provisioning ends."""
+
+    BUILT = "machine_built"
+    FAILED = "machine_failed"
+
+
+class SuspendMode(StrEnum):
+    """`power_off`: the machine is shut down. `network_isolate`: it runs on, and its host carries no traffic of it."""
+
+    POWER_OFF = "power_off"
+    NETWORK_ISOLATE = "network_isolate"
+
+
+ServiceMove = ServiceOrder | Outcome
+
+_S = ServiceState
+
+MOVES: Final[dict[ServiceState, dict[ServiceMove, ServiceState]]] = {
+    _S.PROVISIONING: {
+        Outcome.BUILT: _S.ACTIVE,
+        Outcome.FAILED: _S.PROVISIONING_FAILED,
+        ServiceOrder.TERMINATE: _S.TERMINATED,
+    },
+    _S.ACTIVE: {
+        ServiceOrder.SUSPEND: _S.SUSPENDED,
+        ServiceOrder.UNSUSPEND: _S.ACTIVE,
+        ServiceOrder.TERMINATE: _S.TERMINATED,
+    },
+    _S.PROVISIONING_FAILED: {
+        ServiceOrder.RETRY: _S.PROVISIONING,
+        ServiceOrder.TERMINATE: _S.TERMINATED,
+    },
+    _S.SUSPENDED: {
+        ServiceOrder.SUSPEND: _S.SUSPENDED,
+        ServiceOrder.UNSUSPEND: _S.ACTIVE,
+        ServiceOrder.TERMINATE: _S.TERMINATED,
+    },
+    _S.TERMINATED: {
+        ServiceOrder.TERMINATE: _S.TERMINATED,
+    },
+}
+
+_WORDS: Final = {
+    ServiceOrder.RETRY: "retried",
+    ServiceOrder.SUSPEND: "suspended",
+    ServiceOrder.UNSUSPEND: "put back",
+    ServiceOrder.TERMINATE: "terminated",
+}
+
+
+class IllegalMove(Exception):  # noqa: N818 - named for what it says
+    """There is no such move; the service stays what it was."""
+
+
+def move(state: ServiceState, event: ServiceMove) -> ServiceState:
+    """Where `event` leads from `state`. Raises `IllegalMove`."""
+    try:
+        return MOVES[state][event]
+    except KeyError:
+        raise IllegalMove(f"{event.value} has no move from {state.value}") from None
+
+
+def done(order: ServiceOrder) -> str:
+    """`suspended`, `put back`, ...: for a sentence about the order."""
+    return _WORDS[order]
+
+
+def diagram() -> str:
+    """The table as a mermaid state diagram; docs/provisioning.md holds exactly this."""
+    lines = ["stateDiagram-v2", "    [*] --> provisioning"]
+    for state, moves in MOVES.items():
+        by_target: dict[ServiceState, list[str]] = {}
+        for event, target in moves.items():
+            if target is not state:
+                by_target.setdefault(target, []).append(event.value)
+        lines.extend(f"    {state.value} --> {target.value}: {', '.join(names)}" for target, names in by_target.items())
+    lines.append("    terminated --> [*]")
+    return "\n".join(lines)

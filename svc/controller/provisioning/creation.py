@@ -1,0 +1,255 @@
+"""A service is ordered: its customer, its machine by the same path as a customer's own order, and its row, once.
+
+The service and its machine are one transaction (`create_machine`), so a crash leaves both or neither; the customer and
+their project come before, and a repeated order finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.machines.arrivals import once_nodes_have_come
+from svc.controller.machines.creation import VMCreateRequest, WayIn, made_before, resolve
+from svc.controller.machines.fields import GivenPassword, Hostname, MachineName, SshKeyText
+from svc.controller.machines.guest_access import MAX_KEYS
+from svc.controller.machines.models import AccessMode, show
+from svc.controller.provisioning.models import ExternalRef, Integration, ProvisionResult, shown_service
+from svc.controller.services import Controller
+from svc.controller.tasks import TaskModel
+from svc.identity import person_records
+from svc.identity.fields import Email, Line, Name, Phone
+from svc.registry.declare import Operations
+from svc.registry.idempotency import key_owner, run_idempotent
+from svc.registry.operation import Context, Request, Route
+from svc.registry.principal import Access, Role
+from svc.registry.scopes import Scope
+from svc.registry.shapes import LINE
+from svc_actors.controller.machines.creation import Beside, Created, IdempotencyKey, create_machine, find_by_key
+from svc_actors.controller.provisioning import records
+from svc_actors.controller.provisioning.records import NewService
+from svc_actors.controller.provisioning.states import ServiceState
+from svc_actors.errors import conflict, not_found
+from svc_actors.store import Target, Transaction, audit
+
+operations = Operations[Controller]()
+
+IdempotencyKeyField = Annotated[
+    str, Field(min_length=1, max_length=200, description="Repeating a call with the same key repeats nothing."), LINE
+]
+_Slug = Annotated[str, Field(max_length=100), LINE]
+
+
+class ProvisionCreateRequest(Request):
+    """The customer is found by `customer_email`, or made: then `customer_name` is what they are called. The machine is
+    in `project_id`, or else in the customer's oldest project. Without `access_mode` the image's own user with sudo.
+    Without `ssh_keys` and `set_password` a password is made up; `password` asks for one beside keys."""
+
+    idempotency_key: IdempotencyKeyField
+    integration: Integration
+    external_ref: ExternalRef
+    customer_email: Email
+    customer_name: Name | None = None
+    customer_phone: Phone = ""
+    customer_company: Line = ""
+    project_id: UUID | None = None
+    name: MachineName
+    hostname: Hostname | None = None
+    plan_id: UUID | None = None
+    plan_slug: _Slug | None = None
+    image_id: UUID | None = None
+    image_slug: _Slug | None = None
+    location_id: UUID | None = None
+    ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
+    access_mode: Annotated[
+        AccessMode | None, Field(description="Which account is offered; without it, the image's own user with sudo.")
+    ] = None
+    set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
+    password: Annotated[bool, Field(description="Have a password made up, shown once.")] = False
+
+
+class RetryRequest(Request):
+    id: UUID
+    idempotency_key: IdempotencyKeyField | None = None
+
+
+@dataclass(frozen=True)
+class _Customer:
+    user_id: UUID
+    project_id: UUID
+
+
+@operations.declare(
+    "service.create",
+    "Order a machine for a customer, once",
+    Route.post("/provision/services", status=201),
+    access=Access.STAFF,
+    scope=Scope.PROVISION,
+    positional=("name",),
+    statuses=(200,),
+)
+async def create(context: Context[Controller], request: ProvisionCreateRequest) -> ProvisionResult:
+    run = partial(_create, context, request)
+    answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
+    return _answered(context, answer, replayed)
+
+
+@operations.declare(
+    "service.retry",
+    "Make the machine of a service again whose provisioning has failed",
+    Route.post("/provision/services/{id}/retry"),
+    access=Access.STAFF,
+    scope=Scope.PROVISION,
+)
+async def retry(context: Context[Controller], request: RetryRequest) -> ProvisionResult:
+    run = partial(_retry, context, request)
+    answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
+    return _answered(context, answer, replayed)
+
+
+def _answered(context: Context[Controller], answer: ProvisionResult, replayed: bool) -> ProvisionResult:
+    if not (replayed or answer.replayed):
+        return answer
+    context.effects.status = 200
+    return answer.model_copy(update={"replayed": True})
+
+
+async def _create(context: Context[Controller], request: ProvisionCreateRequest) -> ProvisionResult:
+    database = context.services.database
+    owner = key_owner(context.principal)
+    key = IdempotencyKey(f"provision:{owner}", request.idempotency_key)
+    before = await records.find_service(database, request.integration, request.external_ref)
+    if before is not None:
+        made = await find_by_key(database, key)
+        if made is None or made["id"] != before.vm_id:
+            raise records.reference_taken(request.integration, request.external_ref)
+        # The first answer was lost with the process that had made the machine.
+        answer = await made_before(context, _machine_order(request, before.project_id), made)
+        return ProvisionResult(service=await shown_service(database, before.id), **dict(answer))
+    customer = await database.transact(partial(_customer, context=context, request=request))
+    order = _machine_order(request, customer.project_id)
+    new = NewService(
+        integration=request.integration,
+        external_ref=request.external_ref,
+        customer_id=customer.user_id,
+        project_id=customer.project_id,
+        machine_order=_without_secrets(order),
+        ordered_by=f"{owner} {request.idempotency_key}",
+    )
+    service_ids: list[UUID] = []
+
+    async def beside(tx: Transaction, vm_id: UUID) -> None:
+        service_ids[:] = [await records.add_service(tx, context.caller, new, vm_id)]
+
+    created, way_in = await _ordered(context, order, key, beside)
+    return await _result(context, service_ids[0], created, way_in, chosen=request.set_password is not None)
+
+
+async def _retry(context: Context[Controller], request: RetryRequest) -> ProvisionResult:
+    service = await records.get_service(context.services.database, request.id)
+    if service.state is not ServiceState.PROVISIONING_FAILED:
+        raise conflict(
+            f"The service is {service.state.value} and cannot be retried; nothing was changed.",
+            details={"state": service.state.value},
+        )
+    order = VMCreateRequest.model_validate(service.machine_order)
+    beside = partial(_retried, context, service.id)
+    created, way_in = await _ordered(context, order, None, beside)
+    return await _result(context, service.id, created, way_in, chosen=False)
+
+
+async def _retried(context: Context[Controller], service_id: UUID, tx: Transaction, vm_id: UUID) -> None:
+    await records.retry(tx, context.caller, service_id, vm_id)
+
+
+async def _ordered(
+    context: Context[Controller], order: VMCreateRequest, key: IdempotencyKey | None, beside: Beside
+) -> tuple[Created, WayIn]:
+    services = context.services
+    new, way_in = await resolve(services.database, context.principal, order, key)
+    created = await once_nodes_have_come(
+        services,
+        lambda: create_machine(services.database, services.sealer, context.caller, new, beside),
+        node_id=new.node_id,
+        location_id=new.location_id,
+    )
+    services.tasks.begin(created.task)
+    return created, way_in
+
+
+async def _result(
+    context: Context[Controller], service_id: UUID, created: Created, way_in: WayIn, *, chosen: bool
+) -> ProvisionResult:
+    database, principal = context.services.database, context.principal
+    return ProvisionResult(
+        service=await shown_service(database, service_id),
+        vm=await show(database, principal, created.vm_id),
+        task=TaskModel.of(created.task, principal),
+        user=way_in.account,
+        password_chosen=chosen,
+        password=way_in.password.generated if way_in.password else None,
+        replayed=False,
+    )
+
+
+async def _customer(tx: Transaction, *, context: Context[Controller], request: ProvisionCreateRequest) -> _Customer:
+    """The customer of this address, made where there is none, and the project that the machine goes into."""
+    user_id = await tx.fetchval("SELECT id FROM users WHERE email = $1", request.customer_email)
+    if user_id is None:
+        user_id = await person_records.add(
+            tx,
+            email=request.customer_email,
+            name=request.customer_name or request.customer_email,
+            role=Role.CUSTOMER,
+            password_hash=None,
+            phone=request.customer_phone,
+            company=request.customer_company,
+        )
+        await context.services.person_added(tx, user_id, request.customer_email, Role.CUSTOMER)
+        await audit.record(tx, context.caller, Target("user", user_id, request.customer_email), {"made": True})
+    person = await person_records.person(tx, user_id)
+    if person.role is not Role.CUSTOMER:
+        raise conflict(f"{person.email} is no customer; nothing was made.")
+    project_id = await tx.fetchval(
+        """SELECT project_id FROM project_members JOIN projects ON projects.id = project_id
+           WHERE user_id = $1 AND ($2::uuid IS NULL OR project_id = $2) ORDER BY created_at, project_id LIMIT 1""",
+        user_id,
+        request.project_id,
+    )
+    if project_id is None:
+        raise not_found(
+            f"{person.email} is in no such project; nothing was made.",
+            hint="Leave project_id out, or make the customer a member of the project.",
+        )
+    return _Customer(user_id, project_id)
+
+
+def _machine_order(request: ProvisionCreateRequest, project_id: UUID) -> VMCreateRequest:
+    wants_password = request.password or not request.ssh_keys
+    return VMCreateRequest(
+        name=request.name,
+        hostname=request.hostname,
+        project_id=project_id,
+        plan_id=request.plan_id,
+        plan=request.plan_slug,
+        image_id=request.image_id,
+        image=request.image_slug,
+        location_id=request.location_id,
+        security_group_ids=[],
+        ssh_key_ids=[],
+        ssh_keys=request.ssh_keys,
+        access_mode=request.access_mode,
+        set_password=request.set_password,
+        password=wants_password and request.set_password is None,
+    )
+
+
+def _without_secrets(order: VMCreateRequest) -> Mapping[str, Any]:
+    """A retry makes a password up where one was chosen: a chosen one is kept nowhere."""
+    kept = order.model_dump(mode="json", exclude={"set_password"}, exclude_none=True)
+    return kept | {"password": order.password or order.set_password is not None}

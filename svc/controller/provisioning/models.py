@@ -1,0 +1,126 @@
+"""What the provisioning API says of a service."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Final
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.machines.models import VM
+from svc.controller.tasks import TaskModel
+from svc.registry.operation import Model, Request
+from svc.registry.shapes import NAME, Shape
+from svc_actors.controller.provisioning.states import ServiceState, SuspendMode
+from svc_actors.errors import not_found
+from svc_actors.store import Queryable, Record
+
+Integration = Annotated[
+    str,
+    Field(description="The billing system, as it calls itself: whmcs, fossbilling-eu."),
+    Shape(r"[a-z0-9][a-z0-9._-]{0,49}", "small letters, digits, dots, hyphens and underscores, 50 at most"),
+]
+ExternalRef = Annotated[
+    str, Field(min_length=1, max_length=200, description="What the billing system calls the service."), NAME
+]
+
+
+class ServiceCustomer(Model):
+    id: UUID
+    email: str
+    name: str
+
+
+class ServiceMachine(Model):
+    """`task_id` is of what is under way with it."""
+
+    id: UUID
+    name: str
+    status: str
+    primary_ip: str | None
+    task_id: UUID | None
+
+
+class Service(Model):
+    """What was sold. `state` is what was decided; `settled` whether the machine is so by now. `machine` is null once it
+    is gone. `suspend_mode` is of the suspension in force, `state_reason` why it is suspended or why it failed."""
+
+    id: UUID
+    integration: str
+    external_ref: str
+    state: ServiceState
+    state_reason: str | None
+    settled: bool
+    suspend_mode: SuspendMode | None
+    suspended_at: datetime | None
+    customer: ServiceCustomer | None
+    project_id: UUID
+    plan_id: UUID | None
+    plan: str | None
+    image: str | None
+    machine: ServiceMachine | None
+    created_at: datetime
+    changed_at: datetime
+    terminated_at: datetime | None
+
+    @classmethod
+    def of(cls, row: Record) -> Service:
+        members = cls.model_fields.keys() & row.keys()
+        return cls.model_validate({name: row[name] for name in members})
+
+
+class ServiceEvent(Model):
+    """What became of a service, and whose doing it was."""
+
+    id: int
+    at: datetime
+    kind: str
+    state: ServiceState
+    actor: str
+    message: str
+
+
+class ProvisionResult(Model):
+    """`password` is there where the service made one, and again for a repeated call with the same key; a chosen one is
+    never repeated. `replayed`: the key had made this service before."""
+
+    service: Service
+    vm: VM
+    task: TaskModel
+    user: str
+    password_chosen: bool
+    password: str | None
+    replayed: bool
+
+
+class ServiceRequest(Request):
+    id: UUID
+
+
+SOURCE: Final = """services
+LEFT JOIN users ON users.id = services.customer_id
+LEFT JOIN vms ON vms.id = services.vm_id
+LEFT JOIN plans ON plans.id = vms.plan_id
+LEFT JOIN images ON images.id = vms.image_id"""
+
+SELECT_SERVICES: Final = f"""
+SELECT services.*, plans.id AS plan_id, plans.slug AS plan, images.slug AS image,
+       CASE WHEN users.id IS NOT NULL THEN
+           json_build_object('id', users.id, 'email', users.email, 'name', users.name) END AS customer,
+       CASE WHEN vms.deleted_at IS NULL AND vms.id IS NOT NULL THEN
+           json_build_object('id', vms.id, 'name', vms.name, 'status', vms.status,
+               'primary_ip', (SELECT address_text(held.ip) FROM allocations held
+                              WHERE held.vm_id = vms.id AND held.is_primary AND held.state = 'allocated'),
+               'task_id', (SELECT tasks.id FROM tasks
+                           WHERE resource_kind = 'vm' AND resource_id = vms.id
+                             AND tasks.status IN ('queued', 'running'))) END AS machine
+FROM {SOURCE}"""
+
+
+async def shown_service(queryable: Queryable, service_id: UUID) -> Service:
+    """Raises not_found."""
+    row = await queryable.fetchrow(f"{SELECT_SERVICES} WHERE services.id = $1", service_id)
+    if row is None:
+        raise not_found("There is no such service.")
+    return Service.of(row)

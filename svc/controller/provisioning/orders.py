@@ -1,0 +1,97 @@
+"""What a billing system orders of a service that exists. Each is decided in one transaction and answered at once; the
+machine follows (`svc_actors.controller.provisioning.settling`). Repeating an order changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Literal
+from uuid import UUID
+
+import structlog
+from pydantic import Field
+
+from svc.controller.provisioning.catalogue import suspend_mode_of
+from svc.controller.provisioning.models import Service, ServiceRequest, shown_service
+from svc.controller.services import Controller
+from svc.identity.fields import Reason
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Request, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.controller.provisioning import records
+from svc_actors.controller.provisioning.settling import settle
+from svc_actors.controller.provisioning.states import SuspendMode
+from svc_actors.runtime import DomainError
+from svc_actors.store import Transaction
+
+operations = Operations[Controller]()
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.controller.provisioning")
+
+
+class SuspendRequest(Request):
+    """`mode` left out is the one of the settings. `reason` is for those who look at the service later."""
+
+    id: UUID
+    mode: SuspendMode | None = None
+    reason: Reason | None = None
+
+
+class TerminateRequest(Request):
+    """The only order that destroys anything. Without `destroy_disks` the disks are kept on the node."""
+
+    id: UUID
+    confirm: Annotated[Literal[True], Field(description="That it is meant.")]
+    destroy_disks: bool = False
+
+
+@operations.declare(
+    "service.suspend",
+    "Suspend a service: its machine is switched off, or goes on without a network; no disk is touched",
+    Route.post("/provision/services/{id}/suspend"),
+    access=Access.STAFF,
+    scope=Scope.PROVISION,
+)
+async def suspend(context: Context[Controller], request: SuspendRequest) -> Service:
+
+    async def work(tx: Transaction) -> None:
+        mode = request.mode or await suspend_mode_of(tx)
+        await records.suspend(tx, context.caller, request.id, mode, request.reason)
+
+    return await _decided(context, request.id, work)
+
+
+@operations.declare(
+    "service.unsuspend",
+    "Put a suspended service back: what the suspension did is reversed",
+    Route.post("/provision/services/{id}/unsuspend"),
+    access=Access.STAFF,
+    scope=Scope.PROVISION,
+)
+async def unsuspend(context: Context[Controller], request: ServiceRequest) -> Service:
+    return await _decided(context, request.id, partial(records.unsuspend, caller=context.caller, service_id=request.id))
+
+
+@operations.declare(
+    "service.terminate",
+    "End a service and delete its machine",
+    Route.post("/provision/services/{id}/terminate"),
+    access=Access.STAFF,
+    scope=Scope.PROVISION,
+)
+async def terminate(context: Context[Controller], request: TerminateRequest) -> Service:
+    work = partial(records.terminate, caller=context.caller, service_id=request.id, destroy_disks=request.destroy_disks)
+    return await _decided(context, request.id, work)
+
+
+async def _decided(
+    context: Context[Controller], service_id: UUID, work: Callable[[Transaction], Awaitable[None]]
+) -> Service:
+    services = context.services
+    await services.database.transact(work)
+    try:
+        await settle(services.database, services.actors, service_id)
+    except DomainError as error:
+        # It is decided; the watch asks the machine again.
+        log.info("service.machine_follows_later", service_id=str(service_id), error=str(error))
+    return await shown_service(services.database, service_id)

@@ -1,0 +1,121 @@
+"""Single sign-on: a link that signs a browser in as the customer of a service, for a billing system that has recognised
+them.
+
+Invariants: a link works once, for 90 seconds, and only into a customer's account that is not suspended; it leads to a
+path of this service and nowhere else; who made it is written down with the session that it begins; only its SHA-256 is
+stored.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from svc.controller.provisioning.models import ServiceRequest
+from svc.controller.services import Controller
+from svc.identity import person_records
+from svc.identity.person_records import PersonStatus
+from svc.identity.sign_in import SignedIn, begin_session, note_sign_in
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Presentation, Request, Route
+from svc.registry.principal import Access, Role
+from svc.registry.scopes import Scope
+from svc.registry.shapes import LINE
+from svc_actors.controller.provisioning.records import lock_service
+from svc_actors.controller.provisioning.states import ServiceState
+from svc_actors.errors import ServiceError, conflict, forbidden
+from svc_actors.secrets import fingerprint, new_secret
+from svc_actors.store import Transaction, Via, audit
+
+operations = Operations[Controller]()
+
+LASTS: Final = timedelta(seconds=90)
+
+
+class SignInLink(Model):
+    """To be opened by the customer's browser; shown this once."""
+
+    url: str
+    expires_at: datetime
+
+
+class RedeemRequest(Request):
+    token: Annotated[str, Field(min_length=1, max_length=200, repr=False), LINE]
+
+
+@operations.declare(
+    "service.sso",
+    "Make a link that signs a browser in as the customer of a service, once, within 90 seconds",
+    Route.post("/provision/services/{id}/sso"),
+    access=Access.STAFF,
+    scope=Scope.PROVISION,
+    secret=True,
+)
+async def make_link(context: Context[Controller], request: ServiceRequest) -> SignInLink:
+    token = new_secret()
+
+    async def work(tx: Transaction) -> datetime:
+        service = await lock_service(tx, request.id)
+        if service.state is ServiceState.TERMINATED or service.customer_id is None:
+            raise conflict("The service is over, so nobody signs in to it.")
+        person = await person_records.person(tx, service.customer_id)
+        if person.status is PersonStatus.SUSPENDED:
+            raise conflict(f"The account {person.email} is suspended.", hint="Restore it first.")
+        await tx.execute("DELETE FROM service_sign_in_links WHERE expires_at < now()")
+        until: datetime = await tx.fetchval(
+            """INSERT INTO service_sign_in_links (token_hash, service_id, made_by, expires_at)
+               VALUES ($1, $2, $3, now() + $4::interval) RETURNING expires_at""",
+            fingerprint(token),
+            service.id,
+            context.principal.display,
+            LASTS,
+        )
+        await audit.record(tx, context.caller, service.target, {"customer": person.email})
+        return until
+
+    until = await context.services.database.transact(work)
+    return SignInLink(url=f"{context.services.config.public_url}/api/v1/sso/{token}", expires_at=until)
+
+
+@operations.declare(
+    "session.sso",
+    "Sign in by a link that a billing system has made",
+    Route.get("/sso/{token}"),
+    access=Access.PUBLIC,
+    scope=Scope.WRITE,
+    presentation=Presentation.REDIRECT,
+    hidden=True,
+    target="user",
+)
+async def redeem(context: Context[Controller], request: RedeemRequest) -> str:
+
+    async def work(tx: Transaction) -> str:
+        # Of two that come at once one finds no row.
+        link = await tx.fetchrow(
+            """DELETE FROM service_sign_in_links WHERE token_hash = $1 AND expires_at > now()
+               RETURNING service_id, made_by""",
+            fingerprint(request.token),
+        )
+        if link is None:
+            raise _no_such_link()
+        service = await lock_service(tx, link["service_id"])
+        if service.customer_id is None:
+            raise _no_such_link()
+        person = await person_records.locked(tx, service.customer_id)
+        if person.status is PersonStatus.SUSPENDED or person.role is not Role.CUSTOMER:
+            raise _no_such_link()
+        await note_sign_in(tx, person.id)
+        user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)
+        await begin_session(context, tx, user, via=Via.SESSION, details={"link_made_by": link["made_by"]})
+        return "/" if service.vm_id is None else f"/#/vms/{service.vm_id}"
+
+    return await context.services.database.transact(work)
+
+
+def _no_such_link() -> ServiceError:
+    return forbidden(
+        "This link does not work any more: it was used, or its time is over.",
+        hint="Ask for a new one where it was made.",
+    )
