@@ -128,6 +128,10 @@ def database_cluster() -> Iterator[Cluster]:
 
 _numbers = itertools.count(1)
 
+_PANEL_CONNECTIONS = 4
+"""Of the pool of a test of the panel. Most of what such a test costs the server is its connections: the work in the
+background opens as many as there may be, and each compiles every statement anew."""
+
 
 @pytest.fixture
 async def database_url(database_cluster: Cluster) -> str:
@@ -167,5 +171,5 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 async def panel_database(panel_database_url: str) -> AsyncIterator[Database]:
     """As `database`, of the panel."""
-    async with Database.open(panel_database_url) as pool:
+    async with Database.open(panel_database_url, size=_PANEL_CONNECTIONS) as pool:
         yield pool
