@@ -270,7 +270,22 @@ async def ended(session: subprocess.Popen[bytes]) -> int | None:
     return session.poll()
 
 
-async def main(url: str) -> None:
+async def last_login(panel: PanelHarness, place: Place, server: SftpServer, clients: Clients) -> dict[str, Any]:
+    """The only login there is, which is removed while somebody is signed in with it."""
+    root = await panel.administrator()
+    site = (await root.post("/sites", {"domain": "a.test", "type": "static"})).json()
+    only = await _made(root, f"/sites/{site['id']}", {"name": "only", "keys": [clients.public_key]})
+    clients.trust([each["public_key"] for each in (await root.get("/sftp/host-keys")).json()["keys"]])
+    async with held(clients, only["login"]) as session:
+        # A server that is killed leaves the session, in a view of the server that the next one does not have.
+        os.kill((await place.launcher.status(SERVICE)).pid or 0, signal.SIGKILL)
+        await until(lambda: opens(clients, only["login"]))
+        went_on = session.poll()
+        await root.delete(f"/sites/{site['id']}/sftp/{only['id']}", {})
+        return {"went_on": went_on, "ended": await ended(session)}
+
+
+async def main(url: str, order: str) -> None:
     async with keeper_place() as place:
         folders, port = HostFolders(place.folder), free_port()
         folders.site_logs.mkdir(parents=True)
@@ -280,9 +295,9 @@ async def main(url: str) -> None:
         server = SftpServer(folders, SftpSettings(port), place.launcher)
         host = replace(recorded_host(), accounts=SystemAccounts(folders), sftp=server)
         async with Database.open(url) as database, open_panel(database, place.folder, host) as panel:
-            result = await live(panel, place, server, clients)
+            result = await {"live": live, "last_login": last_login}[order](panel, place, server, clients)
     sys.stderr.write(f"RESULT {json.dumps(result)}\n")
 
 
 if __name__ == "__main__":
-    trio.run(main, sys.argv[1])
+    trio.run(main, *sys.argv[1:])

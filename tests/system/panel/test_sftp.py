@@ -13,15 +13,17 @@ import trio
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 ROOT = Path(__file__).resolve().parents[3]
-OWN_ETC = 'mount -t tmpfs none "$0" && cp -a /etc/. "$0" && mount --bind "$0" /etc && exec "$@"'
+OWN_ETC = 'mount -t tmpfs none "$0" && cp -a /etc/. "$0" && mount --bind "$0" /etc'
+NO_CONTROL_GROUPS = "mount -t tmpfs -o ro none /sys/fs/cgroup"
 
 
-async def life(url: str, folder: Path) -> dict[str, Any]:
+async def life(url: str, folder: Path, order: str, *, prepare: str = "true") -> dict[str, Any]:
     etc = folder / "etc"
     etc.mkdir()
-    program = [sys.executable, "-m", "tests.system.panel.sftp_life", url]
+    program = [sys.executable, "-m", "tests.system.panel.sftp_life", url, order]
+    script = f'{OWN_ETC} && {prepare} && exec "$@"'
     ran = await trio.run_process(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", OWN_ETC, str(etc), *program],
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(etc), *program],
         cwd=ROOT,
         capture_stderr=True,
         check=False,
@@ -36,7 +38,7 @@ async def life(url: str, folder: Path) -> dict[str, Any]:
 async def test_access_by_sftp_from_the_first_key_to_the_end_of_the_site(
     panel_database_url: str, tmp_path: Path
 ) -> None:
-    found = await life(panel_database_url, tmp_path)
+    found = await life(panel_database_url, tmp_path, "live")
 
     def lets_in(what: str) -> bool:
         return bool(found[what]["status"] == 0)
@@ -92,3 +94,12 @@ async def test_access_by_sftp_from_the_first_key_to_the_end_of_the_site(
     assert (found["job of a.test"], found["job of b.test"]) == ("succeeded", "succeeded")
     assert found["runs_without_logins"] is False
     assert found["left"] == found["keys_left"] == []
+
+
+async def test_the_last_login_that_is_removed_ends_its_sessions_on_a_server_without_control_groups(
+    panel_database_url: str, tmp_path: Path
+) -> None:
+    found = await life(panel_database_url, tmp_path, "last_login", prepare=NO_CONTROL_GROUPS)
+
+    assert found["went_on"] is None
+    assert found["ended"] not in (None, 0)

@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -72,6 +72,7 @@ class SftpServer:
             await trio.to_thread.run_sync(self._prepare, tuple(logins))
             if not logins:
                 await self._launcher.stop(SERVICE)
+                await trio.to_thread.run_sync(_end_sessions, self._folder / "etc", frozenset())
                 return
             await self._launcher.ensure(self.service())
             pid = await self._view()
@@ -83,7 +84,7 @@ class SftpServer:
             if ran.returncode != 0:
                 raise SftpError(ran.stderr.decode(errors="replace").strip())
             stay = {login.name for login in logins}.difference(ended)
-            await trio.to_thread.run_sync(_end_sessions, pid, frozenset(stay))
+            await trio.to_thread.run_sync(_end_sessions, self._folder / "etc", frozenset(stay))
         except (LauncherError, OSError, subprocess.SubprocessError) as error:
             raise SftpError(f"The SFTP server cannot be told: {error}") from error
 
@@ -189,18 +190,27 @@ def _program_of(pid: int) -> str | None:
         return None
 
 
-def _end_sessions(server: int, stay: frozenset[str]) -> None:
-    """What runs in the server's view is sshd's own, so its title is not somebody else's. A login whose password was
+def _end_sessions(etc: Path, stay: frozenset[str]) -> None:
+    """Also those of a server that was stopped or killed, which may go on without it. A login whose password was
     accepted a moment ago is found as well: its process has its name from the first word about it."""
-    view = os.readlink(f"/proc/{server}/ns/mnt")
-    for pid in _sessions(view, stay):
+    for pid in _sessions(etc, stay):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def _sessions(view: str, stay: frozenset[str]) -> Iterator[int]:
+def _sessions(etc: Path, stay: frozenset[str]) -> list[int]:
+    """Any program may call itself a session, so a title counts in a view of this server alone: one in which `etc` is
+    /etc. The half of a session that sshd has locked into a folder does not see it; the other half does."""
+    titled: list[tuple[int, str]] = []
+    views: set[str] = set()
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
             session = _SESSION.match(Path(f"/proc/{entry}/cmdline").read_bytes())
-            if session and session[1].decode() not in stay and os.readlink(f"/proc/{entry}/ns/mnt") == view:
-                yield int(entry)
+            if not session:
+                continue
+            view = os.readlink(f"/proc/{entry}/ns/mnt")
+            if session[1].decode() not in stay:
+                titled.append((int(entry), view))
+            if os.path.samefile(f"/proc/{entry}/root/etc", etc):
+                views.add(view)
+    return [pid for pid, view in titled if view in views]
