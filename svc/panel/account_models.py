@@ -12,7 +12,7 @@ from svc.registry.operation import Model
 from svc.registry.paging import EVERYTHING, Condition, joined
 from svc.registry.principal import Principal
 from svc_actors.errors import not_found
-from svc_actors.panel.accounts.allowances import ALLOWANCE_COLUMNS, USE_OF, Allowances, Use
+from svc_actors.panel.accounts.allowances import ALLOWANCE_COLUMNS, USE_OF, WITHOUT_PLAN, Allowances, Use
 from svc_actors.store import Queryable, Record
 
 
@@ -61,7 +61,8 @@ CUSTOMERS: Final = Condition("users.role = 'customer'")
 
 def account_model(row: Record) -> Account:
     """What `SELECT_ACCOUNTS` gives."""
-    allowed = Allowances(**{name: row[name] for name in Allowances.__dataclass_fields__})
+    columns = {name: row[name] for name in Allowances.__dataclass_fields__}
+    allowed = WITHOUT_PLAN if row["plan_id"] is None else Allowances(**columns)
     used = Use(row["sites_used"], row["databases_used"], row["disk_used"], row["traffic_used"])
     reason = row["suspension_reason"]
     return Account(

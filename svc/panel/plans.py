@@ -42,7 +42,8 @@ TrafficMib = Annotated[int, Field(ge=1, le=MOST_DISK_MIB * 64, description="A mo
 
 
 class PlanAllowances(Model):
-    """None: as much as there is. `cpu_percent`, `memory_mib` and `processes` are of each site."""
+    """None: as much as there is. `cpu_percent`, `memory_mib` and `processes` are of each site. `shell`: its sites may
+    have access accounts with a shell."""
 
     sites: MostSites | None = None
     databases: MostDatabases | None = None
@@ -51,6 +52,7 @@ class PlanAllowances(Model):
     cpu_percent: CpuPercent | None = None
     memory_mib: MemoryMib | None = None
     processes: Processes | None = None
+    shell: bool = False
 
     def as_allowances(self) -> Allowances:
         return Allowances(**{name: getattr(self, name) for name in PlanAllowances.model_fields})
@@ -168,6 +170,8 @@ async def update(context: Context[Panel], request: PlanUpdateRequest) -> Plan:
 
     plan, changed = await context.services.database.transact(work)
     await follow(context.services.actors, changed)
+    if "shell" in values:
+        await context.services.sftp.agree()
     return plan
 
 

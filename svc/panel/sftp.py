@@ -1,4 +1,5 @@
-"""Access accounts of a site: who may sign in to its files by SFTP, as the site's user, and no further than its folder.
+"""Access accounts of a site: who may sign in to its files by SFTP, as the site's user, and no further than its folder;
+or to a shell, in which commands run as the site's own programs do.
 
 A password is kept as a hash that the SFTP server compares (yescrypt); one that the panel makes up is shown once.
 """
@@ -20,7 +21,7 @@ from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.errors import conflict, unavailable, wrong_field
 from svc_actors.host.crypt import hash_password
-from svc_actors.host.sftp import SftpError
+from svc_actors.host.sftp import AccessKind, SftpError
 from svc_actors.panel.sftp import SftpRow, records
 from svc_actors.panel.sites.records import SiteRow, lock_site
 from svc_actors.panel.sites.states import SiteStatus
@@ -59,11 +60,13 @@ class SftpKey(Model):
 
 
 class SftpAccount(Model):
-    """`login` is what to sign in as, at `port` of this server. Of a suspended site it opens nothing."""
+    """`kind` shell: commands may be run, and `folder` is empty. `login` is what to sign in as, at `port` of this
+    server. Of a suspended site it opens nothing."""
 
     id: UUID
     site_id: UUID
     name: str
+    kind: AccessKind
     login: str
     port: int
     folder: str
@@ -92,9 +95,11 @@ class SftpHostKeys(Model):
 
 
 class SftpCreateRequest(SiteChange):
-    """Without a password and without keys a password is made up."""
+    """Without a password and without keys a password is made up. `kind` shell where the site may have one (`site.get`
+    says so): it begins in the site's home, and has no folder."""
 
     name: LoginName
+    kind: AccessKind = AccessKind.SFTP
     folder: LoginFolder = ""
     password: Annotated[LoginPassword | None, Field(repr=False)] = None
     keys: Annotated[Keys, Field(default_factory=list)]
@@ -116,11 +121,11 @@ class SftpDeleteRequest(SiteChange):
 
 @operations.declare(
     "sftp.list",
-    "Who may sign in to a site's files by SFTP",
+    "Who may sign in to a site by SFTP, or to a shell",
     Route.get("/sites/{id}/sftp"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
-    columns=("login", "port", "folder", "has_password", "id"),
+    columns=("login", "kind", "port", "folder", "has_password", "id"),
 )
 async def list_accounts(context: Context[Panel], request: SiteRequest) -> list[SftpAccount]:
     site = await site_of(context.services.database, context.principal, request.id)
@@ -144,7 +149,7 @@ async def host_keys(context: Context[Panel], request: Empty) -> SftpHostKeys:
 
 @operations.declare(
     "sftp.create",
-    "Let somebody sign in to a site's files by SFTP",
+    "Let somebody sign in to a site's files by SFTP, or to a shell",
     Route.post("/sites/{id}/sftp", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -154,6 +159,8 @@ async def host_keys(context: Context[Panel], request: Empty) -> SftpHostKeys:
 async def create(context: Context[Panel], request: SftpCreateRequest) -> SftpAccountCreated:
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
+    if request.kind is AccessKind.SHELL and request.folder:
+        raise wrong_field("folder", "a shell is not held in a folder: leave it out")
     keys = [parse_public_key(line, field="keys")[0] for line in request.keys]
     made_up = new_secret() if request.password is None and not keys else None
     password = request.password or made_up
@@ -162,8 +169,8 @@ async def create(context: Context[Panel], request: SftpCreateRequest) -> SftpAcc
     async def work(tx: Transaction) -> SftpRow:
         locked = await lock_site(tx, site.id)
         _require_there(locked)
-        row = await records.add(tx, locked, request.name, request.folder, hashed, keys)
-        details = {"folder": row.folder, "password": hashed is not None, "keys": len(keys)}
+        row = await records.add(tx, locked, request.name, request.kind, request.folder, hashed, keys)
+        details = {"kind": row.kind.value, "folder": row.folder, "password": hashed is not None, "keys": len(keys)}
         await audit.record(tx, context.caller, row.target, details)
         return row
 
@@ -211,7 +218,7 @@ async def update(context: Context[Panel], request: SftpUpdateRequest) -> SftpAcc
 
 @operations.declare(
     "sftp.delete",
-    "Let somebody sign in by SFTP no more; their sessions end",
+    "Let somebody sign in no more; their sessions end, with all that they have started",
     Route.delete("/sites/{id}/sftp/{account_id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -241,6 +248,7 @@ def _shown(context: Context[Panel], row: SftpRow) -> SftpAccount:
         id=row.id,
         site_id=row.site_id,
         name=row.name,
+        kind=row.kind,
         login=row.login,
         port=context.services.config.sftp.port,
         folder=row.folder,

@@ -13,6 +13,7 @@ from svc.registry.operation import Model
 from svc.registry.paging import Condition, joined
 from svc.registry.principal import Principal
 from svc_actors.errors import not_found
+from svc_actors.panel.accounts.allowances import SHELL_ALLOWED
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
 from svc_actors.store import Queryable, Record
 
@@ -43,7 +44,8 @@ class SitePhpVersion(Model):
 
 
 class Site(Model):
-    """`account` is its user on this server. `reason` says why it is suspended or has failed."""
+    """`account` is its user on this server. `reason` says why it is suspended or has failed. `shell`: its access
+    accounts may have one."""
 
     id: UUID
     number: int
@@ -59,14 +61,15 @@ class Site(Model):
     limits: SiteLimits
     php: SitePhpVersion | None
     force_https: bool
+    shell: bool
     account: str
     created_at: datetime
 
 
-SELECT_SITES: Final = """
+SELECT_SITES: Final = f"""
 SELECT sites.id, sites.number, sites.domain, sites.type, sites.owner_id, sites.status, sites.reason, sites.suspended_by,
        sites.proxy_target, sites.cpu_percent, sites.memory_mib, sites.processes, sites.disk_mib, sites.force_https,
-       sites.php,        sites.created_at, users.email AS owner_email,
+       sites.php, {SHELL_ALLOWED} AS shell, sites.created_at, users.email AS owner_email,
        ARRAY(SELECT name FROM site_domains AS named
              WHERE named.site_id = sites.id AND named.name <> sites.domain ORDER BY name) AS aliases
 FROM sites JOIN users ON users.id = sites.owner_id"""

@@ -24,13 +24,14 @@ from svc.panel.site_models import (
     site_model,
 )
 from svc.registry.declare import Operations
-from svc.registry.operation import Context, Route
+from svc.registry.operation import Context, Model, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, invalid, not_found, wrong_field
 from svc_actors.host.launcher import Limits
 from svc_actors.panel.accounts.allowances import lock_owner
+from svc_actors.panel.handover import end_credentials
 from svc_actors.panel.sites.claims import MOST_NAMES, hand_over
 from svc_actors.panel.sites.deletion import delete_site
 from svc_actors.panel.sites.names import SiteName, is_below, site_name
@@ -68,8 +69,8 @@ class SiteCreateRequest(SiteFields):
 
 
 class SiteUpdateRequest(SiteChange):
-    """What is left out stays. `owner_email` and the limits are administrators' to change; a limit that is null is
-    none."""
+    """What is left out stays. `owner_email`, `shell` and the limits are administrators' to change; a limit that is null
+    is none, and `shell` that is null is as the plan says."""
 
     owner_email: Email | None = None
     force_https: bool | None = None
@@ -78,6 +79,7 @@ class SiteUpdateRequest(SiteChange):
     memory_mib: MemoryMib | None = None
     processes: Processes | None = None
     disk_mib: DiskMib | None = None
+    shell: bool | None = None
 
 
 class SiteSuspendRequest(SiteChange):
@@ -95,7 +97,22 @@ class SiteDeleteRequest(SiteChange):
     final_backup: bool = True
 
 
-_LIMITS = frozenset({"cpu_percent", "memory_mib", "processes", "disk_mib"})
+class SiteHandover(Model):
+    """What of the owner before was ended. `job_id`: what makes the servers follow; the passwords are nobody's, and are
+    set anew by `database_user.reset_password`."""
+
+    sftp_logins: list[str]
+    database_users: list[str]
+    job_id: int
+
+
+class SiteUpdated(Site):
+    """`handover` where the owner was changed."""
+
+    handover: SiteHandover | None = None
+
+
+_LIMITS = frozenset({"cpu_percent", "memory_mib", "processes", "disk_mib", "shell"})
 
 
 @operations.declare(
@@ -162,12 +179,12 @@ async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
 )
-async def update(context: Context[Panel], request: SiteUpdateRequest) -> Site:
+async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpdated:
     principal, database = context.principal, context.services.database
     site = await site_of(database, principal, request.id)
     values = _given(request)
     if not principal.sees_everything and (_LIMITS & values.keys() or request.owner_email is not None):
-        raise forbidden("Limits and owner of a site are changed by administrators.")
+        raise forbidden("Limits, shell and owner of a site are changed by administrators.")
     if request.proxy_target is not None:
         if site.type is not SiteType.PROXY:
             raise wrong_field("proxy_target", f"this site is of the type {site.type.value}")
@@ -178,17 +195,27 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> Site:
             anywhere=principal.sees_everything,
         )
 
+    handed: list[SiteHandover] = []
+
     async def change(tx: Transaction, locked: SiteRow) -> Changed:
+        details: dict[str, Any] = {"changed": sorted(request.model_fields_set - {"id", "site_id"})}
         if request.owner_email is not None:
             values["owner_id"] = await person_of(tx, request.owner_email)
             # More than their plan allows, if the administrator says so; nothing, while they are suspended.
             await lock_owner(tx, values["owner_id"])
             await hand_over(tx, locked, values["owner_id"])
         await change_record(tx, locked, values)
-        return Changed(locked.target, {"changed": sorted(request.model_fields_set - {"id", "site_id"})})
+        if values.get("owner_id", locked.owner_id) != locked.owner_id:
+            ended = await end_credentials(tx, locked, values["owner_id"], context.services.databases)
+            handed[:] = [SiteHandover(**vars(ended))]
+            details["ended"] = {"sftp_logins": ended.sftp_logins, "database_users": ended.database_users}
+        return Changed(locked.target, details)
 
     await ask_change(context, site.id, change)
-    return await shown_site(database, principal, site.id)
+    if "shell" in values:
+        await context.services.sftp.agree()
+    shown = await shown_site(database, principal, site.id)
+    return SiteUpdated(**shown.model_dump(), handover=handed[0] if handed else None)
 
 
 @operations.declare(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.launcher import Limits
 from svc_actors.host.wordpress import (
+    Handover,
     Installation,
     LoginLink,
     Plugin,
@@ -34,6 +35,7 @@ class RecordedWordPress:
     active: set[tuple[str, str]] = field(default_factory=set)
     maintenance: set[str] = field(default_factory=set)
     left_cron: list[str] = field(default_factory=list)
+    handed_over: list[tuple[str, Handover]] = field(default_factory=list)
     limits: dict[tuple[str, str], Limits] = field(default_factory=dict)
     """Those that the site's own code had, by what it was last asked."""
     before: Callable[[str], Awaitable[None]] = field(default=lambda step: nothing())
@@ -88,6 +90,13 @@ class RecordedWordPress:
         self.limits[account.name, "set_password"] = limits
         self._known(account, login)
         self.passwords[account.name, login] = password
+
+    async def hand_over(self, account: SiteAccount, limits: Limits, wanted: Handover) -> int:
+        self.limits[account.name, "hand_over"] = limits
+        await self.before("hand_over")
+        self.handed_over.append((account.name, wanted))
+        self.passwords = {key: "" if key[0] == account.name else known for key, known in self.passwords.items()}
+        return 1
 
     async def switch_plugin(
         self, account: SiteAccount, limits: Limits, domain: str, plugin: str, *, active: bool

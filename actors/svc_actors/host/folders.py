@@ -84,6 +84,11 @@ class HostFolders:
         return self.data / "sftp"
 
     @property
+    def shells(self) -> Path:
+        """A socket for each login with a shell: `LOGIN.sock`."""
+        return self.run / "shells"
+
+    @property
     def run(self) -> Path:
         """Sockets and pid files."""
         return self.data / "run"

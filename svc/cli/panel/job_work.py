@@ -10,6 +10,7 @@ from svc.cli.panel.site_data import SiteData
 from svc.panel import account_deletion, account_termination
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
+from svc_actors.panel import handover
 from svc_actors.panel.databases.transfers import EXPORT, IMPORT
 from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork
 from svc_actors.panel.jobs import Jobs
@@ -35,11 +36,22 @@ def handle_jobs(
     data: SiteData,
 ) -> None:
     """Before the queues are served: a job whose work nobody knows would fail."""
-    make_database = WordPressDatabases(database, data.databases).make
+    wordpress_databases = WordPressDatabases(database, data.databases)
     wordpress = creation.WordPressCreation(
-        database, host.accounts, host.wordpress, make_database, actors, served.certificates, host.clock
+        database,
+        host.accounts,
+        host.wordpress,
+        wordpress_databases.make,
+        actors,
+        served.certificates,
+        host.clock,
     )
     jobs.handle(creation.KIND, wordpress, seconds=creation.SECONDS)
+
+    handed_over = handover.SiteHandover(
+        database, host.wordpress, wordpress_databases, data.databases, served.sftp.agree
+    )
+    jobs.handle(handover.KIND, handed_over, irrevocable=handover.IRREVOCABLE)
 
     async def remove_databases(site: SiteRow) -> None:
         await database.transact(lambda tx: write_incomplete(tx, site.id))

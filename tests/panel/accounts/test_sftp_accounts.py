@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import trio
 
+from svc_actors.host.sftp import AccessKind
 from svc_actors.store import Database
 from tests.panel.sites.world import World, world_of
 from tests.support.panel_sftp import RecordedSftp
@@ -170,3 +171,37 @@ async def test_names_and_numbers_of_accounts_are_bounded(world: World) -> None:
 
     assert (further.status_code, twice.status_code) == (409, 409)
     assert len(server(world).logins) == 19
+
+
+async def test_a_shell_is_for_sites_that_are_allowed_one(world: World) -> None:
+    site = await world.create("a.example")
+    path = f"/sites/{site['id']}"
+    wanted = {"name": "ada", "kind": "shell", "keys": [KEY]}
+
+    refused = await world.ada.post(f"{path}/sftp", wanted)
+    by_herself = await world.ada.patch(path, {"shell": True})
+    switched = await world.root.patch(path, {"shell": True, "processes": 30})
+    made = await world.ada.post(f"{path}/sftp", wanted)
+    in_a_folder = await world.ada.post(f"{path}/sftp", wanted | {"name": "b", "folder": "public"})
+    login = server(world).logins[made.json()["login"]]
+    await world.root.patch(path, {"shell": False})
+
+    assert (refused.status_code, by_herself.status_code, in_a_folder.status_code) == (403, 403, 400)
+    assert (site["shell"], switched.json()["shell"]) == (False, True)
+    assert (login.kind, login.limits.processes) == (AccessKind.SHELL, 30)
+    assert server(world).logins == {}
+
+
+async def test_a_plan_allows_shells_to_all_sites_of_those_who_have_it(world: World) -> None:
+    site = await world.create("a.example")
+    plan = (await world.root.post("/plans", {"name": "Developer", "shell": True})).json()
+    await world.root.post(f"/accounts/{world.ada_id}/plan", {"plan": "Developer"})
+
+    made = await access(world, site, kind="shell", keys=[KEY])
+    known = made["login"] in server(world).logins
+    await world.root.patch(f"/plans/{plan['id']}", {"shell": False})
+
+    assert plan["shell"] is True
+    assert known
+    assert server(world).logins == {}
+    assert (await world.ada.get(f"/sites/{site['id']}")).json()["shell"] is False

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import trio
 
+from svc.cli.panel.host import Host
 from svc_actors.host.nginx import SiteServer
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
@@ -66,8 +67,9 @@ async def world_of(
     people: tuple[str, str] = ("ada@example.com", "bob@example.com"),
     dns: DnsSettings | None = None,
     origins: tuple[str, ...] = (),
+    host: Host | None = None,
 ) -> AsyncIterator[World]:
-    async with open_panel(database, folder, dns=dns, origins=origins) as panel:
+    async with open_panel(database, folder, host, dns=dns, origins=origins) as panel:
         ada_id, bob_id = [await panel.person(email) for email in people]
         yield World(
             panel,

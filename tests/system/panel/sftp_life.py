@@ -10,9 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,94 +21,20 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.sftp import SftpServer, SftpSettings
 from svc_actors.host.sftp.server import SERVICE
 from svc_actors.store import Database
-from tests.support.identity import Client
 from tests.support.launchers import Place, keeper_place, until
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 from tests.support.stack import free_port
+from tests.system.panel import shell_life
+from tests.system.panel.sftp_clients import Clients, access_account, ended, held, processes_of
 
 PASSWORD = "a-password-of-Ada's"
-OPTIONS = {
-    "StrictHostKeyChecking": "yes",
-    "IdentitiesOnly": "yes",
-    "NumberOfPasswordPrompts": "1",
-    "ConnectTimeout": "20",
-    "BatchMode": "no",
-}
-
-
-@dataclass
-class Clients:
-    """OpenSSH's own, as they are asked of nobody: `folder` has their keys."""
-
-    folder: Path
-    port: int
-
-    @property
-    def public_key(self) -> str:
-        return (self.folder / "key.pub").read_text().strip()
-
-    def prepare(self) -> None:
-        subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "key")), check=True)
-        (self.folder / "ask").write_text('#!/bin/sh\nprintf "%s\\n" "$GIVEN_PASSWORD"\n')
-        (self.folder / "ask").chmod(0o755)
-
-    def trust(self, keys: Sequence[str]) -> None:
-        known = "".join(f"[127.0.0.1]:{self.port} {key}\n" for key in keys)
-        (self.folder / "known_hosts").write_text(known)
-
-    def command(self, program: str, password: str | None, *further: str) -> tuple[list[str], dict[str, str]]:
-        way = "password" if password is not None else "publickey"
-        options = OPTIONS | {"UserKnownHostsFile": str(self.folder / "known_hosts"), "PreferredAuthentications": way}
-        command = [program, "-F", "none", *(f"-o{name}={value}" for name, value in options.items())]
-        command += ["-i", str(self.folder / "key"), "-P" if program == "sftp" else "-p", str(self.port), *further]
-        asking = {"SSH_ASKPASS": str(self.folder / "ask"), "SSH_ASKPASS_REQUIRE": "force"}
-        environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), **asking}
-        return command, environment | {"GIVEN_PASSWORD": password or ""}
-
-    async def sftp(self, login: str, *orders: str, password: str | None = None) -> dict[str, Any]:
-        """What these orders of sftp(1) gave; the first that fails is the last."""
-        command, environment = self.command("sftp", password, "-b", "-", f"{login}@127.0.0.1")
-        return await self._run(command, environment, "\n".join(orders))
-
-    async def ssh(self, login: str, *arguments: str) -> dict[str, Any]:
-        command, environment = self.command("ssh", None, *arguments[:-1], f"{login}@127.0.0.1", *arguments[-1:])
-        return await self._run(command, environment, "")
-
-    async def forward(self, login: str, *arguments: str) -> dict[str, Any]:
-        command, environment = self.command("ssh", None, *arguments, f"{login}@127.0.0.1")
-        return await self._run(command, environment, "")
-
-    async def _run(self, command: list[str], environment: dict[str, str], given: str) -> dict[str, Any]:
-        with trio.fail_after(90):
-            ran = await trio.run_process(
-                command,
-                env=environment,
-                stdin=given.encode(),
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-                start_new_session=True,
-                cwd=self.folder,
-            )
-        return {"status": ran.returncode, "out": ran.stdout.decode(), "err": ran.stderr.decode()}
 
 
 def as_site(uid: int, *command: str) -> None:
     subprocess.run(command, user=uid, group=uid, extra_groups=[], check=True)
 
 
-def processes_of(uid: int) -> list[int]:
-    found = []
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if Path("/proc", entry).stat().st_uid == uid:
-                found.append(int(entry))
-        except FileNotFoundError:
-            continue
-    return found
-
-
-async def live(panel: PanelHarness, place: Place, server: SftpServer, clients: Clients) -> dict[str, Any]:
+async def live(panel: PanelHarness, place: Place, clients: Clients) -> dict[str, Any]:
     root = await panel.administrator()
     folders = HostFolders(place.folder)
     sites = [
@@ -121,16 +45,18 @@ async def live(panel: PanelHarness, place: Place, server: SftpServer, clients: C
     passwd = Path("/etc/passwd").read_text()
 
     made = [
-        await _made(root, path, {"name": "key", "keys": [clients.public_key]}),
-        await _made(root, path, {"name": "word", "password": PASSWORD}),
-        await _made(root, path, {"name": "public", "folder": "public", "keys": [clients.public_key]}),
-        await _made(root, path, {"name": "shop", "folder": "public/shop", "keys": [clients.public_key]}),
-        await _made(root, path, {"name": "gone", "keys": [clients.public_key]}),
+        await access_account(root, path, {"name": "key", "keys": [clients.public_key]}),
+        await access_account(root, path, {"name": "word", "password": PASSWORD}),
+        await access_account(root, path, {"name": "public", "folder": "public", "keys": [clients.public_key]}),
+        await access_account(root, path, {"name": "shop", "folder": "public/shop", "keys": [clients.public_key]}),
+        await access_account(root, path, {"name": "gone", "keys": [clients.public_key]}),
     ]
     key, word, public, shop, gone = [each["login"] for each in made]
-    other = (await _made(root, f"/sites/{sites[1]['id']}", {"name": "key", "keys": [clients.public_key]}))["login"]
+    other = (await access_account(root, f"/sites/{sites[1]['id']}", {"name": "key", "keys": [clients.public_key]}))[
+        "login"
+    ]
     clients.trust([each["public_key"] for each in (await root.get("/sftp/host-keys")).json()["keys"]])
-    generated = await _made(root, path, {"name": "made", "folder": "private"})
+    generated = await access_account(root, path, {"name": "made", "folder": "private"})
     (clients.folder / "given.txt").write_text("given\n")
     (home / "private" / "secret").write_text("secret\n")
     os.chown(home / "private" / "secret", uid, uid)
@@ -214,67 +140,15 @@ async def live(panel: PanelHarness, place: Place, server: SftpServer, clients: C
     return result
 
 
-async def _made(root: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer = await root.post(f"{path}/sftp", body)
-    assert answer.status_code == 201, answer.text
-    made: dict[str, Any] = answer.json()
-    return made
-
-
 async def opens(clients: Clients, login: str) -> bool:
     return bool((await clients.sftp(login, "pwd"))["status"] == 0)
 
 
-class held:  # noqa: N801 - reads as what it is for
-    """A session that stays open."""
-
-    def __init__(self, clients: Clients, login: str) -> None:
-        command, environment = clients.command("sftp", None, f"{login}@127.0.0.1")
-        self.process = subprocess.Popen(
-            command,
-            env=environment,
-            cwd=clients.folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    async def __aenter__(self) -> subprocess.Popen[bytes]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(b"pwd\n")
-        self.process.stdin.flush()
-        said = b""
-        with trio.fail_after(60):
-            while b"Remote working directory" not in said:
-                said += await trio.to_thread.run_sync(
-                    os.read, self.process.stdout.fileno(), 1024, abandon_on_cancel=True
-                )
-        return self.process
-
-    async def __aexit__(self, *_: object) -> None:
-        self.process.kill()
-        await trio.to_thread.run_sync(self.process.wait)
-
-
-async def ended(session: subprocess.Popen[bytes]) -> int | None:
-    """Its exit status, once the server has ended it; the client looks when it is asked for something."""
-    assert session.stdin is not None
-    with trio.move_on_after(30):
-        while session.poll() is None:
-            with suppress(BrokenPipeError):
-                session.stdin.write(b"pwd\nls\n")
-                session.stdin.flush()
-            await trio.sleep(0.05)
-    return session.poll()
-
-
-async def last_login(panel: PanelHarness, place: Place, server: SftpServer, clients: Clients) -> dict[str, Any]:
+async def last_login(panel: PanelHarness, place: Place, clients: Clients) -> dict[str, Any]:
     """The only login there is, which is removed while somebody is signed in with it."""
     root = await panel.administrator()
     site = (await root.post("/sites", {"domain": "a.test", "type": "static"})).json()
-    only = await _made(root, f"/sites/{site['id']}", {"name": "only", "keys": [clients.public_key]})
+    only = await access_account(root, f"/sites/{site['id']}", {"name": "only", "keys": [clients.public_key]})
     clients.trust([each["public_key"] for each in (await root.get("/sftp/host-keys")).json()["keys"]])
     async with held(clients, only["login"]) as session:
         # A server that is killed leaves the session, in a view of the server that the next one does not have.
@@ -283,6 +157,9 @@ async def last_login(panel: PanelHarness, place: Place, server: SftpServer, clie
         went_on = session.poll()
         await root.delete(f"/sites/{site['id']}/sftp/{only['id']}", {})
         return {"went_on": went_on, "ended": await ended(session)}
+
+
+LIVES = {"live": live, "last_login": last_login, "shell": shell_life.life}
 
 
 async def main(url: str, order: str) -> None:
@@ -295,9 +172,9 @@ async def main(url: str, order: str) -> None:
         server = SftpServer(folders, SftpSettings(port), place.launcher)
         host = replace(recorded_host(), accounts=SystemAccounts(folders), sftp=server)
         async with Database.open(url) as database, open_panel(database, place.folder, host) as panel:
-            result = await {"live": live, "last_login": last_login}[order](panel, place, server, clients)
+            result = await LIVES[order](panel, place, clients)
     sys.stderr.write(f"RESULT {json.dumps(result)}\n")
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    trio.run(main, sys.argv[1], sys.argv[2])

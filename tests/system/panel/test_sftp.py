@@ -103,3 +103,57 @@ async def test_the_last_login_that_is_removed_ends_its_sessions_on_a_server_with
 
     assert found["went_on"] is None
     assert found["ended"] not in (None, 0)
+
+
+async def test_a_shell_is_where_the_programs_of_its_site_run_and_ends_with_its_login(
+    panel_database_url: str, tmp_path: Path
+) -> None:
+    found = await life(panel_database_url, tmp_path, "shell")
+
+    def out(what: str) -> str:
+        return str(found[what]["out"]).strip()
+
+    # It is the site's account in its home, with nothing of others in sight.
+    uid = str(found["uid"])
+    assert out("who").splitlines() == [uid, uid, found["home"], f"{found['home']} {found['account']} /bin/bash"]
+    assert out("others_files") == "", found["others_files"]
+    assert out("others_processes").splitlines()[0] == uid
+    assert int(out("others_processes").splitlines()[1]) < 12
+    assert [line for line in out("others_tmp").splitlines() if line and not line.endswith(":")] == []
+    assert out("engines") == "mysqld.sock"
+    assert out("others_sockets") == "shared"
+    assert dict(line.split() for line in out("no_new_privileges").splitlines())["NoNewPrivs:"] == "1"
+    assert set(found["read_only"]["out"].split(":")[-1].split()) >= {"Read-only"}
+    assert out("processes") == "40"
+    assert int(out("descriptors")) <= 4
+
+    # Commands end as they ended, and what they say comes whole.
+    assert found["status"]["status"] == 7
+    assert found["killed"]["status"] == 255
+    assert found["output"]["length"] == 3_000_000
+    assert "said" in found["output"]["err"]
+    assert out("php") == f"cli{uid}"
+    assert out("git") == "1"
+    assert out("given") == "through"
+    assert found["copied"]["files"][:2] == sorted(f"by-{each}" for each in found["copied"] if each != "files")[:2]
+    assert {status for what, status in found["copied"].items() if what != "files"} == {0}
+
+    # A terminal is one: its size, its signals, and the status of the shell.
+    terminal = found["terminal"]["out"]
+    assert "/dev/pts/" in terminal
+    assert "33 99" in terminal
+    assert "in-42" in terminal
+    assert found["terminal"]["status"] == 5
+    assert "status-130" in found["interrupted"]["out"]
+    assert "administratively prohibited" in found["forward"]["err"]
+
+    # A fork bomb has the processes of its site, and nobody else's; all of it ends with the login.
+    assert found["most_processes"] <= 45
+    assert out("other_site_meanwhile") == "here"
+    assert found["session"] not in (None, 0)
+    assert found["bystander"] is None
+    assert found["left_running"] == 0
+    assert "Permission denied" in found["deleted"]["err"]
+    assert found["not_allowed"] not in (None, 0)
+    assert found["suspended"] not in (None, 0)
+    assert not any("shell" in name for name in found["services"])

@@ -72,6 +72,7 @@ class Life:
     back: int
     plugin: list[dict[str, Any]]
     kept: tuple[Kept, Kept, Kept]
+    handed: dict[str, Any]
     """At the backup, damaged, and restored."""
     removal: dict[str, Any]
     left: list[str]
@@ -164,8 +165,37 @@ async def used(
         back=(await someone.get("/")).status_code,
         plugin=plugin,
         kept=await restored(panel, root, created, someone, path_in(uploaded)),
+        handed=await handed_over(panel, root, created, someone, trust, reset["password"]),
         **await removed(panel, root, created),
     )
+
+
+async def handed_over(
+    panel: PanelPrograms,
+    root: httpx.AsyncClient,
+    site: dict[str, Any],
+    someone: httpx.AsyncClient,
+    trust: ssl.SSLContext,
+    password: str,
+) -> dict[str, Any]:
+    """To somebody else, whose predecessor knew a password of WordPress and that of its database."""
+    configuration = panel.data / "sites" / site["account"] / "public" / "wp-config.php"
+    known = re.findall(r"define\('DB_PASSWORD', '(.*)'\)", configuration.read_text())
+    configuration.write_text(configuration.read_text() + "\n// A line of its owner's.\n")
+    await panel.customer("bob@example.com")
+    answer = await root.patch(f"/sites/{site['id']}", json={"owner_email": "bob@example.com"})
+    assert answer.status_code == 200, answer.text
+    told = answer.json()["handover"]
+    return {
+        "told": told,
+        "job": await ended(root, {"id": told["job_id"], "ended_at": None}),
+        "passwords": (known, re.findall(r"define\('DB_PASSWORD', '(.*)'\)", configuration.read_text())),
+        "kept": configuration.read_text().endswith("// A line of its owner's.\n"),
+        "mode": stat.S_IMODE(configuration.stat().st_mode),
+        "front": (await someone.get("/")).status_code,
+        "by_old_password": (await signed_in(panel, trust, password)).status_code,
+        "administrator": (await root.get(f"/sites/{site['id']}/wordpress")).json()["admin_email"],
+    }
 
 
 async def restored(
@@ -207,7 +237,7 @@ async def rows(panel: PanelPrograms, database: str) -> list[str]:
 async def removed(panel: PanelPrograms, root: httpx.AsyncClient, site: dict[str, Any]) -> dict[str, Any]:
     before = await databases(panel)
     # MariaDB is stopped with its last database: another site's lets it answer when this one is gone.
-    other = await panel.site("other.example.com")
+    other = await panel.site("other.example.com", "bob@example.com")
     kept = await root.post("/databases", json={"site_id": other["id"], "engine": "mariadb", "name": "kept"})
     assert kept.status_code < 300, kept.text
     answer = (await root.request("DELETE", f"/sites/{site['id']}", json={"confirm": DOMAIN})).json()
@@ -385,3 +415,17 @@ def test_nothing_of_it_is_left(life: Life) -> None:
     assert len(before) >= 2
     assert after == []
     assert life.left == []
+
+
+def test_one_that_is_handed_over_goes_on_without_what_its_owner_before_knew(life: Life) -> None:
+    handed = life.handed
+    (known,), (now,) = handed["passwords"]
+    assert handed["job"]["status"] == "succeeded", handed["job"]
+    assert handed["told"]["database_users"] == [f"{life.created['account']}_wordpress"]
+    assert known != now
+    assert handed["kept"]
+    assert handed["mode"] == 0o600
+    assert handed["front"] == 200
+    # The form again, as for any wrong password.
+    assert handed["by_old_password"] == life.wrong.status_code == 200
+    assert handed["administrator"] == "bob@example.com"

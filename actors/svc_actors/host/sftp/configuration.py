@@ -14,12 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from svc_actors.host.sftp.model import SftpLogin
+from svc_actors.host.sftp.model import AccessKind, SftpLogin
 
 ROOTS: Final = "/run/sftp"
 """In the server's own view: a folder a login, root's, into which sshd locks it. `site` in it is what it may see."""
 SITE: Final = "site"
+SHELLS: Final = "/run/shells"
+"""In that view: the folder into which sshd locks the logins with a shell, before it executes `enter` in it."""
+_SHELL_GROUP: Final = "shell"
+_SHELL_GID: Final = 65533
 DEFAULT_PORT: Final = 2222
+_SFTP_SERVER: Final = "/usr/lib/openssh/sftp-server"
+"""Debian's, of what a shell is asked for SFTP with; of other logins ForceCommand decides."""
 HOST_KEY_TYPES: Final = ("ed25519", "ecdsa", "rsa")
 
 
@@ -30,7 +36,8 @@ class SftpSettings:
 
 def sshd_configuration(settings: SftpSettings, folder: Path) -> str:
     """Every path but those of host keys is one of the server's own view. `internal-sftp` is part of sshd: nothing of
-    the chroot is executed."""
+    the chroot is executed, but where a login has a shell. No login is forwarded anything: what a site may reach, its
+    programs reach by themselves."""
     keys = "\n".join(f"HostKey {folder}/host_{each}_key" for each in HOST_KEY_TYPES)
     return f"""\
 Port {settings.port}
@@ -74,8 +81,14 @@ PrintMotd no
 PrintLastLog no
 
 ChrootDirectory {ROOTS}/%u
-Subsystem sftp internal-sftp
+Subsystem sftp {_SFTP_SERVER}
 ForceCommand internal-sftp -d /{SITE} -u 0022
+
+Match Group {_SHELL_GROUP}
+    ChrootDirectory {SHELLS}
+    ForceCommand none
+    PermitTTY yes
+    AcceptEnv LANG LC_*
 """
 
 
@@ -85,12 +98,18 @@ def account_files(logins: Iterable[SftpLogin], sshd_uid: int) -> Mapping[str, st
     shadow = ["root:*:1::::::", "sshd:*:1::::::"]
     group = ["root:x:0:", "nogroup:x:65534:"]
     files = {"nsswitch.conf": "passwd: files\nshadow: files\ngroup: files\nhosts: files\n"}
+    with_shell: list[str] = []
     for login in sorted(logins, key=lambda each: each.name):
-        uid = login.account.uid
-        passwd.append(f"{login.name}:x:{uid}:{uid}::/{SITE}:/usr/sbin/nologin")
+        uid, shell = login.account.uid, login.kind is AccessKind.SHELL
+        home, program = ("/", "/enter") if shell else (f"/{SITE}", "/usr/sbin/nologin")
+        passwd.append(f"{login.name}:x:{uid}:{uid}::{home}:{program}")
         shadow.append(f"{login.name}:{login.password_hash or '*'}:1::::::")
         group.append(f"{login.name}:x:{uid}:")
-        files[f"keys/{login.name}"] = "".join(f"restrict {key}\n" for key in login.keys)
+        options = "restrict,pty" if shell else "restrict"
+        files[f"keys/{login.name}"] = "".join(f"{options} {key}\n" for key in login.keys)
+        if shell:
+            with_shell.append(login.name)
+    group.append(f"{_SHELL_GROUP}:x:{_SHELL_GID}:{','.join(with_shell)}")
     for name, lines in (("passwd", passwd), ("shadow", shadow), ("group", group)):
         files[name] = "".join(f"{line}\n" for line in lines)
     return files

@@ -3,9 +3,10 @@
     python -I -S enter.py serve FOLDER PROGRAM ARGUMENT...   take on the view, then execute the program
     python -I -S enter.py agree FOLDER PID                   in the view of that process: the logins of today
 
-Run as root. FOLDER holds `etc/`, and `logins.json`: by login the home of its site, its user id, and which folder
-beneath is shown. In the view /run/sftp/LOGIN is root's, as sshd demands of what it locks somebody into, and
-/run/sftp/LOGIN/site is that folder. The mounts live in the view alone, and are gone with the server.
+Run as root. FOLDER holds `etc/`, `shells/`, and `logins.json`: by login the home of its site, its user id, and which
+folder beneath is shown. In the view /run/sftp/LOGIN is root's, as sshd demands of what it locks somebody into, and
+/run/sftp/LOGIN/site is that folder. Logins with a shell are locked into /run/shells, which is `shells/`: the machine's
+/usr, and the sockets of what runs their shells. The mounts live in the view alone, and are gone with the server.
 
 Invariant: no link is followed on the way to what is mounted. The site's account can lay links, and root mounts.
 """
@@ -25,6 +26,8 @@ _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1 << 1, 1 << 2, 1 << 3, 1 << 5
 _MS_BIND, _MS_REC, _MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
 _MNT_DETACH: Final = 2
 _ROOTS: Final = "/run/sftp"
+_SHELLS: Final = "/run/shells"
+_MS_RDONLY: Final = 1
 _SITE: Final = "site"
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FAILED: Final = 126
@@ -53,6 +56,14 @@ def _take_on(folder: str) -> None:
     # What sshd separates its privileges in, empty and root's.
     os.mkdir("/run/sshd", 0o755)
     os.mkdir(_ROOTS, 0o755)
+    os.mkdir(_SHELLS, 0o755)
+    _mount(f"{folder}/shells", _SHELLS, None, _MS_BIND)
+    _mount("/usr", f"{_SHELLS}/usr", None, _MS_BIND)
+    _mount(f"{folder}/../run/shells", f"{_SHELLS}/sockets", None, _MS_BIND)
+    for target in (_SHELLS, f"{_SHELLS}/usr", f"{_SHELLS}/sockets"):
+        _mount(None, target, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
+    # sshd writes down who has signed in at a terminal, in a file with a place for each user id: they are large here.
+    _mount("none", "/var/log", "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
 
 
 def _enter(pid: int) -> None:

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.launcher import Limits
 
 
 class SftpError(Exception):
     """The server does not do as it was told; the message says why."""
 
 
+class AccessKind(StrEnum):
+    SFTP = "sftp"
+    """The files of the site, or of a folder of it, and nothing else."""
+    SHELL = "shell"
+    """Commands as the site's own programs run, with SFTP among them."""
+
+
 @dataclass(frozen=True)
 class SftpLogin:
     """Somebody who may sign in as the account of a site. `folder` is beneath its home, "" the home itself.
-    `password_hash` as in shadow(5); without one only keys open it."""
+    `password_hash` as in shadow(5); without one only keys open it. `limits`: of all that runs for a shell."""
 
     name: str
     account: SiteAccount
     folder: str
     password_hash: str | None
     keys: tuple[str, ...]
+    kind: AccessKind = AccessKind.SFTP
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Launcher, LauncherError, Service, ServiceName
 from svc_actors.host.sftp import enter
 from svc_actors.host.sftp.configuration import HOST_KEY_TYPES, SftpSettings, account_files, sshd_configuration
-from svc_actors.host.sftp.model import HostKey, SftpError, SftpLogin
+from svc_actors.host.sftp.model import AccessKind, HostKey, SftpError, SftpLogin
+from svc_actors.host.sftp.shell.services import Shells
 from svc_actors.public_keys import key_fingerprint
 
 SERVICE: Final = ServiceName("sftp")
@@ -46,6 +47,7 @@ class SftpServer:
         self._folder = folders.sftp
         self._settings = settings
         self._launcher = launcher
+        self._shells = Shells(folders, launcher)
 
     @property
     def log(self) -> Path:
@@ -73,6 +75,7 @@ class SftpServer:
             if not logins:
                 await self._launcher.stop(SERVICE)
                 await trio.to_thread.run_sync(_end_sessions, self._folder / "etc", frozenset())
+                await self._shells.agree((), ())
                 return
             await self._launcher.ensure(self.service())
             pid = await self._view()
@@ -85,6 +88,8 @@ class SftpServer:
                 raise SftpError(ran.stderr.decode(errors="replace").strip())
             stay = {login.name for login in logins}.difference(ended)
             await trio.to_thread.run_sync(_end_sessions, self._folder / "etc", frozenset(stay))
+            # When nobody comes in any more who may not, and what they have started is ended as well.
+            await self._shells.agree(logins, ended)
         except (LauncherError, OSError, subprocess.SubprocessError) as error:
             raise SftpError(f"The SFTP server cannot be told: {error}") from error
 
@@ -117,6 +122,7 @@ class SftpServer:
         for folder in (etc, etc / "keys"):
             folder.mkdir(mode=0o755, exist_ok=True)
         self._make_host_keys()
+        self._shells.prepare(self._folder / "shells")
         _write(self._folder / "sshd_config", sshd_configuration(self._settings, self._folder), 0o600)
         shown = {
             login.name: {
@@ -125,13 +131,15 @@ class SftpServer:
                 "folder": login.folder,
             }
             for login in logins
+            if login.kind is AccessKind.SFTP
         }
         _write(self._folder / "logins.json", json.dumps(shown), 0o600)
         # Keys and passwords before the accounts that they open: there is never one without either.
         for name, text in sorted(account_files(logins, _sshd_uid()).items(), key=lambda each: each[0] == "passwd"):
             _write(etc / name, text, 0o600 if name == "shadow" else 0o644)
+        names = {login.name for login in logins}
         for left in (etc / "keys").iterdir():
-            if left.name not in shown:
+            if left.name not in names:
                 left.unlink()
         with suppress(FileNotFoundError):
             if self.log.stat().st_size > _LARGEST_LOG:

@@ -3,6 +3,7 @@
 from svc_actors.host.wordpress.configuration import SiteDatabase
 from svc_actors.host.wordpress.sites import (
     LINK_SECONDS,
+    Handover,
     Installation,
     LoginLink,
     Plugin,
@@ -17,6 +18,7 @@ from svc_actors.host.wordpress.source import DEBIAN, WordPressError, WordPressSo
 __all__ = [
     "DEBIAN",
     "LINK_SECONDS",
+    "Handover",
     "Installation",
     "LoginLink",
     "Plugin",

@@ -35,7 +35,7 @@ def configuration(domain: str, database: SiteDatabase) -> str:
         "DB_HOST": _quoted(f"localhost:{database.socket}"),
         "DB_CHARSET": _quoted("utf8mb4"),
         "DB_COLLATE": _quoted(""),
-        **{name: _quoted(secrets.token_urlsafe(48)) for name in _SALTS},
+        **{name: _quoted(salt) for name, salt in new_salts().items()},
         # Whoever gets into the administration pages gets no further by them than to the plugins that there are.
         "DISALLOW_FILE_EDIT": "true",
         "FS_METHOD": _quoted("direct"),
@@ -45,6 +45,10 @@ def configuration(domain: str, database: SiteDatabase) -> str:
     }
     defined = "\n".join(f"define({_quoted(name)}, {value});" for name, value in constants.items())
     return _CONFIGURATION.format(defined=defined, domain=_quoted(domain))
+
+
+def new_salts() -> dict[str, str]:
+    return {name: secrets.token_urlsafe(48) for name in _SALTS}
 
 
 _CONFIGURATION: Final = """<?php

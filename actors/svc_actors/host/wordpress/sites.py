@@ -28,7 +28,7 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits
 from svc_actors.host.programs import Program, run_program
 from svc_actors.host.site_runtime import bounded_command, site_environment
-from svc_actors.host.wordpress.configuration import SiteDatabase, configuration
+from svc_actors.host.wordpress.configuration import SiteDatabase, configuration, new_salts
 from svc_actors.host.wordpress.source import WordPressError, WordPressTree
 
 LINK_SECONDS: Final = 300
@@ -95,6 +95,10 @@ class _Installed(_Answer):
     version: _Text
 
 
+class _HandedOver(_Answer):
+    administrators: int
+
+
 class _Done(_Answer):
     pass
 
@@ -109,6 +113,16 @@ class Installation:
     email: str
     password: str
     locale: str
+    database: SiteDatabase
+
+
+@dataclass(frozen=True)
+class Handover:
+    """`login` is the first administrator, whose address becomes `email`."""
+
+    domain: str
+    login: str
+    email: str
     database: SiteDatabase
 
 
@@ -139,6 +153,11 @@ class WordPressSites(Protocol):
 
     async def set_password(self, account: SiteAccount, limits: Limits, domain: str, login: str, password: str) -> None:
         """The user's sessions are ended. Raises `WordPressRefusedError` where there is no such user."""
+        ...
+
+    async def hand_over(self, account: SiteAccount, limits: Limits, wanted: Handover) -> int:
+        """What the owner before may know opens it no more: the database has this password in wp-config.php, every
+        administrator has another one and no session, application password or login link; how many they are."""
         ...
 
     async def switch_plugin(
@@ -200,6 +219,16 @@ class ServerWordPress:
     async def set_password(self, account: SiteAccount, limits: Limits, domain: str, login: str, password: str) -> None:
         order = {"do": "set_password", "host": domain, "login": login, "password": password}
         await self._ask(_Done, account, order, limits=limits)
+
+    async def hand_over(self, account: SiteAccount, limits: Limits, wanted: Handover) -> int:
+        order = {
+            "do": "hand_over",
+            "host": wanted.domain,
+            "constants": {"DB_PASSWORD": wanted.database.password, **new_salts()},
+            "login": wanted.login,
+            "email": wanted.email,
+        }
+        return (await self._ask(_HandedOver, account, order, limits=limits)).administrators
 
     async def switch_plugin(
         self, account: SiteAccount, limits: Limits, domain: str, plugin: str, *, active: bool

@@ -21,7 +21,7 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class Allowances:
-    """What a plan allows; None: as much as there is. The last three are of each site."""
+    """What a plan allows; None: as much as there is. The last four are of each site. `shell`: logins may have one."""
 
     sites: int | None = None
     databases: int | None = None
@@ -30,10 +30,19 @@ class Allowances:
     cpu_percent: int | None = None
     memory_mib: int | None = None
     processes: int | None = None
+    shell: bool = False
 
 
 WITHOUT_PLAN: Final = Allowances()
 ALLOWANCE_COLUMNS: Final = ", ".join(f"hosting_plans.{name}" for name in Allowances.__dataclass_fields__)
+
+SHELL_ALLOWED: Final = """coalesce(
+    sites.shell,
+    (SELECT hosting_plans.shell FROM hosting_accounts JOIN hosting_plans ON hosting_plans.id = hosting_accounts.plan_id
+     WHERE hosting_accounts.user_id = sites.owner_id),
+    (SELECT role = 'administrator' FROM users WHERE users.id = sites.owner_id))"""
+"""Whether logins of a site may have a shell: as an administrator has said of this site, else as the plan of its owner
+does; without either, administrators alone have it."""
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ async def create_plan(tx: Transaction, name: str, allowed: Allowances) -> UUID:
     try:
         plan_id: UUID = await tx.fetchval(
             """INSERT INTO hosting_plans (
-                   name, sites, databases, disk_mib, traffic_mib, cpu_percent, memory_mib, processes)
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING id""",
+                   name, sites, databases, disk_mib, traffic_mib, cpu_percent, memory_mib, processes, shell)
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id""",
             name,
             allowed.sites,
             allowed.databases,
@@ -32,6 +32,7 @@ async def create_plan(tx: Transaction, name: str, allowed: Allowances) -> UUID:
             allowed.cpu_percent,
             allowed.memory_mib,
             allowed.processes,
+            allowed.shell,
         )
     except UniqueViolationError:
         raise _taken(name) from None

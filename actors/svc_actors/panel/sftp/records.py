@@ -8,16 +8,19 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, not_found
+from svc_actors.errors import conflict, forbidden, not_found
 from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.sftp import SftpLogin
+from svc_actors.host.launcher import Limits
+from svc_actors.host.sftp import AccessKind, SftpLogin
+from svc_actors.panel.accounts.allowances import SHELL_ALLOWED
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError
 
 MOST_LOGINS: Final = 20
 """Of one site."""
 _COLUMNS: Final = """sftp_accounts.id, sftp_accounts.site_id, sftp_accounts.name, sftp_accounts.folder,
-    sftp_accounts.password_hash, sftp_accounts.keys, sftp_accounts.created_at, sites.number, sites.owner_id"""
+    sftp_accounts.password_hash, sftp_accounts.keys, sftp_accounts.created_at, sftp_accounts.kind, sites.number,
+    sites.owner_id"""
 _FROM: Final = "FROM sftp_accounts JOIN sites ON sites.id = sftp_accounts.site_id"
 
 
@@ -30,6 +33,7 @@ class SftpRow:
     password_hash: str | None
     keys: list[str]
     created_at: datetime
+    kind: AccessKind
     number: int
     owner_id: UUID
 
@@ -48,18 +52,30 @@ def login_name(number: int, name: str) -> str:
 
 
 async def add(
-    tx: Transaction, site: SiteRow, name: str, folder: str, password_hash: str | None, keys: Sequence[str]
+    tx: Transaction,
+    site: SiteRow,
+    name: str,
+    kind: AccessKind,
+    folder: str,
+    password_hash: str | None,
+    keys: Sequence[str],
 ) -> SftpRow:
-    """The site's row is locked. Raises `conflict`."""
+    """The site's row is locked. Raises `conflict`, and `forbidden` for a shell where the site may have none."""
+    if kind is AccessKind.SHELL and not await tx.fetchval(f"SELECT {SHELL_ALLOWED} FROM sites WHERE id = $1", site.id):
+        raise forbidden(
+            f"{site.domain} may have no shell; nothing was created.",
+            hint="A plan that allows it, or an administrator for this site (site.update), switches it on.",
+        )
     held = await tx.fetchval("SELECT count(*) FROM sftp_accounts WHERE site_id = $1", site.id)
     if held >= MOST_LOGINS:
         raise conflict(f"A site has at most {MOST_LOGINS} access accounts; nothing was created.")
     try:
         account_id: UUID = await tx.fetchval(
-            """INSERT INTO sftp_accounts (site_id, name, folder, password_hash, keys) VALUES ($1, $2, $3, $4, $5)
-               RETURNING id""",
+            """INSERT INTO sftp_accounts (site_id, name, kind, folder, password_hash, keys)
+               VALUES ($1, $2, $3, $4, $5, $6) RETURNING id""",
             site.id,
             name,
+            kind.value,
             folder,
             password_hash,
             list(keys),
@@ -87,11 +103,24 @@ async def read_all(queryable: Queryable, site_id: UUID) -> list[SftpRow]:
 
 
 async def open_logins(queryable: Queryable) -> list[SftpLogin]:
-    """Of all sites that are active: those of a suspended one stay recorded, and open nothing."""
-    rows = await queryable.fetch(f"SELECT {_COLUMNS} {_FROM} WHERE sites.status = 'active' ORDER BY sftp_accounts.id")
+    """Of all sites that are active: those of a suspended one stay recorded, and open nothing; nor does a shell of a
+    site that may have none any more."""
+    rows = await queryable.fetch(
+        f"""SELECT {_COLUMNS}, sites.cpu_percent, sites.memory_mib, sites.processes {_FROM}
+            WHERE sites.status = 'active' AND (sftp_accounts.kind = 'sftp' OR {SHELL_ALLOWED})
+            ORDER BY sftp_accounts.id"""
+    )
     return [
-        SftpLogin(row.login, SiteAccount(row.number), row.folder, row.password_hash, tuple(row.keys))
-        for row in map(_row, rows)
+        SftpLogin(
+            login_name(row["number"], row["name"]),
+            SiteAccount(row["number"]),
+            row["folder"],
+            row["password_hash"],
+            tuple(row["keys"]),
+            AccessKind(row["kind"]),
+            Limits(row["cpu_percent"], row["memory_mib"], row["processes"]),
+        )
+        for row in rows
     ]
 
 
@@ -106,4 +135,4 @@ async def remove(tx: Transaction, row: SftpRow) -> None:
 
 
 def _row(row: Record) -> SftpRow:
-    return SftpRow(**dict(row))
+    return SftpRow(**dict(row) | {"kind": AccessKind(row["kind"])})

@@ -115,7 +115,7 @@ async def write_status(
 _CHANGEABLE: Final = frozenset(
     {
         *("owner_id", "force_https", "proxy_target", "proxy_addresses", "php"),
-        *("cpu_percent", "memory_mib", "processes", "disk_mib"),
+        *("cpu_percent", "memory_mib", "processes", "disk_mib", "shell"),
     }
 )
 

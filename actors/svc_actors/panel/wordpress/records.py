@@ -74,3 +74,8 @@ async def write_cron_scheduled(tx: Transaction, site_id: UUID) -> bool:
         site_id,
     )
     return bool(scheduled)
+
+
+async def write_administrator(tx: Transaction, site_id: UUID, email: str) -> None:
+    """Who administers it from now on; the login stays."""
+    await tx.execute("UPDATE wordpress_sites SET admin_email = $2 WHERE site_id = $1", site_id, email)

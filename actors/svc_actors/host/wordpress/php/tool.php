@@ -77,6 +77,10 @@ function begin(array $order): void
             throw new Refused("the site has no $needed");
         }
     }
+    if ($order['do'] === 'hand_over') {
+        $file = $order['public'] . '/wp-config.php';
+        write_whole($file, with_constants(file_get_contents($file), $order['constants']), fileperms($file) & 0777);
+    }
     define('WP_DISABLE_FATAL_ERROR_HANDLER', true);
     if (!($order['with_plugins'] ?? false)) {
         define('WP_INSTALLING', true);
@@ -91,6 +95,7 @@ function work(array $order): array
         'look' => look($order),
         'login' => login($order),
         'set_password' => set_password($order),
+        'hand_over' => hand_over($order),
         'switch_plugin' => switch_plugin($order),
         'set_maintenance' => set_maintenance($order),
         'leave_cron' => leave_cron($order),
@@ -239,6 +244,59 @@ function set_password(array $order): array
     wp_set_password($order['password'], $user->ID);
     WP_Session_Tokens::get_instance($user->ID)->destroy_all();
     return ['login' => $user->user_login];
+}
+
+/* Whatever the owner before may know of it lets nobody in any more. */
+function hand_over(array $order): array
+{
+    foreach (glob($order['public'] . '/' . LINK . '*.php') as $left) {
+        unlink($left);
+    }
+    $found = get_users(['role' => 'administrator']);
+    foreach ($found as $user) {
+        wp_set_password(wp_generate_password(40), $user->ID);
+        WP_Session_Tokens::get_instance($user->ID)->destroy_all();
+        if (class_exists('WP_Application_Passwords')) {
+            WP_Application_Passwords::delete_all_application_passwords($user->ID);
+        }
+        if ($user->user_login === $order['login']) {
+            // A forgotten password is mailed to the new owner.
+            global $wpdb;
+            $wpdb->update($wpdb->users, ['user_email' => $order['email']], ['ID' => $user->ID]);
+            clean_user_cache($user->ID);
+        }
+    }
+    update_option('admin_email', $order['email']);
+    return ['administrators' => count($found)];
+}
+
+/* A wp-config.php in which these constants have other values. The rest of it stays as people have written it. */
+function with_constants(string $configuration, array $values): string
+{
+    $tokens = token_get_all($configuration);
+    $said = array_keys(array_filter($tokens, static function (array|string $token): bool {
+        return !is_array($token) || !in_array($token[0], [T_WHITESPACE, T_COMMENT, T_DOC_COMMENT], true);
+    }));
+    $missing = $values;
+    foreach ($said as $place => $index) {
+        // define ( 'NAME' , 'value'
+        $word = $tokens[$index];
+        $name = $tokens[$said[$place + 2] ?? $index];
+        $value = $tokens[$said[$place + 4] ?? $index];
+        if (!is_array($word) || ltrim(strtolower($word[1]), '\\') !== 'define' || !is_array($name) || !is_array($value)
+            || $name[0] !== T_CONSTANT_ENCAPSED_STRING || $value[0] !== T_CONSTANT_ENCAPSED_STRING) {
+            continue;
+        }
+        $constant = substr($name[1], 1, -1);
+        if (array_key_exists($constant, $values)) {
+            $tokens[$said[$place + 4]][1] = var_export($values[$constant], true);
+            unset($missing[$constant]);
+        }
+    }
+    if (array_key_exists('DB_PASSWORD', $missing)) {
+        throw new Refused('wp-config.php does not define DB_PASSWORD as a string');
+    }
+    return implode('', array_map(static fn (array|string $token): string => is_array($token) ? $token[1] : $token, $tokens));
 }
 
 /* Switching off leaves the plugin unread, so that one that breaks the site can be switched off. */

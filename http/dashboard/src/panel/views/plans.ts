@@ -6,7 +6,7 @@ import { size, table } from "../../shared/ui";
 import { order, type Wish } from "../form";
 import type { Plan } from "../model";
 
-const FIELDS = ["name", "sites", "databases", "disk_mib", "traffic_mib", "cpu_percent", "memory_mib", "processes"];
+const FIELDS = ["name", "sites", "databases", "disk_mib", "traffic_mib", "cpu_percent", "memory_mib", "processes", "shell"];
 const WISHES: Record<string, Wish> = {
   sites: { label: "Sites" },
   databases: { label: "Databases" },
@@ -15,6 +15,7 @@ const WISHES: Record<string, Wish> = {
   cpu_percent: { label: "Processor of each site, in percent of a core" },
   memory_mib: { label: "Memory of each site, in MiB" },
   processes: { label: "Processes of each site" },
+  shell: { label: "Sites may have logins with a shell" },
 };
 const TEXT = "What is left empty is not bounded.";
 

@@ -85,7 +85,7 @@ function change(site: Site, me: Me): void {
     wishes: {
       force_https: { label: "Visitors by HTTP are sent to HTTPS" },
       proxy_target: { label: "Where it is served from" },
-      owner_email: { label: "Owner" },
+      owner_email: { label: "Owner", hint: "With another owner, logins and database passwords of the one before end" },
     },
   });
 }

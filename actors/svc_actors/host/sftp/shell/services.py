@@ -1,0 +1,83 @@
+"""The services that run shells: one for each login, bounded as its site, and gone with the login."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.launcher import Launcher, LauncherError, ListeningSocket, Service, ServiceName
+from svc_actors.host.sftp.model import AccessKind, SftpLogin
+from svc_actors.host.sftp.shell import enter, serve
+from svc_actors.host.site_runtime import service_name, site_command, site_environment
+
+KIND: Final = "shell-"
+MOST_PROCESSES: Final = 256
+"""Of a login whose site has no limit: nobody at a terminal starts more by intention."""
+_NAME: Final = re.compile(rf"site-\d+-{KIND}[a-z0-9-]+")
+_STOP_SECONDS: Final = 5.0
+_TOP: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+"""Of the root folder: on Debian each leads into /usr."""
+
+
+class Shells:
+    def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
+        self._folders = folders
+        self._launcher = launcher
+
+    def prepare(self, root: Path) -> None:
+        """The folder that sshd locks logins into. Blocks."""
+        for folder in (root, root / "usr", root / "sockets", self._folders.run):
+            folder.mkdir(mode=0o711 if folder == self._folders.run else 0o755, parents=True, exist_ok=True)
+        self._folders.shells.mkdir(mode=0o711, exist_ok=True)
+        for name in _TOP:
+            if os.path.islink(f"/{name}") and not (root / name).is_symlink():
+                (root / name).symlink_to(os.readlink(f"/{name}"))
+        new = root / ".enter.new"
+        shutil.copyfile(enter.__file__, new)
+        new.chmod(0o755)
+        new.rename(root / "enter")
+
+    def service(self, login: SftpLogin) -> Service:
+        command = site_command(self._folders, login.account, (), processes=login.limits.processes or MOST_PROCESSES)
+        program = (sys.executable, "-I", "-S", str(serve.__file__), str(login.account.uid))
+        path = self._folders.shells / f"{login.name}.sock"
+        return Service(
+            name=_service_name(login),
+            command=(*program, *command),
+            environment=site_environment(self._folders, login.account),
+            sockets=(ListeningSocket(path, 0o660, "root", login.account.name, serve.LISTENING),),
+            limits=replace(login.limits, processes=login.limits.processes or MOST_PROCESSES),
+            stop_seconds=_STOP_SECONDS,
+        )
+
+    async def agree(self, logins: Collection[SftpLogin], ended: Collection[str]) -> None:
+        """These run, and no other; what the logins `ended` have started is over. Raises `LauncherError` when all that
+        could be done is done."""
+        services = [self.service(login) for login in logins if login.kind is AccessKind.SHELL]
+        anew = {_service_name(login) for login in logins if login.name in ended}
+        wanted = {service.name for service in services} - anew
+        refused: list[LauncherError] = []
+        for name in sorted(await self._launcher.names()):
+            if _NAME.fullmatch(name) and name not in wanted:
+                await self._launcher.stop(name)
+        for service in services:
+            try:
+                await self._launcher.ensure(service)
+            except LauncherError as error:
+                refused.append(error)
+        if refused:
+            raise refused[0]
+        await trio.lowlevel.checkpoint()
+
+
+def _service_name(login: SftpLogin) -> ServiceName:
+    return service_name(login.account, f"{KIND}{login.name.partition('-')[2]}")

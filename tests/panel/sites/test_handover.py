@@ -1,0 +1,111 @@
+"""A site that is handed over opens to its new owner alone: what the one before may know of it is ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+
+from svc_actors.host.databases import EngineKind, UserName
+from svc_actors.store import Database
+from tests.panel.sites.world import World, world_of
+from tests.panel.wordpress.blogs import databases_of, made, played
+from tests.support.panel import open_panel, recorded_host
+from tests.support.panel_sftp import RecordedSftp
+from tests.support.recorded_databases import RecordedDatabases
+from tests.support.wordpress import RecordedWordPress
+
+
+def server(world: World) -> RecordedSftp:
+    return cast(RecordedSftp, world.panel.host.sftp)
+
+
+async def handed_over(world: World, site: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The answer, and the job that it names, when it has ended."""
+    answer = await world.root.patch(f"/sites/{site['id']}", {"owner_email": "bob@example.com"})
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    return told, await world.job_of(world.bob, {"id": told["handover"]["job_id"]})
+
+
+async def database_user(world: World, site: dict[str, Any]) -> UserName:
+    created = await world.ada.post("/databases", {"site_id": site["id"], "name": "shop", "engine": "postgresql"})
+    user = await world.ada.post("/database-users", {"database_id": created.json()["database"]["id"], "name": "ada"})
+    assert user.status_code == 201, user.text
+    return UserName(user.json()["user"]["name"])
+
+
+async def test_logins_and_passwords_of_the_owner_before_open_nothing(world: World) -> None:
+    site = await world.create("a.example")
+    login = (await world.ada.post(f"/sites/{site['id']}/sftp", {"name": "ada"})).json()["login"]
+    engine = cast(RecordedDatabases, world.panel.host.databases[EngineKind.POSTGRESQL])
+    user = await database_user(world, site)
+    before = engine.accounts[user].verifier
+
+    told, job = await handed_over(world, site)
+
+    assert job["status"] == "succeeded", job
+    assert login not in server(world).logins
+    assert engine.accounts[user].verifier != before
+    assert (told["handover"]["sftp_logins"], told["handover"]["database_users"]) == ([login], [user])
+    audited = [row["details"] for row in await world.panel.audit() if row["operation"] == "site.update"]
+    assert audited[-1]["ended"] == {"sftp_logins": [login], "database_users": [user]}
+    assert (await world.bob.get(f"/sites/{site['id']}/sftp")).json() == []
+
+
+async def test_a_site_that_keeps_its_owner_keeps_what_opens_it(world: World) -> None:
+    site = await world.create("a.example")
+    login = (await world.ada.post(f"/sites/{site['id']}/sftp", {"name": "ada"})).json()["login"]
+
+    told = await world.root.patch(f"/sites/{site['id']}", {"owner_email": "ada@example.com", "memory_mib": 64})
+
+    assert told.json()["handover"] is None
+    assert login in server(world).logins
+
+
+async def test_a_wordpress_goes_on_with_other_passwords(world: World) -> None:
+    site = await made(world)
+    user = UserName(f"{site['account']}_wordpress")
+    before = databases_of(world).accounts[user].verifier
+
+    told, job = await handed_over(world, site)
+
+    assert job["status"] == "succeeded", job
+    account, renewed = played(world).handed_over[-1]
+    assert (account, renewed.email) == (site["account"], "bob@example.com")
+    assert databases_of(world).accounts[user].verifier == f"stored:{renewed.database.password}" != before
+    assert told["handover"]["database_users"] == [user]
+    described = (await world.bob.get(f"/sites/{site['id']}/wordpress")).json()
+    assert described["admin_email"] == "bob@example.com"
+
+
+async def test_a_handover_that_a_killed_core_left_goes_on(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
+    host = recorded_host()
+    wordpress = cast(RecordedWordPress, host.wordpress)
+    reached = trio.Event()
+
+    async def stop(step: str) -> None:
+        if step == "hand_over" and not reached.is_set():
+            reached.set()
+            await trio.sleep_forever()
+
+    wordpress.before = stop
+    async with world_of(panel_database, tmp_path, host=host) as world:
+        site = await made(world)
+        await world.root.patch(f"/sites/{site['id']}", {"owner_email": "bob@example.com"})
+        with trio.fail_after(60):
+            await reached.wait()
+    async with open_panel(panel_database, tmp_path, host):
+        with trio.fail_after(60):
+            while not wordpress.handed_over:
+                await trio.sleep(0.01)
+
+    user = cast(RecordedDatabases, host.databases[EngineKind.MARIADB]).accounts[
+        UserName(f"{site['account']}_wordpress")
+    ]
+    assert user.verifier == f"stored:{wordpress.handed_over[-1][1].database.password}"
