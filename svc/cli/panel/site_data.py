@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from svc.cli.panel.host import Host
 from svc.cli.panel.loops import Loops
@@ -12,7 +13,7 @@ from svc_actors.panel.backups import ROUND_SECONDS, Backups, DatabaseBackups, Pl
 from svc_actors.panel.databases import RESUME_SECONDS, SiteDatabases
 from svc_actors.panel.databases.transfers import SWEEP_SECONDS, DatabaseTransfers
 from svc_actors.sealing import Sealer
-from svc_actors.store import Database
+from svc_actors.store import Database, EventLog
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ async def recover_site_data(
     return SiteData(databases, DatabaseTransfers(database, databases, config.folders), backups)
 
 
-def look_after_site_data(loops: Loops, data: SiteData) -> None:
+def look_after_site_data(loops: Loops, events: EventLog, data: SiteData) -> None:
+    loops.keep("databases of suspended sites", partial(data.databases.run, events))
     loops.repeat_from_now("databases to resume", RESUME_SECONDS, data.databases.resume)
     loops.repeat_from_now("removal of old exports", SWEEP_SECONDS, data.transfers.sweep)
     loops.repeat_from_now("backups", ROUND_SECONDS, data.backups.round)

@@ -467,3 +467,66 @@ def is_import(pid: str, folder: Path) -> bool:
         )
     except OSError:
         return False
+
+
+async def test_an_event_of_mariadb_does_not_run_while_its_database_is_held(engines: Engines) -> None:
+    database, user, password = await made(engines, MARIADB)
+    server = engines.servers[MARIADB]
+
+    async def counted() -> int:
+        return int((await engines.ask(MARIADB, f"SELECT count(*) FROM `{database}`.ticks;")).out)
+
+    async def ticks() -> None:
+        before = await counted()
+        with trio.fail_after(60):
+            while await counted() == before:
+                await trio.sleep(0.1)  # The server's own clock.
+
+    every_second = "CREATE EVENT tick ON SCHEDULE EVERY 1 SECOND DO INSERT INTO ticks VALUES (1);"
+    made_one = await engines.ask(MARIADB, f"CREATE TABLE ticks (n int); {every_second}", database, user, password)
+    assert made_one.ok, made_one.err
+    await ticks()
+
+    await server.hold_database(database, held=True)
+    # One that had begun has ended by the time that the server says that it wanted to run the next.
+    log = engines.folder / "databases" / "mariadb" / "log"
+    with trio.fail_after(60):
+        while "tick" not in log.read_text(errors="replace"):
+            await trio.sleep(0.1)
+    before = await counted()
+    refused = log.read_text(errors="replace").count("tick")
+    with trio.fail_after(60):
+        while log.read_text(errors="replace").count("tick") < refused + 2:
+            await trio.sleep(0.1)
+    held = await counted()
+    await server.hold_database(database, held=False)
+    await ticks()
+
+    assert held == before
+
+
+async def test_what_is_loaded_into_a_held_database_is_held(engines: Engines, tmp_path: Path) -> None:
+    database, _, _ = await made(engines, MARIADB)
+    server = engines.servers[MARIADB]
+    await server.hold_database(database, held=True)
+    dump = tmp_path / "dump.sql"
+    dump.write_text("CREATE EVENT tick ON SCHEDULE EVERY 1 SECOND DO SELECT 1;")
+
+    await server.load(database, dump, ACCOUNT, Ran())
+
+    allowed = await engines.ask(MARIADB, "SELECT DISTINCT Event_priv FROM mysql.db WHERE Db LIKE 's1001%';")
+    there = await engines.ask(MARIADB, "SELECT EVENT_NAME FROM information_schema.EVENTS;")
+    assert allowed.out.split() == ["N"]
+    assert there.out.split() == ["tick"]
+
+
+@BOTH
+async def test_the_engine_takes_all_connections_of_twenty_sites_and_those_of_another(
+    engines: Engines, kind: EngineKind
+) -> None:
+    connections = engines.servers[kind].connections
+
+    reserved = "current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int"
+    taken = await engines.ask(kind, {MARIADB: "SELECT @@max_connections;", POSTGRESQL: f"SELECT {reserved};"}[kind])
+
+    assert int(taken.out) >= 21 * connections

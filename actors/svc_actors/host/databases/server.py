@@ -71,6 +71,11 @@ class DatabaseServer(Protocol):
         """It was set up once, and may hold databases."""
         ...
 
+    @property
+    def connections(self) -> int:
+        """How many the users of one site may have at a time, all of them together."""
+        ...
+
     def verifier(self, password: str) -> str:
         """What the engine keeps of a password."""
         ...
@@ -84,6 +89,10 @@ class DatabaseServer(Protocol):
         ...
 
     async def create_database(self, name: DatabaseName) -> None: ...
+
+    async def hold_database(self, name: DatabaseName, *, held: bool) -> None:
+        """Nothing that is in the database runs by itself while it is held."""
+        ...
 
     async def empty_database(self, name: DatabaseName) -> None:
         """Nothing is in it any more; who may use it still may. `grant` again afterwards what the users had."""

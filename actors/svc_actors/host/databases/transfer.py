@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,18 @@ from svc_actors.host.site_runtime import site_command
 _SQL: Final = Path(confined.__file__).with_name("sql.py")
 DUMP_SECONDS: Final = 3 * 3600.0
 LOAD_SECONDS: Final = 5 * 3600.0
+
+
+@asynccontextmanager
+async def locked_afterwards(lock: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """For a dump or a load as the owner of a database, whose account is open meanwhile. One that a cancelled job or a
+    killed core has left open has a password that nobody has, and gets another one before it is used again."""
+    try:
+        yield
+    except Exception:
+        await lock()
+        raise
+    await lock()
 
 
 def dump_command(file: Path, marker: str, command: tuple[str, ...]) -> tuple[str, ...]:

@@ -27,7 +27,13 @@ from svc_actors.host.databases.instance import Instance, ask_client
 from svc_actors.host.databases.names import DatabaseName, UserName, checked, owner_of, prefix_of
 from svc_actors.host.databases.passwords import new_password, scram_verifier
 from svc_actors.host.databases.server import Access, RunProgram, SiteFile
-from svc_actors.host.databases.transfer import DUMP_SECONDS, LOAD_SECONDS, dump_command, load_command
+from svc_actors.host.databases.transfer import (
+    DUMP_SECONDS,
+    LOAD_SECONDS,
+    dump_command,
+    load_command,
+    locked_afterwards,
+)
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Launcher, Service, ServiceName
 from svc_actors.host.programs import Program
@@ -38,8 +44,12 @@ ACCOUNT: Final = "postgres"
 VERSION: Final = 15
 _PROGRAMS: Final = Path(f"/usr/lib/postgresql/{VERSION}/bin")
 _MARKER: Final = "-- PostgreSQL database dump complete"
-_OF_A_DATABASE: Final = 100
-"""Connections to one database at a time, of all of its users."""
+CONNECTIONS: Final = 20
+"""Of all users of one site at a time; each is a process."""
+_OWNERS: Final = 5
+"""Connections of the panel's own to one database, for dumps and loads."""
+_RESERVED: Final = 10
+"""That nobody but a superuser, who is the panel, is given."""
 _OPTIONS: Final = (
     # The last: a failing statement is written to the log with all of it, a password's verifier among it.
     "-c search_path=pg_catalog -c role=none -c default_transaction_read_only=off -c row_security=off "
@@ -68,6 +78,10 @@ class Postgres:
     def exists(self) -> bool:
         return self._instance.exists
 
+    @property
+    def connections(self) -> int:
+        return CONNECTIONS
+
     def verifier(self, password: str) -> str:
         return scram_verifier(password)
 
@@ -79,7 +93,9 @@ class Postgres:
             "hba_file": str(self._folder / "pg_hba.conf"),
             "ident_file": str(self._folder / "pg_ident.conf"),
             "password_encryption": "scram-sha-256",
-            "max_connections": "200",
+            # Twenty sites with all of theirs, and what the panel itself asks meanwhile.
+            "max_connections": str(20 * CONNECTIONS + 50),
+            "superuser_reserved_connections": str(_RESERVED),
             "shared_buffers": "48MB",
             "jit": "off",
             "log_timezone": "UTC",
@@ -116,7 +132,7 @@ class Postgres:
             *_create_role(owner, "NOLOGIN"),
             *_create_role(reader, "NOLOGIN"),
             f"SELECT 'CREATE DATABASE {name} OWNER {owner} TEMPLATE template0 ENCODING ''UTF8'' "
-            f"LC_COLLATE ''C.UTF-8'' LC_CTYPE ''C.UTF-8'' CONNECTION LIMIT {_OF_A_DATABASE}' "
+            f"LC_COLLATE ''C.UTF-8'' LC_CTYPE ''C.UTF-8'' CONNECTION LIMIT {CONNECTIONS + _OWNERS}' "
             f"WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{name}') \\gexec",
             f"REVOKE ALL ON DATABASE {name} FROM PUBLIC",
             f"GRANT CONNECT ON DATABASE {name} TO {reader}",
@@ -127,6 +143,10 @@ class Postgres:
             f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT SELECT ON SEQUENCES TO {reader}",
             database=name,
         )
+
+    async def hold_database(self, name: DatabaseName, *, held: bool) -> None:
+        """Nothing of a database runs by itself here."""
+        await trio.lowlevel.checkpoint()
 
     async def empty_database(self, name: DatabaseName) -> None:
         await self._ask(f"DROP DATABASE IF EXISTS {checked(name)} WITH (FORCE)")
@@ -195,12 +215,8 @@ class Postgres:
             *(str(_PROGRAMS / "pg_dump"), f"--host={self.socket}", f"--username={owner}", "--no-password"),
             *("--clean", "--if-exists", "--no-owner", "--no-privileges", "--encoding=UTF8", f"--dbname={name}"),
         )
-        try:
+        async with locked_afterwards(lambda: self._lock(owner)):
             await run(dump_command(file, _MARKER, command), seconds=DUMP_SECONDS, environment={"PGPASSWORD": password})
-        except Exception:
-            await self._lock(owner)
-            raise
-        await self._lock(owner)
 
     async def load(self, name: DatabaseName, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
         """In one transaction: all of it, or nothing."""
@@ -212,12 +228,8 @@ class Postgres:
         command = load_command(self._folders, "postgresql", source, account, client)
         environment = {"PGPASSWORD": password, "PGOPTIONS": "-c client_min_messages=warning", "EDITOR": "/bin/false"}
         stdin = source if isinstance(source, Path) else None
-        try:
+        async with locked_afterwards(lambda: self._lock(owner)):
             await run(command, seconds=LOAD_SECONDS, environment=environment, stdin=stdin)
-        except Exception:
-            await self._lock(owner)
-            raise
-        await self._lock(owner)
 
     async def _unlock(self, name: DatabaseName) -> tuple[UserName, str]:
         """What users have made by themselves is the owner's as well, as it dumps and replaces it."""
@@ -231,8 +243,6 @@ class Postgres:
         return owner, password
 
     async def _lock(self, owner: UserName) -> None:
-        """One that a cancelled job or a killed core has left open has a password that nobody has, and gets another one
-        before it is used again."""
         await self._ask(f"ALTER ROLE {owner} NOLOGIN PASSWORD NULL")
 
     async def _drop_role(self, role: UserName, prefix: str) -> None:

@@ -5,6 +5,7 @@ Invariants:
 - what is recorded is done, however often it has to be begun: a core that was killed between any two steps does them
   again, and a round every half minute asks an engine again that did not answer;
 - of one site one task at a time speaks to the engines;
+- nothing in a database of a suspended site runs by itself;
 - an engine runs while there is a record of a database or user in it, and not longer.
 """
 
@@ -22,22 +23,27 @@ import trio
 from svc_actors.errors import ServiceError, unavailable
 from svc_actors.host.databases import DatabaseError, DatabaseServer, DatabaseServers, EngineKind
 from svc_actors.host.launcher import LauncherError
-from svc_actors.panel.databases.changes import CONNECTIONS, delete_all_of_site
+from svc_actors.panel.databases.changes import delete_all_of_site
 from svc_actors.panel.databases.records import (
+    TO_HOLD,
     DatabaseRow,
     DatabaseUserRow,
     grants_of,
     read_database,
     remove_record,
+    to_hold,
     under_way,
+    users_beside,
+    write_held,
     write_move,
     write_problem,
     write_user_applied,
     write_users_wanted,
 )
 from svc_actors.panel.databases.states import DatabaseMove, DatabaseStatus
+from svc_actors.panel.sites.following import whenever_sites_change
 from svc_actors.panel.sites.records import SiteRow
-from svc_actors.store import Database, Transaction
+from svc_actors.store import Database, EventLog, Transaction
 
 RESUME_SECONDS: Final = 30.0
 
@@ -80,6 +86,15 @@ class SiteDatabases:
             await self._database.transact(lambda tx: delete_all_of_site(tx, site))
             await self._agree(site.id)
 
+    async def run(self, events: EventLog) -> None:
+        """Until cancelled: what is in databases of sites that are suspended does not run, at once after they are."""
+        await whenever_sites_change(events, RESUME_SECONDS, self._follow_suspensions)
+
+    async def _follow_suspensions(self) -> None:
+        for row in await self._database.fetch(f"SELECT DISTINCT site_id FROM databases WHERE {TO_HOLD}"):
+            with suppress(ServiceError):
+                await self.agree(row["site_id"])
+
     async def resume(self) -> None:
         """One round: engines that have something run, others do not, and what was left undone is begun anew."""
         for kind in EngineKind:
@@ -107,6 +122,13 @@ class SiteDatabases:
         for row in databases:
             if row.status is DatabaseStatus.DELETING:
                 await self._remove(row)
+        # The last: what users were granted just now is held with the rest.
+        for row, held in await to_hold(self._database, site_id):
+            await self._hold(row, held=held)
+
+    async def _hold(self, row: DatabaseRow, *, held: bool) -> None:
+        await self._told(row, lambda server: server.hold_database(row.name, held=held))
+        await write_held(self._database, row, held=held)
 
     async def _create(self, row: DatabaseRow) -> None:
         await self._told(row, lambda server: server.create_database(row.name))
@@ -117,10 +139,10 @@ class SiteDatabases:
         await remove_record(self._database, row)
 
     async def _set_user(self, user: DatabaseUserRow) -> None:
-        access = await grants_of(self._database, user)
+        access, beside = await grants_of(self._database, user), await users_beside(self._database, user)
 
         async def work(server: DatabaseServer) -> None:
-            await server.create_user(user.name, user.verifier, CONNECTIONS)
+            await server.create_user(user.name, user.verifier, max(1, server.connections // beside))
             await server.grant(user.name, access)
 
         await self._told(user, work)

@@ -17,6 +17,7 @@ from svc_actors.panel.databases.records import (
     as_database,
     as_user,
     write_move,
+    write_others_wanted,
     write_user_wanted,
     write_users_wanted,
 )
@@ -26,9 +27,9 @@ from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Caller, Transaction, audit
 
 MOST_OF_A_SITE: Final = 50
-"""Databases, and users of databases."""
-CONNECTIONS: Final = 30
-"""Of one user at a time."""
+"""Databases."""
+MOST_USERS: Final = 20
+"""Of one engine: each may have one of the connections that the site has of it, at least."""
 _BUSY: Final = ("database.export", "database.import")
 
 
@@ -38,7 +39,7 @@ async def create_database(
     """Raises conflict for a name that the site has, and where it may have no further one."""
     site = await _site(tx, site_id)
     await require_database_room(tx, await lock_owner(tx, site.owner_id))
-    await _require_room(tx, "databases", site)
+    await _require_room(tx, site)
     row = await tx.fetchrow(
         f"""INSERT INTO databases (site_id, engine, name) VALUES ($1, $2, $3) ON CONFLICT (engine, name) DO NOTHING
             RETURNING {DATABASE_COLUMNS}""",
@@ -58,7 +59,11 @@ async def create_user(
 ) -> DatabaseUserRow:
     """A user of one database, to begin with. Raises conflict for a name that the site has."""
     site = await _site(tx, database.site_id)
-    await _require_room(tx, "database_users", site)
+    held = await tx.fetchval(
+        "SELECT count(*) FROM database_users WHERE site_id = $1 AND engine = $2", site.id, database.engine.value
+    )
+    if held >= MOST_USERS:
+        raise conflict(f"A site has at most {MOST_USERS} users of databases of one engine; nothing was created.")
     row = await tx.fetchrow(
         f"""INSERT INTO database_users (site_id, engine, name, verifier) VALUES ($1, $2, $3, $4)
             ON CONFLICT (engine, name) DO NOTHING RETURNING {USER_COLUMNS}""",
@@ -70,6 +75,7 @@ async def create_user(
     if row is None:
         raise conflict(f"The site has a database user {label} of this engine; nothing was created.")
     user = as_user(row)
+    await write_others_wanted(tx, user)
     await _write_grant(tx, user, database, access)
     await audit.record(tx, caller, user.target, {"database": database.name, "access": access.value})
     return user
@@ -97,6 +103,7 @@ async def set_access(
 
 async def delete_user(tx: Transaction, caller: Caller, user: DatabaseUserRow) -> None:
     await tx.execute("UPDATE database_users SET status = 'deleting' WHERE id = $1", user.id)
+    await write_others_wanted(tx, user)
     await audit.record(tx, caller, user.target)
 
 
@@ -131,11 +138,11 @@ async def _site(tx: Transaction, site_id: UUID) -> SiteRow:
     return site
 
 
-async def _require_room(tx: Transaction, table: str, site: SiteRow) -> None:
+async def _require_room(tx: Transaction, site: SiteRow) -> None:
     """Under the lock of the site's row, so that of two at once each counts the other."""
-    held = await tx.fetchval(f"SELECT count(*) FROM {table} WHERE site_id = $1", site.id)
+    held = await tx.fetchval("SELECT count(*) FROM databases WHERE site_id = $1", site.id)
     if held >= MOST_OF_A_SITE:
-        raise conflict(f"A site has at most {MOST_OF_A_SITE} of these; nothing was created.")
+        raise conflict(f"A site has at most {MOST_OF_A_SITE} databases; nothing was created.")
 
 
 async def _write_grant(tx: Transaction, user: DatabaseUserRow, database: DatabaseRow, access: Access) -> None:

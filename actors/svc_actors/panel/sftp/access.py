@@ -12,8 +12,8 @@ import trio
 
 from svc_actors.errors import unavailable
 from svc_actors.host.sftp import SftpError, SftpServing
-from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.panel.sftp.records import open_logins
+from svc_actors.panel.sites.following import whenever_sites_change
 from svc_actors.store import Database, EventLog
 
 LOOK_SECONDS: Final = 30.0
@@ -41,12 +41,4 @@ class SftpAccess:
 
     async def run(self) -> None:
         """Until cancelled. Raises what `agree` does, and is to be begun again then."""
-        async with self._events.subscribe(None) as events:
-            while True:
-                await self.agree()
-                with trio.move_on_after(LOOK_SECONDS):
-                    async for event in events:
-                        if event.kind == PanelEvent.SITE:
-                            break
-                # Sites change in bursts: those that have been told of by now are read together.
-                events.ready(1000)
+        await whenever_sites_change(self._events, LOOK_SECONDS, self.agree)

@@ -1,0 +1,24 @@
+"""Work that follows what sites are: done at once after any of them has changed, and regularly."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from svc_actors.panel.event_kinds import PanelEvent
+from svc_actors.store import EventLog
+
+
+async def whenever_sites_change(events: EventLog, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+    """Do `work` now, after each change of a site, and after as many `seconds` without one; until cancelled. Raises what
+    `work` does, and is to be begun again then."""
+    async with events.subscribe(None) as changes:
+        while True:
+            await work()
+            with trio.move_on_after(seconds):
+                async for event in changes:
+                    if event.kind == PanelEvent.SITE:
+                        break
+            # Sites change in bursts: those that have been told of by now are read together.
+            changes.ready(1000)
