@@ -41,10 +41,12 @@ log = structlog.get_logger(__name__)
 
 
 class DiskGuard:
-    """`watch` measures and acts, from before the database is opened on; `guard` and `tell` need it open."""
+    """`watch` measures and acts, from before the database is opened on; `guard` and `tell` need it open. `goes_on` is
+    what the service does meanwhile, for the alert: "machines run on"."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, goes_on: str) -> None:
         self._folder = folder
+        self._goes_on = goes_on
         self._file = folder / "reserve"
         self._as_good_as_full = False
         self._changed = trio.Event()
@@ -99,7 +101,7 @@ class DiskGuard:
         message: str | None = None
         severity = Severity.CRITICAL
         if full:
-            message = f"{disk}: changes are refused until there is space again. Reading goes on, and machines run on."
+            message = f"{disk}: changes are refused until there is space again. Reading goes on, and {self._goes_on}."
         elif level is not Level.OK:
             message = f"{disk}. Changes are refused once less than {CLOSED_BELOW // MIB} MiB are free."
             severity = level.severity

@@ -19,6 +19,7 @@ import trio
 
 from svc.cli.backup.restore import UNFINISHED
 from svc.cli.controller_services import open_services
+from svc.cli.disk import disk_guard, guarded
 from svc.cli.figures import LoopLag, watch_controller
 from svc.cli.machine_consoles import MachineConsoles
 from svc.cli.public_certificate import serve_challenges, tell_of_certificates
@@ -30,9 +31,7 @@ from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.setup import ensure_setup_token
 from svc.identity.authenticate import Authentication
-from svc_actors.disk_guard import DiskGuard
 from svc_actors.store import (
-    URL_VARIABLE,
     Database,
     DatabaseStartError,
     DatabaseUrls,
@@ -75,12 +74,12 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
     if (config.data_dir / UNFINISHED).exists():
         raise DatabaseStartError(f"A restore to {config.data_dir} was interrupted: empty the folder and restore again.")
     async with (
-        _disk_guard(config.data_dir, environ) as disk,
+        disk_guard(config.data_dir, environ, goes_on="machines run on") as disk,
         database_urls(config.data_dir, environ) as urls,
         Database.open(urls.service, lanes=CONNECTIONS) as database,
         exclusive(database, "controller"),
         _schema(urls),
-        _guarded(database, disk),
+        guarded(database, disk),
         open_tracing(config, environ) as tracing,
         open_services(config, database, tracing.tracer if tracing is not None else None) as services,
     ):
@@ -134,28 +133,6 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
                 yield RunningController(services, app, token, services.authority.fingerprint)
             finally:
                 stop.set()
-
-
-@asynccontextmanager
-async def _disk_guard(data_dir: Path, environ: Mapping[str, str]) -> AsyncIterator[DiskGuard | None]:
-    """What watches the disk of the embedded server. An external one's is watched where that runs."""
-    if environ.get(URL_VARIABLE):
-        yield None
-        return
-    guard = DiskGuard(data_dir / "postgresql")
-    async with background_nursery() as nursery:
-        await nursery.start(guard.watch)
-        yield guard
-
-
-@asynccontextmanager
-async def _guarded(database: Database, disk: DiskGuard | None) -> AsyncIterator[None]:
-    """While its disk is full the database takes no changes of callers, and operators have an alert before."""
-    async with background_nursery() as nursery:
-        if disk is not None:
-            nursery.start_soon(disk.guard, database)
-            nursery.start_soon(keep_running, "alert of the disk", partial(disk.tell, database))
-        yield
 
 
 @asynccontextmanager

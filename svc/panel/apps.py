@@ -83,6 +83,7 @@ async def start(context: Context[Panel], request: AppStartRequest) -> SiteAppMod
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
     target="site",
+    frees_space=True,
 )
 async def stop(context: Context[Panel], request: AppStopRequest) -> SiteAppModel:
     return await _ordered(context, request, AppOrder.STOP)

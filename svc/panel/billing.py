@@ -235,6 +235,7 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
     target="user",
+    frees_space=True,
 )
 async def suspend(context: Context[Panel], request: AccountSuspendRequest) -> Account:
 

@@ -302,6 +302,7 @@ async def copy_file(context: Context[Panel], request: FileCopyRequest) -> FileEn
     positional=("id", "paths"),
     confirm=True,
     target="site",
+    frees_space=True,
 )
 async def delete_files(context: Context[Panel], request: FileDeleteRequest) -> FilesDeleted:
     site, answer = await _change(context, request.id, Delete(list(request.paths)), seconds=_DELETE_SECONDS)

@@ -195,6 +195,7 @@ async def job_log(context: Context[Panel], request: JobLogRequest) -> list[JobLi
     Route.post("/jobs/{id}/cancel"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
+    frees_space=True,
 )
 async def cancel_job(context: Context[Panel], request: JobRequest) -> JobModel:
     await _visible_job(context, request.id)

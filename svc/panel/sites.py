@@ -224,6 +224,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
     Route.post("/sites/{id}/suspend"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
+    frees_space=True,
 )
 async def suspend(context: Context[Panel], request: SiteSuspendRequest) -> Site:
     principal, database = context.principal, context.services.database

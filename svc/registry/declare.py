@@ -64,6 +64,7 @@ class Operations(Generic[ServicesT]):
         statuses: tuple[int, ...] = (),
         upload: bool = False,
         target: str | None = None,
+        frees_space: bool = False,
     ) -> Callable[
         [Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]]],
         Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]],
@@ -103,6 +104,7 @@ class Operations(Generic[ServicesT]):
                     statuses=statuses,
                     upload=upload,
                     target=target,
+                    frees_space=frees_space,
                 )
             )
             return handler

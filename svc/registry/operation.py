@@ -165,7 +165,8 @@ class Operation(Generic[ServicesT_contra, RequestT, ResponseT]):
     reveals a secret, so the read is audited as well. `in_support_session`: allowed to a support session although it
     mutates. `statuses`: further codes of a success that the handler may choose. `upload`: the body is a file of any
     size (`application/octet-stream`), read from `Context.upload`; the request model then holds the path's parameters
-    alone. `target` is what the audit calls the thing, where that is not the first word of the name.
+    alone. `target` is what the audit calls the thing, where that is not the first word of the name. `frees_space`: also
+    while the disk of the database is full, as every DELETE.
     """
 
     name: str
@@ -184,6 +185,7 @@ class Operation(Generic[ServicesT_contra, RequestT, ResponseT]):
     statuses: tuple[int, ...] = ()
     upload: bool = False
     target: str | None = None
+    frees_space: bool = False
 
     @property
     def subject(self) -> str:

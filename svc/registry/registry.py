@@ -181,7 +181,9 @@ def authorise(operation: Operation[Any, Any, Any], principal: Principal, realm: 
 def _needs_space(operation: Operation[Any, Any, Any]) -> bool:
     """Whether an operation is refused while the database's disk is full. Whoever is to free space must be able to sign
     in and to delete."""
-    return operation.mutates and operation.access is not Access.PUBLIC and operation.route.method is not Method.DELETE
+    if operation.frees_space or operation.route.method is Method.DELETE:
+        return False
+    return operation.mutates and operation.access is not Access.PUBLIC
 
 
 def _ids(operation: Operation[Any, Any, Any], context: Context[Any], parameters: Parameters) -> Attributes:

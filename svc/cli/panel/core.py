@@ -17,6 +17,7 @@ import asyncclick as click
 import structlog
 import trio
 
+from svc.cli.disk import disk_guard, guarded
 from svc.cli.failures import Exit, Failure
 from svc.cli.panel.compose import open_services
 from svc.cli.panel.host import Host
@@ -84,13 +85,14 @@ async def core(config: PanelConfig, environ: Mapping[str, str]) -> None:
 async def open_core(config: PanelConfig, environ: Mapping[str, str], host: Host) -> AsyncIterator[App]:
     """The core's application over its database, for the length of the block."""
     async with (
+        disk_guard(config.data_dir, environ, goes_on="sites are served on") as disk,
         database_urls(config.data_dir, environ) as urls,
         Database.open(urls.service, lanes=CONNECTIONS) as database,
         exclusive(database, "panel"),
     ):
         await prepare_schema(urls, PANEL_SCHEMA)
         sealer = Sealer.from_file(config.data_dir / "secret.key")
-        async with open_services(config, database, host, sealer=sealer) as services:
+        async with guarded(database, disk), open_services(config, database, host, sealer=sealer) as services:
             yield create_app(
                 panel_registry(), services, authenticator=Authentication(database, REALM), origins=config.origins
             )

@@ -1,0 +1,33 @@
+"""The disk of a service's own database, watched by whoever composes the service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from svc_actors.disk_guard import DiskGuard
+from svc_actors.store import URL_VARIABLE, Database, background_nursery, keep_running
+
+
+@asynccontextmanager
+async def disk_guard(data_dir: Path, environ: Mapping[str, str], *, goes_on: str) -> AsyncIterator[DiskGuard | None]:
+    """What watches the disk of the embedded server. An external one's is watched where that runs."""
+    if environ.get(URL_VARIABLE):
+        yield None
+        return
+    guard = DiskGuard(data_dir / "postgresql", goes_on)
+    async with background_nursery() as nursery:
+        await nursery.start(guard.watch)
+        yield guard
+
+
+@asynccontextmanager
+async def guarded(database: Database, disk: DiskGuard | None) -> AsyncIterator[None]:
+    """While its disk is full the database takes no changes of callers, and operators have an alert before."""
+    async with background_nursery() as nursery:
+        if disk is not None:
+            nursery.start_soon(disk.guard, database)
+            nursery.start_soon(keep_running, "alert of the disk", partial(disk.tell, database))
+        yield
