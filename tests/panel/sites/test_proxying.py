@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 
 from tests.panel.sites.world import World
+from tests.panel.webhooks.test_outbound import NOT_PUBLIC, REFUSED_URLS
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,27 @@ async def test_a_proxy_is_served_from_the_addresses_that_were_looked_at(world: W
 )
 async def test_a_proxy_and_nothing_else_has_a_target(world: World, body: dict[str, Any]) -> None:
     assert (await world.ada.post("/sites", {"domain": "p.example", **body})).status_code == 400
+
+
+async def test_no_way_to_write_an_address_makes_a_customer_a_proxy_of_what_is_not_public(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever name is left to be resolved leads to this server."""
+
+    async def resolve(host: str, port: int) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return ["8.8.8.8", "127.0.0.1"]
+
+    monkeypatch.setattr("svc_actors.panel.sites.proxying.resolve", resolve)
+    written = [f"http://[{text}]" if ":" in text else f"http://{text}" for text in NOT_PUBLIC]
+    site = await world.create("p.example", type="proxy", proxy_target="https://1.1.1.1")
+
+    taken = []
+    for target in [*REFUSED_URLS, *written]:
+        made = await world.ada.post("/sites", {"domain": "q.example", "type": "proxy", "proxy_target": target})
+        changed = await world.ada.patch(f"/sites/{site['id']}", {"proxy_target": target})
+        if (made.status_code, changed.status_code) != (400, 400):
+            taken.append((target, made.text, changed.text))
+
+    assert len([*REFUSED_URLS, *written]) > 80
+    assert taken == []
