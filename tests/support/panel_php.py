@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
 import trio
@@ -24,6 +24,7 @@ class RecordedPhp:
     stopped: list[ServiceName] = field(default_factory=list)
     removed: list[SiteAccount] = field(default_factory=list)
     rested: list[float] = field(default_factory=list)
+    held: list[Pool] = field(default_factory=list)
     looks: int = 0
     done: list[str] = field(default_factory=list)
     """In their order: start, stop, stopped."""
@@ -48,6 +49,9 @@ class RecordedPhp:
 
     async def rest_idle(self, seconds: float) -> None:
         self.rested.append(seconds)
+
+    async def hold(self, pools: Collection[Pool]) -> None:
+        self.held += pools
 
     async def stop(self, name: ServiceName) -> None:
         self.done.append("stop")

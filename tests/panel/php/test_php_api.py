@@ -212,6 +212,16 @@ async def test_what_a_power_cut_ended_is_started_again_and_strays_are_stopped(wo
 
 
 @pytest.mark.usefixtures("looking_all_the_time")
+async def test_php_that_runs_keeps_what_it_would_be_started_with_again(world: World) -> None:
+    site = await php_site(world)
+    [pool] = php_of(world).of(site["number"])
+
+    await looked(world)
+
+    assert pool in php_of(world).held
+
+
+@pytest.mark.usefixtures("looking_all_the_time")
 async def test_php_that_cannot_be_started_again_is_an_alert_until_it_is(world: World) -> None:
     site = await php_site(world)
     php_of(world).refuses["8.2"] = "out of memory"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,36 @@ from pydantic import ValidationError
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits
-from svc_actors.host.php import ErrorReporting, PhpSettings, Pool, number_of, pool_service, render_pool, socket_of
+from svc_actors.host.php import (
+    ErrorReporting,
+    PhpMasters,
+    PhpSettings,
+    Pool,
+    number_of,
+    pool_service,
+    render_pool,
+    socket_of,
+)
+from svc_actors.host.php.pool import configuration_of
 from svc_actors.host.site_runtime import service_name
+from tests.support.panel import RecordedLauncher
 
 FOLDERS = HostFolders(Path("/var/lib/svc/panel"))
 POOL = Pool(SiteAccount(1001), "8.2")
+
+
+@pytest.mark.parametrize("lost", ["emptied", "removed"])
+async def test_a_configuration_that_is_lost_while_php_runs_is_written_anew(tmp_path: Path, lost: str) -> None:
+    folders = HostFolders(tmp_path)
+    masters = PhpMasters(folders, RecordedLauncher())
+    configuration = configuration_of(POOL, folders)
+    await masters.hold([POOL])
+    before = configuration.read_text()
+    configuration.write_text("") if lost == "emptied" else shutil.rmtree(folders.php)
+
+    await masters.hold([POOL])
+
+    assert configuration.read_text() == before == render_pool(POOL, folders)
 
 
 def directives(pool: Pool) -> dict[str, str]:

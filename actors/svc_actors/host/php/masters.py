@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -72,6 +73,10 @@ class PhpServing(Protocol):
         """Masters that were asked nothing for so long end; the next request of a visitor has one started."""
         ...
 
+    async def hold(self, pools: Collection[Pool]) -> None:
+        """Of services that were started: what they are started again with is there, and as it shall be."""
+        ...
+
     async def stop(self, name: ServiceName) -> None:
         """It ends when it has answered what it had begun, within a minute."""
         ...
@@ -131,6 +136,16 @@ class PhpMasters:
                     await self._launcher.rest(name)
         except LauncherError as error:
             raise PhpError(str(error)) from error
+
+    async def hold(self, pools: Collection[Pool]) -> None:
+        def prepare() -> None:
+            for pool in pools:
+                _prepare(pool, self._folders)
+
+        try:
+            await trio.to_thread.run_sync(prepare)
+        except OSError as error:
+            raise PhpError(f"The configuration of PHP cannot be written: {error}") from error
 
     async def stop(self, name: ServiceName) -> None:
         try:

@@ -6,7 +6,8 @@ program beside the old one, the web server goes over to it, and the old one is s
 the web server had taken before have come to it. Where the new one does not answer, the old one was never touched.
 
 A round compares the records with what runs: at the start of the core, and regularly. It starts what a boot or a killed
-core has left out, and stops what nobody needs any more, or a suspended site has.
+core has left out, and stops what nobody needs any more, or a suspended site has. Of what runs it writes the
+configuration where that is lost or changed, since the launcher starts it again with that.
 
 Invariants:
 - of a site that is being created, or whose last change the web server has not taken, nothing is stopped;
@@ -100,6 +101,10 @@ class SitePrograms:
         )
         sites = {row["number"]: as_site(row) for row in rows}
         wanted, unknown = _wanted(sites)
+        try:
+            await self._php.hold([wanted[name] for name in wanted.keys() & running])
+        except PhpError as error:
+            log.error("php.not_held", reason=str(error))
         problems = await self._start({name: wanted[name] for name in wanted.keys() - running})
         await self._database.transact(lambda tx: _write_alerts(tx, unknown | problems))
         now = trio.current_time()
