@@ -11,7 +11,7 @@ import asyncclick as click
 from svc.cli.failures import Exit, Failure
 from svc_actors.certificates.settings import LETS_ENCRYPT, AcmeSettings
 
-_FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False, readable=True)
+FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False, readable=True)
 
 
 def acme_options(contact: str) -> tuple[Callable[[Any], Any], ...]:
@@ -27,10 +27,10 @@ def acme_options(contact: str) -> tuple[Callable[[Any], Any], ...]:
         ),
         click.option("--acme-directory", default=LETS_ENCRYPT, show_default=True, help="The authority."),
         click.option(
-            "--acme-roots", type=_FILE, help="Who vouches for the authority's own server, if the system does not."
+            "--acme-roots", type=FILE, help="Who vouches for the authority's own server, if the system does not."
         ),
         click.option("--acme-eab-key-id", help="Your account with a commercial authority (external account binding)."),
-        click.option("--acme-eab-key-file", type=_FILE, help="The file of its key, in base64url."),
+        click.option("--acme-eab-key-file", type=FILE, help="The file of its key, in base64url."),
     )
 
 

@@ -69,8 +69,8 @@ class Parameter:
 @dataclass(frozen=True)
 class OperationDescription:
     """One operation. `list_path` is the list that the operation's thing is in, `/vms` for `/vms/{id}/start`;
-    `starts_task` when its answer is a task or names one. `columns`, `confirm` and
-    `hidden`: see `svc.registry.operation.Command`."""
+    `starts_task` when its answer is a task or names one; `in_parts` when that is a part of a file. `columns`, `confirm`
+    and `hidden`: see `svc.registry.operation.Command`."""
 
     name: str
     summary: str
@@ -89,6 +89,7 @@ class OperationDescription:
     upload: bool
     paged: bool
     starts_task: bool
+    in_parts: bool
     list_path: str | None
 
     def parameter(self, name: str) -> Parameter | None:
@@ -157,6 +158,7 @@ def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dic
         upload=operation.upload,
         paged="page_size" in fields,
         starts_task=_starts_task(operation.response),
+        in_parts={"data_base64", "version", "name"} <= set(getattr(operation.response, "model_fields", ())),
         list_path=list_path,
     )
 

@@ -19,6 +19,7 @@ import asyncclick as click
 from svc.cli import transfer
 from svc.cli.columns import columns
 from svc.cli.description import Kind, OperationDescription, Parameter
+from svc.cli.download import download
 from svc.cli.failures import Exit, Failure
 from svc.cli.naming import NAME_FIELDS, pages, resolve
 from svc.cli.output import say, show
@@ -72,6 +73,8 @@ async def _carry_out(session: Session, operation: OperationDescription, given: d
         path = operation.path.format(**in_path)
         if operation.presentation == "file":
             await transfer.download(client, path, values, to)
+        elif operation.in_parts:
+            await download(client, path, values, to)
         elif everything:
             found = [row async for row in pages(client, path, values)]
             show(found, session.style, columns=columns(operation.columns))

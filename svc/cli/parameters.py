@@ -85,9 +85,10 @@ def _flags(parameter: Parameter) -> list[str]:
 
 
 def _said_elsewhere(operation: OperationDescription, parameter: Parameter) -> bool:
-    """By the field of its id, or by the path, which wins over the body."""
+    """By the field of its id, by the path, which wins over the body, or by what fetches a file part by part."""
     by_path = parameter.name == "site_id" and operation.path.startswith("/sites/{id}")
-    return by_path or operation.parameter(f"{parameter.name}_id") is not None
+    by_part = operation.in_parts and parameter.name in ("offset", "limit", "version")
+    return by_path or by_part or operation.parameter(f"{parameter.name}_id") is not None
 
 
 def _metavar(parameter: Parameter) -> str:
@@ -118,6 +119,15 @@ def _further(operation: OperationDescription) -> list[click.Option]:
     options: list[click.Option] = []
     if operation.paged:
         options.append(click.Option(["--all", "all_pages"], is_flag=True, help="Every page."))
+    if operation.in_parts:
+        options.append(
+            click.Option(
+                ["-o", "--to", "download_to"],
+                type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+                metavar="FILE",
+                help="Where to write it; `-` is standard output. Without, here under its own name.",
+            )
+        )
     if operation.presentation == "file":
         where = click.Path(dir_okay=False, path_type=Path)
         options.append(click.Option(["--to", "download_to"], type=where, metavar="FILE", help="Where to write it."))

@@ -30,7 +30,7 @@ async def upload(client: Client, method: str, path: str, file: Path) -> Any:
             raise Failure(Exit.INVALID, f"{file} is not a file")
         size = status.st_size
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-        with _Bar(f"uploading {file.name}", size) as bar:
+        with Bar(f"uploading {file.name}", size) as bar:
             return await client.call(method, path, content=_chunks(file, bar), headers=headers)
     except OSError as error:
         raise Failure(Exit.INVALID, f"{file} cannot be read: {error.strerror}") from error
@@ -56,7 +56,7 @@ async def download(client: Client, path: str, query: Mapping[str, Any], to: Path
         partial.unlink(missing_ok=True)
 
 
-class _Bar:
+class Bar:
     """A bar on stderr; nothing where that is not a terminal."""
 
     def __init__(self, what: str, total: int) -> None:
@@ -68,7 +68,7 @@ class _Bar:
         self._progress: Progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task = self._progress.add_task(what, total=total)
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Bar:
         self._progress.start()
         return self
 
@@ -79,7 +79,7 @@ class _Bar:
         self._progress.advance(self._task, count)
 
 
-async def _chunks(file: Path, bar: _Bar) -> AsyncIterator[bytes]:
+async def _chunks(file: Path, bar: Bar) -> AsyncIterator[bytes]:
     async with await trio.open_file(file, "rb") as opened:
         while chunk := await opened.read(_CHUNK):
             yield chunk

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.knot.names import host_name
 from svc_actors.host.sftp import SftpSettings
 from svc_actors.host.wordpress import WordPressSource
 from svc_actors.mail import MailSettings
@@ -32,7 +33,9 @@ class PanelConfig:
     sites_https_port: int = 443
     further_origins: tuple[str, ...] = ()
     acme: AcmeSettings | None = None
-    """Where sites' certificates come from; without it sites have those that are uploaded."""
+    """Where the certificates of sites and of the panel come from; without it sites have those that are uploaded."""
+    certificate: tuple[Path, Path] | None = None
+    """The panel's own instead: PEM files of the certificate with its chain, and of its key."""
     mail: MailSettings | None = None
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     sftp: SftpSettings = field(default_factory=SftpSettings)
@@ -43,6 +46,14 @@ class PanelConfig:
     @property
     def folders(self) -> HostFolders:
         return HostFolders(self.data_dir)
+
+    @property
+    def certified_name(self) -> str | None:
+        """The name that an authority may certify, if `public_host` is one."""
+        try:
+            return host_name(self.public_host)
+        except ValueError:
+            return None
 
     @property
     def url_host(self) -> str:

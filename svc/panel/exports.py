@@ -15,6 +15,7 @@ from svc.panel.database_models import DatabaseChange, DatabaseRequest
 from svc.panel.file_models import MAX_PAGE_BYTES
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
+from svc.registry.file_parts import FilePart
 from svc.registry.operation import Context, Model, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, joined, paginate
 from svc.registry.principal import Access
@@ -48,13 +49,8 @@ class Export(Model):
     expires_at: datetime
 
 
-class ExportPage(Model):
-    """`size` is that of the whole file, `sha256` that of this page."""
-
-    offset: int
-    data_base64: str
-    size: int
-    sha256: str
+class ExportPage(FilePart):
+    """A part of an export's file."""
 
 
 class ExportListRequest(PageRequest):
@@ -129,6 +125,9 @@ async def download(context: Context[Panel], request: ExportDownloadRequest) -> E
         data_base64=base64.b64encode(page).decode(),
         size=export.size,
         sha256=hashlib.sha256(page).hexdigest(),
+        version=export.sha256,
+        name=f"{row['database']}-{export.created_at:%Y%m%d-%H%M%S}.sql.gz",
+        whole_sha256=export.sha256,
     )
 
 

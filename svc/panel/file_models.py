@@ -11,6 +11,7 @@ from uuid import UUID
 from pydantic import AfterValidator, Field, TypeAdapter
 from pydantic_core import PydanticCustomError
 
+from svc.registry.file_parts import FilePart
 from svc.registry.operation import Model
 from svc.registry.shapes import Shape
 from svc_actors.panel.files import Upload, UploadStatus
@@ -113,14 +114,8 @@ class FilesDeleted(Model):
     deleted: int
 
 
-class FilePage(Model):
-    """`size` is that of the whole file, `sha256` that of this page. Pages of one `version` belong together."""
-
-    offset: int
-    data_base64: str
-    size: int
-    sha256: str
-    version: str
+class FilePage(FilePart):
+    """A part of a site's file."""
 
 
 class ByteRange(Model):

@@ -201,6 +201,7 @@ async def download_file(context: Context[Panel], request: FileDownloadRequest) -
         size=answer.result["size"],
         sha256=hashlib.sha256(answer.payload).hexdigest(),
         version=version,
+        name=request.path.rpartition("/")[2],
     )
 
 

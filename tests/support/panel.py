@@ -174,6 +174,7 @@ async def open_panel(
     mail: MailSettings | None = None,
     dns: DnsSettings | None = None,
     acme: AcmeSettings | None = None,
+    certificate: tuple[Path, Path] | None = None,
     origins: tuple[str, ...] = (),
 ) -> AsyncIterator[PanelHarness]:
     """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
@@ -185,6 +186,7 @@ async def open_panel(
         webhooks=webhooks or WebhookSettings(),
         dns=dns or DNS_SETTINGS,
         acme=acme,
+        certificate=certificate,
         further_origins=origins,
     )
     host = host or recorded_host()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+SHOWN_CERTIFICATE: Final = "shown.pem"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class HostFolders:
     def challenges(self) -> Path:
         """What every site answers below /.well-known/acme-challenge/ (RFC 8555, section 8.3)."""
         return self.data / "acme-challenges"
+
+    @property
+    def shown_certificate(self) -> Path:
+        """What the web tier shows as soon as it is there: key, certificate and chain in one file."""
+        return self.web / SHOWN_CERTIFICATE
 
     @property
     def web(self) -> Path:

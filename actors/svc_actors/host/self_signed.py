@@ -27,6 +27,8 @@ def keep_self_signed(folder: Path, names: Sequence[str], group: int) -> str:
     absent, near their end or for other names. Returns the certificate's SHA-256."""
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     os.chown(folder, -1, group)
+    # What is put there later is the group's to read as well.
+    folder.chmod(0o2750)
     certificate_file, key_file = folder / "certificate.pem", folder / "key.pem"
     kept = _kept(certificate_file, key_file, names)
     if kept is None:

@@ -79,6 +79,8 @@ class WebServer:
         self._wanted = wanted
         self._asked: list[_Asked] = []
         self._woken = trio.Event()
+        self.serving_began = trio.Event()
+        """nginx answers for the first time since this core started."""
         self._down: str | None = None
         self._left_out: dict[int, str] = {}
 
@@ -106,6 +108,7 @@ class WebServer:
         try:
             await self._begin()
             self._down = None
+            self.serving_began.set()
             await self._serve_changes()
         except Exception as error:
             self._down = str(error) if isinstance(error, NginxError) else _DEFECT

@@ -9,7 +9,7 @@ from typing import Final
 
 import asyncclick as click
 
-from svc.cli.acme_options import acme_options, acme_settings
+from svc.cli.acme_options import FILE, acme_options, acme_settings
 from svc.cli.configuration import fill_in, settings
 from svc.cli.failures import Exit, Failure
 from svc.cli.panel.dns_options import DNS_OPTIONS, dns_settings
@@ -61,7 +61,13 @@ _OPTIONS: Final = (
     ),
     click.option("--wordpress-sha256", help="The digest of that archive, which it is checked against."),
     *DNS_OPTIONS,
-    *acme_options("Get sites' certificates by ACME: the e-mail address that the authority writes to."),
+    *acme_options("Get certificates of sites and the panel by ACME: the e-mail address that the authority writes to."),
+    click.option(
+        "--certificate",
+        type=FILE,
+        help="A certificate of your own for the panel, with its chain: PEM, read again when it changes.",
+    ),
+    click.option("--certificate-key", type=FILE, help="Its private key."),
 )
 
 
@@ -90,6 +96,8 @@ def _config(
     acme_roots: Path | None,
     acme_eab_key_id: str | None,
     acme_eab_key_file: Path | None,
+    certificate: Path | None,
+    certificate_key: Path | None,
 ) -> PanelConfig:
     return PanelConfig(
         data_dir=data,
@@ -109,6 +117,7 @@ def _config(
             eab_key_id=acme_eab_key_id,
             eab_key_file=acme_eab_key_file,
         ),
+        certificate=_both(certificate, certificate_key),
         mail=mail_settings(environ),
         webhooks=webhook_settings(environ),
         wordpress=_wordpress(wordpress_source, wordpress_sha256),
@@ -120,6 +129,12 @@ def _config(
             dns_port=dns_port,
         ),
     )
+
+
+def _both(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    if (certificate is None) is not (key is None):
+        raise Failure(Exit.INVALID, "A certificate needs its key, and a key its certificate: give both, or none.")
+    return None if certificate is None or key is None else (certificate, key)
 
 
 def _wordpress(source: Path, sha256: str | None) -> WordPressSource:

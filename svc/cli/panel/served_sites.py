@@ -7,6 +7,7 @@ from typing import Final
 
 from svc.cli.panel.host import Host
 from svc.cli.panel.loops import Loops
+from svc.cli.panel.own_certificate import PanelCertificate
 from svc.panel.certificate_mail import telling_owners
 from svc.panel.config import PanelConfig
 from svc_actors.host.certificate_files import CertificateFiles
@@ -51,12 +52,13 @@ async def serve_sites(
 ) -> ServedSites:
     """Register the actors of sites, and start the loops that serve them."""
     folders = config.folders
+    challenges = ChallengeFiles(folders.challenges)
     certificates = SiteCertificates(
         database,
         sealer,
         actors,
         CertificateFiles(folders.certificates),
-        ChallengeFiles(folders.challenges),
+        challenges,
         proving,
         Serving("127.0.0.1", config.sites_https_port),
         config.acme,
@@ -76,5 +78,7 @@ async def serve_sites(
     loops.keep("programs of sites", programs.run)
     loops.keep("applications of sites", AppWatch(database, actors, host.apps).run)
     loops.keep("certificates of sites", certificates.run)
+    own = PanelCertificate(config, database, actors, challenges, web_server.serving_began, host.open_acme)
+    loops.keep("certificate of the panel", own.run)
     loops.keep("access by SFTP", sftp.run)
     return ServedSites(certificates, programs, sftp)

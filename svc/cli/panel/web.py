@@ -32,7 +32,7 @@ log = structlog.get_logger("svc.panel.web")
     type=_FOLDER,
     default=Path("/var/lib/svc/panel/web"),
     show_default=True,
-    help="The folder of certificate.pem and key.pem, which the core keeps.",
+    help="The folder of certificate.pem and key.pem, and of shown.pem, which goes before them; the core keeps it.",
 )
 @click.option("--bind", default="0.0.0.0", show_default=True, help="The address to listen on.")  # noqa: S104
 @click.option("--port", default=PANEL_PORT, show_default=True)
@@ -41,6 +41,7 @@ async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
     """Serve the panel's pages and API to browsers and programs."""
     _take_on(user)
     from svc_actors.admission import raise_descriptor_limit
+    from svc_actors.host.folders import SHOWN_CERTIFICATE
     from svc_http.bridge import Web
     from svc_http.certificates import Certificates, TlsFiles
     from svc_http.logs import configure
@@ -49,7 +50,9 @@ async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
     configure()
     raise_descriptor_limit()
     app = Web(socket)
-    certificates = Certificates(TlsFiles(tls / "certificate.pem", tls / "key.pem"))
+    self_signed = TlsFiles(tls / "certificate.pem", tls / "key.pem")
+    shown = tls / SHOWN_CERTIFICATE
+    certificates = Certificates(self_signed, preferred=TlsFiles(shown, shown))
     stop = trio.Event()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as watching:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
+from svc_actors.panel.certificates.site_certificates import Serving, shown_at
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 from tests.support.pebble import Pebble, open_pebble
 from tests.support.stack import BIN
@@ -179,3 +181,22 @@ async def test_while_the_core_is_away_the_web_tier_says_so(panel: PanelPrograms)
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "unavailable"
     assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_the_panels_own_port_shows_a_certificate_of_the_authority(pebble: Pebble) -> None:
+    async with open_panel_programs(pebble, ("--public-host", "panel.example.com")) as programs:
+        await programs.start()
+        await programs.start_web()
+        own = x509.load_pem_x509_certificate((programs.data / "web" / "certificate.pem").read_bytes())
+        at_first = own.fingerprint(hashes.SHA256()).hex()
+        with trio.fail_after(120):
+            while await shown_at(Serving("127.0.0.1", programs.port), "panel.example.com") in (None, at_first):
+                await trio.sleep(0.1)  # An authority decides outside of this process.
+        trusted = ssl.create_default_context(cadata=await pebble.root())
+
+        async with httpx.AsyncClient(verify=trusted, timeout=60) as http:
+            answer = await http.get(
+                f"https://127.0.0.1:{programs.port}/api/v1/sites", extensions={"sni_hostname": "panel.example.com"}
+            )
+
+    assert answer.status_code == 401
