@@ -14,7 +14,9 @@ from cryptography.x509.oid import NameOID
 from svc_http.certificates import TlsFiles
 
 
-def self_signed(folder: Path, names: Sequence[str] = ("localhost",)) -> TlsFiles:
+def self_signed(
+    folder: Path, names: Sequence[str] = ("localhost",), *, ends_in: datetime.timedelta = datetime.timedelta(days=1)
+) -> TlsFiles:
     """A certificate of these names and its key, made anew: `certificate.pem` and `key.pem` in `folder`."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
@@ -26,7 +28,7 @@ def self_signed(folder: Path, names: Sequence[str] = ("localhost",)) -> TlsFiles
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=30))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_after(now + ends_in)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
+from tests.support.certificates import self_signed
 from tests.support.identity import Client
 from tests.support.panel_pages import Browser, PanelPages
 
@@ -94,20 +98,54 @@ async def test_records_of_any_type_are_added_changed_and_deleted(panel: PanelPag
     assert "MX" not in {record["type"] for record in records}
 
 
-async def test_a_certificate_that_is_none_is_refused_where_it_was_given(panel: PanelPages) -> None:
-    await made(await panel.core.customer(ADA))
+async def test_a_certificate_is_uploaded_and_what_cannot_be_served_is_told_in_words(
+    panel: PanelPages, tmp_path: Path
+) -> None:
+    ada = await panel.core.customer(ADA)
+    site = await made(ada)
+    own, other, ended, strange = (certified(tmp_path / name) for name in ("own", "other", "ended", "strange"))
+    refused = {
+        "is not in PEM": ("nothing of the kind", "nor this"),
+        "The key is not the certificate's": (own.chain, other.key),
+        "The certificate ended on": (ended.chain, ended.key),
+        "The chain is not in order": (own.chain + other.chain, own.key),
+        "not for shop.example.org": (strange.chain, strange.key),
+    }
 
     def visit(browser: Browser) -> None:
         browser.sign_in(ADA)
         browser.follow("shop.example.org")
         browser.follow("Certificate")
         browser.press("Upload one of your own")
-        browser.fill("Certificate and those of its issuers", "nothing of the kind")
-        browser.fill("Private key", "nor this")
+        for words, (chain, key) in refused.items():
+            browser.fill("Certificate and those of its issuers", chain)
+            browser.fill("Private key", key)
+            browser.press("Serve it")
+            expect(browser.page.get_by_role("alert")).to_contain_text(words)
+        browser.fill("Certificate and those of its issuers", own.chain)
+        browser.fill("Private key", own.key)
         browser.press("Serve it")
-        expect(browser.page.get_by_role("alert")).to_be_visible()
+        expect(browser.page.get_by_role("dialog")).to_have_count(0)
+        expect(browser.page.locator("main")).to_contain_text("SHA-256")
 
     await panel.browse(visit)
+
+    shown = (await ada.get(f"/sites/{site['id']}/ssl")).json()
+    assert (shown["state"], shown["source"], shown["names"]) == ("active", "uploaded", ["shop.example.org"])
+
+
+@dataclass(frozen=True)
+class Certified:
+    chain: str
+    key: str
+
+
+def certified(folder: Path) -> Certified:
+    """A certificate and its key, in PEM, of the site's name; `ended` and `strange` are what they are called."""
+    folder.mkdir()
+    names = ["elsewhere.example.org"] if folder.name == "strange" else ["shop.example.org"]
+    files = self_signed(folder, names, ends_in=timedelta(days=-1 if folder.name == "ended" else 1))
+    return Certified(files.certificate.read_text(), files.key.read_text())
 
 
 async def test_lines_appear_in_a_log_as_they_are_written(panel: PanelPages) -> None:
