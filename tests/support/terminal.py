@@ -13,12 +13,14 @@ from svc.cli.client import Client
 from svc.cli.websocket import open_console
 
 _ESCAPES = re.compile(rb"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])")
+_ECHO = "echo end''ed-$?"
 
 
 class Terminal:
     def __init__(self, socket: WebSocketConnection) -> None:
         self._socket = socket
         self._unread = b""
+        self._prompt = ""
         self.transcript = b""
 
     async def expect(self, text: str, timeout: float = 60.0) -> str:
@@ -56,16 +58,22 @@ class Terminal:
                 # Of 80 columns, a long command would be shown on two lines.
                 await self.send("stty cols 250\r")
                 await self.expect(prompt)
+                self._prompt = prompt
                 return
         raise AssertionError(f"{user} was not let in; the guest wrote:\n{self.transcript[-2000:]!r}")
 
     async def run(self, command: str, timeout: float = 30.0) -> str:
-        """What a command printed, and its exit status on the last line."""
-        await self.send(f"{command}; echo ended-$?\r")
-        await self.expect("echo ended-$?")
+        """At a prompt: what a command printed, and its exit status on the last line.
+
+        The mark's echo differs from the mark by its quotes: what the system itself writes to its console may stand in
+        the midst of an echo.
+        """
+        await self.send(f"{command}; {_ECHO}\r")
         output = await self.expect("ended-", timeout)
         status = await self.expect("\n")
-        return output.replace("\r", "").strip() + "\n" + status.strip()
+        # What is typed before the prompt is there stands before it.
+        await self.expect(self._prompt)
+        return output.replace("\r", "").rpartition(f"{_ECHO}\n")[2].strip() + "\n" + status.strip()
 
 
 @asynccontextmanager
