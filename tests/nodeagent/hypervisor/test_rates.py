@@ -62,17 +62,28 @@ async def carried(pair: Pair, *options: str) -> float:
     return float((end.get("sum_received") or end["sum"])["bits_per_second"]) / 1e6
 
 
+async def is_carried(pair: Pair, mbps: float, *options: str) -> bool:
+    """Whether at least nine tenths arrive, and never more than eleven. A busy machine may carry less for a while, and
+    is measured again; it never carries more."""
+    for _ in range(5):
+        measured = await carried(pair, *options)
+        assert measured <= 1.1 * mbps
+        if measured >= 0.9 * mbps:
+            return True
+    return False
+
+
 @pytest.mark.parametrize("mbps", [4, 200])
 @pytest.mark.parametrize("direction", [(), ("--reverse",)], ids=["from the guest", "to the guest"])
 async def test_tcp_carries_what_was_asked_for_within_a_tenth(pair: Pair, mbps: int, direction: tuple[str, ...]) -> None:
     await rates.set_rate(pair.device, mbps)
-    assert 0.9 * mbps <= await carried(pair, *direction) <= 1.1 * mbps
+    assert await is_carried(pair, mbps, *direction)
 
 
 @pytest.mark.parametrize("direction", [(), ("--reverse",)], ids=["from the guest", "to the guest"])
 async def test_udp_that_is_sent_faster_arrives_at_the_rate(pair: Pair, direction: tuple[str, ...]) -> None:
     await rates.set_rate(pair.device, 10)
-    assert 9 <= await carried(pair, "--udp", "--bitrate", "40M", "--length", "1400", *direction) <= 11
+    assert await is_carried(pair, 10, "--udp", "--bitrate", "40M", "--length", "1400", *direction)
 
 
 async def test_a_lifted_cap_leaves_nothing_and_caps_nothing(pair: Pair) -> None:
