@@ -416,19 +416,6 @@ async def test_sizes_are_those_of_the_disk(engines: Engines, kind: EngineKind) -
     assert (await server.sizes([database]))[database] > empty + 900_000
 
 
-async def test_no_statement_of_mariadb_runs_without_a_connection_that_is_counted(engines: Engines) -> None:
-    database, user, password = await made(engines, MARIADB)
-    event = "CREATE EVENT again ON SCHEDULE EVERY 1 SECOND DO SELECT SLEEP(1000);"
-
-    made_one = await engines.ask(MARIADB, event, database, user, password)
-    scheduler = await engines.ask(MARIADB, "SELECT @@global.event_scheduler;", database, user, password)
-    switched_on = await engines.ask(MARIADB, "SET GLOBAL event_scheduler = ON;", database, user, password)
-
-    assert made_one.ok  # A dump that has events is imported.
-    assert scheduler.out == "OFF"
-    assert not switched_on.ok
-
-
 async def test_only_so_many_connections_of_one_user_are_open_at_a_time(engines: Engines) -> None:
     database, user, password = await made(engines, MARIADB)
     server = engines.servers[MARIADB]
@@ -518,6 +505,7 @@ async def test_an_event_of_mariadb_does_not_run_while_its_database_is_held(engin
     assert held == before
 
 
+@pytest.mark.usefixtures("home")
 async def test_what_is_loaded_into_a_held_database_is_held(engines: Engines, tmp_path: Path) -> None:
     database, _, _ = await made(engines, MARIADB)
     server = engines.servers[MARIADB]

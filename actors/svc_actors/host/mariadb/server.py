@@ -96,8 +96,7 @@ class MariaDb:
                 f"--max-connections={20 * CONNECTIONS + 100}",
                 "--max-allowed-packet=64M",
                 "--innodb-buffer-pool-size=64M",
-                # What an event runs counts as no connection of its user: a customer could have any number of them.
-                "--event-scheduler=OFF",
+                "--event-scheduler=ON",
             ),
             user=ACCOUNT,
             group=ACCOUNT,
