@@ -38,6 +38,8 @@ _HELP = {
     "job": "Slow work: look, follow its log, cancel.",
     "location": "Where nodes are.",
     "mail": "Mail that the service sends: look, try, try again.",
+    "member": "Who may work in your account beside you.",
+    "membership": "The accounts that you are a member of.",
     "network": "Networks of machines, and their address pools.",
     "node": "Compute nodes: join, look after, remove.",
     "password": "A password of your own that you forgot: ask for a link, use it.",

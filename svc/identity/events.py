@@ -99,5 +99,5 @@ def _view(role: Role, projects: frozenset[UUID], user_id: UUID, public_kinds: fr
         own = event.kind != EventKind.ACTIVITY or event.payload.get("actor_id") == str(user_id)
         return own and event.project_id in projects
 
-    sees = {Role.ADMINISTRATOR: everything, Role.STAFF: of_staff, Role.CUSTOMER: of_customer}[role]
-    return View(sees, operator=role is not Role.CUSTOMER, everything=role is Role.ADMINISTRATOR)
+    sees = {Role.ADMINISTRATOR: everything, Role.STAFF: of_staff}.get(role, of_customer)
+    return View(sees, operator=role in (Role.ADMINISTRATOR, Role.STAFF), everything=role is Role.ADMINISTRATOR)

@@ -32,6 +32,26 @@ def invitation(settings: Settings, name: str, email: str, url: str, until: datet
     )
 
 
+def member_invitation(
+    settings: Settings, name: str, account: str, domain: str | None, role: str, url: str, until: datetime | None
+) -> tuple[str, str]:
+    """`domain` None is all of the account. `until`: the link chooses a first password, and works until then."""
+    what = f"the site {one_line(domain)}" if domain is not None else "their sites"
+    ways = [f"To see the invitation and accept it, sign in at\n\n    {url}"]
+    if until is not None:
+        ways = [
+            f"To choose a password, open\n\n    {url}",
+            f"The link works once, until {utc(until)}. Then sign in, and accept the invitation there.",
+        ]
+    return f"{one_line(account)} invites you at {settings.service_name}", body(
+        settings,
+        f"Hello {one_line(name)},",
+        f"{one_line(account)} invites you to work on {what} at {settings.service_name}, as {role}.",
+        *ways,
+        "If you did not expect this, do nothing: nobody has to accept.",
+    )
+
+
 def password_reset(settings: Settings, name: str, url: str, until: datetime) -> tuple[str, str]:
     return f"Choose a new password for {settings.service_name}", body(
         settings,

@@ -99,9 +99,8 @@ async def invite(context: Context[IdentityServices], request: InviteRequest) -> 
 
 async def send_invitation(tx: Transaction, outbox: Outbox, person: Person) -> Invitation:
     """Mail a link if and when `tx` commits; earlier ones of the person end. Raises what `Outbox.write` does."""
-    await revoke_links(tx, person.id)
+    token, until = await first_password_link(tx, person)
     settings = await read_settings(tx)
-    token, until = await _new_link(tx, person.id, person.email, INVITATION_LASTS)
     url = mail_texts.link(outbox.base_url, token)
     subject, text = mail_texts.invitation(settings, person.name, person.email, url, until)
     await outbox.write(
@@ -117,6 +116,12 @@ async def send_invitation(tx: Transaction, outbox: Outbox, person: Person) -> In
         ),
     )
     return Invitation(email=person.email, expires_at=until)
+
+
+async def first_password_link(tx: Transaction, person: Person) -> tuple[str, datetime]:
+    """What an invitation's link carries, and until when it works; earlier links of the person end."""
+    await revoke_links(tx, person.id)
+    return await _new_link(tx, person.id, person.email, INVITATION_LASTS)
 
 
 @operations.declare(

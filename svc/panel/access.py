@@ -1,18 +1,35 @@
-"""Which sites a caller may see. A foreign id and an absent one are the same to a customer: `not_found`."""
+"""Whose sites a caller may see: their own, and those of accounts that they are a member of.
+
+Invariants: a foreign id and an absent one are the same: `not_found`. Members are looked up anew with every row, so a
+membership that has ended, or whose account is suspended, opens nothing from then on. What a member sees but their role
+does not allow is `forbidden`, by `visible_row`; a list leaves it out.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 from pydantic import Field
 
+from svc.panel.member_roles import MEMBER_ROLES, beyond_role
 from svc.registry.operation import Request
 from svc.registry.paging import EVERYTHING, Condition, joined
 from svc.registry.principal import Principal
-from svc_actors.errors import not_found
+from svc_actors.errors import ServiceError, not_found
 from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
-from svc_actors.store import Queryable
+from svc_actors.store import Queryable, Record
+
+_IN_FORCE: Final = """account_members AS member JOIN users AS account ON account.id = member.account_id
+    WHERE member.user_id = $1 AND member.role = ANY($2) AND member.accepted_at IS NOT NULL
+      AND account.suspended_at IS NULL"""
+"""The memberships of a person ($1) with one of the roles ($2) that open anything now."""
+
+OWN_OR_MEMBER: Final = f"""SELECT $1::uuid
+    UNION ALL SELECT member.account_id FROM {_IN_FORCE} AND member.site_id IS NULL"""
+"""The accounts all of whose sites a person sees."""
+_SINGLE_SITES: Final = f"SELECT member.site_id FROM {_IN_FORCE} AND member.site_id IS NOT NULL"
+_ALL_ROLES: Final = frozenset(MEMBER_ROLES)
 
 
 class SiteRequest(Request):
@@ -27,17 +44,59 @@ class SiteChange(SiteRequest):
     site_id: Annotated[UUID | None, Field(description="Not looked at: the site of the path is meant.")] = None
 
 
-def visible_sites(principal: Principal, owner: str = "sites.owner_id") -> Condition:
-    """The rows whose `owner` is a person whose sites the caller may see, as a condition of SQL with its own `$1`."""
+def visible_sites(principal: Principal, owner: str = "sites.owner_id", site: str = "sites.id") -> Condition:
+    """The rows of sites that the caller may do with what they are about to: a condition of SQL with its own arguments.
+    `owner` and `site` say whose a row is, and of which site."""
+    return _sites_of(principal, principal.member_roles, owner, site)
+
+
+def _sites_of(principal: Principal, roles: frozenset[str], owner: str, site: str) -> Condition:
     if principal.sees_everything:
         return EVERYTHING
-    return Condition(f"{owner} = $1", (principal.user_id,))
+    # Arrays that are found once, so that the rows are looked for in their indexes.
+    return Condition(
+        f"{owner} = ANY(ARRAY({OWN_OR_MEMBER})) OR {site} = ANY(ARRAY({_SINGLE_SITES}))",
+        (principal.user_id, sorted(roles)),
+    )
+
+
+async def visible_row(
+    queryable: Queryable,
+    principal: Principal,
+    select: str,
+    where: Condition,
+    absent: ServiceError,
+    *,
+    owner: str = "sites.owner_id",
+    site: str = "sites.id",
+    lock: str = "",
+) -> Record:
+    """The row of `select` that meets `where`, if it is of a site that the caller may do this with. Raises `absent`, and
+    `forbidden` for a member whose role does not allow it."""
+    for roles in (principal.member_roles, _ALL_ROLES):
+        found = joined([where, _sites_of(principal, roles, owner, site)])
+        row = await queryable.fetchrow(f"{select} WHERE {found.sql} {lock}", *found.args)
+        if row is not None and roles is _ALL_ROLES:
+            raise beyond_role(principal.member_roles)
+        if row is not None:
+            return row
+    raise absent
+
+
+async def accounts_open_to(
+    queryable: Queryable, principal: Principal, *, whatever_role: bool = False
+) -> dict[str, UUID]:
+    """Others' accounts that the caller may do this in as a whole, by their owners' addresses; with `whatever_role`
+    those that they are a member of at all."""
+    roles = _ALL_ROLES if whatever_role else principal.member_roles
+    rows = await queryable.fetch(
+        f"SELECT id, email FROM users WHERE id IN ({OWN_OR_MEMBER}) AND id <> $1", principal.user_id, sorted(roles)
+    )
+    return {row["email"]: row["id"] for row in rows}
 
 
 async def site_of(queryable: Queryable, principal: Principal, site_id: UUID) -> SiteRow:
-    """The site, if the caller may see it. Raises not_found."""
-    where = joined([Condition("sites.id = $1", (site_id,)), visible_sites(principal)])
-    row = await queryable.fetchrow(f"SELECT {SITE_COLUMNS} FROM sites WHERE {where.sql}", *where.args)
-    if row is None:
-        raise not_found("There is no such site.")
-    return as_site(row)
+    """The site, if the caller may do this with it. Raises not_found, forbidden."""
+    select = f"SELECT {SITE_COLUMNS} FROM sites"
+    absent = not_found("There is no such site.")
+    return as_site(await visible_row(queryable, principal, select, Condition("sites.id = $1", (site_id,)), absent))

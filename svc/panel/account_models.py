@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
+from svc.panel.access import OWN_OR_MEMBER, visible_row
 from svc.panel.plans import PlanAllowances
 from svc.registry.operation import Model
 from svc.registry.paging import EVERYTHING, Condition, joined
@@ -83,13 +84,15 @@ def account_model(row: Record) -> Account:
 def visible_accounts(principal: Principal) -> Condition:
     if principal.sees_everything:
         return EVERYTHING
-    return Condition("users.id = $1", (principal.user_id,))
+    return Condition(f"users.id IN ({OWN_OR_MEMBER})", (principal.user_id, sorted(principal.member_roles)))
 
 
 async def shown_account(queryable: Queryable, principal: Principal, account_id: UUID) -> Account:
-    """The account of a customer. Raises not_found."""
-    where = joined([Condition("users.id = $1", (account_id,)), CUSTOMERS, visible_accounts(principal)])
-    row = await queryable.fetchrow(f"{SELECT_ACCOUNTS} WHERE {where.sql}", *where.args)
-    if row is None:
-        raise not_found("There is no such account.")
-    return account_model(row)
+    """The account of a customer. Raises not_found, forbidden."""
+    where, absent = (
+        joined([Condition("users.id = $1", (account_id,)), CUSTOMERS]),
+        not_found("There is no such account."),
+    )
+    return account_model(
+        await visible_row(queryable, principal, SELECT_ACCOUNTS, where, absent, owner="users.id", site="NULL::uuid")
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import UUID
 
-from svc.panel.access import SiteRequest, site_of, visible_sites
+from svc.panel.access import SiteRequest, site_of, visible_row, visible_sites
 from svc.panel.backup_models import (
     SELECT_BACKUPS,
     Backup,
@@ -21,7 +21,7 @@ from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
-from svc.registry.paging import Condition, Page, contains, equals, joined, paginate
+from svc.registry.paging import Condition, Page, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, not_found, wrong_field
@@ -45,9 +45,10 @@ from svc_actors.panel.backups.timing import Frequency, next_run, overdue
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.jobs import JobClass, NewJob, enqueue
 from svc_actors.panel.sites.records import SiteRow, lock_site
-from svc_actors.store import Queryable, Transaction, audit
+from svc_actors.store import Queryable, Record, Transaction, audit
 
 operations = Operations[Panel]()
+_OF_SITE = (OWNER, "backup_repositories.site_id")
 
 
 @operations.declare(
@@ -64,7 +65,7 @@ async def list_backups(context: Context[Panel], request: BackupList) -> Page[Bac
         select=SELECT_BACKUPS,
         source=BACKUP_SOURCE,
         where=[
-            visible_sites(context.principal, OWNER),
+            visible_sites(context.principal, *_OF_SITE),
             contains(request.q, "coalesce(sites.domain, backup_repositories.domain)"),
             equals("backups.status", request.status.value if request.status else None),
             equals("backup_repositories.site_id", request.site),
@@ -79,11 +80,7 @@ async def list_backups(context: Context[Panel], request: BackupList) -> Page[Bac
 
 @operations.declare("backup.get", "One backup", Route.get("/backups/{id}"), access=Access.SIGNED_IN, scope=Scope.READ)
 async def get_backup(context: Context[Panel], request: BackupRequest) -> Backup:
-    where = joined([Condition("backups.id = $1", (request.id,)), visible_sites(context.principal, OWNER)])
-    row = await context.services.database.fetchrow(f"{SELECT_BACKUPS} WHERE {where.sql}", *where.args)
-    if row is None:
-        raise not_found("There is no such backup.")
-    return backup_model(row)
+    return backup_model(await _visible(context.services.database, context, SELECT_BACKUPS, request.id))
 
 
 @operations.declare(
@@ -240,10 +237,13 @@ async def _locked(tx: Transaction, context: Context[Panel], site_id: UUID) -> Si
 
 async def _backup_of(tx: Transaction, context: Context[Panel], backup_id: UUID) -> BackupRow:
     """The backup, if the caller may see it. Raises not_found."""
-    where = joined([Condition("backups.id = $1", (backup_id,)), visible_sites(context.principal, OWNER)])
-    row = await tx.fetchrow(
-        f"SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE} WHERE {where.sql} FOR NO KEY UPDATE OF backups", *where.args
-    )
-    if row is None:
-        raise not_found("There is no such backup.")
-    return as_backup(row)
+    select = f"SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE}"
+    return as_backup(await _visible(tx, context, select, backup_id, lock="FOR NO KEY UPDATE OF backups"))
+
+
+async def _visible(
+    queryable: Queryable, context: Context[Panel], select: str, backup_id: UUID, *, lock: str = ""
+) -> Record:
+    owner, site = _OF_SITE
+    where, absent = Condition("backups.id = $1", (backup_id,)), not_found("There is no such backup.")
+    return await visible_row(queryable, context.principal, select, where, absent, owner=owner, site=site, lock=lock)

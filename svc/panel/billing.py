@@ -197,15 +197,7 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
             # By a call with this key that was ended before it had answered.
             site = await tx.fetchval("SELECT id FROM sites WHERE owner_id = $1 AND domain = $2", made, request.domain)
             return made, site
-        user_id = await person_records.add(
-            tx,
-            email=request.email,
-            name=request.name,
-            role=Role.CUSTOMER,
-            password_hash=password_hash,
-            phone=request.phone,
-            company=request.company,
-        )
+        user_id = await _customer(tx, request, password_hash)
         await give_plan(tx, user_id, await plan_named(tx, request.plan), ordered_by)
         person = await person_records.person(tx, user_id)
         if request.invite:
@@ -226,6 +218,22 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
     account = await shown_account(services.database, context.principal, account_id)
     site = await shown_site(services.database, context.principal, site_id) if site_id is not None else None
     return AccountCreated(**account.model_dump(), site=site)
+
+
+async def _customer(tx: Transaction, request: AccountCreateRequest, password_hash: str | None) -> UUID:
+    """Somebody new, or a member of others' accounts who buys one of their own; raises `conflict` for anybody else."""
+    values = {"name": request.name, "phone": request.phone, "company": request.company}
+    member = await tx.fetchrow(
+        "SELECT id, password_hash FROM users WHERE email = $1 AND role = $2 FOR UPDATE", request.email, Role.MEMBER
+    )
+    if member is None:
+        return await person_records.add(
+            tx, email=request.email, role=Role.CUSTOMER, password_hash=password_hash, **values
+        )
+    kept = member["password_hash"] or password_hash  # One that they have chosen stays theirs.
+    await person_records.change(tx, member["id"], values | {"role": Role.CUSTOMER, "password_hash": kept})
+    made: UUID = member["id"]
+    return made
 
 
 @operations.declare(

@@ -8,10 +8,10 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.access import visible_sites
+from svc.panel.access import visible_row
 from svc.panel.services import Panel
 from svc.registry.operation import Context, Model, Request
-from svc.registry.paging import Condition, joined
+from svc.registry.paging import Condition
 from svc.registry.shapes import Shape
 from svc_actors.errors import not_found
 from svc_actors.host.databases import LABEL, Access, DatabaseError, DatabaseName, EngineKind
@@ -128,32 +128,21 @@ def user_model(row: Record) -> DatabaseUser:
 
 async def shown_database(context: Context[Panel], database_id: UUID) -> SiteDatabase:
     """Raises not_found for one that the caller may not see."""
-    where = joined([Condition("databases.id = $1", (database_id,)), visible_sites(context.principal)])
-    row = await context.services.database.fetchrow(f"{SELECT_DATABASES} WHERE {where.sql}", *where.args)
-    if row is None:
-        raise not_found("There is no such database.")
-    return (await database_models(context, [row]))[0]
+    return (await database_models(context, [await _database(context, SELECT_DATABASES, database_id)]))[0]
 
 
 async def require_database(context: Context[Panel], database_id: UUID) -> None:
     """Raises not_found for one that the caller may not see."""
-    where = joined([Condition("databases.id = $1", (database_id,)), visible_sites(context.principal)])
-    found = await context.services.database.fetchval(
-        f"SELECT 1 FROM databases JOIN sites ON sites.id = databases.site_id WHERE {where.sql}", *where.args
-    )
-    if found is None:
-        raise not_found("There is no such database.")
+    await _database(context, "SELECT FROM databases JOIN sites ON sites.id = databases.site_id", database_id)
+
+
+async def _database(context: Context[Panel], select: str, database_id: UUID) -> Record:
+    where, absent = Condition("databases.id = $1", (database_id,)), not_found("There is no such database.")
+    return await visible_row(context.services.database, context.principal, select, where, absent)
 
 
 async def shown_user(context: Context[Panel], user_id: UUID) -> DatabaseUser:
     """Raises not_found for one that the caller may not see, or that is being deleted."""
-    where = joined(
-        [
-            Condition("database_users.id = $1 AND database_users.status = 'active'", (user_id,)),
-            visible_sites(context.principal),
-        ]
-    )
-    row = await context.services.database.fetchrow(f"{SELECT_USERS} WHERE {where.sql}", *where.args)
-    if row is None:
-        raise not_found("There is no such database user.")
-    return user_model(row)
+    where = Condition("database_users.id = $1 AND database_users.status = 'active'", (user_id,))
+    absent = not_found("There is no such database user.")
+    return user_model(await visible_row(context.services.database, context.principal, SELECT_USERS, where, absent))

@@ -8,13 +8,13 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.access import SiteChange, SiteRequest, site_of, visible_sites
+from svc.panel.access import SiteChange, SiteRequest, site_of, visible_row
 from svc.panel.services import Panel
 from svc.panel.site_fields import Domain
 from svc.panel.sites import ask_change, refuse_to_shed, usable_name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.paging import Condition, joined
+from svc.registry.paging import Condition
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import not_found
@@ -138,11 +138,8 @@ async def delete_domain(context: Context[Panel], request: DomainRequest) -> None
 
 
 async def _domain(queryable: Queryable, context: Context[Panel], domain_id: UUID) -> SiteDomain:
-    where = joined([Condition("named.id = $1", (domain_id,)), visible_sites(context.principal)])
-    row = await queryable.fetchrow(f"{_SELECT} WHERE {where.sql}", *where.args)
-    if row is None:
-        raise not_found("There is no such domain.")
-    return _model(row)
+    where, absent = Condition("named.id = $1", (domain_id,)), not_found("There is no such domain.")
+    return _model(await visible_row(queryable, context.principal, _SELECT, where, absent))
 
 
 def _model(row: Record) -> SiteDomain:

@@ -10,14 +10,14 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.access import visible_sites
+from svc.panel.access import visible_row, visible_sites
 from svc.panel.database_models import DatabaseChange, DatabaseRequest
 from svc.panel.file_models import MAX_PAGE_BYTES
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
 from svc.registry.file_parts import FilePart
 from svc.registry.operation import Context, Model, Route
-from svc.registry.paging import Condition, Page, PageRequest, contains, equals, joined, paginate
+from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, not_found
@@ -149,11 +149,9 @@ async def delete(context: Context[Panel], request: DatabaseChange) -> None:
 
 
 async def _row(context: Context[Panel], export_id: UUID) -> Record:
-    where = joined([Condition("database_exports.id = $1", (export_id,)), visible_sites(context.principal)])
-    row = await context.services.database.fetchrow(f"{_SELECT} WHERE {where.sql}", *where.args)
-    if row is None:
-        raise not_found("There is no such export.", hint="Exports are kept for a week.")
-    return row
+    where = Condition("database_exports.id = $1", (export_id,))
+    absent = not_found("There is no such export.", hint="Exports are kept for a week.")
+    return await visible_row(context.services.database, context.principal, _SELECT, where, absent)
 
 
 def _model(row: Record) -> Export:

@@ -10,17 +10,17 @@ from uuid import UUID
 import trio
 from pydantic import Field
 
-from svc.panel.access import visible_sites
+from svc.panel.access import visible_row, visible_sites
 from svc.panel.realm import REALM, PanelErrorBody
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.paging import Page, PageRequest, contains, equals, paginate
+from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.errors import not_found
-from svc_actors.panel.jobs import Job, JobError, JobStatus, Step, get_job, read_lines, steps_of
+from svc_actors.panel.jobs import Job, JobError, JobStatus, Step, read_lines, steps_of
 from svc_actors.panel.jobs.records import as_job
 from svc_actors.store import Queryable
 
@@ -30,6 +30,7 @@ LOG_PAGE = 1000
 LONGEST_WAIT = 25
 CANCEL_WAIT = 10.0
 """How long the answer to a cancellation waits for the work to give up; it goes on giving up behind that."""
+_OF_SITE = ("jobs.owner_id", "jobs.site_id")
 _KIND = Shape("[a-z][a-z0-9_]*([.][a-z0-9_]+)*", "a kind of job, as site.delete")
 
 
@@ -146,7 +147,7 @@ async def list_jobs(context: Context[Panel], request: JobList) -> Page[JobModel]
         select="SELECT * FROM jobs",
         source="jobs",
         where=[
-            visible_sites(context.principal, "owner_id"),
+            visible_sites(context.principal, *_OF_SITE),
             contains(request.q, "title", "kind"),
             equals("status", request.status.value if request.status else None),
             equals("kind", request.kind),
@@ -209,8 +210,14 @@ async def cancel_job(context: Context[Panel], request: JobRequest) -> JobModel:
 
 
 async def _visible_job(context: Context[Panel], job_id: int) -> Job:
-    job = await get_job(context.services.database, job_id)
-    principal = context.principal
-    if job is None or not (principal.sees_everything or job.owner_id == principal.user_id):
-        raise not_found("There is no such job.")
-    return job
+    owner, site = _OF_SITE
+    row = await visible_row(
+        context.services.database,
+        context.principal,
+        "SELECT * FROM jobs",
+        Condition("id = $1", (job_id,)),
+        not_found("There is no such job."),
+        owner=owner,
+        site=site,
+    )
+    return as_job(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from svc.panel.member_roles import roles_for
 from svc.registry.failures import Failures
 from svc.registry.operation import Model
 from svc.registry.principal import Role
@@ -46,7 +47,8 @@ REALM = Realm(
     projects_of=lambda user: f"SELECT {user}::uuid",
     nothing=Done,
     public_events=frozenset({EventKind.SYSTEM}),
-    roles=frozenset({Role.ADMINISTRATOR, Role.CUSTOMER}),
+    roles=frozenset({Role.ADMINISTRATOR, Role.CUSTOMER, Role.MEMBER}),
+    member_roles=roles_for,
     scopes=PrefixScopes(
         {
             "read": Area(reads_only=True),

@@ -8,13 +8,13 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.access import SiteChange, SiteRequest, site_of, visible_sites
+from svc.panel.access import SiteChange, SiteRequest, site_of, visible_row
 from svc.panel.services import Panel
 from svc.panel.site_fields import RedirectPath, RedirectTarget
 from svc.panel.sites import ask_change
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.paging import Condition, joined
+from svc.registry.paging import Condition
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import not_found, wrong_field
@@ -113,11 +113,8 @@ async def delete_redirect(context: Context[Panel], request: RedirectRequest) -> 
 
 
 async def _redirect(queryable: Queryable, context: Context[Panel], redirect_id: UUID) -> SiteRedirect:
-    where = joined([Condition("sent.id = $1", (redirect_id,)), visible_sites(context.principal)])
-    row = await queryable.fetchrow(f"{_SELECT} WHERE {where.sql}", *where.args)
-    if row is None:
-        raise not_found("There is no such redirect.")
-    return SiteRedirect(**dict(row))
+    where, absent = Condition("sent.id = $1", (redirect_id,)), not_found("There is no such redirect.")
+    return SiteRedirect(**dict(await visible_row(queryable, context.principal, _SELECT, where, absent)))
 
 
 def _target(redirect_id: UUID, path: str, site: SiteRow) -> Target:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from svc.panel.access import site_of, visible_sites
+from svc.panel.access import site_of, visible_row
 from svc.panel.file_models import SITE_PATH
 from svc.panel.schedule_models import (
     URL_PATH,
@@ -27,7 +27,7 @@ from svc.panel.schedule_models import (
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
-from svc.registry.paging import Condition, joined
+from svc.registry.paging import Condition
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, not_found, wrong_field
@@ -205,13 +205,13 @@ async def show_run(context: Context[Panel], request: ScheduleRunRequest) -> Sche
 async def _visible(context: Context[Panel], schedule_id: UUID) -> tuple[Schedule, SiteRow]:
     """The schedule and its site, if the caller may see it. Raises not_found."""
     database = context.services.database
-    where = joined([Condition("schedules.id = $1", (schedule_id,)), visible_sites(context.principal)])
-    row = await database.fetchrow(
-        f"SELECT {SCHEDULE_COLUMNS} FROM schedules JOIN sites ON sites.id = schedules.site_id WHERE {where.sql}",
-        *where.args,
+    row = await visible_row(
+        database,
+        context.principal,
+        f"SELECT {SCHEDULE_COLUMNS} FROM schedules JOIN sites ON sites.id = schedules.site_id",
+        Condition("schedules.id = $1", (schedule_id,)),
+        not_found("There is no such scheduled task."),
     )
-    if row is None:
-        raise not_found("There is no such scheduled task.")
     schedule = as_schedule(row)
     return schedule, await site_of(database, context.principal, schedule.site_id)
 

@@ -1,6 +1,6 @@
 """Single sign-on: a link that signs a browser in as a customer, for a billing system that has recognised them.
 
-Invariants: a link works once, for some minutes, and only into a customer's account that is not suspended; who made it
+Invariants: a link works once, for some minutes, and only for a customer or a member who is not suspended; who made it
 is written down with the session that it begins; only its SHA-256 is stored. Whoever may make one may set the customer's
 password as well, so no second factor is asked for: the billing system vouches.
 """
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Annotated, Final
+from uuid import UUID
 
 from pydantic import Field
 
 from svc.identity import person_records
-from svc.identity.person_records import PersonStatus
+from svc.identity.person_records import Person, PersonStatus
 from svc.identity.sign_in import LoginResult, SignedIn, begin_session, note_sign_in
 from svc.panel.billing import AccountRequest, locked_customer
 from svc.panel.services import Panel
@@ -22,13 +23,14 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
-from svc_actors.errors import ServiceError, conflict, forbidden
+from svc_actors.errors import ServiceError, conflict, forbidden, not_found
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Transaction, Via, audit
 
 operations = Operations[Panel]()
 
 LASTS: Final = timedelta(minutes=5)
+_LET_IN: Final = frozenset({Role.CUSTOMER, Role.MEMBER})
 
 
 class SignInLink(Model):
@@ -39,7 +41,9 @@ class SignInLink(Model):
 
 
 class SignInLinkRequest(AccountRequest):
-    """Whom the link signs in."""
+    """Whom the link signs in: the customer, or a `member` of the account, by the id that `member.list` gives."""
+
+    member: UUID | None = None
 
 
 class LinkSignInRequest(Request):
@@ -50,7 +54,7 @@ class LinkSignInRequest(Request):
 
 @operations.declare(
     "account.sign_in_link",
-    "Make a link that signs a browser in as a customer, once, within five minutes",
+    "Make a link that signs a browser in as a customer or a member of theirs, once, within five minutes",
     Route.post("/accounts/{id}/sign-in-link", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -61,7 +65,7 @@ async def make_link(context: Context[Panel], request: SignInLinkRequest) -> Sign
     token = new_secret()
 
     async def work(tx: Transaction) -> datetime:
-        person = await locked_customer(tx, request.id)
+        person = await _who(tx, request)
         if person.status is PersonStatus.SUSPENDED:
             raise conflict(f"The account {person.email} is suspended.", hint="Put it back first.")
         await tx.execute("DELETE FROM sign_in_links WHERE expires_at < now()")
@@ -79,6 +83,21 @@ async def make_link(context: Context[Panel], request: SignInLinkRequest) -> Sign
     until = await context.services.database.transact(work)
     # Behind `#`, so that no server and no proxy on the way writes the token into its log.
     return SignInLink(url=f"{context.services.outbox.base_url}/#/sign-in-link?token={token}", expires_at=until)
+
+
+async def _who(tx: Transaction, request: SignInLinkRequest) -> Person:
+    customer = await locked_customer(tx, request.id)
+    if request.member is None or customer.status is PersonStatus.SUSPENDED:
+        return customer
+    user_id = await tx.fetchval(
+        "SELECT user_id FROM account_members WHERE id = $1 AND account_id = $2", request.member, customer.id
+    )
+    if user_id is None:
+        raise not_found("There is no such member of this account.")
+    person = await person_records.locked(tx, user_id)
+    if person.role not in _LET_IN:
+        raise conflict(f"{person.email} is no customer; no link was made.")
+    return person
 
 
 @operations.declare(
@@ -100,7 +119,7 @@ async def sign_in(context: Context[Panel], request: LinkSignInRequest) -> LoginR
         if link is None:
             raise _no_such_link()
         person = await person_records.locked(tx, link["user_id"])
-        if person.status is PersonStatus.SUSPENDED or person.role is not Role.CUSTOMER:
+        if person.status is PersonStatus.SUSPENDED or person.role not in _LET_IN:
             raise _no_such_link()
         await note_sign_in(tx, person.id)
         user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)

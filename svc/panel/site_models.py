@@ -8,9 +8,9 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.access import visible_sites
+from svc.panel.access import visible_row
 from svc.registry.operation import Model
-from svc.registry.paging import Condition, joined
+from svc.registry.paging import Condition
 from svc.registry.principal import Principal
 from svc_actors.errors import not_found
 from svc_actors.panel.accounts.allowances import SHELL_ALLOWED
@@ -86,8 +86,5 @@ def site_model(row: Record) -> Site:
 
 async def shown_site(queryable: Queryable, principal: Principal, site_id: UUID) -> Site:
     """The site as the API shows it. Raises not_found."""
-    where = joined([Condition("sites.id = $1", (site_id,)), visible_sites(principal)])
-    row = await queryable.fetchrow(f"{SELECT_SITES} WHERE {where.sql}", *where.args)
-    if row is None:
-        raise not_found("There is no such site.")
-    return site_model(row)
+    where, absent = Condition("sites.id = $1", (site_id,)), not_found("There is no such site.")
+    return site_model(await visible_row(queryable, principal, SELECT_SITES, where, absent))

@@ -8,8 +8,9 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.identity.fields import Email
-from svc.panel.access import SiteChange, SiteRequest, site_of, visible_sites
+from svc.panel.access import SiteChange, SiteRequest, accounts_open_to, site_of, visible_sites
 from svc.panel.jobs import JobModel, job_answer
+from svc.panel.member_roles import beyond_role
 from svc.panel.new_sites import SiteFields, plan_site
 from svc.panel.services import Panel
 from svc.panel.site_fields import Domain, ProxyTarget, SuspensionReason
@@ -26,7 +27,7 @@ from svc.panel.site_models import (
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
-from svc.registry.principal import Access, Principal
+from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, invalid, not_found, wrong_field
 from svc_actors.host.launcher import Limits
@@ -308,10 +309,26 @@ async def _owner(tx: Transaction, principal: Principal, request: SiteCreateReque
                 "whose the site is has to be said",
                 hint="On the command line: --owner-email ADDRESS, or --admin-email for who administers it as well.",
             )
-    elif request.owner_email not in (None, principal.email):
-        raise forbidden("Only administrators create sites for others.")
+    elif principal.role is Role.MEMBER or request.owner_email not in (None, principal.email):
+        return await _account_of_others(tx, principal, request.owner_email)
     assert principal.user_id is not None
     return principal.user_id
+
+
+async def _account_of_others(tx: Transaction, principal: Principal, email: str | None) -> UUID:
+    """Where a member creates a site: the account that is named, or the only one."""
+    open_to = await accounts_open_to(tx, principal)
+    if email is None and len(open_to) > 1:
+        raise wrong_field("owner_email", "in whose account has to be said", hint=f"Say {' or '.join(sorted(open_to))}.")
+    account = open_to.get(email) if email is not None else next(iter(open_to.values()), None)
+    if account is not None:
+        return account
+    seen = await accounts_open_to(tx, principal, whatever_role=True)
+    if email in seen or (email is None and seen):
+        raise beyond_role(principal.member_roles)
+    if email in (None, principal.email):
+        raise forbidden("You have no account of your own.", hint="Ask who has one to make you a member of all of it.")
+    raise forbidden("Only administrators create sites for others.")
 
 
 def _given(request: SiteUpdateRequest) -> dict[str, Any]:

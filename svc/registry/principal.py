@@ -11,6 +11,8 @@ class Role(StrEnum):
     ADMINISTRATOR = "administrator"
     STAFF = "staff"
     CUSTOMER = "customer"
+    MEMBER = "member"
+    """Somebody who has nothing of their own, and works in accounts of customers."""
 
 
 class Access(StrEnum):
@@ -40,7 +42,9 @@ class Principal:
     """`user_id` is None for the anonymous caller of a public operation. During a support session this is the
     customer, and `impersonator_id` the administrator behind it.
     `scopes` is closed under containment (see `ScopePolicy.closed`); None is the whole authority of the role.
-    `local`: nobody who has an account, but whoever administers the server that the service runs on."""
+    `local`: nobody who has an account, but whoever administers the server that the service runs on.
+    `member_roles`: those with which a member of somebody else's account may call the operation that runs; the registry
+    says which they are, and outside of an operation there are none."""
 
     user_id: UUID | None
     email: str | None
@@ -52,6 +56,7 @@ class Principal:
     impersonator_id: UUID | None = None
     impersonator_email: str | None = None
     local: bool = False
+    member_roles: frozenset[str] = frozenset()
 
     @property
     def is_known(self) -> bool:

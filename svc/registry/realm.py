@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from svc.registry.failures import Failures
 from svc.registry.operation import Model
 from svc.registry.principal import Role
-from svc.registry.scopes import ScopePolicy
+from svc.registry.scopes import Scoped, ScopePolicy
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,9 @@ class Realm:
     browser session; two services on one host differ in both. `roles` are those that its people can have.
     `public_events` are kinds of event that everybody sees where they are of no project. `projects_of` gives the SQL of
     the ids of a person's projects, from an expression for the person's id: events, alerts and audit rows are of a
-    project, and only the service knows who is in one. `nothing` is what is answered where there is nothing to say, a
-    model without members; None is no body, with status 204."""
+    project, and only the service knows who is in one. `member_roles` gives the roles with which a member of a
+    customer's account may call an operation there; without members there are none. `nothing` is what is answered where
+    there is nothing to say, a model without members; None is no body, with status 204."""
 
     title: str
     token_prefix: str
@@ -30,3 +31,4 @@ class Realm:
     public_events: frozenset[str]
     projects_of: Callable[[str], str]
     nothing: type[Model] | None = None
+    member_roles: Callable[[Scoped], frozenset[str]] = lambda operation: frozenset()

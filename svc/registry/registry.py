@@ -5,7 +5,7 @@ Invariants:
 - names, routes and commands are unique, and a declaration that contradicts itself is refused when the registry is
   made;
 - every run passes the same checks in the same order: authentication, scope, support-session rule, role, body,
-  handler;
+  handler; where the role depends on whose a thing is, the handler's principal says which roles of a member do;
 - a mutating (or secret-revealing) operation that was refused or failed leaves its audit row here, one that succeeded
   leaves it in the handler's own transaction. Refusals leave so many rows a minute a person, or anybody could fill the
   table. Callers who did not sign in leave none, save those refused by a public operation (a wrong password), and of
@@ -18,7 +18,7 @@ import math
 import re
 import types
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, get_args, get_origin
 
 import structlog
@@ -62,12 +62,13 @@ class InconsistentRegistryError(Exception):
 @dataclass(frozen=True)
 class Entry(Generic[ServicesT]):
     """An operation with what is worked out from it once. `response` is None where a success has no body; `status` is
-    its HTTP status."""
+    its HTTP status. `member_roles` are those with which a member of a customer's account may call it there."""
 
     operation: Operation[ServicesT, Any, Any]
     reader: ParameterReader
     response: TypeAdapter[Any] | None = field(repr=False)
     status: int
+    member_roles: frozenset[str]
 
     @classmethod
     def of(cls, operation: Operation[ServicesT, Any, Any], realm: Realm) -> Entry[ServicesT]:
@@ -77,7 +78,8 @@ class Entry(Generic[ServicesT]):
             status = _NO_CONTENT if answer is None and status == _OK else status
         if status == _NO_CONTENT and realm.nothing is not None:
             raise InconsistentRegistryError(f"{operation.name}: every answer of {realm.title} has a body")
-        return cls(operation, ParameterReader(operation), None if answer is None else TypeAdapter(answer), status)
+        adapter = None if answer is None else TypeAdapter(answer)
+        return cls(operation, ParameterReader(operation), adapter, status, realm.member_roles(operation))
 
     def rendered(self, result: Any) -> bytes | None:
         """The body of a success in JSON, None where there is none."""
@@ -136,8 +138,9 @@ class Registry(Generic[ServicesT]):
             if context.services.database.disk_full and _needs_space(entry.operation):
                 raise disk_full()
             request = await entry.reader.read(parameters)
+            principal = replace(context.principal, member_roles=entry.member_roles)
             try:
-                return await entry.operation.handler(context, request)
+                return await entry.operation.handler(replace(context, principal=principal), request)
             except _NOT_BEGUN as error:
                 raise unavailable(f"{error}.", hint="Try again in a moment.", details={"retry_after": 1}) from error
         except ServiceError as error:

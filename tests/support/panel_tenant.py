@@ -124,6 +124,15 @@ OBJECTS: Mapping[str, tuple[str, str]] = {
            INSERT INTO hosting_accounts (user_id, plan_id)
            SELECT $2, id FROM plan WHERE $1::uuid IS NOT NULL RETURNING plan_id""",
     ),
+    "members": (
+        "account_members",
+        """WITH person AS (
+               INSERT INTO users (email, name, role) VALUES ('of-' || $2::uuid || '@example.com', 'Eve', 'member')
+               RETURNING id
+           )
+           INSERT INTO account_members (account_id, user_id, role, invited_by, accepted_at)
+           SELECT $2, id, 'viewer', 'the owner', now() FROM person WHERE $1::uuid IS NOT NULL RETURNING id""",
+    ),
     "users": ("users", "SELECT id FROM users WHERE $1::uuid IS NOT NULL AND id = $2"),
     "tokens": (
         "api_tokens",

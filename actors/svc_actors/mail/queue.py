@@ -36,6 +36,7 @@ TRIED_AGAIN_FOR: Final = timedelta(days=1)
 class MailKind(StrEnum):
     TEST = "test"
     INVITATION = "invitation"
+    MEMBER_INVITATION = "member_invitation"
     PASSWORD_RESET = "password_reset"  # noqa: S105 - the name of a kind
     SIGN_IN = "sign_in"
     SECOND_FACTOR = "second_factor"

@@ -14,6 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.errors import conflict, not_found
+from svc_actors.panel.accounts import members
 from svc_actors.panel.sites.names import SiteName
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction
@@ -47,8 +48,8 @@ async def claim(
 
 
 async def hand_over(tx: Transaction, site: SiteRow, owner_id: UUID) -> None:
-    """The names of a site become another person's, and their zones with all records. Raises `conflict` where a further
-    name of the same domain is not."""
+    """The names of a site become another person's, and their zones with all records; its members go. Raises
+    `conflict` where a further name of the same domain is not."""
     rows = await tx.fetch("SELECT name, registrable FROM site_domains WHERE site_id = $1", site.id)
     names = [SiteName(row["name"], row["registrable"]) for row in rows]
     await _lock(tx, (name.registrable for name in names))
@@ -60,6 +61,7 @@ async def hand_over(tx: Transaction, site: SiteRow, owner_id: UUID) -> None:
         site.owner_id,
         sorted({name.registrable for name in names}),
     )
+    await members.end_of_site(tx, site.id)
 
 
 async def set_domain(

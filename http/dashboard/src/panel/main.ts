@@ -11,6 +11,7 @@ import { ownAccountView } from "./views/account";
 import { auditView } from "./views/audit";
 import { jobView } from "./views/job";
 import { jobsView } from "./views/jobs";
+import { membershipsView, membersView } from "./views/members";
 import { peopleView } from "./views/people";
 import { personView } from "./views/person";
 import { plansView } from "./views/plans";
@@ -21,7 +22,7 @@ import { sitesView } from "./views/sites";
 import { webhookView } from "./views/webhook";
 import { webhooksView } from "./views/webhooks";
 
-const EVERYBODY: Me["role"][] = ["administrator", "customer"];
+const EVERYBODY: Me["role"][] = ["administrator", "customer", "member"];
 const ADMINISTRATORS: Me["role"][] = ["administrator"];
 const SCOPES = ["read", "sites", "files", "databases", "backups", "deploy", "migrate", "jobs"].map((value) => ({ value, label: value }));
 
@@ -31,6 +32,8 @@ const SECTIONS: Section<Me>[] = [
   { path: "jobs", label: "Jobs", roles: EVERYBODY, open: (_, [id]) => (id ? jobView(id) : jobsView()) },
   { path: "tokens", label: "API tokens", roles: EVERYBODY, open: () => tokensView(SCOPES, undefined, true) },
   { path: "operations", label: "Operations", roles: EVERYBODY, open: (me, [name]) => operationsView(me, name) },
+  { path: "members", label: "Members", roles: ["customer"], open: (me) => membersView(me) },
+  { path: "memberships", label: "Memberships", roles: ["customer", "member"], open: () => membershipsView() },
   { path: "plan", label: "Your plan", roles: ["customer"], open: (me) => ownAccountView(me.id) },
   {
     path: "people",

@@ -23,6 +23,8 @@ export type {
   JobModel as Job,
   JobStepModel as JobStep,
   Me,
+  Member,
+  Membership,
   Person,
   PersonDetail,
   PhpExtension,

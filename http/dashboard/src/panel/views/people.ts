@@ -14,7 +14,7 @@ export function peopleView(): View {
     kinds: ["person", "activity"],
     searchable: true,
     filters: [
-      { name: "role", label: "Role", options: ["administrator", "customer"] },
+      { name: "role", label: "Role", options: ["administrator", "customer", "member"] },
       { name: "status", label: "Status", options: ["active", "suspended"] },
     ],
     buttons: () => html`<button @click=${add}>Add a person</button>

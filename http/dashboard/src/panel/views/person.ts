@@ -7,6 +7,7 @@ import { attempt, badge, facts, note, secret, shown, table, when } from "../../s
 import { order } from "../form";
 import type { Job, Me, PersonDetail, Token } from "../model";
 import { accountUse, changePlan, endAccount, restoreAccount, suspendAccount } from "./account";
+import { accountMembers } from "./members";
 import { PASSWORD_HINT } from "./people";
 
 export function personView(me: Me, id: string): View {
@@ -19,6 +20,7 @@ export function personView(me: Me, id: string): View {
     ${now.status === "active" ? html`<button class="danger" @click=${() => suspendAccount(now)}>Suspend</button>` : html`<button @click=${() => restoreAccount(now)}>Put back</button>`}
     <button class="danger" @click=${() => endAccount(now)}>End the account</button></span>`,
   );
+  const members = accountMembers(id);
   return {
     get title() {
       return person.value?.email ?? "Person";
@@ -43,12 +45,13 @@ export function personView(me: Me, id: string): View {
       ${now.note ? html`<h2>Note</h2><p>${now.note}</p>` : nothing}
       <p class="actions below">${actions(now, me)}</p>`,
       )}
-      ${person.value?.role === "customer" ? account.draw() : nothing}
+      ${person.value?.role === "customer" ? html`${account.draw()}${members.draw()}` : nothing}
       <div class="head"><h2>API tokens</h2><span class="gap"></span><button @click=${() => makeToken(id, tokens)}>Make a token in their name</button></div>
       ${shown(tokens, (page) => tokensTable(page.items, tokens))}`,
     dispose: () => {
       person.dispose();
       account.dispose?.();
+      members.dispose?.();
       tokens.dispose();
     },
   };
@@ -64,7 +67,7 @@ function actions(now: PersonDetail, me: Me): TemplateResult {
       known,
       initial: now,
       fields: ["name", "email", ...(now.id === me.id ? [] : ["role"]), "company", "phone", "note"],
-      wishes: { role: { options: ["customer", "administrator"].map((role) => ({ value: role, label: role })) } },
+      wishes: { role: { options: ["customer", "administrator", "member"].map((role) => ({ value: role, label: role })) } },
     });
   const suspend = () =>
     order("person.suspend", {

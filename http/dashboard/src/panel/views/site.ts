@@ -6,6 +6,7 @@ import { Resource } from "../../shared/resource";
 import { badge, failure } from "../../shared/ui";
 import type { Me, Site } from "../model";
 import { filesTab } from "../files/browser";
+import { siteMembers } from "./members";
 import { siteApp } from "./site-app";
 import { siteBackups } from "./site-backups";
 import { siteCertificate } from "./site-certificate";
@@ -29,6 +30,8 @@ export interface SiteTab {
   path: string;
   label: string;
   of?: Site["type"][];
+  /** Whether it is the owner's alone, and administrators'. */
+  ownersAlone?: boolean;
   open: (site: Site, me: Me, rest: string[]) => SitePart;
 }
 
@@ -45,12 +48,14 @@ export const SITE_TABS: SiteTab[] = [
   { path: "schedules", label: "Schedules", open: siteSchedules },
   { path: "backups", label: "Backups", open: siteBackups },
   { path: "certificate", label: "Certificate", open: siteCertificate },
+  { path: "members", label: "Members", ownersAlone: true, open: siteMembers },
   { path: "logs", label: "Logs", open: (site, _, [source]) => siteLogs(site, source) },
 ];
 
 export function siteView(me: Me, id: string, rest: string[]): View {
   const site = new Resource<Site>((signal) => api.get(`/sites/${id}`, {}, signal), ["site"]);
   let place = rest;
+  const own = (now: Site) => me.role === "administrator" || now.owner_id === me.id;
   let opened: { part: SitePart; name: string } | null = null;
   const show = (now: Site): TemplateResult => {
     const name = place.join("/");
@@ -79,7 +84,9 @@ export function siteView(me: Me, id: string, rest: string[]): View {
       <div class="head"><a class="quiet" href="#/sites">Sites</a><span class="quiet">/</span><h1>${now.domain}</h1>${badge(now.status, now.reason)}
         <span class="gap"></span><a class="button" href="https://${now.domain}" target="_blank" rel="noreferrer">Open it</a></div>
       ${failure(site.error)}
-      <nav class="tabs" aria-label="Of this site">${SITE_TABS.filter((tab) => !tab.of || tab.of.includes(now.type)).map(
+      <nav class="tabs" aria-label="Of this site">${SITE_TABS.filter(
+        (tab) => (!tab.of || tab.of.includes(now.type)) && (own(now) || !tab.ownersAlone),
+      ).map(
         (tab) =>
           html`<a href="#/sites/${id}${tab.path ? `/${tab.path}` : ""}" aria-current=${tab.path === here ? "page" : nothing}>${tab.label}</a>`,
       )}</nav>

@@ -20,7 +20,7 @@ export function sitesView(me: Me): View {
 }
 
 function sitesTable(me: Me, sites: Site[]): TemplateResult {
-  const all = me.role === "administrator";
+  const all = sites.some((site) => site.owner_id !== me.id);
   return html`<div class="scroll"><table>
     <thead><tr><th scope="col">Domain</th><th scope="col">Status</th><th scope="col">Type</th>
       ${all ? html`<th scope="col">Owner</th>` : nothing}<th scope="col">Other names</th><th scope="col">Made</th></tr></thead>
@@ -35,6 +35,8 @@ function sitesTable(me: Me, sites: Site[]): TemplateResult {
 
 function nothingYet(me: Me, filtered: boolean): TemplateResult {
   if (filtered) return html`<p class="empty">No site is like that.</p>`;
+  if (me.role === "member")
+    return html`<p class="empty">No site is open to you. What you are invited to is at <a href="#/memberships">your memberships</a>.</p>`;
   return html`<div class="empty"><p>No sites yet. A site is a domain, its files and what serves them.</p>
     <button class="primary" @click=${() => createSite(me)}>Create the first one</button></div>`;
 }
@@ -49,7 +51,7 @@ function createSite(me: Me): void {
       "type",
       ...(chosen(values["type"])?.fields ?? []),
       "aliases",
-      ...(me.role === "administrator" ? ["owner_email"] : []),
+      ...(me.role === "customer" ? [] : ["owner_email"]),
     ],
     wishes: {
       domain: { label: "Domain", placeholder: "shop.example.org" },
@@ -66,7 +68,10 @@ function createSite(me: Me): void {
       folder: { label: "Folder", hint: "Where it is, beneath the site's home" },
       health_path: { label: "Path that says it is well" },
       aliases: { label: "Other names", hint: "www.shop.example.org, for instance; one a line" },
-      owner_email: { label: "Owner", hint: "Whose it is; yours, if left empty" },
+      owner_email: {
+        label: "Owner",
+        hint: me.role === "member" ? "In whose account, if you are a member of several" : "Whose it is; yours, if left empty",
+      },
     },
     done: (site) => {
       note(`${site.domain} is being made.`);

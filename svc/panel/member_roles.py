@@ -1,0 +1,104 @@
+"""What a member of a customer's account may do: the one table of roles.
+
+A role names operations as scopes do, by the beginnings of their names cut at a dot. What no role names is the
+customer's alone: an operation that is new is closed to members until somebody opens it here. The customer has no role:
+whoever owns a site may do everything with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from svc.registry.scopes import Scoped
+from svc_actors.errors import ServiceError, forbidden
+
+
+class MemberRole(StrEnum):
+    """From the narrowest to the widest; `BILLING` stands beside them, and sees no site."""
+
+    VIEWER = "viewer"
+    EDITOR = "editor"
+    DEVELOPER = "developer"
+    MANAGER = "manager"
+    BILLING = "billing"
+
+
+@dataclass(frozen=True)
+class Rights:
+    """`sees`: what changes nothing and reveals no secret. `may`: whatever there is of it."""
+
+    sees: tuple[str, ...]
+    may: tuple[str, ...] = ()
+
+    def hold(self, operation: Scoped) -> bool:
+        looks = not (operation.mutates or operation.secret)
+        return _names(self.may, operation) or (looks and _names(self.sees, operation))
+
+
+_SITES: Final = (
+    "app",
+    "backup",
+    "certificate",
+    "database",
+    "database_user",
+    "deploy",
+    "dns",
+    "domain",
+    "export",
+    "file",
+    "htaccess",
+    "import",
+    "job",
+    "migration",
+    "php",
+    "redirect",
+    "schedule",
+    "sftp",
+    "site",
+    "staging",
+    "wordpress",
+)
+_DEVELOPMENT: Final = (
+    "app",
+    "database",
+    "database_user",
+    "deploy",
+    "export",
+    "file",
+    "php",
+    "schedule",
+    "site.php_restart",
+    "site.php_update",
+    "staging",
+)
+
+MEMBER_ROLES: Final[Mapping[MemberRole, Rights]] = {
+    MemberRole.VIEWER: Rights(sees=_SITES),
+    MemberRole.EDITOR: Rights(sees=_SITES, may=("file",)),
+    MemberRole.DEVELOPER: Rights(sees=_SITES, may=_DEVELOPMENT),
+    MemberRole.MANAGER: Rights(sees=_SITES, may=_SITES),
+    MemberRole.BILLING: Rights(sees=("account",)),
+}
+
+
+def roles_for(operation: Scoped) -> frozenset[str]:
+    """The roles with which a member may call the operation."""
+    return frozenset(role for role, rights in MEMBER_ROLES.items() if rights.hold(operation))
+
+
+def beyond_role(sufficient: frozenset[str]) -> ServiceError:
+    """What a member is told of an operation that other roles may call; `sufficient` are those."""
+    if not sufficient:
+        return forbidden("Members may not do this.", hint="The owner of the account can.")
+    needed = [role.value for role in MEMBER_ROLES if role in sufficient]
+    return forbidden(
+        "Your role does not allow this.",
+        hint=f"It takes the role {' or '.join(needed)}, which the owner of the account can give you.",
+    )
+
+
+def _names(prefixes: tuple[str, ...], operation: Scoped) -> bool:
+    return any(operation.name == prefix or operation.name.startswith(f"{prefix}.") for prefix in prefixes)
