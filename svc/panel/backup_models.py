@@ -13,7 +13,7 @@ from svc.panel.file_models import SitePath
 from svc.registry.operation import Model, Request
 from svc.registry.paging import PageRequest
 from svc.registry.shapes import NAME, Shape
-from svc_actors.panel.backups.records import BACKUP_SOURCE, BackupStatus, Cause
+from svc_actors.panel.backups.records import BACKUP_SOURCE, BackupPart, BackupStatus, Cause
 from svc_actors.panel.backups.retention import DEFAULT_KEEP
 from svc_actors.panel.backups.targets import LocalSettings, S3Settings, SftpSettings, TargetKind, TargetRow
 from svc_actors.panel.backups.timing import Frequency
@@ -95,12 +95,14 @@ class BackupCreateRequest(SiteChange):
 
 
 class BackupRestoreRequest(BackupRequest):
-    """Everything, unless `path` names one file or folder, or `database` one database. `site`: another one of the same
-    customer that is written; by default the backup's own. A database is loaded into the one that is called so there."""
+    """`parts`, by default files and databases, unless `path` names one file or folder, or `database` one database.
+    `backup.configuration` says what the configuration would change. `site`: another one of the same customer that is
+    written; by default the backup's own. A database is loaded into the one that is called so there."""
 
     site: UUID | None = None
     path: SitePath | None = None
     database: Annotated[str, Field(max_length=64), Shape("[a-z0-9_]+", "the name of a database")] | None = None
+    parts: Annotated[list[BackupPart], Field(min_length=1, max_length=3)] | None = None
 
 
 class ScheduleRequest(SiteChange):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import UUID
 
-from svc.panel.access import SiteRequest, site_of, visible_row, visible_sites
+from svc.panel.access import SiteRequest, site_of, visible_sites
+from svc.panel.backup_access import OF_SITE, locked_backup, site_to_restore, visible_backup
 from svc.panel.backup_models import (
     SELECT_BACKUPS,
     Backup,
@@ -21,20 +22,17 @@ from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
-from svc.registry.paging import Condition, Page, contains, equals, paginate
+from svc.registry.paging import Page, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.panel.backups.records import (
-    BACKUP_COLUMNS,
     BACKUP_SOURCE,
-    OWNER,
     RESTORE,
     RESTORE_STEPS,
-    BackupRow,
+    USUAL_PARTS,
     BackupStatus,
     Cause,
-    as_backup,
     begin_deletion,
     create_backup,
     remove_schedule,
@@ -45,10 +43,9 @@ from svc_actors.panel.backups.timing import Frequency, next_run, overdue
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.jobs import JobClass, NewJob, enqueue
 from svc_actors.panel.sites.records import SiteRow, lock_site
-from svc_actors.store import Queryable, Record, Transaction, audit
+from svc_actors.store import Queryable, Transaction, audit
 
 operations = Operations[Panel]()
-_OF_SITE = (OWNER, "backup_repositories.site_id")
 
 
 @operations.declare(
@@ -65,7 +62,7 @@ async def list_backups(context: Context[Panel], request: BackupList) -> Page[Bac
         select=SELECT_BACKUPS,
         source=BACKUP_SOURCE,
         where=[
-            visible_sites(context.principal, *_OF_SITE),
+            visible_sites(context.principal, *OF_SITE),
             contains(request.q, "coalesce(sites.domain, backup_repositories.domain)"),
             equals("backups.status", request.status.value if request.status else None),
             equals("backup_repositories.site_id", request.site),
@@ -80,7 +77,7 @@ async def list_backups(context: Context[Panel], request: BackupList) -> Page[Bac
 
 @operations.declare("backup.get", "One backup", Route.get("/backups/{id}"), access=Access.SIGNED_IN, scope=Scope.READ)
 async def get_backup(context: Context[Panel], request: BackupRequest) -> Backup:
-    return backup_model(await _visible(context.services.database, context, SELECT_BACKUPS, request.id))
+    return backup_model(await visible_backup(context.services.database, context.principal, SELECT_BACKUPS, request.id))
 
 
 @operations.declare(
@@ -113,7 +110,7 @@ async def create(context: Context[Panel], request: BackupCreateRequest) -> JobMo
 async def delete(context: Context[Panel], request: BackupRequest) -> JobModel:
 
     async def work(tx: Transaction) -> JobModel:
-        backup = await _backup_of(tx, context, request.id)
+        backup = await locked_backup(tx, context.principal, request.id)
         job = await begin_deletion(tx, backup)
         await audit.record(tx, context.caller, backup.target, {"job": job.id})
         return await job_answer(tx, job)
@@ -123,7 +120,7 @@ async def delete(context: Context[Panel], request: BackupRequest) -> JobModel:
 
 @operations.declare(
     "backup.restore",
-    "Put a site back to a backup, or one file, folder or database of it",
+    "Put a site back to a backup: its files, databases or configuration, or one file, folder or database",
     Route.post("/backups/{id}/restore"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -133,15 +130,10 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
     services = context.services
 
     async def work(tx: Transaction) -> JobModel:
-        backup = await _backup_of(tx, context, request.id)
+        backup = await locked_backup(tx, context.principal, request.id)
         if backup.status is not BackupStatus.COMPLETED:
             raise conflict(f"The backup is {backup.status.value}; only a completed one is restored.")
-        site_id = request.site or backup.site_id
-        if site_id is None:
-            raise conflict(
-                "The site of this backup was deleted; nothing was changed.", hint="Say the site that is to get it."
-            )
-        site = await _locked(tx, context, site_id)
+        site = await _locked(tx, context, site_to_restore(backup, request.site))
         site_folder(services.config.folders, site)
         if site.owner_id != backup.owner_id:
             raise conflict(
@@ -152,7 +144,10 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
             raise wrong_field("database", "is restored without files; leave out path")
         if request.database is not None and request.database not in backup.databases:
             raise not_found(f"The backup holds no database {request.database}; nothing was changed.")
-        what = request.path or request.database or "everything"
+        if request.parts is not None and (request.path is not None or request.database is not None):
+            raise wrong_field("parts", "one file, folder or database is restored alone; leave out parts")
+        parts = sorted(set(request.parts or USUAL_PARTS))
+        what = request.path or request.database or ", ".join(parts)
         job = await enqueue(
             tx,
             NewJob(
@@ -162,11 +157,16 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
                 steps=RESTORE_STEPS,
                 site_id=site.id,
                 owner_id=site.owner_id,
-                parameters={"backup": str(backup.id), "path": request.path, "database": request.database},
+                parameters={
+                    "backup": str(backup.id),
+                    "path": request.path,
+                    "database": request.database,
+                    "parts": parts,
+                },
             ),
         )
-        details = {"site": str(site.id), "path": request.path, "database": request.database, "job": job.id}
-        await audit.record(tx, context.caller, backup.target, details)
+        what_of_it = {"path": request.path, "database": request.database, "parts": parts}
+        await audit.record(tx, context.caller, backup.target, {"site": str(site.id), "job": job.id, **what_of_it})
         return await job_answer(tx, job)
 
     return await services.database.transact(work)
@@ -233,17 +233,3 @@ async def _schedule(queryable: Queryable, site: SiteRow) -> Schedule:
 async def _locked(tx: Transaction, context: Context[Panel], site_id: UUID) -> SiteRow:
     site = await site_of(tx, context.principal, site_id)
     return await lock_site(tx, site.id)
-
-
-async def _backup_of(tx: Transaction, context: Context[Panel], backup_id: UUID) -> BackupRow:
-    """The backup, if the caller may see it. Raises not_found."""
-    select = f"SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE}"
-    return as_backup(await _visible(tx, context, select, backup_id, lock="FOR NO KEY UPDATE OF backups"))
-
-
-async def _visible(
-    queryable: Queryable, context: Context[Panel], select: str, backup_id: UUID, *, lock: str = ""
-) -> Record:
-    owner, site = _OF_SITE
-    where, absent = Condition("backups.id = $1", (backup_id,)), not_found("There is no such backup.")
-    return await visible_row(queryable, context.principal, select, where, absent, owner=owner, site=site, lock=lock)

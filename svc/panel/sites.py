@@ -9,6 +9,7 @@ from pydantic import Field
 
 from svc.identity.fields import Email
 from svc.panel.access import SiteChange, SiteRequest, accounts_open_to, site_of, visible_sites
+from svc.panel.config import PanelConfig
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.member_roles import beyond_role
 from svc.panel.new_sites import SiteFields, plan_site
@@ -270,12 +271,17 @@ def usable_name(context: Context[Panel], text: str) -> SiteName:
 
     A site below the panel's own name could set cookies that browsers send to the panel, and so could one beside it:
     these are for administrators."""
-    name, config = site_name(text), context.services.config
+    return name_of_a_site(context.services.config, text, provider=context.principal.sees_everything)
+
+
+def name_of_a_site(config: PanelConfig, text: str, *, provider: bool) -> SiteName:
+    """As `usable_name`; `provider`: also names of the provider's own domain."""
+    name = site_name(text)
     if any(is_below(name.name, reserved) for reserved in config.reserved_names):
         raise invalid(
             f"{name.name} is a name of the panel or of its name servers, or below one.", hint="Give another domain."
         )
-    if not context.principal.sees_everything and is_below(config.public_host, name.registrable):
+    if not provider and is_below(config.public_host, name.registrable):
         raise forbidden(f"Names of {name.registrable} are the provider's.", hint="Give a domain of your own.")
     return name
 

@@ -16,7 +16,7 @@ from svc_actors.host.confined_client import SiteFolder
 from svc_actors.host.databases import DatabaseServers
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.restic import Restic
-from svc_actors.panel.backups import Backups, DatabaseBackups, Places, Tools
+from svc_actors.panel.backups import Allowed, Backups, ConfigurationRestore, DatabaseBackups, Places, Tools
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
@@ -75,7 +75,11 @@ class Backed:
             Places(HostFolders(self.folder)),
             DatabaseBackups(self.panel.database, SiteDatabases(self.panel.database, self.panel.host.databases)),
         )
-        await Backups(tools, self.panel.services.files).round()
+        services = self.panel.services
+        configuration = ConfigurationRestore(
+            self.panel.database, services.actors, services.certificates, nothing_is_restored
+        )
+        await Backups(tools, services.files, configuration).round()
 
     async def jobs(self, kind: str) -> list[dict[str, Any]]:
         rows = await self.panel.database.fetch("SELECT id, status FROM jobs WHERE kind = $1 ORDER BY id", kind)
@@ -104,6 +108,10 @@ class Backed:
         """What jobs should have removed."""
         work, sites = self.folder / "backups" / "work", self.folder / "sites"
         return [str(path) for path in (*work.glob("*"), *sites.glob(".restore-*"))]
+
+
+async def nothing_is_restored() -> Allowed:
+    raise AssertionError("a round restores nothing")
 
 
 @asynccontextmanager

@@ -102,7 +102,9 @@ async def open_services(
             outbox=outbox,
         )
 
-        data = await recover_site_data(config, database, host, sealer, files)
+        data = await recover_site_data(
+            config, database, host, sealer, files, actors=actors, certificates=served.certificates
+        )
         jobs = Jobs(database, actors, alert=loops.alert)
         handle_jobs(jobs, database, host, folders, actors=actors, files=files, served=served, data=data)
         for kind, done_by in (work or {}).items():

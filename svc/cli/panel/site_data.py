@@ -7,11 +7,22 @@ from functools import partial
 
 from svc.cli.panel.host import Host
 from svc.cli.panel.loops import Loops
+from svc.panel.backup_configuration import what_is_allowed
 from svc.panel.config import PanelConfig
 from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.panel.backups import ROUND_SECONDS, Backups, DatabaseBackups, Places, Tools
+from svc_actors.panel.backups import (
+    ROUND_SECONDS,
+    Allowed,
+    Backups,
+    ConfigurationRestore,
+    DatabaseBackups,
+    Places,
+    Tools,
+)
+from svc_actors.panel.certificates.site_certificates import SiteCertificates
 from svc_actors.panel.databases import RESUME_SECONDS, SiteDatabases
 from svc_actors.panel.databases.transfers import SWEEP_SECONDS, DatabaseTransfers
+from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
 
@@ -24,12 +35,24 @@ class SiteData:
 
 
 async def recover_site_data(
-    config: PanelConfig, database: Database, host: Host, sealer: Sealer, files: ConfinedFiles
+    config: PanelConfig,
+    database: Database,
+    host: Host,
+    sealer: Sealer,
+    files: ConfinedFiles,
+    *,
+    actors: ActorSystem,
+    certificates: SiteCertificates,
 ) -> SiteData:
     """As an earlier core has left it, but without what it was doing: before any job begins."""
     databases = SiteDatabases(database, host.databases)
     dumps = DatabaseBackups(database, databases)
-    backups = Backups(Tools(database, sealer, host.restic, Places(config.folders), dumps), files)
+
+    async def allowed() -> Allowed:
+        return what_is_allowed(config, await host.php.versions())
+
+    configuration = ConfigurationRestore(database, actors, certificates, allowed)
+    backups = Backups(Tools(database, sealer, host.restic, Places(config.folders), dumps), files, configuration)
     await backups.recover()
     return SiteData(databases, DatabaseTransfers(database, databases, config.folders), backups)
 

@@ -14,6 +14,7 @@ import trio
 from svc_actors.errors import ServiceError
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.tree_switch import switched, undo
+from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
 from svc_actors.panel.backups.put_back import PUT_BACK, PutBackWork, queue_put_back
 from svc_actors.panel.backups.records import (
     CREATE,
@@ -53,10 +54,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.backups")
 class Backups:
     """One a process."""
 
-    def __init__(self, tools: Tools, files: ConfinedFiles) -> None:
+    def __init__(self, tools: Tools, files: ConfinedFiles, configuration: ConfigurationRestore) -> None:
         self._tools = tools
         self._work = BackupWork(tools)
-        self._restore = RestoreWork(tools, files)
+        self._restore = RestoreWork(tools, files, configuration)
 
     def install(self, jobs: Jobs) -> None:
         jobs.handle(CREATE, self._work)

@@ -9,11 +9,11 @@ Invariants:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from svc_actors.errors import conflict, not_found
@@ -33,7 +33,7 @@ CREATE_STEPS: Final = (
     *("plan", "manifest", "reserve_disk", "dump_databases", "verify_dumps"),
     *("snapshot", "check", "copy", "retention"),
 )
-RESTORE_STEPS: Final = ("plan", "reserve_disk", "fetch", "verify", "load_databases", "switch")
+RESTORE_STEPS: Final = ("plan", "reserve_disk", "fetch", "verify", "load_databases", "switch", "configure")
 
 
 class Cause(StrEnum):
@@ -41,6 +41,17 @@ class Cause(StrEnum):
     SCHEDULED = "scheduled"
     FINAL = "final"
     """Before the site was deleted."""
+
+
+class BackupPart(StrEnum):
+    """What is restored of a backup."""
+
+    FILES = "files"
+    DATABASES = "databases"
+    CONFIGURATION = "configuration"
+
+
+USUAL_PARTS: Final = (BackupPart.FILES, BackupPart.DATABASES)
 
 
 class BackupStatus(StrEnum):
@@ -247,17 +258,25 @@ async def add_backup(tx: Transaction, repository_id: UUID, cause: Cause, job_id:
 
 
 async def complete_backup(
-    tx: Transaction, backup: BackupRow, *, files: int, size: int, added: int, databases: Sequence[str]
+    tx: Transaction,
+    backup: BackupRow,
+    *,
+    files: int,
+    size: int,
+    added: int,
+    databases: Sequence[str],
+    configuration: Mapping[str, Any],
 ) -> None:
     """Its snapshot was checked. May be repeated."""
     done = await tx.change(
         """UPDATE site_backups SET status = 'completed', files = $2, bytes = $3, added_bytes = $4, databases = $5,
-                              completed_at = now() WHERE id = $1 AND status = 'pending'""",
+                              configuration = $6, completed_at = now() WHERE id = $1 AND status = 'pending'""",
         backup.id,
         files,
         size,
         added,
         list(databases),
+        dict(configuration),
     )
     if done:
         data = {"site_id": str(backup.site_id), "cause": backup.cause.value, "files": files, "bytes": size}

@@ -7,8 +7,11 @@ folder is put into its place by the site's own account, in one step.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 import trio
@@ -20,15 +23,26 @@ from svc_actors.host.restic import Repository, Verified
 from svc_actors.host.restic.driver import CONTENT, LISTED, TREE
 from svc_actors.host.restic.manifest import LEFT_OUT, size_below
 from svc_actors.host.tree_switch import hand_in, switch
+from svc_actors.panel.backups.configuration import FILE, parsed_configuration
+from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
 from svc_actors.panel.backups.databases import FOLDER, LIST, Dumped
 from svc_actors.panel.backups.places import Places
-from svc_actors.panel.backups.records import BackupRow, BackupStatus, RepositoryRow, read_backup, read_repository
+from svc_actors.panel.backups.records import (
+    USUAL_PARTS,
+    BackupPart,
+    BackupRow,
+    BackupStatus,
+    RepositoryRow,
+    read_backup,
+    read_repository,
+)
 from svc_actors.panel.backups.work import MANIFEST, SPARE_BYTES, Tools
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow, read_site
 
-NEW = "new"
+NEW: Final = "new"
+DUMPS: Final = "dumps"
 _TOLD = 20
 """So many differences are named in the log."""
 _PLACE_SECONDS = 600.0
@@ -37,8 +51,9 @@ _PLACE_SECONDS = 600.0
 class RestoreWork:
     """The work of `backup.restore`. The job is of the site that is written, which need not be the backup's own."""
 
-    def __init__(self, tools: Tools, files: ConfinedFiles) -> None:
+    def __init__(self, tools: Tools, files: ConfinedFiles, configuration: ConfigurationRestore) -> None:
         self._tools = tools
+        self._configuration = configuration
         self._files = files
         self._places: Places = tools.places
 
@@ -58,10 +73,12 @@ class RestoreWork:
             local = await self._tools.local(run, repository)
             kept = await self._tools.snapshots_of(run, local, backup.id)
             said = self._said(run)
-            if self._only(run) is None:
+            if BackupPart.CONFIGURATION in self._parts(run):
+                await self._restore(run, local, kept.tree, said / "configuration", f"{CONTENT}/{FILE}")
+            if BackupPart.FILES in self._parts(run):
                 inside = LISTED if kept.manifest is None else None
                 await self._restore(run, local, kept.manifest or kept.tree, said / "manifest", inside)
-            if self._path(run) is None:
+            if BackupPart.DATABASES in self._parts(run):
                 await self._restore(run, local, kept.tree, said / "databases", f"{CONTENT}/{LIST}")
             needed = SPARE_BYTES + await self._needed(run, site)
             free = await trio.to_thread.run_sync(self._places.free_bytes)
@@ -76,17 +93,18 @@ class RestoreWork:
             _, backup, repository = await self._of(run)
             local = await self._tools.local(run, repository)
             kept = await self._tools.snapshots_of(run, local, backup.id)
-            path, inside = self._path(run), None
-            if path is not None:
-                inside = f"{TREE}/{path}"
-            elif self._only(run) is not None:
-                inside = f"{CONTENT}/{FOLDER}/{(await self._wanted(run))[0].file}"
-            await self._restore(run, local, kept.tree, self._places.staging(run.id) / NEW, inside)
+            path, only, parts = self._path(run), self._only(run), self._parts(run)
+            new = self._places.staging(run.id) / NEW
+            if BackupPart.FILES in parts:
+                await self._restore(run, local, kept.tree, new, TREE if path is None else f"{TREE}/{path}")
+            if BackupPart.DATABASES in parts and (wanted := await self._wanted(run)):
+                file = f"/{wanted[0].file}" if only is not None else ""
+                await self._restore(run, local, kept.tree, new / DUMPS, f"{CONTENT}/{FOLDER}{file}")
 
     async def verify(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             site, _, _ = await self._of(run)
-            if self._only(run) is not None:
+            if BackupPart.FILES not in self._parts(run):
                 return
             verified: Verified = await self._tools.restic.verify(
                 run.program,
@@ -109,10 +127,10 @@ class RestoreWork:
         """A core that is killed in the midst leaves a database of MariaDB with a part of what it gets: the next one
         puts back what was in it (`PutBackWork`)."""
         async with self._tools.cleaned_on_failure(run):
-            if self._path(run) is not None:
+            if BackupPart.DATABASES not in self._parts(run):
                 return
             site, _, _ = await self._of(run)
-            content = self._places.staging(run.id) / NEW / CONTENT
+            content = self._places.staging(run.id) / NEW / DUMPS / CONTENT
             wanted = await self._wanted(run)
             await self._tools.databases.verify_fetched(content, wanted)
             await self._tools.databases.load(run, site, content, wanted, self._places.aside(run.id))
@@ -121,11 +139,19 @@ class RestoreWork:
         async with self._tools.cleaned_on_failure(run):
             site, _, _ = await self._of(run)
             try:
-                if self._only(run) is None:
+                if BackupPart.FILES in self._parts(run):
                     await self._place(run, site)
             except (OSError, ServiceError) as error:
                 await self._tools.databases.put_back(run, site, self._places.aside(run.id))
                 raise unavailable(f"The files could not be put into place: {error}; the site is as it was.") from error
+
+    async def configure(self, run: JobRun) -> None:
+        """Last, since it undoes nothing: what could not be put back is told, and ordered again."""
+        async with self._tools.cleaned_on_failure(run):
+            if BackupPart.CONFIGURATION in self._parts(run):
+                site, _, _ = await self._of(run)
+                told = await trio.to_thread.run_sync((self._said(run) / "configuration" / CONTENT / FILE).read_text)
+                await self._configuration.restore(run, site, parsed_configuration(json.loads(told)))
         await self._tools.clean(run.id)
 
     async def _place(self, run: JobRun, site: SiteRow) -> None:
@@ -154,9 +180,9 @@ class RestoreWork:
         """Bytes that are taken beside the site: its files, and of a database the dump, what it becomes in the engine,
         and what is in it now."""
         needed = 0
-        if self._only(run) is None:
+        if BackupPart.FILES in self._parts(run):
             needed += await trio.to_thread.run_sync(size_below, str(self._listed(run)), self._path(run) or "")
-        if self._path(run) is None:
+        if BackupPart.DATABASES in self._parts(run):
             needed += sum(dump.size + dump.loaded for dump in await self._wanted(run))
             needed += await self._tools.databases.size(site, self._only(run))
         return needed
@@ -190,6 +216,13 @@ class RestoreWork:
         """The one database that is restored, and no files."""
         name: str | None = run.parameters.get("database")
         return name
+
+    def _parts(self, run: JobRun) -> Sequence[BackupPart]:
+        if self._path(run) is not None:
+            return (BackupPart.FILES,)
+        if self._only(run) is not None:
+            return (BackupPart.DATABASES,)
+        return [BackupPart(part) for part in run.parameters.get("parts", USUAL_PARTS)]
 
     async def _of(self, run: JobRun) -> tuple[SiteRow, BackupRow, RepositoryRow]:
         backup = await read_backup(self._tools.database, UUID(run.parameters["backup"]))

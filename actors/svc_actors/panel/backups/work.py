@@ -21,8 +21,9 @@ import trio
 from svc_actors.errors import ServiceError, capacity, not_found
 from svc_actors.host.restic import Repository, Restic, Scanned, Snapshot
 from svc_actors.host.restic.driver import CONTENT
+from svc_actors.panel.backups.configuration import FILE, site_configuration, without_key
 from svc_actors.panel.backups.databases import DatabaseBackups
-from svc_actors.panel.backups.places import Places
+from svc_actors.panel.backups.places import Places, write_secret
 from svc_actors.panel.backups.records import (
     BackupRow,
     RepositoryRow,
@@ -173,9 +174,9 @@ class BackupWork:
     async def manifest(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             site, _, repository = await self._of(run)
-            content = self._content(run) / "configuration.json"
-            configuration = await site_configuration(self._database, site)
-            await trio.to_thread.run_sync(content.write_text, json.dumps(configuration, indent=1, default=str))
+            described = await site_configuration(self._database, self._tools.sealer, site)
+            told = json.dumps(described, indent=1, default=str)
+            await trio.to_thread.run_sync(write_secret, self._content(run) / FILE, told)
             before = self._places.manifest(repository.id)
             scanned = await self._tools.restic.scan(
                 run.program,
@@ -247,10 +248,12 @@ class BackupWork:
                 await trio.to_thread.run_sync(self._places.write_checked, repository.id)
             await restic.tag(run.program, local, made, COMPLETE)
             await trio.to_thread.run_sync((work / "manifest").replace, self._places.manifest(repository.id))
+            described = json.loads(await trio.to_thread.run_sync((self._content(run) / FILE).read_text))
             await run.transact(
                 lambda tx: complete_backup(
                     tx,
                     backup,
+                    configuration=without_key(described),
                     files=settled.files,
                     size=settled.bytes,
                     added=noted["data_added"],
@@ -350,19 +353,6 @@ class DeletionWork:
     async def ended(self, tx: Transaction, job: Job) -> None:
         if job.status is not JobStatus.SUCCEEDED:
             await put_back(tx, UUID(job.parameters["backup"]))
-
-
-async def site_configuration(database: Database, site: SiteRow) -> dict[str, Any]:
-    """What the panel knows of a site, without secrets: what recovery makes it again from."""
-    described: dict[str, Any] = {}
-    for name, query in {
-        "site": "SELECT to_jsonb(sites) FROM sites WHERE id = $1",
-        "domains": "SELECT to_jsonb(site_domains) FROM site_domains WHERE site_id = $1 ORDER BY name",
-        "redirects": "SELECT to_jsonb(site_redirects) FROM site_redirects WHERE site_id = $1 ORDER BY path",
-        "schedule": "SELECT to_jsonb(backup_schedules) FROM backup_schedules WHERE site_id = $1",
-    }.items():
-        described[name] = [row[0] for row in await database.fetch(query, site.id)]
-    return described
 
 
 async def remove_repository(tools: Tools, repository_id: UUID) -> None:

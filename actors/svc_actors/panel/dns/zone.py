@@ -20,6 +20,7 @@ from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.errors import conflict, not_found, unavailable
 from svc_actors.host.knot import Agreement, Authority, KnotAway, KnotError, NameServer, RecordData, RecordType, Zone
 from svc_actors.panel.dns.records import DATA, NewRecord, RecordRow, ZoneRow, as_record, as_zone, read_records, rendered
+from svc_actors.panel.dns.restoring import change_of
 from svc_actors.panel.dns.rules import check, check_removal
 from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.runtime import Actor
@@ -185,6 +186,27 @@ class DnsZone(Actor):
 
         await self._database.transact(work)
         await self.agree()
+
+    async def put_back(
+        self, caller: Caller, owner_id: UUID, wanted: Mapping[str, Sequence[NewRecord]]
+    ) -> tuple[ZoneRow, Mapping[str, str]]:
+        """These names have these records of a backup again; which names were left as they are, and why."""
+
+        async def work(tx: Transaction) -> Mapping[str, str]:
+            zone = await self._zone(tx, owner_id)
+            nameservers = self._naming.authority.nameservers
+            change = change_of(self.key, nameservers, await read_records(tx, self.key), wanted)
+            gone = [record.id for record in change.removed]
+            await tx.execute("DELETE FROM dns_records WHERE id = ANY($1::uuid[])", gone)
+            for record in change.added:
+                await self._insert(tx, record)
+            if gone or change.added:
+                names = sorted({record.name for record in (*change.removed, *change.added)})
+                await self._changed(tx, caller, zone, {"restored": names})
+            return change.refused
+
+        refused = await self._database.transact(work)
+        return await self.agree_known(), refused
 
     async def release(self) -> None:
         """No site of its owner has a name in it any more: the zone goes, with all its records."""

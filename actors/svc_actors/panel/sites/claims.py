@@ -81,6 +81,13 @@ async def set_domain(
     return name
 
 
+async def set_redirected(tx: Transaction, site: SiteRow, name: str, to_primary: bool) -> None:
+    """Of a name that is not the primary."""
+    await tx.execute(
+        "UPDATE site_domains SET redirect_to_primary = $3 WHERE site_id = $1 AND name = $2", site.id, name, to_primary
+    )
+
+
 async def release(tx: Transaction, site: SiteRow, domain_id: UUID) -> str:
     """Take a name from the site; the name. Raises `conflict` for its primary."""
     name = await _name_of(tx, site, domain_id)

@@ -47,3 +47,8 @@ async def remove_redirect(tx: Transaction, site: SiteRow, redirect_id: UUID) -> 
     if path is None:
         raise not_found("There is no such redirect.")
     return path
+
+
+async def remove_redirect_of(tx: Transaction, site: SiteRow, path: str, *, below: bool) -> None:
+    """Of this path, if there is one."""
+    await tx.execute("DELETE FROM site_redirects WHERE site_id = $1 AND path = $2 AND below = $3", site.id, path, below)

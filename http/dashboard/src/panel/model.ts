@@ -5,6 +5,7 @@ export type {
   ApiToken as Token,
   AuditEntry,
   Backup,
+  ConfigurationChange,
   CertificateView as Certificate,
   DatabaseCreated,
   DatabaseUser,

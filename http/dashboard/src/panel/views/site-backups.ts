@@ -5,7 +5,7 @@ import { go } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { badge, bytes, count, facts, note, shown, table, when } from "../../shared/ui";
 import { order } from "../form";
-import type { Backup, BackupSchedule, Job, Site } from "../model";
+import type { Backup, BackupSchedule, ConfigurationChange, Job, Site } from "../model";
 import type { SitePart } from "./site";
 
 const WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
@@ -62,7 +62,8 @@ function row(site: Site, backup: Backup): TemplateResult {
     <td>${backup.copies.length ? backup.copies.map((copy) => html`<div>${badge(copy.error ? "failed" : "ok", copy.error)} ${copy.target}</div>`) : "—"}</td>
     <td class="act">${
       backup.status === "completed"
-        ? html`<button @click=${() => restore(site, backup)}>Restore</button>
+        ? html`<button @click=${() => void restore(site, backup)}>Restore</button>
+          <button @click=${() => restorePath(site, backup)}>One file…</button>
           <button class="danger" @click=${() => remove(backup)}>Delete</button>`
         : nothing
     }</td></tr>`;
@@ -78,17 +79,50 @@ function create(site: Site): void {
   });
 }
 
-function restore(site: Site, backup: Backup): void {
+const PARTS = [
+  { value: "files", label: "Files: what came after the backup is gone" },
+  { value: "databases", label: "Databases: each has what it had" },
+  { value: "configuration", label: "Names, redirects, DNS, PHP, tasks and certificate" },
+];
+
+/** What the configuration would change is shown before anything is ordered. */
+async function restore(site: Site, backup: Backup): Promise<void> {
+  const changes = await api.get<ConfigurationChange[]>(`/backups/${backup.id}/configuration`).catch(() => null);
   order<Job>("backup.restore", {
     title: `Restore ${site.domain} as it was`,
-    text: html`As of ${new Date(backup.created_at).toLocaleString()}. What has changed since is lost, in all of the site or beneath the
-      path that you name.`,
+    text: html`<p>As of ${new Date(backup.created_at).toLocaleString()}. What has changed since is lost in the parts that you choose.</p>
+      ${changes === null ? html`<p>What the configuration would change cannot be shown.</p>` : changed(changes)}`,
+    action: "Restore",
+    dangerous: true,
+    wide: true,
+    known: { id: backup.id },
+    initial: { parts: ["files", "databases"] },
+    fields: ["parts"],
+    wishes: { parts: { label: "What is restored", options: PARTS } },
+    typed: site.domain,
+    done: (job) => go(`/jobs/${job.id}`),
+  });
+}
+
+function changed(changes: ConfigurationChange[]): TemplateResult {
+  if (!changes.length) return html`<p>The configuration is as it was then.</p>`;
+  return html`<details><summary>The configuration would change in ${count(changes.length, "place")}</summary>
+    ${table(
+      ["", "What", "", ""],
+      changes.map((each) => html`<tr><td>${each.part}</td><td>${each.name}</td><td>${badge(each.action)}</td><td>${each.detail}</td></tr>`),
+      "",
+    )}</details>`;
+}
+
+function restorePath(site: Site, backup: Backup): void {
+  order<Job>("backup.restore", {
+    title: `Restore one file or folder of ${site.domain}`,
+    text: html`As of ${new Date(backup.created_at).toLocaleString()}. What has changed beneath it since is lost.`,
     action: "Restore",
     dangerous: true,
     known: { id: backup.id },
     fields: ["path"],
-    wishes: { path: { label: "Only this file or folder", placeholder: "public/index.html" } },
-    typed: site.domain,
+    wishes: { path: { label: "File or folder", placeholder: "public/index.html", required: true } },
     done: (job) => go(`/jobs/${job.id}`),
   });
 }

@@ -1,0 +1,130 @@
+"""The configuration of a backup put back into a site's records, and looked at after: names, redirects, PHP and tasks in
+one transaction, then the records of its zones, then its certificate. It may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from svc_actors.errors import unavailable
+from svc_actors.panel.backups.configuration import Configuration
+from svc_actors.panel.backups.configuration_changes import (
+    TASK_FIELDS,
+    Action,
+    Allowed,
+    Change,
+    Part,
+    changes_of,
+)
+from svc_actors.panel.certificates import SiteCertificates
+from svc_actors.panel.dns.zone import DnsZone
+from svc_actors.panel.jobs import JobRun
+from svc_actors.panel.schedules.cron import Cron, next_time, zone_of
+from svc_actors.panel.schedules.records import SCHEDULE_COLUMNS, as_schedule, insert_schedule, update_schedule
+from svc_actors.panel.sites.claims import claim, set_redirected
+from svc_actors.panel.sites.php import SitePhp
+from svc_actors.panel.sites.records import SiteRow, change_record, lock_site
+from svc_actors.panel.sites.redirects import add_redirect, remove_redirect_of
+from svc_actors.panel.sites.site import Changed
+from svc_actors.panel.sites.site import Site as SiteActor
+from svc_actors.runtime import ActorSystem
+from svc_actors.store import Database, Transaction, service_itself
+
+_RECORDED: Final = (Part.NAME, Part.REDIRECT, Part.HTTPS, Part.PHP, Part.TASK)
+"""What is of the site's own record."""
+
+
+@dataclass(frozen=True)
+class ConfigurationRestore:
+    database: Database
+    actors: ActorSystem
+    certificates: SiteCertificates
+    allowed: Callable[[], Awaitable[Allowed]]
+
+    async def restore(self, run: JobRun, site: SiteRow, configuration: Configuration) -> None:
+        """Raises ServiceError where something could not be put back; what was until then stays so."""
+        allowed, caller = await self.allowed(), service_itself("backup.restore")
+        planned = await changes_of(self.database, site, configuration, allowed)
+        await run.log(*(str(change) for change in planned), *([] if planned else ["The configuration is as it was."]))
+        wanted = {part: _wanted(planned, part) for part in Part}
+
+        async def change(tx: Transaction, locked: SiteRow) -> Changed:
+            await _put_back(tx, locked, configuration, allowed, wanted)
+            return Changed(locked.target, {"restored": sorted(part for part in _RECORDED if wanted[part])})
+
+        if any(wanted[part] for part in _RECORDED):
+            await self.actors.ref(SiteActor, str(site.id)).ask(SiteActor.change, caller, change)
+        for zone, records in configuration.zones.items():
+            names = {name: held for name, held in records.items() if name in wanted[Part.RECORD]}
+            if names:
+                row, _ = await self.actors.ref(DnsZone, zone).ask(DnsZone.put_back, caller, site.owner_id, names)
+                if not row.served:
+                    await run.log(f"The zone {zone} is recorded, and not served yet: {row.problem}.")
+        stored = configuration.certificate
+        if wanted[Part.CERTIFICATE] and stored is not None and stored.key is not None:
+            await self.certificates.upload(caller, site, stored.chain, stored.key.encode())
+        await self._verify(run, site, configuration, allowed)
+
+    async def _verify(self, run: JobRun, site: SiteRow, configuration: Configuration, allowed: Allowed) -> None:
+        async def read(tx: Transaction) -> list[Change]:
+            return await changes_of(tx, await lock_site(tx, site.id), configuration, allowed)
+
+        missing = [change for change in await self.database.transact(read) if change.action is not Action.LEAVE_OUT]
+        if missing:
+            raise unavailable(
+                f"{len(missing)} parts of the configuration are not what the backup holds: {missing[0]}.",
+                hint="What was put back stays. Order the restoration of the configuration again.",
+            )
+        await run.log("The configuration is what the backup holds, but for what was left out.")
+
+
+def _wanted(planned: list[Change], part: Part) -> dict[str, Action]:
+    return {
+        change.name: change.action
+        for change in planned
+        if change.part is part and change.action is not Action.LEAVE_OUT
+    }
+
+
+async def _put_back(
+    tx: Transaction,
+    site: SiteRow,
+    configuration: Configuration,
+    allowed: Allowed,
+    wanted: dict[Part, dict[str, Action]],
+) -> None:
+    for stored in configuration.domains:
+        match wanted[Part.NAME].get(stored.name):
+            case Action.ADD:
+                name = allowed.name(stored.name)
+                await claim(tx, site.id, site.owner_id, [name], redirect_to_primary=stored.redirect_to_primary)
+            case Action.CHANGE:
+                await set_redirected(tx, site, stored.name, stored.redirect_to_primary and stored.name != site.domain)
+    for redirect in configuration.redirects:
+        if redirect.path in wanted[Part.REDIRECT]:
+            await remove_redirect_of(tx, site, redirect.path, below=redirect.below)
+            await add_redirect(tx, site, redirect.path, redirect.target, redirect.status, below=redirect.below)
+    stored_site = configuration.site[0]
+    if wanted[Part.HTTPS]:
+        await change_record(tx, site, {"force_https": stored_site.force_https})
+    if wanted[Part.PHP]:
+        restarts = SitePhp.model_validate(site.php).restarts
+        php = SitePhp.model_validate(stored_site.php).model_copy(update={"restarts": restarts + 1})
+        await change_record(tx, site, {"php": php.record})
+    for task in configuration.schedules:
+        if task.name in wanted[Part.TASK]:
+            values = {name: getattr(task, name) for name in TASK_FIELDS} | {"args": list(task.args)}
+            following = next_time(Cron.parse(task.cron), zone_of(task.time_zone), datetime.now(UTC))
+            values["next_run_at"] = following if task.enabled else None
+            values["enabled"] = values["next_run_at"] is not None
+            row = await tx.fetchrow(
+                f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE site_id = $1 AND name = $2 FOR NO KEY UPDATE",
+                site.id,
+                task.name,
+            )
+            if row is None:
+                await insert_schedule(tx, site, {"name": task.name, **values})
+            else:
+                await update_schedule(tx, site, as_schedule(row), values)

@@ -1,0 +1,53 @@
+"""What records of a backup make of a zone: each name of which the backup has records gets exactly those.
+
+What is at other names stays, and so do the panel's own records. A name whose records cannot be beside what is there by
+now keeps what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from svc_actors.errors import ServiceError
+from svc_actors.host.knot import RecordType
+from svc_actors.panel.dns.records import NewRecord, RecordRow
+from svc_actors.panel.dns.rules import check
+
+
+@dataclass(frozen=True)
+class ZoneChange:
+    """`refused`: names that stay as they are, and why."""
+
+    removed: list[RecordRow] = field(default_factory=list)
+    added: list[NewRecord] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def change_of(
+    zone: str, nameservers: Collection[str], there: Sequence[RecordRow], wanted: Mapping[str, Sequence[NewRecord]]
+) -> ZoneChange:
+    """`wanted` is by name."""
+    change = ZoneChange()
+    left: list[NewRecord] = list(there)
+    for name in sorted(wanted):
+        own = [record for record in there if record.name == name and not record.managed]
+        if {_told(record) for record in own} == {_told(record) for record in wanted[name]}:
+            continue
+        beside = [record for record in left if record not in own]
+        try:
+            # What vouches for a delegation comes after it.
+            for record in sorted(wanted[name], key=lambda record: record.type is not RecordType.NS):
+                check(zone, nameservers, beside, record)
+                beside.append(record)
+        except ServiceError as error:
+            change.refused[name] = error.message
+            continue
+        change.removed.extend(own)
+        change.added.extend(wanted[name])
+        left = beside
+    return change
+
+
+def _told(record: NewRecord) -> tuple[int, str]:
+    return record.ttl, record.data.model_dump_json()

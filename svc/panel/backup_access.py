@@ -1,0 +1,45 @@
+"""Which backup a caller means, and which site gets it."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from svc.panel.access import visible_row
+from svc.registry.paging import Condition
+from svc.registry.principal import Principal
+from svc_actors.errors import conflict, not_found
+from svc_actors.panel.backups.records import BACKUP_COLUMNS, BACKUP_SOURCE, OWNER, BackupRow, as_backup
+from svc_actors.store import Queryable, Record, Transaction
+
+OF_SITE: Final = (OWNER, "backup_repositories.site_id")
+"""SQL of whose a backup is, and of which site."""
+
+
+async def visible_backup(
+    queryable: Queryable, principal: Principal, select: str, backup_id: UUID, *, lock: str = ""
+) -> Record:
+    """The row of `select` of a backup that the caller may do this with. Raises not_found, and forbidden."""
+    owner, site = OF_SITE
+    where, absent = Condition("backups.id = $1", (backup_id,)), not_found("There is no such backup.")
+    return await visible_row(queryable, principal, select, where, absent, owner=owner, site=site, lock=lock)
+
+
+async def backup_of(queryable: Queryable, principal: Principal, backup_id: UUID, *, lock: str = "") -> BackupRow:
+    """The backup, if the caller may do this with it. Raises not_found, and forbidden."""
+    select = f"SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE}"
+    return as_backup(await visible_backup(queryable, principal, select, backup_id, lock=lock))
+
+
+async def locked_backup(tx: Transaction, principal: Principal, backup_id: UUID) -> BackupRow:
+    return await backup_of(tx, principal, backup_id, lock="FOR NO KEY UPDATE OF backups")
+
+
+def site_to_restore(backup: BackupRow, wanted: UUID | None) -> UUID:
+    """Raises `conflict` where the backup's own is gone, and no other is said."""
+    site_id = wanted or backup.site_id
+    if site_id is None:
+        raise conflict(
+            "The site of this backup was deleted; nothing was changed.", hint="Say the site that is to get it."
+        )
+    return site_id

@@ -1,0 +1,69 @@
+"""What restoring the configuration of a backup would change: shown before it is ordered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.access import site_of
+from svc.panel.backup_access import backup_of, site_to_restore
+from svc.panel.backup_models import BackupRequest
+from svc.panel.config import PanelConfig
+from svc.panel.services import Panel
+from svc.panel.sites import name_of_a_site
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.errors import conflict
+from svc_actors.panel.backups.configuration import parsed_configuration
+from svc_actors.panel.backups.configuration_changes import Action, Allowed, Part, changes_of
+
+operations = Operations[Panel]()
+
+
+class BackupConfigurationRequest(BackupRequest):
+    site: Annotated[UUID | None, Field(description="Which site would get it; by default the backup's own.")] = None
+
+
+class ConfigurationChange(Model):
+    """`detail`: what it becomes, or why it is left out."""
+
+    part: Part
+    name: str
+    action: Action
+    detail: str
+
+
+@operations.declare(
+    "backup.configuration",
+    "What restoring the configuration of a backup would change: names, redirects, DNS, PHP, tasks, certificate",
+    Route.get("/backups/{id}/configuration"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("part", "name", "action", "detail"),
+)
+async def show_configuration(context: Context[Panel], request: BackupConfigurationRequest) -> list[ConfigurationChange]:
+    services = context.services
+    backup = await backup_of(services.database, context.principal, request.id)
+    site = await site_of(services.database, context.principal, site_to_restore(backup, request.site))
+    told = await services.database.fetchval("SELECT configuration FROM site_backups WHERE id = $1", backup.id)
+    if told is None or site.owner_id != backup.owner_id:
+        raise conflict(
+            "What this backup holds of the configuration cannot be shown: an earlier release made it, it is not "
+            "completed, or the site is another customer's.",
+            hint="Back up the site anew, or restore its files and databases.",
+        )
+    allowed = what_is_allowed(services.config, await services.php.versions())
+    changes = await changes_of(services.database, site, parsed_configuration(told), allowed)
+    return [ConfigurationChange.model_validate(vars(change)) for change in changes]
+
+
+def what_is_allowed(config: PanelConfig, php_versions: Collection[str]) -> Allowed:
+    """Names of the provider's own domain are given by administrators, and by no backup."""
+    name = partial(name_of_a_site, config, provider=False)
+    return Allowed(name, php_versions, config.dns.authority(config.public_host).nameservers)

@@ -1,0 +1,196 @@
+"""The configuration of a site in its backups: shown before it is put back, put back, and nothing taken from anybody."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc_actors.panel.backups import Places
+from tests.support.certificates import self_signed
+from tests.support.panel_sites import site_row
+from tests.support.restic import RecordedRestic
+from tests.support.site_backups import Backed
+
+PARTS = {"parts": ["configuration"]}
+
+
+@pytest.fixture
+async def configured(world: Backed, tmp_path: Path) -> Backed:
+    """The site has names, redirects, records, a task and a certificate of its own."""
+    folder = tmp_path / "certificate"
+    folder.mkdir()
+    files = self_signed(folder, ["ada.example.com"])
+    site = f"/sites/{world.site}"
+    for method, path, body in [
+        ("POST", f"{site}/domains", {"name": "shop.example.org"}),
+        ("POST", f"{site}/domains", {"name": "www.shop.example.org", "redirect_to_primary": True}),
+        ("POST", f"{site}/redirects", {"path": "/old", "target": "/new", "status": 308}),
+        ("POST", f"{site}/dns/records", _record("www", address="192.0.2.1")),
+        ("POST", f"{site}/dns/records", _record("mail", address="192.0.2.2")),
+        ("POST", f"{site}/schedules", {"name": "nightly", "kind": "url", "path": "/tasks", "cron": "0 3 * * *"}),
+        ("PUT", f"{site}/ssl", {"certificate": files.certificate.read_text(), "key": files.key.read_text()}),
+        ("PATCH", site, {"force_https": True}),
+    ]:
+        answer = await world.ada.call(method, path, body)
+        assert answer.status_code < 300, answer.text
+    return world
+
+
+def _record(name: str, address: str) -> dict[str, Any]:
+    return {"zone": "example.org", "name": name, "data": {"type": "A", "address": address}}
+
+
+async def state(world: Backed) -> dict[str, Any]:
+    """What a customer sees of it all, without ids and times."""
+    site = f"/sites/{world.site}"
+    found: dict[str, Any] = {}
+    for name, path in {
+        "domains": f"{site}/domains",
+        "redirects": f"{site}/redirects",
+        "records": f"{site}/dns?zone=example.org",
+        "tasks": f"{site}/schedules",
+        "certificate": f"{site}/ssl",
+        "site": site,
+    }.items():
+        answer = await world.ada.get(path)
+        assert answer.status_code == 200, answer.text
+        found[name] = answer.json()
+    found["records"] = sorted((each["name"], each["ttl"], str(each["data"])) for each in found["records"]["records"])
+    found["certificate"] = {name: found["certificate"][name] for name in ("source", "fingerprint")}
+    found["site"] = found["site"]["force_https"]
+    for name in ("domains", "redirects", "tasks"):
+        items = found[name]["items"] if isinstance(found[name], dict) else found[name]
+        found[name] = [{k: v for k, v in each.items() if k not in ("id", "created_at")} for each in items]
+    return found
+
+
+async def forgotten(world: Backed) -> None:
+    """All of it is taken away."""
+    site = f"/sites/{world.site}"
+    await world.ada.delete(f"{site}/ssl")
+    for record in (await world.ada.get(f"{site}/dns?zone=example.org")).json()["records"]:
+        await world.ada.delete(f"{site}/dns/records/{record['id']}")
+    for kind, path in (("redirects", f"{site}/redirects"), ("schedules", f"{site}/schedules")):
+        for each in (await world.ada.get(path)).json():
+            assert (await world.ada.delete(f"/{kind}/{each['id']}")).status_code < 300
+    await world.ada.call("PATCH", site, {"force_https": False})
+    for each in (await world.ada.get(f"{site}/domains")).json():
+        if not each["primary"]:
+            await world.ada.delete(f"/domains/{each['id']}")
+
+
+async def test_what_was_deleted_is_shown_and_comes_back_and_is_then_as_it_was(configured: Backed) -> None:
+    world = configured
+    before = await state(world)
+    backup = await world.backup()
+    path = f"/backups/{backup['id']}/configuration"
+    unchanged = (await world.ada.get(path)).json()
+    await forgotten(world)
+
+    shown = (await world.ada.get(path)).json()
+    job = await world.done(await world.ada.post(f"/backups/{backup['id']}/restore", PARTS))
+    again = (await world.ada.get(path)).json()
+
+    assert unchanged == []
+    assert [(each["part"], each["name"], each["action"]) for each in shown] == [
+        ("name", "shop.example.org", "add"),
+        ("name", "www.shop.example.org", "add"),
+        ("redirect", "/old", "add"),
+        ("https", "ada.example.com", "change"),
+        ("task", "nightly", "add"),
+        ("record", "mail.example.org", "add"),
+        ("record", "www.example.org", "add"),
+        ("certificate", "ada.example.com", "add"),
+    ]
+    assert job["steps"][-1]["name"] == "configure"
+    assert await state(world) == before
+    assert again == []
+
+
+async def test_what_was_changed_is_changed_back_and_what_was_added_since_stays(configured: Backed) -> None:
+    world = configured
+    backup = await world.backup()
+    site = f"/sites/{world.site}"
+    before = await state(world)
+    records = (await world.ada.get(f"{site}/dns?zone=example.org")).json()["records"]
+    www = next(each for each in records if each["name"] == "www.example.org")
+    await world.ada.call(
+        "PATCH", f"{site}/dns/records/{www['id']}", {"data": {"type": "CNAME", "target": "elsewhere.example.net"}}
+    )
+    await world.ada.post(f"{site}/dns/records", _record("later", address="192.0.2.9"))
+    (task,) = (await world.ada.get(f"{site}/schedules")).json()
+    await world.ada.call("PATCH", f"/schedules/{task['id']}", {"cron": "0 4 * * *"})
+    await world.ada.post(f"{site}/redirects", {"path": "/later", "target": "/here"})
+
+    await world.done(await world.ada.post(f"/backups/{backup['id']}/restore", PARTS))
+    after = await state(world)
+
+    assert after["tasks"] == before["tasks"]
+    assert set(before["records"]) < set(after["records"])
+    assert [name for name, _, _ in sorted(set(after["records"]) - set(before["records"]))] == ["later.example.org"]
+    assert [each["path"] for each in after["redirects"]] == ["/later", "/old"]
+
+
+async def test_a_name_that_belongs_to_somebody_else_by_now_is_left_out_and_said(configured: Backed) -> None:
+    world = configured
+    backup = await world.backup()
+    await forgotten(world)
+    bob = await world.panel.database.fetchval("SELECT id FROM users WHERE email = 'bob@example.com'")
+    await site_row(world.panel.database, bob, "shop.example.org", registrable="example.org")
+
+    shown = (await world.ada.get(f"/backups/{backup['id']}/configuration")).json()
+    job = await world.done(await world.ada.post(f"/backups/{backup['id']}/restore", PARTS))
+    lines = [line["message"] for line in (await world.ada.get(f"/jobs/{job['id']}/log")).json()]
+    names = await world.panel.database.fetch("SELECT name FROM site_domains WHERE site_id = $1", world.site)
+
+    left_out = {each["name"]: each["detail"] for each in shown if each["action"] == "leave_out"}
+    assert left_out == {
+        "shop.example.org": "it is a name of another site by now",
+        "www.shop.example.org": "another customer has a name of example.org by now",
+        "example.org": "the site has no name of this domain",
+    }
+    assert "name shop.example.org: left out, it is a name of another site by now" in lines
+    assert [row["name"] for row in names] == ["ada.example.com"]
+    assert not await world.panel.database.fetchval("SELECT count(*) FROM dns_records WHERE zone = 'example.org'")
+
+
+async def test_the_key_of_a_certificate_is_in_the_snapshot_alone(
+    configured: Backed, restic: RecordedRestic, tmp_path: Path
+) -> None:
+    world = configured
+    key = (tmp_path / "certificate" / "key.pem").read_text().splitlines()[1]
+    backup = await world.backup()
+
+    shown = await world.ada.get(f"/backups/{backup['id']}/configuration")
+    foreign = await world.bob.get(f"/backups/{backup['id']}/configuration")
+    told = await world.panel.database.fetchval("SELECT configuration::text FROM site_backups")
+
+    (tree,) = restic.trees.values()
+    assert key in json.loads(tree["content"]["content/configuration.json"])["certificate"]["key"]
+    assert key not in told
+    assert key not in shown.text
+    assert foreign.status_code == 404
+
+
+async def test_parts_are_chosen_and_never_none_of_them(world: Backed, monkeypatch: pytest.MonkeyPatch) -> None:
+    backup = await world.backup()
+    before = world.tree()
+    path = f"/backups/{backup['id']}/restore"
+    (world.home.path / "public" / "index.html").write_bytes(b"defaced")
+    monkeypatch.setattr(Places, "free_bytes", lambda places: 1 << 40)
+
+    refused = [
+        await world.ada.post(path, {"parts": []}),
+        await world.ada.post(path, {"parts": ["everything"]}),
+        await world.ada.post(path, {"parts": ["files"], "path": "public"}),
+    ]
+    await world.done(await world.ada.post(path, PARTS))
+    defaced = (world.home.path / "public" / "index.html").read_bytes()
+    await world.done(await world.ada.post(path, {"parts": ["files"]}))
+
+    assert [answer.status_code for answer in refused] == [400] * 3
+    assert defaced == b"defaced"
+    assert world.tree() == before
