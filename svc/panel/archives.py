@@ -19,7 +19,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.files import COMPRESS, EXTRACT, site_folder
-from svc_actors.panel.jobs import JobClass, NewJob, enqueue
+from svc_actors.panel.jobs import JobClass, NewJob, enqueue, require_turn
 from svc_actors.store import Transaction, audit
 
 operations = Operations[Panel]()
@@ -81,6 +81,7 @@ async def _queue(
         site = await site_of(tx, context.principal, site_id)
         site_folder(context.services.config.folders, site)
         await require_disk_room(tx, site.id, 0)
+        await require_turn(tx, site.id, site.owner_id)
         job = await enqueue(
             tx,
             NewJob(

@@ -26,6 +26,7 @@ from svc.registry.paging import Page, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, not_found, wrong_field
+from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.backups.records import (
     BACKUP_SOURCE,
     RESTORE,
@@ -41,7 +42,7 @@ from svc_actors.panel.backups.records import (
 from svc_actors.panel.backups.retention import Keep
 from svc_actors.panel.backups.timing import Frequency, next_run, overdue
 from svc_actors.panel.files import site_folder
-from svc_actors.panel.jobs import JobClass, NewJob, enqueue
+from svc_actors.panel.jobs import JobClass, NewJob, enqueue, require_turn
 from svc_actors.panel.sites.records import SiteRow, lock_site
 from svc_actors.store import Queryable, Transaction, audit
 
@@ -93,6 +94,8 @@ async def create(context: Context[Panel], request: BackupCreateRequest) -> JobMo
     async def work(tx: Transaction) -> JobModel:
         site = await _locked(tx, context, request.id)
         site_folder(services.config.folders, site)
+        await require_disk_room(tx, site.id, 0)
+        await require_turn(tx, site.id, site.owner_id)
         backup_id, job = await create_backup(tx, services.sealer, site, Cause.MANUAL)
         await audit.record(tx, context.caller, site.target, {"backup": str(backup_id), "job": job.id})
         return await job_answer(tx, job)
@@ -146,6 +149,9 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
             raise not_found(f"The backup holds no database {request.database}; nothing was changed.")
         if request.parts is not None and (request.path is not None or request.database is not None):
             raise wrong_field("parts", "one file, folder or database is restored alone; leave out parts")
+        if site.id != backup.site_id:
+            await require_disk_room(tx, site.id, backup.bytes or 0)
+        await require_turn(tx, site.id, site.owner_id)
         parts = sorted(set(request.parts or USUAL_PARTS))
         what = request.path or request.database or ", ".join(parts)
         job = await enqueue(

@@ -120,7 +120,7 @@ async def open_services(
         loops.repeat_from_now("cron of WordPress", CRON_SECONDS, cron.round)
         nursery.start_soon(run_webhooks, actors, delivering, loops.alert)
         uploads = Uploads(database, files, folders)
-        start_accounting(loops, database, folders, host.measure)
+        start_accounting(loops, database, folders, host.measure, host.databases)
         start_retention(loops, config, database, events, uploads)
         await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loops.alert)
         try:

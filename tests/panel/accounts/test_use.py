@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,12 +12,15 @@ from uuid import UUID
 import pytest
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.databases import EngineKind
 from svc_actors.host.disk_use import disk_use
 from svc_actors.host.folders import HostFolders
-from svc_actors.panel.accounts.disk_use import DiskUse
+from svc_actors.panel.accounts.disk_use import DatabaseSizes, DiskUse
 from svc_actors.panel.accounts.traffic import TrafficCount
+from svc_actors.panel.databases.sizes import bytes_of_databases
 from svc_actors.store import Database
 from tests.panel.sites.world import World, world_of
+from tests.support.recorded_databases import RecordedDatabases
 from tests.support.site_files import site_folder
 
 MIB = 1024 * 1024
@@ -43,13 +47,18 @@ async def count(world: World, site: dict[str, Any], used: int) -> None:
     async def measure(folder: Path) -> int:
         return used
 
-    walks = DiskUse(world.panel.database, world.panel.services.config.folders, measure)
+    walks = DiskUse(world.panel.database, world.panel.services.config.folders, measure, in_databases(world))
     await walks.count(UUID(site["id"]), SiteAccount(site["number"]))
+
+
+def in_databases(world: World) -> DatabaseSizes:
+    return partial(bytes_of_databases, world.panel.database, world.panel.host.databases)
 
 
 async def look(world: World) -> None:
     """A round in which no walk is due."""
-    await DiskUse(world.panel.database, world.panel.services.config.folders, disk_use).round()
+    folders = world.panel.services.config.folders
+    await DiskUse(world.panel.database, folders, disk_use, in_databases(world)).round()
 
 
 def line(size: int, at: str = "22/Nov/2026:10:00:00 +0000", path: str = "/") -> str:
@@ -82,6 +91,47 @@ async def test_over_its_disk_an_account_keeps_its_files_and_gets_no_further_ones
     assert (afterwards["used"]["disk_mib"], afterwards["over"]) == (11, [])
 
 
+async def test_databases_and_exports_count_and_nothing_more_comes_in_while_they_are_too_much(world: World) -> None:
+    site = await world.create("a.example")
+    site_folder(world.panel.services.config.folders.sites, site["number"])
+    made = await world.ada.post("/databases", {"site_id": site["id"], "name": "shop"})
+    assert made.status_code == 201, made.text
+    database = made.json()["database"]["id"]
+    exported = await world.job_of(world.ada, (await world.ada.post(f"/databases/{database}/export")).json())
+    await world.panel.database.execute("UPDATE database_exports SET size = $1", 9 * MIB)
+    engine = world.panel.host.databases[EngineKind.MARIADB]
+    assert isinstance(engine, RecordedDatabases)
+    ((name, _),) = engine.contents.items()
+    engine.contents[name] = "x" * (5 * MIB)
+
+    await count(world, site, 3 * MIB)
+    over = await account(world)
+    alerts = (await world.ada.get("/alerts")).json()["items"]
+    refused = {
+        path: await world.ada.post(path, body)
+        for path, body in {
+            f"/databases/{database}/export": {},
+            f"/databases/{database}/import": {"export": (await exports(world))[0]},
+            f"/sites/{site['id']}/backups": {},
+        }.items()
+    }
+    await world.ada.delete(f"/databases/exports/{(await exports(world))[0]}")
+    await count(world, site, 3 * MIB)
+    afterwards = await account(world)
+
+    assert exported["status"] == "succeeded"
+    assert (over["used"]["disk_mib"], over["over"]) == (17, ["17 MiB of disk, 16 are allowed"])
+    assert ["17 MiB of disk are used" in alert["message"] for alert in alerts] == [True]
+    assert {path: answer.status_code for path, answer in refused.items()} == dict.fromkeys(refused, 409)
+    assert all("may have 16 MiB" in answer.json()["error"]["message"] for answer in refused.values())
+    assert (afterwards["used"]["disk_mib"], afterwards["over"]) == (8, [])
+
+
+async def exports(world: World) -> list[str]:
+    found = (await world.ada.get("/databases/exports")).json()
+    return [each["id"] for each in (found["items"] if isinstance(found, dict) else found)]
+
+
 async def test_of_a_site_that_is_deleted_no_alert_is_left(world: World) -> None:
     site = await world.create("a.example")
     await count(world, site, 17 * MIB)
@@ -107,6 +157,19 @@ async def test_the_limit_of_one_site_is_kept_too(world: World) -> None:
 
     assert refused.status_code == 409
     assert "a.example may have 20 MiB" in refused.json()["error"]["message"]
+
+
+async def test_the_owner_of_a_site_over_its_own_limit_is_told_until_there_is_less(world: World) -> None:
+    site = await world.create("a.example", world.bob)
+    await world.root.patch(f"/sites/{site['id']}", {"disk_mib": 20})
+    await count(world, site, 21 * MIB)
+
+    over = [(await who.get("/alerts")).json()["items"] for who in (world.bob, world.root)]
+    await count(world, site, 19 * MIB)
+    less = (await world.root.get("/alerts")).json()["items"]
+
+    assert [[alert["message"].partition(":")[0] for alert in alerts] for alerts in over] == [["a.example"]] * 2
+    assert less == []
 
 
 async def test_a_walk_counts_blocks_and_hard_links_once_and_follows_no_link(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+import trio
+
+from svc_actors.panel.jobs.bounds import MOST_WAITING_OF_SITE
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed
 
@@ -160,3 +163,29 @@ async def test_a_backup_whose_job_a_restart_ended_has_failed_and_says_so(world: 
     backup = await world.newest()
 
     assert (backup["status"], backup["error"]) == ("failed", "interrupted: core restarted")
+
+
+async def test_no_site_fills_the_queue_and_others_are_taken_meanwhile(world: Backed, restic: RecordedRestic) -> None:
+    backup = await world.backup()
+    path, begun, go_on = f"/backups/{backup['id']}/restore", trio.Event(), trio.Event()
+
+    async def before(command: str, location: str) -> None:
+        begun.set()
+        await go_on.wait()
+
+    restic.before = before
+    running = await world.ada.post(path, {"path": "public"})
+    with trio.fail_after(60):
+        await begun.wait()
+    waiting = [await world.ada.post(path, {"path": "public"}) for _ in range(MOST_WAITING_OF_SITE)]
+
+    refused = await world.ada.post(path, {"path": "public"})
+    other = await world.bob.post(f"/sites/{world.other_site}/backups")
+    go_on.set()
+    jobs = [await world.ended(answer) for answer in (running, *waiting, other)]
+    taken = await world.ended(await world.ada.post(path, {"path": "public"}))
+
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "rate_limited"
+    assert "10 jobs of this site wait" in refused.json()["error"]["message"]
+    assert {job["status"] for job in (*jobs, taken)} == {"succeeded"}

@@ -1,10 +1,11 @@
-"""What files of sites take on the disk: counted again and again, and kept beside what is allowed.
+"""What sites take on the disk, files, databases and exports: counted again and again, and kept beside what is allowed.
 
 There are no quotas of the file system to rely on, so a walk counts. The walks are one at a time, and rest for nine
-times as long as they take: a tenth of one disk's time at the most, however many files there are. What an upload brings
-is added at once; what else changes is found by the next walk.
+times as long as they take: a tenth of one disk's time at the most, however many files there are. What an upload or an
+export brings is added at once; what else changes is found by the next walk.
 
-Nothing is ever deleted for being too much: uploads are refused, and an alert tells the customer and administrators.
+Nothing is ever deleted or stopped for being too much, since what PHP writes cannot be told from what visitors need:
+whatever comes in through the panel is refused, and an alert tells the customer and administrators.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ LOOK_SECONDS: Final = 60.0
 _COUNTED_EVERY: Final = 3600.0
 _REST: Final = 9.0
 _ALERTS: Final = "account.disk:"
+_SITE_ALERTS: Final = "site.disk:"
 Measure = Callable[[Path], Awaitable[int | None]]
+DatabaseSizes = Callable[[UUID], Awaitable[int | None]]
+"""What the databases of a site take; None where an engine does not say."""
 
 _ALLOWED = """
 SELECT sites.owner_id, users.email, sites.domain, sites.disk_mib AS site_allowed, hosting_plans.disk_mib AS allowed,
@@ -58,27 +62,31 @@ async def require_disk_room(queryable: Queryable, site_id: UUID, size: int) -> N
         if allowed is not None and used + size > allowed * MIB:
             raise conflict(
                 f"{what} may have {allowed} MiB on the disk, and {-(-used // MIB)} are used; nothing was written.",
-                hint="Delete files first, or ask for a larger plan. Files are counted again within the hour.",
+                hint="Delete files, databases or exports, or ask for more. They are counted again within the hour.",
             )
 
 
-async def add_use(tx: Transaction, site_id: UUID, size: int) -> None:
-    """A file of so many bytes has come: known before the next walk."""
+async def add_use(tx: Transaction, site_id: UUID, size: int, *, exported: bool = False) -> None:
+    """A file of so many bytes has come, or was `exported`: known before the next walk."""
     await tx.execute(
-        """INSERT INTO site_disk_use (site_id, bytes, measured_at) VALUES ($1, $2, 'epoch')
-           ON CONFLICT (site_id) DO UPDATE SET bytes = site_disk_use.bytes + excluded.bytes""",
+        """INSERT INTO site_disk_use (site_id, bytes, export_bytes, measured_at) VALUES ($1, $2, $3, 'epoch')
+           ON CONFLICT (site_id) DO UPDATE
+           SET bytes = site_disk_use.bytes + excluded.bytes,
+               export_bytes = site_disk_use.export_bytes + excluded.export_bytes""",
         site_id,
         size,
+        size if exported else 0,
     )
 
 
 class DiskUse:
     """The walks."""
 
-    def __init__(self, database: Database, folders: HostFolders, measure: Measure) -> None:
+    def __init__(self, database: Database, folders: HostFolders, measure: Measure, databases: DatabaseSizes) -> None:
         self._database = database
         self._folders = folders
         self._measure = measure
+        self._databases = databases
 
     async def round(self) -> None:
         """Walk through every site that was not counted for an hour."""
@@ -98,16 +106,30 @@ class DiskUse:
         found = await self._measure(self._folders.sites / account.name)
         if found is None:
             return  # It is being deleted, or takes longer than half an hour to walk through: what is known stays.
+        in_databases = await self._databases(site_id)
 
         async def work(tx: Transaction) -> None:
             there = await tx.fetchval("SELECT true FROM sites WHERE id = $1 FOR KEY SHARE", site_id)
             if not there:
                 return
             await tx.execute(
-                """INSERT INTO site_disk_use (site_id, bytes) VALUES ($1, $2)
-                   ON CONFLICT (site_id) DO UPDATE SET bytes = excluded.bytes, measured_at = now()""",
+                # Where an engine does not say how large databases are, they are as large as they were.
+                """WITH counted AS (
+                       SELECT $2::bigint AS files,
+                              coalesce($3::bigint, (SELECT database_bytes FROM site_disk_use WHERE site_id = $1), 0)
+                                  AS in_databases,
+                              (SELECT coalesce(sum(size), 0)::bigint
+                               FROM database_exports JOIN databases ON databases.id = database_id
+                               WHERE databases.site_id = $1) AS in_exports
+                   )
+                   INSERT INTO site_disk_use (site_id, bytes, database_bytes, export_bytes)
+                   SELECT $1, files + in_databases + in_exports, in_databases, in_exports FROM counted
+                   ON CONFLICT (site_id) DO UPDATE
+                   SET bytes = excluded.bytes, database_bytes = excluded.database_bytes,
+                       export_bytes = excluded.export_bytes, measured_at = now()""",
                 site_id,
                 found,
+                in_databases,
             )
             await _tell(tx, site_id)
 
@@ -124,11 +146,30 @@ async def _close_what_is_over(tx: Transaction) -> None:
         MIB,
     )
     await close_alerts(tx, _ALERTS, keep=[f"{_ALERTS}{row['owner_id']}" for row in rows])
+    rows = await tx.fetch(
+        """SELECT site_id FROM site_disk_use JOIN sites ON sites.id = site_id
+           WHERE bytes > sites.disk_mib * $1::bigint""",
+        MIB,
+    )
+    await close_alerts(tx, _SITE_ALERTS, keep=[f"{_SITE_ALERTS}{row['site_id']}" for row in rows])
 
 
 async def _tell(tx: Transaction, site_id: UUID) -> None:
-    """An alert while the account has more than its plan allows."""
+    """An alert while the site has more than its limit, and one while the account has more than its plan allows."""
     row = await tx.fetchone(_ALLOWED, site_id)
+    site_key = f"{_SITE_ALERTS}{site_id}"
+    if row["site_allowed"] is None or row["site_used"] <= row["site_allowed"] * MIB:
+        await close_alert(tx, site_key)
+    else:
+        used = f"{row['domain']}: {-(-row['site_used'] // MIB)} MiB of disk are used of {row['site_allowed']}"
+        await raise_alert(
+            tx,
+            site_key,
+            f"{used}.",
+            resource_kind="site",
+            resource_id=site_id,
+            told=Told(row["owner_id"], f"{used}: nothing can be uploaded until there is less."),
+        )
     key = f"{_ALERTS}{row['owner_id']}"
     if row["allowed"] is None or row["used"] <= row["allowed"] * MIB:
         await close_alert(tx, key)

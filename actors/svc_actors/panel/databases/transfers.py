@@ -21,10 +21,11 @@ import trio
 from svc_actors.errors import ServiceError, capacity, conflict, not_found, unavailable
 from svc_actors.host.databases import DatabaseError, DatabaseServer, EngineKind, SiteFile
 from svc_actors.host.folders import HostFolders
+from svc_actors.panel.accounts.disk_use import add_use, require_disk_room
 from svc_actors.panel.databases.agreeing import SiteDatabases
 from svc_actors.panel.databases.records import DatabaseRow, read_database
 from svc_actors.panel.databases.states import DatabaseStatus
-from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, ProgramFailed, enqueue
+from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, ProgramFailed, enqueue, require_turn
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Caller, Database, Record, Transaction, audit
 
@@ -68,6 +69,7 @@ def as_export(row: Record) -> Export:
 async def begin_export(tx: Transaction, caller: Caller, database: DatabaseRow) -> Job:
     """The database's row is locked."""
     _require_active(database)
+    await require_disk_room(tx, database.site_id, 0)
     held = await tx.fetchval("SELECT count(*) FROM database_exports WHERE database_id = $1", database.id)
     if held >= MOST_EXPORTS:
         raise conflict(f"The database has {MOST_EXPORTS} exports; none was begun.", hint="Delete one of them.")
@@ -88,6 +90,7 @@ async def begin_import(
 ) -> Job:
     """`source` is either `path`, a file of the site, or `export`, one of the exports. The database's row is locked."""
     _require_active(database)
+    await require_disk_room(tx, database.site_id, 0)
     steps = ("empty", "load") if replace else ("load",)
     parameters = {"database": str(database.id), **source}
     job = await _enqueue(tx, IMPORT, f"Import into {database.name}", database, steps, parameters)
@@ -162,6 +165,7 @@ class DatabaseTransfers:
                 size,
                 sha256,
             )
+            await add_use(tx, row.site_id, size, exported=True)
 
         await run.transact(ready)
         await run.log(f"{row.name} was exported: {size:,} bytes, compressed.")
@@ -264,6 +268,7 @@ def _not_loaded(engine: EngineKind, error: ProgramFailed) -> ServiceError:
 async def _enqueue(
     tx: Transaction, kind: str, title: str, database: DatabaseRow, steps: tuple[str, ...], parameters: Mapping[str, Any]
 ) -> Job:
+    await require_turn(tx, database.site_id, database.owner_id)
     return await enqueue(
         tx,
         NewJob(

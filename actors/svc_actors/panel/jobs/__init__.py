@@ -1,5 +1,6 @@
 """Jobs: slow work in steps, a few at a time, which ends with the core that runs it (docs/jobs.md)."""
 
+from svc_actors.panel.jobs.bounds import require_turn
 from svc_actors.panel.jobs.jobs import Jobs
 from svc_actors.panel.jobs.queue import JobQueue
 from svc_actors.panel.jobs.records import (
@@ -34,5 +35,6 @@ __all__ = [
     "enqueue",
     "get_job",
     "read_lines",
+    "require_turn",
     "steps_of",
 ]

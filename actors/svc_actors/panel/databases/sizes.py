@@ -1,0 +1,24 @@
+"""What the databases of a site take on the disk."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from svc_actors.host.databases import DatabaseError, DatabaseServers
+from svc_actors.panel.databases.records import DATABASE_COLUMNS, as_database
+from svc_actors.store import Database
+
+
+async def bytes_of_databases(database: Database, servers: DatabaseServers, site_id: UUID) -> int | None:
+    """None where an engine does not say."""
+    rows = await database.fetch(
+        f"SELECT {DATABASE_COLUMNS} FROM databases WHERE site_id = $1 AND status = 'active'", site_id
+    )
+    held = [as_database(row) for row in rows]
+    total = 0
+    for engine in {row.engine for row in held}:
+        try:
+            total += sum((await servers[engine].sizes([row.name for row in held if row.engine is engine])).values())
+        except DatabaseError:
+            return None
+    return total
