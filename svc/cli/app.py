@@ -29,6 +29,7 @@ _HELP = {
     "database-user": "Who may use which database.",
     "dns": "Records of sites' zones, and where their names lead.",
     "domain": "Names of sites.",
+    "drill": "Backups that are restored beside their site, and compared.",
     "event": "What changes, as it changes.",
     "export": "Exports of databases.",
     "extension": "Extensions of PHP: install, enable, disable.",

@@ -15,6 +15,8 @@ from svc_actors.errors import ServiceError
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.tree_switch import switched, undo
 from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
+from svc_actors.panel.backups.drill import DrillWork, remove_scratch
+from svc_actors.panel.backups.drill_records import DRILL, begin_due_drill
 from svc_actors.panel.backups.put_back import PUT_BACK, PutBackWork, queue_put_back
 from svc_actors.panel.backups.records import (
     CREATE,
@@ -64,6 +66,7 @@ class Backups:
         jobs.handle(RESTORE, self._restore)
         jobs.handle(DELETE, DeletionWork(self._tools))
         jobs.handle(PUT_BACK, PutBackWork(self._tools), irrevocable="The databases are not whole without it.")
+        jobs.handle(DRILL, DrillWork(self._tools))
 
     async def recover(self) -> None:
         """Before any job begins: undo what an interrupted restoration had moved, and remove what jobs have left."""
@@ -93,8 +96,10 @@ class Backups:
         due = await database.fetch("SELECT * FROM backup_schedules WHERE next_run_at <= now() ORDER BY next_run_at")
         for row in due:
             await database.transact(partial(self._begin_due, row=row))
+        await database.transact(begin_due_drill)
         for repository_id in await overstayed(database):
             await remove_repository(self._tools, repository_id)
+        await remove_scratch(self._tools)
 
     async def _begin_due(self, tx: Transaction, row: Record) -> None:
         """A schedule that was missed, say while the server was down, is made up for once."""

@@ -61,6 +61,9 @@ class DatabaseBackups:
         self._database = database
         self._databases = databases
 
+    def server(self, kind: EngineKind) -> DatabaseServer:
+        return self._databases.server(kind)
+
     async def of_site(self, site: SiteRow, *statuses: DatabaseStatus) -> list[DatabaseRow]:
         """Those that are active, or have one of these statuses."""
         rows = await self._database.fetch(
@@ -76,7 +79,7 @@ class DatabaseBackups:
         for row in await self.of_site(site):
             if only not in (None, row.name):
                 continue
-            with _told():
+            with told():
                 sizes = await self._databases.server(row.engine).sizes([row.name])
             total += sizes.get(row.name, 0)
         return total
@@ -149,17 +152,17 @@ class DatabaseBackups:
 
     async def _dump(self, run: JobRun, row: DatabaseRow, file: Path) -> None:
         await trio.to_thread.run_sync(lambda: file.parent.mkdir(mode=0o700, parents=True, exist_ok=True))
-        with _told():
+        with told():
             await self._databases.server(row.engine).dump(row.name, file, run.program)
 
     async def _load(self, run: JobRun, site: SiteRow, row: DatabaseRow, file: Path) -> None:
         await self._databases.empty(row.id)
-        with _told():
+        with told():
             await self._databases.server(row.engine).load(row.name, file, site.account, run.program)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def told() -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:

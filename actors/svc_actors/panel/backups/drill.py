@@ -1,0 +1,187 @@
+"""The work of a drill: a backup restored where nobody can reach it, compared, and removed.
+
+Its files come to a folder of root's and are compared with the manifest, byte for byte. Its databases are loaded into
+databases of a number that no site has, dumped again, and what both dumps say of tables and rows is compared. Whatever
+ends a drill, the folder goes when the core starts, and the databases with the next round (`remove_scratch`).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from svc_actors.errors import capacity, not_found, unavailable
+from svc_actors.host.databases import DatabaseName, EngineKind
+from svc_actors.host.restic import Repository
+from svc_actors.host.restic.driver import CONTENT, LISTED, TREE
+from svc_actors.host.restic.manifest import size_below
+from svc_actors.panel.backups.databases import FOLDER, LIST, Dumped, told
+from svc_actors.panel.backups.drill_records import end_drill, left_scratch, write_counted, write_scratch
+from svc_actors.panel.backups.records import BackupRow, RepositoryRow, read_backup, read_repository
+from svc_actors.panel.backups.work import MANIFEST, SPARE_BYTES, Kept, Tools
+from svc_actors.panel.jobs import Job, JobRun
+from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.store import Transaction
+
+SCRATCH_NUMBER: Final = 1
+"""Sites begin with 1001 (`site_numbers`)."""
+_NOT_COMPARED: Final = (b"--", b"/*", b"SET ", b"\\", b"SELECT pg_catalog.", b"CREATE DEFINER")
+"""Lines of dumps that name the time, the database or its owner. Tables and rows are in the others."""
+
+
+class DrillWork:
+    """The work of `backup.drill`."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._places = tools.places
+
+    async def plan(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            _, backup, repository = await self._of(run)
+            await self._tools.begin(run, repository)
+            await trio.to_thread.run_sync(self._places.make_staging, run.id)
+            await run.log(f"The backup of {backup.created_at:%Y-%m-%d %H:%M} UTC is tried; the site is not touched.")
+
+    async def reserve_disk(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            local, kept = await self._kept(run)
+            inside = LISTED if kept.manifest is None else None
+            await self._restore(run, local, kept.manifest or kept.tree, self._said(run) / "manifest", inside)
+            await self._restore(run, local, kept.tree, self._said(run) / "databases", f"{CONTENT}/{LIST}")
+            needed = SPARE_BYTES + await trio.to_thread.run_sync(size_below, str(self._listed(run)), "")
+            # A dump, what it becomes in the engine, and the dump of that.
+            needed += sum(2 * dump.size + dump.loaded for dump in await self._dumps(run))
+            free = await trio.to_thread.run_sync(self._places.free_bytes)
+            if needed > free:
+                raise capacity(
+                    f"The drill may need {needed:,} bytes, and {free:,} are free; nothing was restored.",
+                    hint="Free some space, or try a smaller site.",
+                )
+
+    async def fetch(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            local, kept = await self._kept(run)
+            await self._restore(run, local, kept.tree, self._new(run))
+
+    async def verify(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            site, _, _ = await self._of(run)
+            uid = site.account.uid
+            tree = self._new(run) / TREE
+            verified = await self._tools.restic.verify(run.program, tree, self._listed(run), "", uid, uid)
+            if verified.wrong:
+                await run.log(*(f"differs: {how}" for how in verified.named[:20]))
+                raise unavailable(f"{verified.wrong:,} entries differ from what was backed up ({verified.named[0]}).")
+            await self._tools.databases.verify_fetched(self._new(run) / CONTENT, await self._dumps(run))
+            await run.transact(partial(write_counted, job_id=run.id, entries=verified.entries))
+            await run.log(f"{verified.entries:,} entries are what was backed up, byte for byte.")
+
+    async def try_databases(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            site, _, _ = await self._of(run)
+            dumps = await self._dumps(run)
+            names = {dump: scratch_name(run.id, place) for place, dump in enumerate(dumps)}
+            await run.transact(
+                partial(write_scratch, job_id=run.id, names=[f"{dump.engine} {names[dump]}" for dump in dumps])
+            )
+            try:
+                for dump, name in names.items():
+                    await self._try(run, site, dump, name)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await _drop(self._tools, run.id, [f"{dump.engine} {names[dump]}" for dump in dumps])
+            await run.transact(partial(write_counted, job_id=run.id, tables=len(dumps)))
+
+    async def remove(self, run: JobRun) -> None:
+        await self._tools.clean(run.id)
+        await run.log("Nothing of it is left.")
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        await end_drill(tx, job)
+
+    async def _try(self, run: JobRun, site: SiteRow, dump: Dumped, name: DatabaseName) -> None:
+        server = self._tools.databases.server(dump.engine)
+        file = self._new(run) / CONTENT / FOLDER / dump.file
+        again = self._places.work(run.id) / f"again-{name}.sql.gz"
+        with told():
+            await server.ensure()
+            await server.create_database(name)
+            await server.load(name, file, site.account, run.program)
+            await server.dump(name, again, run.program)
+        wanted = await trio.to_thread.run_sync(content_of, file)
+        if await trio.to_thread.run_sync(content_of, again) != wanted:
+            raise unavailable(f"{dump.name} is not what was backed up once it is loaded.")
+        await run.log(f"{dump.name} has the tables and rows that were backed up.")
+
+    async def _restore(
+        self, run: JobRun, local: Repository, snapshot: str, target: Path, path: str | None = None
+    ) -> None:
+        await trio.to_thread.run_sync(partial(target.mkdir, mode=0o700, parents=True))
+        await self._tools.restic.restore(run.program, local, snapshot, target, path)
+
+    async def _kept(self, run: JobRun) -> tuple[Repository, Kept]:
+        _, backup, repository = await self._of(run)
+        local = await self._tools.local(run, repository)
+        return local, await self._tools.snapshots_of(run, local, backup.id)
+
+    async def _dumps(self, run: JobRun) -> list[Dumped]:
+        return await self._tools.databases.held(self._said(run) / "databases" / CONTENT)
+
+    def _new(self, run: JobRun) -> Path:
+        return self._places.staging(run.id) / "new"
+
+    def _said(self, run: JobRun) -> Path:
+        return self._places.work(run.id) / "said"
+
+    def _listed(self, run: JobRun) -> Path:
+        own = self._said(run) / "manifest" / MANIFEST
+        return own if own.exists() else self._said(run) / "manifest" / LISTED
+
+    async def _of(self, run: JobRun) -> tuple[SiteRow, BackupRow, RepositoryRow]:
+        backup = await read_backup(self._tools.database, UUID(run.parameters["backup"]))
+        site = await read_site(self._tools.database, run.site_id)
+        if backup is None or site is None:
+            raise not_found("The site or the backup is not there any more.")
+        return site, backup, await read_repository(self._tools.database, backup.repository_id)
+
+
+async def remove_scratch(tools: Tools) -> None:
+    """The databases of drills that a kill cut short."""
+    for row in await left_scratch(tools.database):
+        await _drop(tools, row["job_id"], row["scratch"])
+
+
+def scratch_name(job_id: int, place: int) -> DatabaseName:
+    return DatabaseName(f"s{SCRATCH_NUMBER}_drill{job_id}x{place}")
+
+
+async def _drop(tools: Tools, job_id: int, scratch: Sequence[str]) -> None:
+    for each in scratch:
+        engine, _, name = each.partition(" ")
+        server = tools.databases.server(EngineKind(engine))
+        with told():
+            await server.ensure()
+            await server.drop_database(DatabaseName(name))
+    await tools.database.transact(partial(write_scratch, job_id=job_id, names=[]))
+
+
+def content_of(dump: Path) -> str:
+    """A digest of what a dump says of tables and rows, in its order."""
+    digest = hashlib.sha256()
+    for line in _lines(dump):
+        if line.strip() and not line.startswith(_NOT_COMPARED):
+            digest.update(line)
+    return digest.hexdigest()
+
+
+def _lines(dump: Path) -> Iterator[bytes]:
+    with gzip.open(dump) as opened:
+        yield from opened

@@ -1,0 +1,148 @@
+"""Drills as the database keeps them, and when the next is made by itself: the only writer of `backup_drills` and
+`backup_drill_plan`.
+
+Invariant: at most one drill is pending (an index); how it ended and the alert are in the transaction of its job's end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.errors import conflict, not_found
+from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobStatus, NewJob, enqueue
+from svc_actors.store import Queryable, Record, Transaction
+
+DRILL: Final = "backup.drill"
+DRILL_STEPS: Final = ("plan", "reserve_disk", "fetch", "verify", "try_databases", "remove")
+ALERT: Final = "backup-drill"
+
+
+class DrillCause(StrEnum):
+    MANUAL = "manual"
+    SCHEDULED = "scheduled"
+
+
+class DrillStatus(StrEnum):
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+class DrillFrequency(StrEnum):
+    OFF = "off"
+    WEEKLY = "weekly"
+
+
+@dataclass(frozen=True)
+class DrillPlan:
+    frequency: DrillFrequency
+    next_run_at: datetime
+
+
+async def begin_drill(tx: Transaction, cause: DrillCause, site_id: UUID | None = None) -> Job:
+    """Try the newest backup of a site, by default of any. Raises `conflict` while one is pending, and not_found where
+    there is no backup."""
+    await tx.execute("SELECT 1 FROM backup_drill_plan FOR UPDATE")
+    if await tx.fetchval("SELECT true FROM backup_drills WHERE status = 'pending'"):
+        raise conflict("A drill is under way already; none was begun.", hint="Look at its job.")
+    row = await tx.fetchrow(
+        """SELECT newest.id, sites.id AS site_id, sites.domain
+           FROM sites JOIN backup_repositories ON backup_repositories.site_id = sites.id
+           JOIN LATERAL (SELECT id FROM site_backups
+                         WHERE repository_id = backup_repositories.id AND status = 'completed'
+                         ORDER BY created_at DESC LIMIT 1) AS newest ON true
+           WHERE sites.status IN ('active', 'suspended') AND ($1::uuid IS NULL OR sites.id = $1)
+           ORDER BY random() LIMIT 1""",
+        site_id,
+    )
+    if row is None:
+        raise not_found("There is no completed backup to try.", hint="Back up a site first.")
+    job = await enqueue(
+        tx,
+        NewJob(
+            kind=DRILL,
+            title=f"Try the backup of {row['domain']}"[:200],
+            job_class=JobClass.BACKUPS,
+            steps=DRILL_STEPS,
+            # Of the site, so that nothing else works on its repository meanwhile.
+            site_id=row["site_id"],
+            parameters={"backup": str(row["id"])},
+        ),
+    )
+    await tx.execute(
+        "INSERT INTO backup_drills (backup_id, domain, cause, job_id) VALUES ($1, $2, $3, $4)",
+        row["id"],
+        row["domain"],
+        cause.value,
+        job.id,
+    )
+    return job
+
+
+async def end_drill(tx: Transaction, job: Job) -> None:
+    """An alert is open from one that failed to one that succeeds. What a restart cut short is due again."""
+    row = await tx.fetchrow(
+        """UPDATE backup_drills SET status = $2, error = $3, ended_at = now()
+           WHERE job_id = $1 AND status = 'pending' RETURNING domain, cause""",
+        job.id,
+        (DrillStatus.SUCCEEDED if job.status is JobStatus.SUCCEEDED else DrillStatus.FAILED).value,
+        None if job.status is JobStatus.SUCCEEDED else job.error.message if job.error else "It was cancelled.",
+    )
+    if row is None:
+        return
+    if job.status is JobStatus.SUCCEEDED:
+        await close_alert(tx, ALERT)
+    elif job.error is not None and job.error.message == INTERRUPTED.message:
+        if row["cause"] == DrillCause.SCHEDULED:
+            await tx.execute("UPDATE backup_drill_plan SET next_run_at = now()")
+    elif job.error is not None:
+        message = f"The backup of {row['domain']} could not be restored when it was tried: {job.error.message}"
+        await raise_alert(tx, ALERT, message, resource_kind="site", resource_id=job.site_id)
+
+
+async def begin_due_drill(tx: Transaction) -> None:
+    """One that was missed is made up for once."""
+    due = await tx.fetchval(
+        """UPDATE backup_drill_plan SET next_run_at = now() + interval '7 days'
+           WHERE frequency = 'weekly' AND next_run_at <= now() RETURNING true"""
+    )
+    open_one = await tx.fetchval("SELECT true FROM backup_drills WHERE status = 'pending'")
+    if due and not open_one and await tx.fetchval("SELECT true FROM site_backups WHERE status = 'completed' LIMIT 1"):
+        await begin_drill(tx, DrillCause.SCHEDULED)
+
+
+async def write_counted(tx: Transaction, job_id: int, *, entries: int | None = None, tables: int | None = None) -> None:
+    """How much of it was compared: entries of the tree, or databases."""
+    await tx.execute(
+        """UPDATE backup_drills SET entries = coalesce($2, entries), databases = coalesce($3, databases)
+           WHERE job_id = $1""",
+        job_id,
+        entries,
+        tables,
+    )
+
+
+async def write_scratch(tx: Transaction, job_id: int, names: list[str]) -> None:
+    """Which databases are there for it: written before they are made, and once they have gone."""
+    await tx.execute("UPDATE backup_drills SET scratch = $2 WHERE job_id = $1", job_id, names)
+
+
+async def left_scratch(queryable: Queryable) -> list[Record]:
+    """Of drills that have ended: `job_id` and `scratch`."""
+    return await queryable.fetch(
+        "SELECT job_id, scratch FROM backup_drills WHERE status <> 'pending' AND scratch <> '{}'"
+    )
+
+
+async def read_drill_plan(queryable: Queryable) -> DrillPlan:
+    row = await queryable.fetchone("SELECT frequency, next_run_at FROM backup_drill_plan")
+    return DrillPlan(DrillFrequency(row["frequency"]), row["next_run_at"])
+
+
+async def write_drill_plan(tx: Transaction, frequency: DrillFrequency) -> None:
+    await tx.execute("UPDATE backup_drill_plan SET frequency = $1", frequency.value)
