@@ -23,8 +23,8 @@ class AccountStatus(StrEnum):
 
 
 class AccountUse(Model):
-    """What there is of what the plan allows. `disk_mib` is what the files took when they were counted last, and
-    `traffic_mib` what visitors were sent this month (UTC), up to some minutes ago."""
+    """What there is of what the plan allows. `disk_mib` is what files, databases and exports took when they were
+    counted last, and `traffic_mib` what visitors were sent this month (UTC), up to some minutes ago."""
 
     sites: int
     databases: int

@@ -130,7 +130,7 @@ def engines_folder() -> Iterator[Path]:
         yield shared
 
 
-async def test_the_databases_of_a_site_come_back_with_it(
+async def test_the_databases_of_a_site_are_tried_by_a_drill_and_come_back_with_it(
     panel_database: Database, tmp_path: Path, engines_folder: Path
 ) -> None:
     engines = engines_in(engines_folder)
@@ -154,6 +154,9 @@ async def test_the_databases_of_a_site_come_back_with_it(
             made = await engines.ask(kind, table, names[kind], user, "a-password")
             assert made.ok, made.err
         backup = await world.backup()
+        drill = await world.ended(await world.root.post("/backups/drills"))
+        scratch = {kind: await engines.servers[kind].databases() - {names[kind]} for kind in EngineKind}
+        (tried,) = (await world.root.get("/backups/drills")).json()["items"]
         for kind, name in names.items():
             changed = await engines.ask(
                 kind, "DROP TABLE orders; CREATE TABLE later (id int);", name, name, "a-password"
@@ -164,6 +167,9 @@ async def test_the_databases_of_a_site_come_back_with_it(
         orders = {kind: await engines.ask(kind, "SELECT id FROM orders;", name) for kind, name in names.items()}
         later = {kind: await engines.ask(kind, "SELECT id FROM later;", name) for kind, name in names.items()}
 
+    assert drill["status"] == "succeeded", drill
+    assert (tried["status"], tried["databases"]) == ("succeeded", 2)
+    assert not any(name.startswith("s1_") for left in scratch.values() for name in left)
     assert {kind: answer.out for kind, answer in orders.items()} == dict.fromkeys(EngineKind, "7")
     assert {kind: answer.ok for kind, answer in later.items()} == dict.fromkeys(EngineKind, False)
 
