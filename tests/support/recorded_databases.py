@@ -42,7 +42,6 @@ class RecordedDatabases:
     contents: dict[DatabaseName, str] = field(default_factory=dict)
     accounts: dict[UserName, RecordedUser] = field(default_factory=dict)
     loaded: list[tuple[DatabaseName, Path | SiteFile, SiteAccount]] = field(default_factory=list)
-    held: set[DatabaseName] = field(default_factory=set)
     running: bool = False
     exists: bool = False
     before: Callable[[str], Awaitable[None]] = undisturbed
@@ -70,14 +69,9 @@ class RecordedDatabases:
         await self._begin("create_database")
         self.contents.setdefault(name, "")
 
-    async def hold_database(self, name: DatabaseName, *, held: bool) -> None:
-        await self._begin("hold_database")
-        (self.held.add if held else self.held.discard)(name)
-
     async def empty_database(self, name: DatabaseName) -> None:
         await self._begin("empty_database")
         self.contents[name] = ""
-        self.held.discard(name)
 
     async def drop_database(self, name: DatabaseName) -> None:
         await self._begin("drop_database")

@@ -113,7 +113,7 @@ async def open_services(
         await nursery.start(jobs.run)
 
         await nursery.start(Scheduler(database, host.tasks, host.clock, loops.alert).run)
-        look_after_site_data(loops, events, data)
+        look_after_site_data(loops, data)
         loops.repeat_from_now("zones", ZONES_SECONDS, ZoneWatch(database, actors, host.name_server).round)
         loops.repeat_from_now("sites to resume", RESUME_SECONDS, partial(resume_sites, database, actors))
         cron = WordPressCron(database, host.wordpress, host.clock)

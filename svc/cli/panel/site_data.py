@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from svc.cli.panel.host import Host
 from svc.cli.panel.loops import Loops
@@ -24,7 +23,7 @@ from svc_actors.panel.databases import RESUME_SECONDS, SiteDatabases
 from svc_actors.panel.databases.transfers import SWEEP_SECONDS, DatabaseTransfers
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
-from svc_actors.store import Database, EventLog
+from svc_actors.store import Database
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,7 @@ async def recover_site_data(
     return SiteData(databases, DatabaseTransfers(database, databases, config.folders), backups)
 
 
-def look_after_site_data(loops: Loops, events: EventLog, data: SiteData) -> None:
-    loops.keep("databases of suspended sites", partial(data.databases.run, events))
+def look_after_site_data(loops: Loops, data: SiteData) -> None:
     loops.repeat_from_now("databases to resume", RESUME_SECONDS, data.databases.resume)
     loops.repeat_from_now("removal of old exports", SWEEP_SECONDS, data.transfers.sweep)
     loops.repeat_from_now("backups", ROUND_SECONDS, data.backups.round)

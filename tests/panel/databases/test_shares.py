@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import trio
 
 from svc_actors.store import Database
 from tests.panel.databases.world import World, world_of
@@ -38,17 +37,3 @@ async def test_a_site_has_no_more_users_than_connections(world: World) -> None:
 
     assert [answer.status_code for answer in answers] == [201] * 20 + [409]
     assert sum(user.connections for user in world.mariadb.accounts.values()) <= world.mariadb.connections
-
-
-async def test_what_is_in_databases_of_a_suspended_site_does_not_run_by_itself(world: World) -> None:
-    await world.create()
-
-    async def held(names: set[str]) -> None:
-        with trio.fail_after(60):
-            while world.mariadb.held != names:
-                await trio.sleep(0.01)
-
-    await world.ada.post(f"/sites/{world.site}/suspend", {"suspended": True, "reason": "late"})
-    await held({world.name("shop")})
-    await world.ada.post(f"/sites/{world.site}/suspend", {"suspended": False})
-    await held(set())

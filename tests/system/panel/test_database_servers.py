@@ -416,6 +416,19 @@ async def test_sizes_are_those_of_the_disk(engines: Engines, kind: EngineKind) -
     assert (await server.sizes([database]))[database] > empty + 900_000
 
 
+async def test_no_statement_of_mariadb_runs_without_a_connection_that_is_counted(engines: Engines) -> None:
+    database, user, password = await made(engines, MARIADB)
+    event = "CREATE EVENT again ON SCHEDULE EVERY 1 SECOND DO SELECT SLEEP(1000);"
+
+    made_one = await engines.ask(MARIADB, event, database, user, password)
+    scheduler = await engines.ask(MARIADB, "SELECT @@global.event_scheduler;", database, user, password)
+    switched_on = await engines.ask(MARIADB, "SET GLOBAL event_scheduler = ON;", database, user, password)
+
+    assert made_one.ok  # A dump that has events is imported.
+    assert scheduler.out == "OFF"
+    assert not switched_on.ok
+
+
 async def test_only_so_many_connections_of_one_user_are_open_at_a_time(engines: Engines) -> None:
     database, user, password = await made(engines, MARIADB)
     server = engines.servers[MARIADB]
@@ -467,58 +480,6 @@ def is_import(pid: str, folder: Path) -> bool:
         )
     except OSError:
         return False
-
-
-async def test_an_event_of_mariadb_does_not_run_while_its_database_is_held(engines: Engines) -> None:
-    database, user, password = await made(engines, MARIADB)
-    server = engines.servers[MARIADB]
-
-    async def counted() -> int:
-        return int((await engines.ask(MARIADB, f"SELECT count(*) FROM `{database}`.ticks;")).out)
-
-    async def ticks() -> None:
-        before = await counted()
-        with trio.fail_after(60):
-            while await counted() == before:
-                await trio.sleep(0.1)  # The server's own clock.
-
-    every_second = "CREATE EVENT tick ON SCHEDULE EVERY 1 SECOND DO INSERT INTO ticks VALUES (1);"
-    made_one = await engines.ask(MARIADB, f"CREATE TABLE ticks (n int); {every_second}", database, user, password)
-    assert made_one.ok, made_one.err
-    await ticks()
-
-    await server.hold_database(database, held=True)
-    # One that had begun has ended by the time that the server says that it wanted to run the next.
-    log = engines.folder / "databases" / "mariadb" / "log"
-    with trio.fail_after(60):
-        while "tick" not in log.read_text(errors="replace"):
-            await trio.sleep(0.1)
-    before = await counted()
-    refused = log.read_text(errors="replace").count("tick")
-    with trio.fail_after(60):
-        while log.read_text(errors="replace").count("tick") < refused + 2:
-            await trio.sleep(0.1)
-    held = await counted()
-    await server.hold_database(database, held=False)
-    await ticks()
-
-    assert held == before
-
-
-@pytest.mark.usefixtures("home")
-async def test_what_is_loaded_into_a_held_database_is_held(engines: Engines, tmp_path: Path) -> None:
-    database, _, _ = await made(engines, MARIADB)
-    server = engines.servers[MARIADB]
-    await server.hold_database(database, held=True)
-    dump = tmp_path / "dump.sql"
-    dump.write_text("CREATE EVENT tick ON SCHEDULE EVERY 1 SECOND DO SELECT 1;")
-
-    await server.load(database, dump, ACCOUNT, Ran())
-
-    allowed = await engines.ask(MARIADB, "SELECT DISTINCT Event_priv FROM mysql.db WHERE Db LIKE 's1001%';")
-    there = await engines.ask(MARIADB, "SELECT EVENT_NAME FROM information_schema.EVENTS;")
-    assert allowed.out.split() == ["N"]
-    assert there.out.split() == ["tick"]
 
 
 @BOTH

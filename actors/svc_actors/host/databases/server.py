@@ -90,10 +90,6 @@ class DatabaseServer(Protocol):
 
     async def create_database(self, name: DatabaseName) -> None: ...
 
-    async def hold_database(self, name: DatabaseName, *, held: bool) -> None:
-        """Nothing that is in the database runs by itself while it is held."""
-        ...
-
     async def empty_database(self, name: DatabaseName) -> None:
         """Nothing is in it any more; who may use it still may. `grant` again afterwards what the users had."""
         ...

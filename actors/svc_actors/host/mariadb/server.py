@@ -96,7 +96,8 @@ class MariaDb:
                 f"--max-connections={20 * CONNECTIONS + 100}",
                 "--max-allowed-packet=64M",
                 "--innodb-buffer-pool-size=64M",
-                "--event-scheduler=ON",
+                # What an event runs counts as no connection of its user: a customer could have any number of them.
+                "--event-scheduler=OFF",
             ),
             user=ACCOUNT,
             group=ACCOUNT,
@@ -119,17 +120,6 @@ class MariaDb:
             f"CREATE USER IF NOT EXISTS {owner} {_identified(native_hash(new_password()))} ACCOUNT LOCK",
             f"GRANT ALL PRIVILEGES ON {_pattern(name)}.* TO {owner}",
         )
-
-    async def hold_database(self, name: DatabaseName, *, held: bool) -> None:
-        """The server runs an event only while the account that made it has the privilege EVENT (it is asked each time);
-        which account that is, and whether the event is enabled, stays as it is."""
-        found = await self._ask(
-            f"SELECT User, Db FROM mysql.db WHERE Host = 'localhost' AND Insert_priv = 'Y' "
-            f"AND Db = '{_pattern(name)[1:-1].replace(_ONE, _TWO)}' AND Event_priv = '{'Y' if held else 'N'}'"
-        )
-        accounts = [_account(line.split("\t")[0]) for line in found.splitlines()]
-        order = "REVOKE EVENT ON {}.* FROM {}" if held else "GRANT EVENT ON {}.* TO {}"
-        await self._ask(*(order.format(_pattern(name), account) for account in accounts))
 
     async def empty_database(self, name: DatabaseName) -> None:
         # What is granted on it stays.
@@ -194,12 +184,7 @@ class MariaDb:
 
     async def load(self, name: DatabaseName, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
         owner, password = owner_of(name), new_password()
-        held = await self._is_held(name)
-        await self._ask(
-            f"ALTER USER {_account(owner)} {_identified(native_hash(password))} ACCOUNT UNLOCK",
-            # To make events, whether or not they may run.
-            f"GRANT EVENT ON {_pattern(name)}.* TO {_account(owner)}",
-        )
+        await self._ask(f"ALTER USER {_account(owner)} {_identified(native_hash(password))} ACCOUNT UNLOCK")
         client = (
             *(_CLIENT, "--no-defaults", "--sandbox", "--batch", f"--socket={self.socket}", f"--user={owner}"),
             *("--default-character-set=utf8mb4", "--max-allowed-packet=64M", f"--database={name}"),
@@ -210,16 +195,10 @@ class MariaDb:
         stdin = source if isinstance(source, Path) else None
 
         async def lock() -> None:
-            await self._ask(
-                f"ALTER USER {_account(owner)} ACCOUNT LOCK",
-                *([f"REVOKE EVENT ON {_pattern(name)}.* FROM {_account(owner)}"] if held else []),
-            )
+            await self._ask(f"ALTER USER {_account(owner)} ACCOUNT LOCK")
 
         async with locked_afterwards(lock):
             await run(command, seconds=LOAD_SECONDS, environment=environment, stdin=stdin)
-
-    async def _is_held(self, name: DatabaseName) -> bool:
-        return await self._ask(f"SELECT Event_priv FROM mysql.db WHERE User = '{owner_of(name)}'") == "N\n"
 
     async def _disconnect(self, name: UserName) -> None:
         await self._ask(f"KILL SOFT USER {_account(name)}")

@@ -144,10 +144,6 @@ class Postgres:
             database=name,
         )
 
-    async def hold_database(self, name: DatabaseName, *, held: bool) -> None:
-        """Nothing of a database runs by itself here."""
-        await trio.lowlevel.checkpoint()
-
     async def empty_database(self, name: DatabaseName) -> None:
         await self._ask(f"DROP DATABASE IF EXISTS {checked(name)} WITH (FORCE)")
         await self.create_database(name)

@@ -5,7 +5,6 @@ Invariants:
 - what is recorded is done, however often it has to be begun: a core that was killed between any two steps does them
   again, and a round every half minute asks an engine again that did not answer;
 - of one site one task at a time speaks to the engines;
-- nothing in a database of a suspended site runs by itself;
 - an engine runs while there is a record of a database or user in it, and not longer.
 """
 
@@ -25,25 +24,21 @@ from svc_actors.host.databases import DatabaseError, DatabaseServer, DatabaseSer
 from svc_actors.host.launcher import LauncherError
 from svc_actors.panel.databases.changes import delete_all_of_site
 from svc_actors.panel.databases.records import (
-    TO_HOLD,
     DatabaseRow,
     DatabaseUserRow,
     grants_of,
     read_database,
     remove_record,
-    to_hold,
     under_way,
     users_beside,
-    write_held,
     write_move,
     write_problem,
     write_user_applied,
     write_users_wanted,
 )
 from svc_actors.panel.databases.states import DatabaseMove, DatabaseStatus
-from svc_actors.panel.sites.following import whenever_sites_change
 from svc_actors.panel.sites.records import SiteRow
-from svc_actors.store import Database, EventLog, Transaction
+from svc_actors.store import Database, Transaction
 
 RESUME_SECONDS: Final = 30.0
 
@@ -86,15 +81,6 @@ class SiteDatabases:
             await self._database.transact(lambda tx: delete_all_of_site(tx, site))
             await self._agree(site.id)
 
-    async def run(self, events: EventLog) -> None:
-        """Until cancelled: what is in databases of sites that are suspended does not run, at once after they are."""
-        await whenever_sites_change(events, RESUME_SECONDS, self._follow_suspensions)
-
-    async def _follow_suspensions(self) -> None:
-        for row in await self._database.fetch(f"SELECT DISTINCT site_id FROM databases WHERE {TO_HOLD}"):
-            with suppress(ServiceError):
-                await self.agree(row["site_id"])
-
     async def resume(self) -> None:
         """One round: engines that have something run, others do not, and what was left undone is begun anew."""
         for kind in EngineKind:
@@ -122,13 +108,6 @@ class SiteDatabases:
         for row in databases:
             if row.status is DatabaseStatus.DELETING:
                 await self._remove(row)
-        # The last: what users were granted just now is held with the rest.
-        for row, held in await to_hold(self._database, site_id):
-            await self._hold(row, held=held)
-
-    async def _hold(self, row: DatabaseRow, *, held: bool) -> None:
-        await self._told(row, lambda server: server.hold_database(row.name, held=held))
-        await write_held(self._database, row, held=held)
 
     async def _create(self, row: DatabaseRow) -> None:
         await self._told(row, lambda server: server.create_database(row.name))

@@ -142,30 +142,11 @@ async def users_beside(queryable: Queryable, user: DatabaseUserRow) -> int:
     return found
 
 
-TO_HOLD: Final = """databases.status = 'active' AND databases.held <>
-    (SELECT sites.status = 'suspended' FROM sites WHERE sites.id = databases.site_id)"""
-"""Databases whose engine has not been told that their site is suspended, or is so no more."""
-
-
-async def to_hold(queryable: Queryable, site_id: UUID) -> list[tuple[DatabaseRow, bool]]:
-    """With whether each is to be held."""
-    rows = await queryable.fetch(
-        f"SELECT {DATABASE_COLUMNS}, NOT held AS hold FROM databases WHERE site_id = $1 AND {TO_HOLD}", site_id
-    )
-    return [(as_database(row), row["hold"]) for row in rows]
-
-
-async def write_held(queryable: Queryable, database: DatabaseRow, *, held: bool) -> None:
-    await queryable.execute("UPDATE databases SET held = $2, problem = NULL WHERE id = $1", database.id, held)
-
-
 async def write_move(queryable: Queryable, databases: Collection[UUID], by: DatabaseMove) -> None:
     """Those of the databases that have such a move make it; a problem that they had is over."""
     for status in before(by):
         await queryable.execute(
-            # One that is made anew is not held.
-            """UPDATE databases SET status = $3, problem = NULL, held = held AND $3 <> 'creating'
-               WHERE id = ANY($1::uuid[]) AND status = $2""",
+            "UPDATE databases SET status = $3, problem = NULL WHERE id = ANY($1::uuid[]) AND status = $2",
             list(databases),
             status.value,
             MOVES[status][by].value,
