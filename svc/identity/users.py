@@ -144,9 +144,10 @@ async def update_person(
 
 
 def check_role(realm: Realm, role: Role) -> None:
-    """Raise `invalid` for a role that nobody has in this service."""
-    if role not in realm.roles:
-        known = ", ".join(each.value for each in Role if each in realm.roles)
+    """Raise `invalid` for a role that is not given in this service. Members are invited by those whose they are."""
+    given = realm.roles - {Role.MEMBER}
+    if role not in given:
+        known = ", ".join(each.value for each in Role if each in given)
         raise wrong_field("role", f"there is no {role.value} here; there are {known}")
 
 

@@ -186,7 +186,7 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
         domain = usable_name(context, request.domain)
         planned = await plan_site(context, request.type, request, domain, (), request.email)
     elif request.model_fields_set & {"type", *SiteFields.model_fields}:
-        raise wrong_field("domain", "what is said of a first site needs the domain of one")
+        raise wrong_field("domain", "is needed where fields of a first site are given")
     ordered_by = None
     if request.idempotency_key is not None:
         ordered_by = f"{key_owner(context.principal)} {request.idempotency_key}"

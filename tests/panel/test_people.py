@@ -147,9 +147,10 @@ async def test_there_are_administrators_and_customers_and_no_other_role(panel: P
         await root.post("/users", {"email": "bob@example.com", "name": "Bob", "role": "staff"}),
         await root.call("PATCH", f"/users/{ada}", {"role": "staff"}),
         await root.call("PATCH", f"/admin/users/{ada}", {"role": "staff"}),
+        await root.call("PATCH", f"/admin/users/{ada}", {"role": "member"}),
     ]
 
-    assert [answer.status_code for answer in staff] == [400, 400, 400]
+    assert [answer.status_code for answer in staff] == [400, 400, 400, 400]
     assert staff[0].json()["error"]["message"] == "role: there is no staff here; there are administrator, customer"
     promoted = await root.call("PATCH", f"/admin/users/{ada}", {"role": "administrator"})
     assert promoted.json()["role"] == "administrator"

@@ -53,6 +53,3 @@ class InstalledPanel:
     def visit(self, site: dict[str, Any], path: str = "/") -> str:
         """What a visitor is answered with the status 200."""
         return self.server.run("curl", "-fsSL", "-H", f"Host: {site['domain']}", f"http://127.0.0.1{path}")
-
-    def main_process(self, unit: str) -> int:
-        return int(self.server.run("systemctl", "show", "--property=MainPID", "--value", unit))

@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -193,9 +194,8 @@ async def backups(panel: PanelPrograms, site: dict[str, Any], folder: Path) -> F
     ours, bare = [], []
     for _ in range(BACKUPS):
         owner = public.stat().st_uid
-        await trio.to_thread.run_sync(
-            lambda owner=owner: _write_files(public / "large", BACKUP_FILES, BACKUP_FILE_BYTES, owner=owner)  # type: ignore[misc]
-        )
+        write = partial(_write_files, public / "large", BACKUP_FILES, BACKUP_FILE_BYTES, owner=owner)
+        await trio.to_thread.run_sync(write)
         await trio.to_thread.run_sync(os.sync)
         ours.append(await _backup(panel, site))
         began = monotonic()

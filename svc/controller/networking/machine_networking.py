@@ -39,7 +39,7 @@ from svc_actors.store import Queryable, Record
 operations = Operations[Controller]()
 
 _EXCEEDED: Final = "The machine is past the traffic that its plan allows in this month; its host carries none of it."
-_SUSPENDED: Final = "The service that the machine belongs to is suspended; its host carries none of its traffic."
+_SUSPENDED: Final = "The machine's service is suspended or terminated; its host carries none of its traffic."
 _REFUSED: Final = "The host could not apply it yet. It is tried again, and the provider has been told."
 
 
@@ -225,15 +225,15 @@ async def networking_of(queryable: Queryable, principal: Principal, vm_id: UUID)
     nics = await _nics(queryable, vm_id, pools=principal.sees_everything)
     addresses = [address for nic in nics for address in nic.addresses if address.state is HeldState.ALLOCATED]
     status = _status(vm, online=bool(online))
-    suspended = await queryable.fetchval(f"SELECT {ISOLATED} FROM vms WHERE id = $1", vm_id)
+    isolated = await queryable.fetchval(f"SELECT {ISOLATED} FROM vms WHERE id = $1", vm_id)
     return MachineNetworking(
         vm_id=vm_id,
         nics=nics,
         groups=[GroupName(id=group["id"], name=group["name"]) for group in await groups_of(queryable, vm_id)],
         rate_mbps=vm["rate_mbps"],
         effective_rate_mbps=effective_rate(vm["rate_mbps"], vm["throttle_mbps"]),
-        isolated=vm["traffic_isolated"] or suspended,
-        isolated_reason=_EXCEEDED if vm["traffic_isolated"] else _SUSPENDED if suspended else None,
+        isolated=isolated,
+        isolated_reason=_EXCEEDED if vm["traffic_isolated"] else _SUSPENDED if isolated else None,
         ipv4_allowed=await _ipv4_allowed(queryable, principal, vm["plan_id"]),
         ipv4_count=sum(address.family == 4 for address in addresses),
         pools=[

@@ -33,7 +33,7 @@ from svc.registry.shapes import LINE
 from svc_actors.controller.machines.creation import Beside, Created, IdempotencyKey, create_machine, find_by_key
 from svc_actors.controller.provisioning import records
 from svc_actors.controller.provisioning.records import NewService
-from svc_actors.controller.provisioning.states import ServiceState
+from svc_actors.controller.provisioning.states import ServiceOrder
 from svc_actors.errors import conflict, not_found
 from svc_actors.store import Target, Transaction, audit
 
@@ -152,11 +152,7 @@ async def _create(context: Context[Controller], request: ProvisionCreateRequest)
 
 async def _retry(context: Context[Controller], request: RetryRequest) -> ProvisionResult:
     service = await records.get_service(context.services.database, request.id)
-    if service.state is not ServiceState.PROVISIONING_FAILED:
-        raise conflict(
-            f"The service is {service.state.value} and cannot be retried; nothing was changed.",
-            details={"state": service.state.value},
-        )
+    records.moved(service, ServiceOrder.RETRY)
     order = VMCreateRequest.model_validate(service.machine_order)
     beside = partial(_retried, context, service.id)
     created, way_in = await _ordered(context, order, None, beside)

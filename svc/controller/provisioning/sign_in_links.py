@@ -1,6 +1,8 @@
 """Single sign-on: a link that signs a browser in as the customer of a service, for a billing system that has recognised
 them.
 
+Links are administrators' to make, as support sessions are: whoever may make one can be any customer.
+
 Invariants: a link works once, for 90 seconds, and only into a customer's account that is not suspended; it leads to a
 path of this service and nowhere else; who made it is written down with the session that it begins; only its SHA-256 is
 stored.
@@ -49,7 +51,7 @@ class RedeemRequest(Request):
     "service.sso",
     "Make a link that signs a browser in as the customer of a service, once, within 90 seconds",
     Route.post("/provision/services/{id}/sso"),
-    access=Access.STAFF,
+    access=Access.ADMINISTRATOR,
     scope=Scope.PROVISION,
     secret=True,
 )
@@ -59,7 +61,7 @@ async def make_link(context: Context[Controller], request: ServiceRequest) -> Si
     async def work(tx: Transaction) -> datetime:
         service = await lock_service(tx, request.id)
         if service.state is ServiceState.TERMINATED or service.customer_id is None:
-            raise conflict("The service is over, so nobody signs in to it.")
+            raise conflict("The service is terminated, or its customer is deleted; no link was made.")
         person = await person_records.person(tx, service.customer_id)
         if person.status is PersonStatus.SUSPENDED:
             raise conflict(f"The account {person.email} is suspended.", hint="Restore it first.")

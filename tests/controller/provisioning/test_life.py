@@ -78,6 +78,23 @@ async def test_a_machine_that_was_off_stays_off_when_its_service_is_put_back(bil
     assert (await billing.settled(service.id)).machine.status == "stopped"
 
 
+@pytest.mark.parametrize("mode", ["power_off", "network_isolate"])
+async def test_suspended_again_before_it_was_started_a_machine_is_started_in_the_end(
+    billing: Billing, mode: str
+) -> None:
+    service = (await billing.ordered()).service
+    await billing.biller("service.suspend", id=service.id, mode="power_off")
+    await billing.settled(service.id)
+    await billing.database.execute("UPDATE nodes SET state = 'offline'")
+    await billing.biller("service.unsuspend", id=service.id)
+    await billing.biller("service.suspend", id=service.id, mode=mode)
+    await billing.database.execute("UPDATE nodes SET state = 'online'")
+
+    await billing.biller("service.unsuspend", id=service.id)
+
+    assert (await billing.settled(service.id)).machine.status == "running"
+
+
 async def test_isolated_a_machine_runs_on_and_its_host_carries_nothing(billing: Billing) -> None:
     answer = await billing.ordered()
     before = await network_spec(billing.database, answer.vm.id)
@@ -210,7 +227,7 @@ async def test_the_catalogue_has_what_can_be_ordered(billing: Billing) -> None:
 
 async def test_a_sign_in_link_works_once_and_leads_to_the_machine(billing: Billing) -> None:
     answer = await billing.ordered()
-    link = await billing.biller("service.sso", id=answer.service.id)
+    link = await (await billing.token(Role.ADMINISTRATOR, "provision"))("service.sso", id=answer.service.id)
     token = link.url.rpartition("/")[2]
     browser = Api(billing.now.service, ANONYMOUS)
 
@@ -225,9 +242,17 @@ async def test_a_sign_in_link_works_once_and_leads_to_the_machine(billing: Billi
     assert stored == 0
 
 
+async def test_a_staff_member_makes_no_sign_in_link(billing: Billing) -> None:
+    answer = await billing.ordered()
+
+    refused = await refusal(billing.biller, "service.sso", id=answer.service.id)
+
+    assert refused.code is ErrorCode.FORBIDDEN
+
+
 async def test_a_sign_in_link_is_over_after_ninety_seconds(billing: Billing) -> None:
     answer = await billing.ordered()
-    link = await billing.biller("service.sso", id=answer.service.id)
+    link = await (await billing.token(Role.ADMINISTRATOR, "provision"))("service.sso", id=answer.service.id)
     lasts = await billing.database.fetchval(
         "SELECT expires_at - now() <= interval '90 seconds' FROM service_sign_in_links"
     )

@@ -19,13 +19,13 @@ LISTED = re.compile(r"""(?:\bpath:\s*|\b(?:firstOf|everyOf)(?:<[^(]*>)?\()(["`])
 
 
 def calls(folder: str) -> set[tuple[str, str]]:
-    """(method, path) of each call whose path is written out, what is filled in by `{}`."""
+    """(method, path) of each call whose path is written out, what is filled in by `{}`, without a query."""
     found: set[tuple[str, str]] = set()
     for source in (SOURCES / folder).rglob("*.ts"):
         text = source.read_text()
         found |= {(method.upper(), path) for method, _, path in CALL.findall(text)}
         found |= {("GET", path) for _, path in LISTED.findall(text)}
-    return {(method, re.sub(r"\$\{.*?\}", "{}", path)) for method, path in found}
+    return {(method, re.sub(r"\$\{.*?\}", "{}", path).partition("?")[0]) for method, path in found}
 
 
 def routes(operations: Iterable[Operation[Any, Any, Any]]) -> set[tuple[str, str]]:

@@ -85,7 +85,7 @@ async def test_over_its_disk_an_account_keeps_its_files_and_gets_no_further_ones
     assert before.status_code == 409
     assert "small may have 16 MiB" in before.json()["error"]["message"]
     assert (over["used"]["disk_mib"], over["over"]) == (18, ["18 MiB of disk, 16 are allowed"])
-    assert "nothing can be uploaded" in told[0]["message"]
+    assert "uploads, exports, imports and backups by hand are refused" in told[0]["message"]
     assert (await world.ada.get("/alerts")).json()["items"] == []
     assert (written.status_code, copied.status_code) == (409, 409)
     assert (afterwards["used"]["disk_mib"], afterwards["over"]) == (11, [])

@@ -223,7 +223,7 @@ async def test_a_proof_that_nobody_would_find_is_refused_before_anything_is_orde
         assert server.orders() == ordered
 
     assert (elsewhere.status_code, unknown.status_code) == (409, 503)
-    assert "is sent to ns.elsewhere.example, panel.test" in elsewhere.text
+    assert "is delegated to ns.elsewhere.example, panel.test" in elsewhere.text
     assert "panel.test" in elsewhere.json()["error"]["hint"]
     assert aliased.status_code == 409
     assert "is an alias" in aliased.text

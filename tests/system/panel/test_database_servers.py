@@ -476,7 +476,8 @@ def is_import(pid: str, folder: Path) -> bool:
         return (
             pid.isdigit()
             and process.stat().st_uid == ACCOUNT.uid
-            and b"--sandbox" in (process / "cmdline").read_bytes()
+            and b"--sandbox" in (command := (process / "cmdline").read_bytes())
+            and os.fsencode(folder) in command
         )
     except OSError:
         return False

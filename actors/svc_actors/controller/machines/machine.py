@@ -374,8 +374,8 @@ async def _require_not_suspended(tx: Transaction, vm: MachineRow) -> None:
     """Raises conflict for a machine that its service keeps switched off."""
     if await tx.fetchval(f"SELECT {KEPT_OFF} FROM vms WHERE id = $1", vm.id):
         raise conflict(
-            "The service that the machine belongs to is suspended, so it stays off.",
-            hint="The provider puts the service back, and the machine with it.",
+            "The service that the machine belongs to is suspended, failed or terminated, so it stays off.",
+            hint="The billing system that sold the service can unsuspend it, and the machine is started with it.",
         )
 
 

@@ -55,7 +55,6 @@ class ServiceRow:
     project_id: UUID
     vm_id: UUID | None
     machine_order: Mapping[str, Any]
-    ordered_by: str
     suspend_mode: SuspendMode | None
     suspended_at: datetime | None
     resume: bool
@@ -125,7 +124,7 @@ async def lock_service(tx: Transaction, service_id: UUID) -> ServiceRow:
 async def retry(tx: Transaction, caller: Caller, service_id: UUID, vm_id: UUID) -> None:
     """Give a service that failed another machine, made in the same transaction."""
     service = await lock_service(tx, service_id)
-    _moved(service, ServiceOrder.RETRY)
+    moved(service, ServiceOrder.RETRY)
     if not service.settled:
         raise not_ready("What was made of the service's machine is still being removed.", hint="Try again in a moment.")
     await tx.execute(
@@ -140,20 +139,21 @@ async def retry(tx: Transaction, caller: Caller, service_id: UUID, vm_id: UUID) 
 async def suspend(tx: Transaction, caller: Caller, service_id: UUID, mode: SuspendMode, reason: str | None) -> None:
     """Nothing changes for a service that is suspended in this mode. Raises conflict where it is in the other."""
     service = await lock_service(tx, service_id)
-    after = _moved(service, ServiceOrder.SUSPEND)
+    after = moved(service, ServiceOrder.SUSPEND)
     if service.state is after:
         if service.suspend_mode is not mode:
             assert service.suspend_mode is not None
             raise conflict(
                 f"The service is suspended by {service.suspend_mode.value} already; nothing was changed.",
-                hint="Put it back first.",
+                hint="Unsuspend it first.",
             )
         return
     await tx.execute(
         """UPDATE services
            SET state = 'suspended', state_reason = $3, suspend_mode = $2, suspended_at = now(), settled = false,
                tried_at = NULL, changed_at = now(),
-               resume = $2 = 'power_off' AND EXISTS (
+               -- Or it is about to be started, after a suspension before.
+               resume = resume OR $2 = 'power_off' AND EXISTS (
                    SELECT FROM vms WHERE vms.id = services.vm_id AND desired_power = 'running')
            WHERE id = $1""",
         service.id,
@@ -171,7 +171,7 @@ async def suspend(tx: Transaction, caller: Caller, service_id: UUID, mode: Suspe
 async def unsuspend(tx: Transaction, *, caller: Caller, service_id: UUID) -> None:
     """Reverse what the suspension did, whatever the setting says by now. Nothing changes for one that is active."""
     service = await lock_service(tx, service_id)
-    after = _moved(service, ServiceOrder.UNSUSPEND)
+    after = moved(service, ServiceOrder.UNSUSPEND)
     if service.state is after:
         return
     await tx.execute(
@@ -188,7 +188,7 @@ async def unsuspend(tx: Transaction, *, caller: Caller, service_id: UUID) -> Non
 async def terminate(tx: Transaction, *, caller: Caller, service_id: UUID, destroy_disks: bool) -> None:
     """The end of the service: its machine is deleted. Nothing changes for one that is terminated already."""
     service = await lock_service(tx, service_id)
-    if service.state is _moved(service, ServiceOrder.TERMINATE):
+    if service.state is moved(service, ServiceOrder.TERMINATE):
         return
     await tx.execute(
         """UPDATE services SET state = 'terminated', state_reason = NULL, suspend_mode = NULL, suspended_at = NULL,
@@ -248,8 +248,8 @@ async def _follow_network(tx: Transaction, service: ServiceRow, mode: SuspendMod
         await announce_machine(tx, service.vm_id)
 
 
-def _moved(service: ServiceRow, event: ServiceMove) -> ServiceState:
-    """Raises conflict where the table has no such move."""
+def moved(service: ServiceRow, event: ServiceMove) -> ServiceState:
+    """Where it leads. Raises conflict where the table has no such move."""
     try:
         return move(service.state, event)
     except IllegalMove:

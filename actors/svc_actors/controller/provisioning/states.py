@@ -77,7 +77,7 @@ MOVES: Final[dict[ServiceState, dict[ServiceMove, ServiceState]]] = {
 _WORDS: Final = {
     ServiceOrder.RETRY: "retried",
     ServiceOrder.SUSPEND: "suspended",
-    ServiceOrder.UNSUSPEND: "put back",
+    ServiceOrder.UNSUSPEND: "unsuspended",
     ServiceOrder.TERMINATE: "terminated",
 }
 
@@ -95,7 +95,7 @@ def move(state: ServiceState, event: ServiceMove) -> ServiceState:
 
 
 def done(order: ServiceOrder) -> str:
-    """`suspended`, `put back`, ...: for a sentence about the order."""
+    """`suspended`, `unsuspended`, ...: for a sentence about the order."""
     return _WORDS[order]
 
 

@@ -168,7 +168,10 @@ async def _tell(tx: Transaction, site_id: UUID) -> None:
             f"{used}.",
             resource_kind="site",
             resource_id=site_id,
-            told=Told(row["owner_id"], f"{used}: nothing can be uploaded until there is less."),
+            told=Told(
+                row["owner_id"],
+                f"{used}: uploads, exports, imports and backups by hand are refused until there is less.",
+            ),
         )
     key = f"{_ALERTS}{row['owner_id']}"
     if row["allowed"] is None or row["used"] <= row["allowed"] * MIB:
@@ -181,5 +184,7 @@ async def _tell(tx: Transaction, site_id: UUID) -> None:
         f"{row['email']}: {used}.",
         resource_kind="user",
         resource_id=row["owner_id"],
-        told=Told(row["owner_id"], f"{used}: nothing can be uploaded until there is less."),
+        told=Told(
+            row["owner_id"], f"{used}: uploads, exports, imports and backups by hand are refused until there is less."
+        ),
     )

@@ -132,14 +132,6 @@ async def remove_certificate(tx: Transaction, site_id: UUID) -> bool:
     return bool(await tx.fetchval("DELETE FROM site_certificates WHERE site_id = $1 RETURNING true", site_id))
 
 
-async def fingerprint_of(queryable: Queryable, site_id: UUID) -> str | None:
-    """Of the certificate that the site is to be served with."""
-    found: str | None = await queryable.fetchval(
-        "SELECT fingerprint FROM site_certificates WHERE site_id = $1", site_id
-    )
-    return found
-
-
 async def write_seen(queryable: Queryable, site_id: UUID, fingerprint: str, served: bool) -> None:
     await queryable.execute(
         "UPDATE site_certificates SET checked_at = now(), served = $3 WHERE site_id = $1 AND fingerprint = $2",

@@ -69,14 +69,14 @@ class Proving:
             found = await self.delegations.now(zone)
         except DelegationError as error:
             raise unavailable(
-                f"Whether the world is sent here for {zone} is not known: {error}.",
+                f"It is not known whether {zone} is delegated to this server: {error}.",
                 hint="Proofs by DNS are found only in zones that this server answers for. Try again later.",
             ) from error
         expected = self.authority.nameservers
         if not found or not found <= set(expected):
-            where = f"is sent to {', '.join(sorted(found))}" if found else "is sent nowhere"
+            where = f"to {', '.join(sorted(found))}" if found else "to no server"
             raise conflict(
-                f"A proof in the zone {zone} would not be found: for it the world {where}.",
+                f"A proof in the zone {zone} would not be found: it is delegated {where}.",
                 hint=f"At its registrar name {' and '.join(expected)} as its name servers, or use http-01.",
             )
 
