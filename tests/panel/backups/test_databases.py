@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import trio
 
+from svc_actors.errors import unavailable
 from svc_actors.host.databases import DatabaseError, DatabaseName, EngineKind
 from svc_actors.host.folders import HostFolders
-from svc_actors.panel.backups import Places
+from svc_actors.host.tree_switch import switch
+from svc_actors.panel.backups import ConfigurationRestore, Places
 from tests.support.recorded_databases import RecordedDatabases, undisturbed
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed
@@ -222,6 +226,57 @@ async def test_a_file_switch_that_fails_puts_the_databases_back(
 
     assert job["status"] == "failed"
     assert content(world, EngineKind.MARIADB, shop) == "newer orders"
+
+
+@pytest.mark.parametrize("parts", [["files", "databases", "configuration"], ["databases", "configuration"]])
+async def test_a_configuration_that_is_refused_takes_back_neither_files_nor_databases(
+    world: Backed, monkeypatch: pytest.MonkeyPatch, parts: list[str]
+) -> None:
+    shop = await with_database(world, EngineKind.MARIADB, "shop", "orders")
+    backup = await world.backup()
+    backed_up = world.tree()
+    change(world, EngineKind.MARIADB, shop, "newer orders")
+    (world.home.path / "public" / "index.html").write_bytes(b"newer page")
+    newer = world.tree()
+
+    async def refused(*arguments: object) -> None:
+        raise unavailable("The name server says no.")
+
+    monkeypatch.setattr(ConfigurationRestore, "restore", refused)
+    job = await world.ended(await world.ada.post(f"/backups/{backup['id']}/restore", {"parts": parts}))
+    await world.round()
+    await world.quiet()
+
+    assert (job["status"], job["error"]["message"]) == ("failed", "The name server says no.")
+    assert content(world, EngineKind.MARIADB, shop) == "orders"
+    assert world.tree() == (backed_up if "files" in parts else newer)
+    assert await world.jobs("backup.put_back") == []
+    assert world.left() == []
+
+
+async def test_a_restoration_that_is_cancelled_when_files_are_exchanged_keeps_the_databases_that_go_with_them(
+    world: Backed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = await with_database(world, EngineKind.MARIADB, "shop", "orders")
+    backup = await world.backup()
+    backed_up = world.tree()
+    change(world, EngineKind.MARIADB, shop, "newer orders")
+    (world.home.path / "public" / "index.html").write_bytes(b"newer page")
+
+    def cancelled(home: Path, uid: int, staging: Path, new: Path, kept: list[str]) -> None:
+        switch(home, uid, staging, new, kept)
+        job_id = int(staging.name.rpartition("-")[2])
+        trio.from_thread.run_sync(world.panel.services.jobs.stop, job_id)
+
+    monkeypatch.setattr("svc_actors.panel.backups.restore.switch", cancelled)
+    job = await world.ended(await world.ada.post(f"/backups/{backup['id']}/restore"))
+    await world.round()
+    await world.quiet()
+
+    assert job["status"] == "cancelled"
+    assert (content(world, EngineKind.MARIADB, shop), world.tree()) == ("orders", backed_up)
+    assert await world.jobs("backup.put_back") == []
+    assert world.left() == []
 
 
 async def test_a_database_comes_to_the_one_that_is_called_so_in_another_site(world: Backed) -> None:

@@ -102,6 +102,14 @@ class Places:
             self.aside(job_id).rename(kept)
             sync_folder(kept.parent)
 
+    def drop_aside(self, job_id: int) -> None:
+        """From now on nothing puts the databases back. One rename, as a kill in the midst of a removal would leave some
+        of them to be put back; `remove_work` takes it away."""
+        work = self.work(job_id)
+        if self.aside(job_id).exists():
+            self.aside(job_id).rename(work / "replaced")
+            sync_folder(work)
+
     def kept_aside(self) -> list[int]:
         """The jobs whose databases wait to be put back."""
         return sorted(int(name) for name in _names(self.backups / "put-back") if name.isdigit())

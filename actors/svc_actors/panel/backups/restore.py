@@ -136,14 +136,20 @@ class RestoreWork:
             await self._tools.databases.load(run, site, content, wanted, self._places.aside(run.id))
 
     async def switch(self, run: JobRun) -> None:
+        """Until it has ended files and databases go back to what they were; afterwards both stay, whatever comes."""
         async with self._tools.cleaned_on_failure(run):
             site, _, _ = await self._of(run)
+            placed = None
             try:
                 if BackupPart.FILES in self._parts(run):
-                    await self._place(run, site)
+                    placed = await self._place(run, site)
             except (OSError, ServiceError) as error:
                 await self._tools.databases.put_back(run, site, self._places.aside(run.id))
                 raise unavailable(f"The files could not be put into place: {error}; the site is as it was.") from error
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self._places.drop_aside, run.id)
+            if placed is not None:
+                await run.log(placed)
 
     async def configure(self, run: JobRun) -> None:
         """Last, since it undoes nothing: what could not be put back is told, and ordered again."""
@@ -154,21 +160,21 @@ class RestoreWork:
                 await self._configuration.restore(run, site, parsed_configuration(json.loads(told)))
         await self._tools.clean(run.id)
 
-    async def _place(self, run: JobRun, site: SiteRow) -> None:
+    async def _place(self, run: JobRun, site: SiteRow) -> str:
+        """What was done, in words. Nothing is awaited once it is done."""
         folder, path = site_folder(self._places.folders, site), self._path(run)
         staging = self._places.staging(run.id)
         if path is None:
             move = partial(switch, folder.path, folder.uid, staging, self._tree(run), LEFT_OUT)
             await trio.to_thread.run_sync(move)
-            await run.log(f"All files of {site.domain} were exchanged.")
-            return
+            return f"All files of {site.domain} were exchanged."
         # Its helper is there from now on: one that starts removes what nobody comes back for.
         await self._files.ask(folder, FreeSpace())
         name = f"restore-{run.id}"
         restored = self._tree(run) / path
         await trio.to_thread.run_sync(hand_in, folder.path, folder.uid, restored, TEMPORARY.decode(), name)
         await self._files.ask(folder, PlaceRestored(name, path), seconds=_PLACE_SECONDS)
-        await run.log(f"{path} was put into its place.")
+        return f"{path} was put into its place."
 
     async def _restore(
         self, run: JobRun, local: Repository, snapshot: str, target: Path, path: str | None = None

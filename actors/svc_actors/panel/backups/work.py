@@ -21,6 +21,7 @@ import trio
 from svc_actors.errors import ServiceError, capacity, not_found
 from svc_actors.host.restic import Repository, Restic, Scanned, Snapshot
 from svc_actors.host.restic.driver import CONTENT
+from svc_actors.host.tree_switch import switched
 from svc_actors.panel.backups.configuration import FILE, site_configuration, without_key
 from svc_actors.panel.backups.databases import DatabaseBackups
 from svc_actors.panel.backups.places import Places, write_secret
@@ -146,12 +147,13 @@ class Tools:
 
     @asynccontextmanager
     async def cleaned_on_failure(self, run: JobRun) -> AsyncIterator[None]:
-        """Of a restoration only what could not be put back is kept."""
+        """Of a restoration only what could not be put back is kept. Databases stay with files that were exchanged."""
         try:
             yield
         except BaseException:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self.places.keep_aside, run.id)
+                if not await trio.to_thread.run_sync(switched, self.places.staging(run.id)):
+                    await trio.to_thread.run_sync(self.places.keep_aside, run.id)
             await self.clean(run.id)
             raise
 
