@@ -68,6 +68,11 @@ class Backed:
 
     async def round(self) -> None:
         """What the panel does by itself every half minute, now."""
+        for work in self.backups().rounds().values():
+            await work()
+
+    def backups(self) -> Backups:
+        """Such as the panel has, but that it restores nothing."""
         tools = Tools(
             self.panel.database,
             Sealer(bytes(32)),
@@ -79,7 +84,7 @@ class Backed:
         configuration = ConfigurationRestore(
             self.panel.database, services.actors, services.certificates, nothing_is_restored
         )
-        await Backups(tools, services.files, configuration).round()
+        return Backups(tools, services.files, configuration)
 
     async def jobs(self, kind: str) -> list[dict[str, Any]]:
         rows = await self.panel.database.fetch("SELECT id, status FROM jobs WHERE kind = $1 ORDER BY id", kind)

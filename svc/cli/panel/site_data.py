@@ -59,4 +59,5 @@ async def recover_site_data(
 def look_after_site_data(loops: Loops, data: SiteData) -> None:
     loops.repeat_from_now("databases to resume", RESUME_SECONDS, data.databases.resume)
     loops.repeat_from_now("removal of old exports", SWEEP_SECONDS, data.transfers.sweep)
-    loops.repeat_from_now("backups", ROUND_SECONDS, data.backups.round)
+    for name, work in data.backups.rounds().items():
+        loops.repeat_from_now(name, ROUND_SECONDS, work)

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import trio
 
+from svc_actors.errors import ServiceError, unavailable
 from svc_actors.host.databases import DatabaseName, EngineKind
 from svc_actors.panel.backups.drill_records import end_drill
 from svc_actors.panel.jobs import INTERRUPTED, JobStatus, get_job
@@ -137,6 +139,40 @@ async def test_one_is_made_every_week_unless_that_is_off(world: Backed) -> None:
     assert (not_due, off) == ([], [])
     assert made["cause"] == "scheduled"
     assert (plan["frequency"], later) == ("weekly", True)
+
+
+async def test_backups_of_deleted_sites_alone_are_not_tried_and_go_after_their_time(world: Backed) -> None:
+    await world.done(await world.ada.delete(f"/sites/{world.site}", {"confirm": "ada.example.com"}))
+    database = world.panel.database
+    await database.execute("UPDATE backup_drill_plan SET next_run_at = now() - interval '1 minute'")
+    await database.execute("UPDATE backup_repositories SET kept_until = now() - interval '1 second'")
+
+    await world.round()
+    later = await database.fetchval("SELECT next_run_at > now() + interval '6 days' FROM backup_drill_plan")
+
+    assert (await drills(world), later) == ([], True)
+    assert list((world.folder / "backups" / "repositories").iterdir()) == []
+
+
+async def test_a_drill_that_cannot_be_ordered_holds_nothing_else_up(
+    world: Backed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.done(await world.ada.delete(f"/sites/{world.site}", {"confirm": "ada.example.com"}))
+    await world.panel.database.execute("UPDATE backup_repositories SET kept_until = now() - interval '1 second'")
+
+    async def refused(tx: object) -> None:
+        raise unavailable("The drill says no.")
+
+    monkeypatch.setattr("svc_actors.panel.backups.backups.begin_due_drill", refused)
+    failed = []
+    for name, work in world.backups().rounds().items():
+        try:
+            await work()
+        except ServiceError as error:
+            failed.append((name, error.message))
+
+    assert failed == [("drills of backups", "The drill says no.")]
+    assert list((world.folder / "backups" / "repositories").iterdir()) == []
 
 
 async def test_what_a_kill_left_of_a_drill_is_removed_and_it_is_made_again(world: Backed) -> None:

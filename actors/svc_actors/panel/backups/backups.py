@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -84,24 +84,42 @@ class Backups:
             except OSError as error:
                 log.warning("backups.not_tidied", job_id=job_id, error=str(error))
 
-    async def round(self) -> None:
-        """Queue what is due; fail what nobody makes; remove what jobs have left and what was kept long enough."""
+    def rounds(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """What is done every `ROUND_SECONDS`, by name. Each is to be a loop of its own, so that none that fails holds
+        another up."""
+        return {
+            "leftovers of backups": self._tidy_leftovers,
+            "backups that are due": self._begin_due,
+            "drills of backups": self._begin_due_drill,
+            "databases of drills": partial(remove_scratch, self._tools),
+            "backups of former sites": self._remove_overstayed,
+        }
+
+    async def _tidy_leftovers(self) -> None:
+        """Remove what jobs have left, and have databases put back."""
         database = self._tools.database
         left = set(await trio.to_thread.run_sync(self._tools.places.left_over))
         if left:
             await self._tidy(left.difference(await open_jobs(database, left)))
         await queue_put_back(self._tools)
+
+    async def _begin_due(self) -> None:
+        """Fail what nobody makes, as a site with a pending backup gets no other; then queue what is due."""
+        database = self._tools.database
         for backup in await orphans(database):
             await database.transact(partial(fail_backup, backup=backup, why=INTERRUPTED.message))
         due = await database.fetch("SELECT * FROM backup_schedules WHERE next_run_at <= now() ORDER BY next_run_at")
         for row in due:
-            await database.transact(partial(self._begin_due, row=row))
-        await database.transact(begin_due_drill)
-        for repository_id in await overstayed(database):
-            await remove_repository(self._tools, repository_id)
-        await remove_scratch(self._tools)
+            await database.transact(partial(self._begin_scheduled, row=row))
 
-    async def _begin_due(self, tx: Transaction, row: Record) -> None:
+    async def _begin_due_drill(self) -> None:
+        await self._tools.database.transact(begin_due_drill)
+
+    async def _remove_overstayed(self) -> None:
+        for repository_id in await overstayed(self._tools.database):
+            await remove_repository(self._tools, repository_id)
+
+    async def _begin_scheduled(self, tx: Transaction, row: Record) -> None:
         """A schedule that was missed, say while the server was down, is made up for once."""
         now = datetime.now(UTC)
         after = next_run(Frequency(row["frequency"]), row["hour"], row["weekday"], row["site_id"], now)

@@ -50,7 +50,15 @@ async def begin_drill(tx: Transaction, cause: DrillCause, site_id: UUID | None =
     await tx.execute("SELECT 1 FROM backup_drill_plan FOR UPDATE")
     if await tx.fetchval("SELECT true FROM backup_drills WHERE status = 'pending'"):
         raise conflict("A drill is under way already; none was begun.", hint="Look at its job.")
-    row = await tx.fetchrow(
+    chosen = await _choose(tx, site_id)
+    if chosen is None:
+        raise not_found("There is no completed backup to try.", hint="Back up a site first.")
+    return await _begin(tx, cause, chosen)
+
+
+async def _choose(tx: Transaction, site_id: UUID | None = None) -> Record | None:
+    """A backup to try: `id`, and `site_id` and `domain` of its site, which is there. None where there is none."""
+    return await tx.fetchrow(
         """SELECT newest.id, sites.id AS site_id, sites.domain
            FROM sites JOIN backup_repositories ON backup_repositories.site_id = sites.id
            JOIN LATERAL (SELECT id FROM site_backups
@@ -60,24 +68,25 @@ async def begin_drill(tx: Transaction, cause: DrillCause, site_id: UUID | None =
            ORDER BY random() LIMIT 1""",
         site_id,
     )
-    if row is None:
-        raise not_found("There is no completed backup to try.", hint="Back up a site first.")
+
+
+async def _begin(tx: Transaction, cause: DrillCause, chosen: Record) -> Job:
     job = await enqueue(
         tx,
         NewJob(
             kind=DRILL,
-            title=f"Try the backup of {row['domain']}"[:200],
+            title=f"Try the backup of {chosen['domain']}"[:200],
             job_class=JobClass.BACKUPS,
             steps=DRILL_STEPS,
             # Of the site, so that nothing else works on its repository meanwhile.
-            site_id=row["site_id"],
-            parameters={"backup": str(row["id"])},
+            site_id=chosen["site_id"],
+            parameters={"backup": str(chosen["id"])},
         ),
     )
     await tx.execute(
         "INSERT INTO backup_drills (backup_id, domain, cause, job_id) VALUES ($1, $2, $3, $4)",
-        row["id"],
-        row["domain"],
+        chosen["id"],
+        chosen["domain"],
         cause.value,
         job.id,
     )
@@ -106,14 +115,17 @@ async def end_drill(tx: Transaction, job: Job) -> None:
 
 
 async def begin_due_drill(tx: Transaction) -> None:
-    """One that was missed is made up for once."""
+    """One that was missed is made up for once. Where there is nothing to try, or one is under way, none is due for
+    another week."""
     due = await tx.fetchval(
         """UPDATE backup_drill_plan SET next_run_at = now() + interval '7 days'
            WHERE frequency = 'weekly' AND next_run_at <= now() RETURNING true"""
     )
-    open_one = await tx.fetchval("SELECT true FROM backup_drills WHERE status = 'pending'")
-    if due and not open_one and await tx.fetchval("SELECT true FROM site_backups WHERE status = 'completed' LIMIT 1"):
-        await begin_drill(tx, DrillCause.SCHEDULED)
+    if not due or await tx.fetchval("SELECT true FROM backup_drills WHERE status = 'pending'"):
+        return
+    chosen = await _choose(tx)
+    if chosen is not None:
+        await _begin(tx, DrillCause.SCHEDULED, chosen)
 
 
 async def write_counted(tx: Transaction, job_id: int, *, entries: int | None = None, tables: int | None = None) -> None:
