@@ -2,7 +2,8 @@
 
 Invariants: a foreign id and an absent one are the same: `not_found`. Members are looked up anew with every row, so a
 membership that has ended, or whose account is suspended, opens nothing from then on. What a member sees but their role
-does not allow is `forbidden`, by `visible_row`; a list leaves it out.
+does not allow is `forbidden`, by `visible_row`; a list leaves it out. What changes something of a site is decided under
+the lock of its row (`locked_site_of`), as its handover is: a check before the lock says nothing of who owns it behind.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from svc.registry.operation import Request
 from svc.registry.paging import EVERYTHING, Condition, joined
 from svc.registry.principal import Principal
 from svc_actors.errors import ServiceError, not_found
-from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
-from svc_actors.store import Queryable, Record
+from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site, lock_site
+from svc_actors.store import Queryable, Record, Transaction
 
 _IN_FORCE: Final = """account_members AS member JOIN users AS account ON account.id = member.account_id
     WHERE member.user_id = $1 AND member.role = ANY($2) AND member.accepted_at IS NOT NULL
@@ -100,3 +101,12 @@ async def site_of(queryable: Queryable, principal: Principal, site_id: UUID) -> 
     select = f"SELECT {SITE_COLUMNS} FROM sites"
     absent = not_found("There is no such site.")
     return as_site(await visible_row(queryable, principal, select, Condition("sites.id = $1", (site_id,)), absent))
+
+
+async def locked_site_of(tx: Transaction, principal: Principal, site_id: UUID) -> SiteRow:
+    """As `site_of`, with the row locked until the transaction ends. Who may do it is looked at behind the lock: whoever
+    waited for a handover of the site, or for the end of their membership, finds what it left. And before it: nobody
+    waits for a site that they may not see, or has others wait for it."""
+    site = await site_of(tx, principal, site_id)
+    await lock_site(tx, site.id)
+    return await site_of(tx, principal, site.id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from svc.panel.access import SiteChange, SiteRequest, site_of
+from svc.panel.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.panel.app_models import (
     AppLogRequest,
     AppRestartRequest,
@@ -25,7 +25,7 @@ from svc_actors.host.launcher import ServiceStatus
 from svc_actors.host.site_logs import written
 from svc_actors.panel.apps import AppOrder, SiteApp
 from svc_actors.panel.apps.records import app_of, change_app
-from svc_actors.panel.sites.records import SiteRow, lock_site
+from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction, audit
 
 operations = Operations[Panel]()
@@ -54,7 +54,7 @@ async def update_app(context: Context[Panel], request: AppUpdateRequest) -> Site
     values = {name: getattr(request, name) for name in fields if getattr(request, name) is not None}
 
     async def work(tx: Transaction) -> None:
-        locked = await lock_site(tx, site.id)
+        locked = await locked_site_of(tx, context.principal, site.id)
         app = await app_of(tx, locked)
         require_entry(app.runtime, values.get("entry", app.entry))
         await change_app(tx, app, values)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.access import SiteChange, site_of
+from svc.panel.access import SiteChange, locked_site_of
 from svc.panel.file_models import ArchiveFormat, FolderPath, SitePath
 from svc.panel.files import file_target
 from svc.panel.jobs import JobModel, job_answer
@@ -78,7 +78,7 @@ async def _queue(
     parameters: Mapping[str, Any],
 ) -> JobModel:
     async def write(tx: Transaction) -> JobModel:
-        site = await site_of(tx, context.principal, site_id)
+        site = await locked_site_of(tx, context.principal, site_id)
         site_folder(context.services.config.folders, site)
         await require_disk_room(tx, site.id, 0)
         await require_turn(tx, site.id, site.owner_id)

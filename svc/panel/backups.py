@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from uuid import UUID
 
-from svc.panel.access import SiteRequest, site_of, visible_sites
+from svc.panel.access import SiteRequest, locked_site_of, site_of, visible_sites
 from svc.panel.backup_access import OF_SITE, locked_backup, site_to_restore, visible_backup
 from svc.panel.backup_models import (
     SELECT_BACKUPS,
@@ -43,7 +42,7 @@ from svc_actors.panel.backups.retention import Keep
 from svc_actors.panel.backups.timing import Frequency, next_run, overdue
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.jobs import JobClass, NewJob, enqueue, require_turn
-from svc_actors.panel.sites.records import SiteRow, lock_site
+from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Transaction, audit
 
 operations = Operations[Panel]()
@@ -92,7 +91,7 @@ async def create(context: Context[Panel], request: BackupCreateRequest) -> JobMo
     services = context.services
 
     async def work(tx: Transaction) -> JobModel:
-        site = await _locked(tx, context, request.id)
+        site = await locked_site_of(tx, context.principal, request.id)
         site_folder(services.config.folders, site)
         await require_disk_room(tx, site.id, 0)
         await require_turn(tx, site.id, site.owner_id)
@@ -136,7 +135,7 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
         backup = await locked_backup(tx, context.principal, request.id)
         if backup.status is not BackupStatus.COMPLETED:
             raise conflict(f"The backup is {backup.status.value}; only a completed one is restored.")
-        site = await _locked(tx, context, site_to_restore(backup, request.site))
+        site = await locked_site_of(tx, context.principal, site_to_restore(backup, request.site))
         site_folder(services.config.folders, site)
         if site.owner_id != backup.owner_id:
             raise conflict(
@@ -200,7 +199,7 @@ async def show_schedule(context: Context[Panel], request: SiteRequest) -> Schedu
 async def set_schedule(context: Context[Panel], request: ScheduleUpdateRequest) -> Schedule:
 
     async def work(tx: Transaction) -> Schedule:
-        site = await _locked(tx, context, request.id)
+        site = await locked_site_of(tx, context.principal, request.id)
         if request.enabled:
             keep = Keep(request.keep_last, request.keep_daily, request.keep_weekly, request.keep_monthly)
             after = datetime.now(UTC)
@@ -234,8 +233,3 @@ async def _schedule(queryable: Queryable, site: SiteRow) -> Schedule:
     names = ("frequency", "hour", "weekday", "keep_last", "keep_daily", "keep_weekly", "keep_monthly", "next_run_at")
     late = overdue(Frequency(row["frequency"]), last, row["created_at"], row["now"])
     return Schedule(enabled=True, last_completed_at=last, overdue=late, **{name: row[name] for name in names})
-
-
-async def _locked(tx: Transaction, context: Context[Panel], site_id: UUID) -> SiteRow:
-    site = await site_of(tx, context.principal, site_id)
-    return await lock_site(tx, site.id)

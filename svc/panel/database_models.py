@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.access import visible_row
+from svc.panel.access import locked_site_of, visible_row
 from svc.panel.services import Panel
 from svc.registry.operation import Context, Model, Request
 from svc.registry.paging import Condition
@@ -16,7 +16,8 @@ from svc.registry.shapes import Shape
 from svc_actors.errors import not_found
 from svc_actors.host.databases import LABEL, Access, DatabaseError, DatabaseName, EngineKind
 from svc_actors.panel.databases import DatabaseStatus
-from svc_actors.store import Record
+from svc_actors.panel.databases.records import DatabaseRow, DatabaseUserRow, lock_database, lock_user
+from svc_actors.store import Record, Transaction
 
 DatabaseLabel = Annotated[
     str,
@@ -139,6 +140,27 @@ async def require_database(context: Context[Panel], database_id: UUID) -> None:
 async def _database(context: Context[Panel], select: str, database_id: UUID) -> Record:
     where, absent = Condition("databases.id = $1", (database_id,)), not_found("There is no such database.")
     return await visible_row(context.services.database, context.principal, select, where, absent)
+
+
+async def locked_database(tx: Transaction, context: Context[Panel], database_id: UUID) -> DatabaseRow:
+    """The row locked, behind that of its site. Raises not_found for one that the caller may not see."""
+    await _locked_site(tx, context, "databases", database_id)
+    return await lock_database(tx, database_id)
+
+
+async def locked_user(tx: Transaction, context: Context[Panel], user_id: UUID) -> DatabaseUserRow:
+    """The row locked, behind that of its site. Raises not_found for one that the caller may not see."""
+    await _locked_site(tx, context, "database_users", user_id)
+    return await lock_user(tx, user_id)
+
+
+async def _locked_site(
+    tx: Transaction, context: Context[Panel], table: Literal["databases", "database_users"], row_id: UUID
+) -> None:
+    """Where there is no such row, what locks it says so."""
+    site_id = await tx.fetchval(f"SELECT site_id FROM {table} WHERE id = $1", row_id)
+    if site_id is not None:
+        await locked_site_of(tx, context.principal, site_id)
 
 
 async def shown_user(context: Context[Panel], user_id: UUID) -> DatabaseUser:

@@ -12,6 +12,8 @@ from svc.panel.database_models import (
     DatabaseRequest,
     DatabaseUser,
     DatabaseUserSecret,
+    locked_database,
+    locked_user,
     require_database,
     shown_database,
     shown_user,
@@ -26,7 +28,7 @@ from svc.registry.scopes import Scope
 from svc_actors.host.databases import Access as DatabaseAccess
 from svc_actors.host.databases import new_password
 from svc_actors.panel.databases.changes import create_user, delete_user, set_access, set_password
-from svc_actors.panel.databases.records import lock_database, lock_user
+from svc_actors.panel.databases.records import lock_user
 from svc_actors.store import Transaction
 
 operations = Operations[Panel]()
@@ -107,7 +109,7 @@ async def create(context: Context[Panel], request: DatabaseUserCreateRequest) ->
     verifier = services.databases.server(database.engine).verifier(password)
 
     async def work(tx: Transaction) -> UUID:
-        locked = await lock_database(tx, request.database_id)
+        locked = await locked_database(tx, context, request.database_id)
         return (await create_user(tx, context.caller, locked, request.name, request.access, verifier)).id
 
     user_id = await services.database.transact(work)
@@ -129,7 +131,7 @@ async def reset_password(context: Context[Panel], request: DatabaseChange) -> Da
     verifier = services.databases.server(user.engine).verifier(password)
 
     async def work(tx: Transaction) -> None:
-        await set_password(tx, context.caller, await lock_user(tx, request.id), verifier)
+        await set_password(tx, context.caller, await locked_user(tx, context, request.id), verifier)
 
     await services.database.transact(work)
     await services.databases.agree(user.site_id)
@@ -170,7 +172,7 @@ async def delete(context: Context[Panel], request: DatabaseChange) -> None:
     user = await shown_user(context, request.id)
 
     async def work(tx: Transaction) -> None:
-        await delete_user(tx, context.caller, await lock_user(tx, request.id))
+        await delete_user(tx, context.caller, await locked_user(tx, context, request.id))
 
     await context.services.database.transact(work)
     await context.services.databases.agree(user.site_id)
@@ -184,7 +186,7 @@ async def _set_access(
 
     async def work(tx: Transaction) -> None:
         # First the database, as its deletion does.
-        database = await lock_database(tx, database_id)
+        database = await locked_database(tx, context, database_id)
         await set_access(tx, context.caller, await lock_user(tx, user_id), database, access)
 
     await context.services.database.transact(work)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.access import site_of, visible_sites
+from svc.panel.access import locked_site_of, site_of, visible_sites
 from svc.panel.database_models import (
     SELECT_DATABASES,
     DatabaseChange,
@@ -17,6 +17,7 @@ from svc.panel.database_models import (
     FullName,
     SiteDatabase,
     database_models,
+    locked_database,
     require_database,
     shown_database,
     shown_user,
@@ -34,7 +35,6 @@ from svc_actors.host.confined.protocol import Stat
 from svc_actors.host.databases import Access as DatabaseAccess
 from svc_actors.host.databases import EngineKind, new_password
 from svc_actors.panel.databases.changes import create_database, create_user, delete_database
-from svc_actors.panel.databases.records import lock_database
 from svc_actors.panel.databases.transfers import begin_export, begin_import, require_export
 from svc_actors.panel.files import site_folder
 from svc_actors.store import Transaction
@@ -127,6 +127,7 @@ async def create(context: Context[Panel], request: DatabaseCreateRequest) -> Dat
     verifier = services.databases.server(request.engine).verifier(password)
 
     async def work(tx: Transaction) -> tuple[UUID, UUID | None]:
+        await locked_site_of(tx, context.principal, site.id)
         database = await create_database(tx, context.caller, site.id, request.engine, request.name)
         if request.user is None:
             return database.id, None
@@ -153,7 +154,7 @@ async def delete(context: Context[Panel], request: DatabaseDeleteRequest) -> Non
     await require_database(context, request.id)
 
     async def work(tx: Transaction) -> UUID:
-        database = await lock_database(tx, request.id)
+        database = await locked_database(tx, context, request.id)
         if request.confirm != database.name:
             raise invalid(
                 f"confirm does not repeat the name of the database, {database.name}; nothing was deleted.",
@@ -177,7 +178,9 @@ async def export(context: Context[Panel], request: DatabaseChange) -> JobModel:
     await require_database(context, request.id)
 
     async def work(tx: Transaction) -> JobModel:
-        return await job_answer(tx, await begin_export(tx, context.caller, await lock_database(tx, request.id)))
+        return await job_answer(
+            tx, await begin_export(tx, context.caller, await locked_database(tx, context, request.id))
+        )
 
     return await context.services.database.transact(work)
 
@@ -199,7 +202,7 @@ async def import_file(context: Context[Panel], request: DatabaseImportRequest) -
         await services.files.ask(site_folder(services.config.folders, site), Stat(request.path))
 
     async def work(tx: Transaction) -> JobModel:
-        locked = await lock_database(tx, request.id)
+        locked = await locked_database(tx, context, request.id)
         source = {"path": request.path} if request.path is not None else {"export": str(request.export)}
         if request.export is not None:
             await require_export(tx, request.export, locked)

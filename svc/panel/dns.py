@@ -104,10 +104,10 @@ async def create_record(context: Context[Panel], request: RecordCreateRequest) -
 )
 async def update_record(context: Context[Panel], request: RecordUpdateRequest) -> DnsChange:
     services = context.services
-    zone = await _zone_of_record(context, request)
+    site, zone = await _zone_of_record(context, request)
     name = None if request.name is None else full_name(request.name, zone)
     row, record = await services.actors.ref(ZoneActor, zone).ask(
-        ZoneActor.update, context.caller, request.record_id, name, request.ttl, request.data
+        ZoneActor.update, context.caller, site.owner_id, request.record_id, name, request.ttl, request.data
     )
     return DnsChange(record=record_model(record), zone=zone_model(zone, row, services.authority))
 
@@ -122,8 +122,10 @@ async def update_record(context: Context[Panel], request: RecordUpdateRequest) -
 )
 async def delete_record(context: Context[Panel], request: RecordRequest) -> DnsZone:
     services = context.services
-    zone = await _zone_of_record(context, request)
-    row = await services.actors.ref(ZoneActor, zone).ask(ZoneActor.remove, context.caller, request.record_id)
+    site, zone = await _zone_of_record(context, request)
+    row = await services.actors.ref(ZoneActor, zone).ask(
+        ZoneActor.remove, context.caller, site.owner_id, request.record_id
+    )
     return zone_model(zone, row, services.authority)
 
 
@@ -187,8 +189,8 @@ def _zone(names: Sequence[SiteName], site: SiteRow, asked: str | None) -> str:
     return zone
 
 
-async def _zone_of_record(context: Context[Panel], request: RecordRequest) -> str:
-    """The zone of a record, if it is one of the site's. Raises not_found."""
+async def _zone_of_record(context: Context[Panel], request: RecordRequest) -> tuple[SiteRow, str]:
+    """The site, and the zone of a record, if it is one of the site's. Raises not_found."""
     database = context.services.database
     site = await site_of(database, context.principal, request.id)
     zone: str | None = await database.fetchval(
@@ -201,7 +203,7 @@ async def _zone_of_record(context: Context[Panel], request: RecordRequest) -> st
     )
     if zone is None:
         raise not_found("There is no such record.")
-    return zone
+    return site, zone
 
 
 async def _delegation(

@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.panel.access import visible_row, visible_sites
-from svc.panel.database_models import DatabaseChange, DatabaseRequest
+from svc.panel.database_models import DatabaseChange, DatabaseRequest, locked_database
 from svc.panel.file_models import MAX_PAGE_BYTES
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
@@ -21,7 +21,6 @@ from svc.registry.paging import Condition, Page, PageRequest, contains, equals, 
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, not_found
-from svc_actors.panel.databases.records import lock_database
 from svc_actors.panel.databases.transfers import EXPORT_COLUMNS, as_export, delete_export, read_page
 from svc_actors.panel.databases.transfers import Export as StoredExport
 from svc_actors.store import Record, Transaction, audit
@@ -116,7 +115,7 @@ async def download(context: Context[Panel], request: ExportDownloadRequest) -> E
     if services.downloads.begins(began, anew=request.offset == 0):
 
         async def work(tx: Transaction) -> None:
-            database = await lock_database(tx, export.database_id)
+            database = await locked_database(tx, context, export.database_id)
             await audit.record(tx, context.caller, database.target, {"export": str(export.id), "size": export.size})
 
         await services.database.transact(work)
@@ -142,7 +141,7 @@ async def delete(context: Context[Panel], request: DatabaseChange) -> None:
     export: StoredExport = as_export(await _row(context, request.id))
 
     async def work(tx: Transaction) -> None:
-        await delete_export(tx, context.caller, await lock_database(tx, export.database_id), export)
+        await delete_export(tx, context.caller, await locked_database(tx, context, export.database_id), export)
 
     await context.services.database.transact(work)
     await context.services.transfers.sweep()

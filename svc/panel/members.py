@@ -19,7 +19,7 @@ from svc.identity.deletion import remove_person
 from svc.identity.fields import Email
 from svc.identity.password_links import INVITATION_LASTS
 from svc.identity.settings import read_settings
-from svc.panel.access import site_of, visible_row
+from svc.panel.access import locked_site_of, visible_row
 from svc.panel.member_roles import MemberRole
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
@@ -279,7 +279,7 @@ async def remove(context: Context[Panel], request: MemberRequest) -> None:
 async def _where(tx: Transaction, principal: Principal, request: MemberInviteRequest) -> tuple[UUID, str | None]:
     """The account, and the domain of the one site, if it is one."""
     if request.site_id is not None:
-        site = await site_of(tx, principal, request.site_id)
+        site = await locked_site_of(tx, principal, request.site_id)
         if request.account_id not in (None, site.owner_id):
             raise wrong_field("site_id", "this site is not of that account")
         return site.owner_id, site.domain

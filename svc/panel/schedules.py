@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from svc.panel.access import site_of, visible_row
+from svc.panel.access import locked_site_of, site_of, visible_row
 from svc.panel.file_models import SITE_PATH
 from svc.panel.schedule_models import (
     URL_PATH,
@@ -45,7 +45,7 @@ from svc_actors.panel.schedules.records import (
     remove_schedule,
     update_schedule,
 )
-from svc_actors.panel.sites.records import SiteRow, lock_site
+from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Transaction, audit
 
@@ -87,7 +87,7 @@ async def create_schedule(context: Context[Panel], request: ScheduleCreateReques
     values["next_run_at"] = _next(request.cron, request.time_zone, services.clock()) if request.enabled else None
 
     async def work(tx: Transaction) -> Schedule:
-        locked = await lock_site(tx, site.id)
+        locked = await locked_site_of(tx, context.principal, site.id)
         if locked.status is SiteStatus.DELETING:
             raise conflict(f"The site {locked.domain} is being deleted; nothing was created.")
         schedule = await insert_schedule(tx, locked, values)
@@ -117,10 +117,11 @@ async def get_schedule(context: Context[Panel], request: ScheduleRequest) -> Sch
 )
 async def update(context: Context[Panel], request: ScheduleUpdateRequest) -> ScheduleModel:
     services = context.services
-    schedule, site = await _visible(context, request.id)
+    schedule, _ = await _visible(context, request.id)
     given = {name: getattr(request, name) for name in _OF_A_REQUEST if getattr(request, name) is not None}
 
     async def work(tx: Transaction) -> Schedule:
+        site = await locked_site_of(tx, context.principal, schedule.site_id)
         locked = await lock_schedule(tx, schedule.id)
         _require_task(locked.kind, given.get("path", locked.path), given.get("args", locked.args))
         values = dict(given)
@@ -144,9 +145,10 @@ async def update(context: Context[Panel], request: ScheduleUpdateRequest) -> Sch
     scope=Scope.WRITE,
 )
 async def delete_schedule(context: Context[Panel], request: ScheduleDeleteRequest) -> None:
-    schedule, site = await _visible(context, request.id)
+    schedule, _ = await _visible(context, request.id)
 
     async def work(tx: Transaction) -> None:
+        site = await locked_site_of(tx, context.principal, schedule.site_id)
         locked = await lock_schedule(tx, schedule.id)
         await remove_schedule(tx, locked)
         await audit.record(tx, context.caller, locked.target(site), {"site": site.domain})
@@ -166,7 +168,7 @@ async def run_now(context: Context[Panel], request: ScheduleStartRequest) -> Sch
 
     async def work(tx: Transaction) -> ScheduleRun:
         # Locked, so that it is not suspended between this look and the run.
-        site = await lock_site(tx, schedule.site_id)
+        site = await locked_site_of(tx, context.principal, schedule.site_id)
         if site.status is not SiteStatus.ACTIVE:
             raise conflict(f"The site {site.domain} is {site.status.value}; nothing is run for it.")
         locked = await lock_schedule(tx, schedule.id)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.access import SiteChange, SiteRequest, site_of
+from svc.panel.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Route
@@ -23,7 +23,7 @@ from svc_actors.errors import conflict, unavailable, wrong_field
 from svc_actors.host.crypt import hash_password
 from svc_actors.host.sftp import AccessKind, SftpError
 from svc_actors.panel.sftp import SftpRow, records
-from svc_actors.panel.sites.records import SiteRow, lock_site
+from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.public_keys import key_fingerprint, parse_public_key
 from svc_actors.secrets import new_secret
@@ -167,7 +167,7 @@ async def create(context: Context[Panel], request: SftpCreateRequest) -> SftpAcc
     hashed = None if password is None else await hash_password(password)
 
     async def work(tx: Transaction) -> SftpRow:
-        locked = await lock_site(tx, site.id)
+        locked = await locked_site_of(tx, context.principal, site.id)
         _require_there(locked)
         row = await records.add(tx, locked, request.name, request.kind, request.folder, hashed, keys)
         details = {"kind": row.kind.value, "folder": row.folder, "password": hashed is not None, "keys": len(keys)}
@@ -198,7 +198,7 @@ async def update(context: Context[Panel], request: SftpUpdateRequest) -> SftpAcc
     hashed = None if password is None else await hash_password(password)
 
     async def work(tx: Transaction) -> SftpRow:
-        await lock_site(tx, site.id)
+        await locked_site_of(tx, context.principal, site.id)
         row = await records.read(tx, site.id, request.account_id)
         given = "password" in request.model_fields_set or request.new_password
         after = (hashed if given else row.password_hash, row.keys if keys is None else keys)
@@ -228,7 +228,7 @@ async def delete(context: Context[Panel], request: SftpDeleteRequest) -> None:
     site = await site_of(services.database, context.principal, request.id)
 
     async def work(tx: Transaction) -> None:
-        await lock_site(tx, site.id)
+        await locked_site_of(tx, context.principal, site.id)
         row = await records.read(tx, site.id, request.account_id)
         await records.remove(tx, row)
         await audit.record(tx, context.caller, row.target)

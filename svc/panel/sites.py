@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.identity.fields import Email
-from svc.panel.access import SiteChange, SiteRequest, accounts_open_to, site_of, visible_sites
+from svc.panel.access import SiteChange, SiteRequest, accounts_open_to, locked_site_of, site_of, visible_sites
 from svc.panel.config import PanelConfig
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.member_roles import beyond_role
@@ -38,7 +38,7 @@ from svc_actors.panel.sites.claims import MOST_NAMES, hand_over
 from svc_actors.panel.sites.deletion import delete_site
 from svc_actors.panel.sites.names import SiteName, is_below, site_name
 from svc_actors.panel.sites.proxying import proxy_addresses
-from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, suspended_by_administrator
+from svc_actors.panel.sites.records import SiteRow, change_record, suspended_by_administrator
 from svc_actors.panel.sites.site import Change, Changed
 from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
@@ -250,10 +250,9 @@ async def suspend(context: Context[Panel], request: SiteSuspendRequest) -> Site:
     scope=Scope.WRITE,
 )
 async def delete(context: Context[Panel], request: SiteDeleteRequest) -> JobModel:
-    site = await site_of(context.services.database, context.principal, request.id)
 
     async def work(tx: Transaction) -> JobModel:
-        locked = await lock_site(tx, site.id)
+        locked = await locked_site_of(tx, context.principal, request.id)
         if site_name(request.confirm).name != locked.domain:
             raise invalid(
                 f"confirm does not repeat the domain of the site, {locked.domain}; nothing was deleted.",
@@ -294,7 +293,13 @@ def refuse_to_shed(principal: Principal, site: SiteRow) -> None:
 
 
 async def ask_change(context: Context[Panel], site_id: UUID, change: Change) -> None:
-    await context.services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.change, context.caller, change)
+    """Raises not_found where the site is not the caller's any more by the time that its row is locked."""
+
+    async def allowed(tx: Transaction, locked: SiteRow) -> Changed:
+        await site_of(tx, context.principal, locked.id)
+        return await change(tx, locked)
+
+    await context.services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.change, context.caller, allowed)
 
 
 async def person_of(tx: Transaction, email: str) -> UUID:

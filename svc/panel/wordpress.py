@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.identity.fields import Email
-from svc.panel.access import SiteChange, SiteRequest, site_of
+from svc.panel.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.panel.services import Panel
 from svc.panel.site_fields import WordPressLanguage, WordPressTitle
 from svc.registry.declare import Operations
@@ -308,7 +308,8 @@ def _port(port: int, usual: int) -> str:
 
 async def _record(context: Context[Panel], site: SiteRow, details: dict[str, Any]) -> None:
     async def write(tx: Transaction) -> None:
-        await audit.record(tx, context.caller, site.target, details)
+        locked = await locked_site_of(tx, context.principal, site.id)
+        await audit.record(tx, context.caller, locked.target, details)
 
     await context.services.database.transact(write)
 

@@ -28,7 +28,7 @@ from svc_actors.alerts import set_alert
 from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Issuing, Keeper
 from svc_actors.certificates.issuing import Tell
 from svc_actors.certificates.keeper import OpenHttp
-from svc_actors.errors import conflict, invalid, wrong_field
+from svc_actors.errors import conflict, invalid, not_found, wrong_field
 from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.challenge_files import ChallengeFiles
 from svc_actors.panel.certificates.leaf import CertificateError, Parsed, parsed
@@ -187,6 +187,7 @@ class SiteCertificates:
         """Take an uploaded certificate away; one by ACME comes in its place where there is an authority."""
 
         async def change(tx: Transaction, row: SiteRow) -> Changed:
+            _require_owner(row, site)
             if not await remove_certificate(tx, row.id):
                 raise conflict(f"The site {row.domain} has no certificate.")
             return Changed(row.target)
@@ -329,6 +330,8 @@ class SiteCertificates:
         await trio.to_thread.run_sync(put)
 
         async def change(tx: Transaction, row: SiteRow) -> Changed:
+            if source is Source.UPLOADED:
+                _require_owner(row, site)
             told = {
                 "source": source.value,
                 "issuer": certificate.issuer,
@@ -388,6 +391,12 @@ class SiteCertificates:
             site_id,
         )
         return SiteNames(tuple(row["name"] for row in rows), tuple(sorted({row["registrable"] for row in rows})))
+
+
+def _require_owner(locked: SiteRow, site: SiteRow) -> None:
+    """Who asked was looked at when `site` was read: a site that was handed over since is nobody's to change by that."""
+    if locked.owner_id != site.owner_id:
+        raise not_found("There is no such site.")
 
 
 def _served_alert(site_id: UUID) -> str:

@@ -77,12 +77,18 @@ class DnsZone(Actor):
         return await self.agree_known(), added
 
     async def update(
-        self, caller: Caller, record_id: UUID, name: str | None, ttl: int | None, data: RecordData | None
+        self,
+        caller: Caller,
+        owner_id: UUID,
+        record_id: UUID,
+        name: str | None,
+        ttl: int | None,
+        data: RecordData | None,
     ) -> tuple[ZoneRow, RecordRow]:
         """What is None stays as it is. The record keeps its id. Raises invalid, conflict and not_found."""
 
         async def work(tx: Transaction) -> RecordRow:
-            zone, records, old = await self._record(tx, record_id)
+            zone, records, old = await self._record(tx, owner_id, record_id)
             others = [record for record in records if record.id != record_id]
             new = NewRecord(name or old.name, ttl or old.ttl, data or old.data)
             if (new.name, new.type) != (old.name, old.type):
@@ -103,11 +109,11 @@ class DnsZone(Actor):
         updated = await self._database.transact(work)
         return await self.agree_known(), updated
 
-    async def remove(self, caller: Caller, record_id: UUID) -> ZoneRow:
+    async def remove(self, caller: Caller, owner_id: UUID, record_id: UUID) -> ZoneRow:
         """Raises not_found and conflict."""
 
         async def work(tx: Transaction) -> None:
-            zone, records, old = await self._record(tx, record_id)
+            zone, records, old = await self._record(tx, owner_id, record_id)
             check_removal([record for record in records if record.id != record_id], old)
             await tx.execute("DELETE FROM dns_records WHERE id = $1", record_id)
             await self._changed(tx, caller, zone, {"removed": told(old)})
@@ -318,11 +324,14 @@ class DnsZone(Actor):
             )
         return as_zone(row)
 
-    async def _record(self, tx: Transaction, record_id: UUID) -> tuple[ZoneRow, list[RecordRow], RecordRow]:
+    async def _record(
+        self, tx: Transaction, owner_id: UUID, record_id: UUID
+    ) -> tuple[ZoneRow, list[RecordRow], RecordRow]:
+        """Of the zone while it is this owner's: it goes with a site that is handed over."""
         row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
         records = await read_records(tx, self.key)
         found = next((record for record in records if record.id == record_id), None)
-        if row is None or found is None:
+        if row is None or row["owner_id"] != owner_id or found is None:
             raise not_found("There is no such record.")
         if found.managed:
             raise conflict("This record is the panel's own.", hint="It goes when what it is for has ended.")
