@@ -3,7 +3,13 @@
 Recorded with the change of owner, in its transaction: access accounts are removed, and every user of the site's
 databases has a password that nobody knows. A job has the servers follow; and it renews the site's own WordPress, whose
 password for its database has to be written into wp-config.php, and whose administrators have passwords themselves.
-Every step may be done again, and a job that a restart has interrupted goes on as a new one.
+
+Invariants:
+- a handover is pending in `site_handovers`, in the transaction of the change of owner, until a job of it has succeeded;
+- of what is to be done each part is tried, whichever failed before it, and may be done again; a WordPress that was
+  renewed is left alone when another part is tried again, since its new owner may have set passwords by then;
+- a job that has failed is followed by another one, later each time, and an alert is open meanwhile; one that a restart
+  has interrupted is followed at once.
 """
 
 from __future__ import annotations
@@ -13,20 +19,27 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, unavailable
+from svc_actors.alerts import close_alert, close_alerts, raise_alert
+from svc_actors.errors import ServiceError, unavailable
 from svc_actors.host.databases import EngineKind, new_password, user_name
 from svc_actors.host.wordpress import Handover, WordPressError, WordPressSites
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.databases.records import write_user_wanted
-from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, NewJob, enqueue
+from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue, hand_over_jobs
 from svc_actors.panel.sftp import records as access
 from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.panel.wordpress.database import LABEL, WordPressDatabases
 from svc_actors.panel.wordpress.records import read_wordpress, write_administrator
 from svc_actors.store import Database, Transaction, service_itself
 
 KIND: Final = "site.hand_over"
-STEPS: Final = ("end_sessions", "replace_passwords", "renew_wordpress")
+STEPS: Final = ("end_access",)
+ROUND_SECONDS: Final = 30.0
+_FIRST_PAUSE_SECONDS: Final = 30
+_MOST_DOUBLINGS: Final = 7
+"""The longest pause is of about an hour."""
+_ALERTS: Final = "site-handover:"
 IRREVOCABLE: Final = "The site has its new owner already."
 _CALLER: Final = service_itself("site.update")
 
@@ -45,6 +58,7 @@ async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databa
     logins = await access.read_all(tx, site.id)
     for login in logins:
         await access.remove(tx, login)
+    await hand_over_jobs(tx, site.id, owner_id)
     users = await tx.fetch(
         "SELECT id, engine, name FROM database_users WHERE site_id = $1 AND status = 'active' ORDER BY engine, name",
         site.id,
@@ -52,6 +66,14 @@ async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databa
     for user in users:
         if not await _is_wordpress(tx, site, user["engine"], user["name"]):
             await write_user_wanted(tx, user["id"], databases.server(user["engine"]).verifier(new_password()))
+    # Ordered while another is pending: all of it is to be done for this owner.
+    await tx.execute(
+        """INSERT INTO site_handovers (site_id) VALUES ($1)
+           ON CONFLICT (site_id) DO UPDATE
+           SET generation = site_handovers.generation + 1, wordpress_renewed = false, failures = 0,
+               next_attempt_at = now()""",
+        site.id,
+    )
     job = await _enqueue(tx, site, owner_id)
     return Ended([login.login for login in logins], [user["name"] for user in users], job.id)
 
@@ -93,22 +115,37 @@ class SiteHandover:
         self._databases = databases
         self._agree_access = agree_access
 
-    async def end_sessions(self, run: JobRun) -> None:
+    async def end_access(self, run: JobRun) -> None:
+        """Raises the failure of the first part that failed, when all were tried."""
+        failed: list[ServiceError] = []
+        for part in (self._end_sessions, self._replace_passwords, self._renew_wordpress):
+            try:
+                await part(run)
+            except ServiceError as error:
+                failed.append(error)
+                await run.log(f"Not done: {error.message}")
+        if failed:
+            raise failed[0]
+
+    async def _end_sessions(self, run: JobRun) -> None:
         await self._agree_access()
         await run.log("Nobody is signed in to the site's files by an access account of before.")
 
-    async def replace_passwords(self, run: JobRun) -> None:
+    async def _replace_passwords(self, run: JobRun) -> None:
         await self._databases.agree(run.site_id)
         await run.log("Users of its databases have passwords that nobody knows; set new ones where they are needed.")
 
-    async def renew_wordpress(self, run: JobRun) -> None:
+    async def _renew_wordpress(self, run: JobRun) -> None:
         site, installed = (
             await read_site(self._database, run.site_id),
             await read_wordpress(self._database, run.site_id),
         )
-        if site is None:
-            raise conflict("There is no such site any more.")
-        if installed is None or installed.installed_at is None:
+        if site is None or installed is None or installed.installed_at is None:
+            return
+        pending = await self._database.fetchrow(
+            "SELECT generation, wordpress_renewed FROM site_handovers WHERE site_id = $1", site.id
+        )
+        if pending is not None and pending["wordpress_renewed"]:
             return
         email = await self._database.fetchval("SELECT email FROM users WHERE id = $1", site.owner_id)
         database = await self._wordpress_databases.make(site, _CALLER)
@@ -118,14 +155,72 @@ class SiteHandover:
         except WordPressError as error:
             raise unavailable(
                 f"WordPress: {error}. Its database has another password, which wp-config.php may not have.",
-                hint="Mend its wp-config.php, and set the password of its database user anew.",
+                hint="It is tried again by itself; mend its wp-config.php, if that is what is wrong.",
             ) from error
-        await run.transact(lambda tx: write_administrator(tx, site.id, email))
+
+        async def renewed(tx: Transaction) -> None:
+            await write_administrator(tx, site.id, email)
+            # Not of one that was ordered since: that is for another owner.
+            await tx.execute(
+                "UPDATE site_handovers SET wordpress_renewed = true WHERE site_id = $1 AND generation = $2",
+                site.id,
+                None if pending is None else pending["generation"],
+            )
+
+        await run.transact(renewed)
         await run.log(f"wp-config.php has another password and other salts; so have {administrators} administrators.")
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """One that was interrupted goes on."""
-        if job.error == INTERRUPTED and job.site_id is not None:
-            site = await read_site(tx, job.site_id)
+        """It is whole, or is tried again."""
+        if job.site_id is None:
+            return
+        site = await read_site(tx, job.site_id)
+        if site is None or site.status is SiteStatus.DELETING or job.status is JobStatus.SUCCEEDED:
+            await tx.execute("DELETE FROM site_handovers WHERE site_id = $1", job.site_id)
+            await close_alert(tx, f"{_ALERTS}{job.site_id}")
+            return
+        if job.error == INTERRUPTED:
+            await _enqueue(tx, site, site.owner_id)
+            return
+        await tx.execute(
+            """INSERT INTO site_handovers (site_id, failures, next_attempt_at)
+               VALUES ($1, 1, now() + make_interval(secs => $2))
+               ON CONFLICT (site_id) DO UPDATE
+               SET failures = site_handovers.failures + 1,
+                   next_attempt_at = now() + make_interval(secs => $2 * 2 ^ least(site_handovers.failures, $3))""",
+            site.id,
+            _FIRST_PAUSE_SECONDS,
+            _MOST_DOUBLINGS,
+        )
+        why = job.error.message if job.error is not None else "it was stopped"
+        await raise_alert(
+            tx,
+            f"{_ALERTS}{site.id}",
+            f"What opened {site.domain} to its owner before may open it still, and is ended anew by itself: {why}",
+            resource_kind="site",
+            resource_id=site.id,
+        )
+
+
+async def retry_handovers(database: Database) -> None:
+    """One round: a job for each pending handover that is due and has none, after failures of it or of a core."""
+
+    async def work(tx: Transaction) -> None:
+        # What a handover writes at the moment has its own job: it is left to the next round.
+        rows = await tx.fetch(
+            """SELECT site_id FROM site_handovers JOIN sites ON sites.id = site_handovers.site_id
+               WHERE next_attempt_at <= now() AND sites.status <> 'deleting' AND NOT EXISTS (
+                   SELECT FROM jobs
+                   WHERE jobs.site_id = site_handovers.site_id AND kind = $1 AND jobs.status IN ('queued', 'running'))
+               ORDER BY next_attempt_at FOR UPDATE OF site_handovers SKIP LOCKED""",
+            KIND,
+        )
+        for row in rows:
+            site = await read_site(tx, row["site_id"])
             if site is not None:
                 await _enqueue(tx, site, site.owner_id)
+        # Of sites that were deleted.
+        pending = await tx.fetch("SELECT site_id FROM site_handovers")
+        await close_alerts(tx, _ALERTS, keep=[f"{_ALERTS}{row['site_id']}" for row in pending])
+
+    await database.transact(work)

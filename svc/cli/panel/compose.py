@@ -37,6 +37,8 @@ from svc_actors.panel.dns.watch import ROUND_SECONDS as ZONES_SECONDS
 from svc_actors.panel.dns.watch import ZoneWatch
 from svc_actors.panel.dns.zone import DnsZone, Naming
 from svc_actors.panel.files import Uploads
+from svc_actors.panel.handover import ROUND_SECONDS as HANDOVER_SECONDS
+from svc_actors.panel.handover import retry_handovers
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.schedules.scheduler import Scheduler
 from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
@@ -116,6 +118,7 @@ async def open_services(
         look_after_site_data(loops, data)
         loops.repeat_from_now("zones", ZONES_SECONDS, ZoneWatch(database, actors, host.name_server).round)
         loops.repeat_from_now("sites to resume", RESUME_SECONDS, partial(resume_sites, database, actors))
+        loops.repeat_from_now("handovers of sites", HANDOVER_SECONDS, partial(retry_handovers, database))
         cron = WordPressCron(database, host.wordpress, host.clock)
         loops.repeat_from_now("cron of WordPress", CRON_SECONDS, cron.round)
         nursery.start_soon(run_webhooks, actors, delivering, loops.alert)

@@ -9,11 +9,14 @@ import pytest
 import trio
 
 from svc_actors.host.databases import EngineKind, UserName
+from svc_actors.host.wordpress import WordPressError
+from svc_actors.panel.handover import retry_handovers
 from svc_actors.store import Database
 from tests.panel.sites.world import World, world_of
 from tests.panel.wordpress.blogs import databases_of, made, played
 from tests.support.panel import open_panel, recorded_host
 from tests.support.panel_sftp import RecordedSftp
+from tests.support.panel_sites import nothing
 from tests.support.recorded_databases import RecordedDatabases
 from tests.support.wordpress import RecordedWordPress
 
@@ -109,3 +112,121 @@ async def test_a_handover_that_a_killed_core_left_goes_on(
         UserName(f"{site['account']}_wordpress")
     ]
     assert user.verifier == f"stored:{wordpress.handed_over[-1][1].database.password}"
+
+
+async def alerts_of(database: Database) -> list[str]:
+    rows = await database.fetch("SELECT message FROM alerts WHERE closed_at IS NULL AND key LIKE 'site-handover:%'")
+    return [row["message"] for row in rows]
+
+
+async def make_due(database: Database) -> None:
+    assert await database.change("UPDATE site_handovers SET next_attempt_at = now()") == 1
+
+
+async def retried(world: World, before: dict[str, Any]) -> list[dict[str, Any]]:
+    """The jobs of handovers since the one before, by another round or by the panel's own, when they have ended."""
+    await retry_handovers(world.panel.database)
+    rows = await world.panel.database.fetch(
+        "SELECT id FROM jobs WHERE kind = 'site.hand_over' AND id > $1", before["id"]
+    )
+    return [await world.job_of(world.root, {"id": row["id"]}) for row in rows]
+
+
+async def test_a_wordpress_is_renewed_although_nobody_can_be_signed_out(world: World) -> None:
+    site = await made(world)
+    server(world).refuses = "sshd is away"
+
+    _, job = await handed_over(world, site)
+    alerts = await alerts_of(world.panel.database)
+    server(world).refuses = None
+    await make_due(world.panel.database)
+    [again] = await retried(world, job)
+
+    assert (job["status"], again["status"]) == ("failed", "succeeded")
+    assert "sshd is away" in alerts[0]
+    assert [renewed.email for _, renewed in played(world).handed_over] == ["bob@example.com"], "once, and at once"
+    assert await alerts_of(world.panel.database) == []
+    assert await retried(world, again) == []
+
+
+async def test_a_wordpress_that_could_not_be_asked_is_renewed_later(world: World) -> None:
+    site = await made(world)
+    user = UserName(f"{site['account']}_wordpress")
+
+    async def refuse(step: str) -> None:
+        raise WordPressError("it did not answer")
+
+    played(world).before = refuse
+    _, job = await handed_over(world, site)
+    early = await retried(world, job)
+    alerts = await alerts_of(world.panel.database)
+    await make_due(world.panel.database)
+    [second] = await retried(world, job)
+    pause = await world.panel.database.fetchval(
+        "SELECT extract(epoch FROM next_attempt_at - ended_at)::integer FROM site_handovers, jobs WHERE jobs.id = $1",
+        second["id"],
+    )
+    played(world).before = lambda step: nothing()
+    await make_due(world.panel.database)
+    [third] = await retried(world, second)
+
+    assert [job["status"], second["status"], third["status"]] == ["failed", "failed", "succeeded"]
+    assert early == [], "it waits"
+    assert pause == 60, "and longer after each failure"
+    assert site["domain"] in alerts[0]
+    [(_, renewed)] = played(world).handed_over
+    assert databases_of(world).accounts[user].verifier == f"stored:{renewed.database.password}"
+    assert await alerts_of(world.panel.database) == []
+
+
+async def test_a_handover_that_failed_is_tried_again_by_the_next_core(panel_database: Database, tmp_path: Path) -> None:
+    host = recorded_host()
+    wordpress = cast(RecordedWordPress, host.wordpress)
+    async with world_of(panel_database, tmp_path, host=host) as world:
+        site = await made(world)
+        cast(RecordedSftp, host.sftp).refuses = "sshd is away"
+        await handed_over(world, site)
+    await make_due(panel_database)
+    cast(RecordedSftp, host.sftp).refuses = None
+    async with open_panel(panel_database, tmp_path, host):
+        with trio.fail_after(60):
+            while await alerts_of(panel_database):
+                await trio.sleep(0.01)
+
+    assert len(wordpress.handed_over) == 1
+
+
+async def test_one_that_is_ordered_while_another_is_pending_is_for_its_own_owner(world: World) -> None:
+    site = await made(world)
+    server(world).refuses = "sshd is away"
+    await handed_over(world, site)
+
+    told = await world.root.patch(f"/sites/{site['id']}", {"owner_email": "ada@example.com"})
+    await world.job_of(world.root, {"id": told.json()["handover"]["job_id"]})
+
+    assert [renewed.email for _, renewed in played(world).handed_over] == ["bob@example.com", "ada@example.com"]
+
+
+async def test_what_is_queued_in_a_site_becomes_its_new_owners_and_what_has_ended_stays(world: World) -> None:
+    site = await made(world)
+    [creation] = (await world.ada.get("/jobs")).json()["items"]
+    reached, go_on = trio.Event(), trio.Event()
+
+    async def hold(step: str) -> None:
+        reached.set()
+        await go_on.wait()
+
+    played(world).before = hold
+    await world.root.patch(f"/sites/{site['id']}", {"owner_email": "bob@example.com"})
+    with trio.fail_after(60):
+        await reached.wait()
+    queued = (await world.bob.post(f"/sites/{site['id']}/backups", {})).json()
+
+    await world.root.patch(f"/sites/{site['id']}", {"owner_email": "ada@example.com"})
+    seen = {
+        name: [(await client.get(f"/jobs/{job['id']}/log")).status_code for job in (creation, queued)]
+        for name, client in {"ada": world.ada, "bob": world.bob}.items()
+    }
+    go_on.set()
+
+    assert seen == {"ada": [200, 200], "bob": [404, 404]}

@@ -14,6 +14,7 @@ from svc_actors.panel.jobs.records import (
     Step,
     enqueue,
     get_job,
+    hand_over_jobs,
     read_lines,
     steps_of,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "Step",
     "enqueue",
     "get_job",
+    "hand_over_jobs",
     "read_lines",
     "require_turn",
     "steps_of",

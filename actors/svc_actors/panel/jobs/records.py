@@ -245,6 +245,18 @@ async def end_job(tx: Transaction, job_id: int, status: JobStatus, error: JobErr
     return await _announced(tx, row)
 
 
+async def hand_over_jobs(tx: Transaction, site_id: UUID, owner_id: UUID) -> None:
+    """What is queued or runs in a site becomes its new owner's; what has ended stays with whom it was shown to."""
+    rows = await tx.fetch(
+        """UPDATE jobs SET owner_id = $2
+           WHERE site_id = $1 AND status IN ('queued', 'running') AND owner_id <> $2 RETURNING *""",
+        site_id,
+        owner_id,
+    )
+    for row in rows:
+        await announce(tx, as_job(row))
+
+
 async def write_lines(queryable: Queryable, job_id: int, step: int | None, messages: Sequence[str]) -> int:
     """Add lines to the log of an open job; how many were written. One statement, so all of them or none: what a core
     that was killed had sent is there before the end, or not at all."""
