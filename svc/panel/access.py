@@ -29,7 +29,9 @@ _IN_FORCE: Final = """account_members AS member JOIN users AS account ON account
 OWN_OR_MEMBER: Final = f"""SELECT $1::uuid
     UNION ALL SELECT member.account_id FROM {_IN_FORCE} AND member.site_id IS NULL"""
 """The accounts all of whose sites a person sees."""
-_SINGLE_SITES: Final = f"SELECT member.site_id FROM {_IN_FORCE} AND member.site_id IS NOT NULL"
+_SINGLE_SITES: Final = f"""SELECT member.site_id FROM {_IN_FORCE}
+    AND member.account_id = (SELECT owner_id FROM sites AS held WHERE held.id = member.site_id)"""
+"""Sites of the account that let the person in: one that has another owner by now is not."""
 _ALL_ROLES: Final = frozenset(MEMBER_ROLES)
 
 

@@ -268,7 +268,8 @@ async def remove(context: Context[Panel], request: MemberRequest) -> None:
         # Made by an invitation that nobody has used: nothing is left of it.
         if await tx.fetchval(
             """SELECT true FROM users WHERE id = $1 AND role = 'member' AND password_hash IS NULL
-               AND last_sign_in_at IS NULL AND NOT EXISTS (SELECT FROM account_members WHERE user_id = $1)""",
+               AND last_sign_in_at IS NULL AND NOT EXISTS (SELECT FROM account_members WHERE user_id = $1)
+               AND NOT EXISTS (SELECT FROM sites WHERE owner_id = $1)""",
             row["user_id"],
         ):
             await remove_person(tx, row["user_id"])

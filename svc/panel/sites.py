@@ -30,7 +30,7 @@ from svc.registry.operation import Context, Model, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
-from svc_actors.errors import forbidden, invalid, not_found, wrong_field
+from svc_actors.errors import conflict, forbidden, invalid, not_found, wrong_field
 from svc_actors.host.launcher import Limits
 from svc_actors.panel.accounts.allowances import lock_owner
 from svc_actors.panel.handover import end_credentials
@@ -303,10 +303,17 @@ async def ask_change(context: Context[Panel], site_id: UUID, change: Change) -> 
 
 
 async def person_of(tx: Transaction, email: str) -> UUID:
-    person: UUID | None = await tx.fetchval("SELECT id FROM users WHERE email = $1", email)
+    """Who may own sites, by their address. Raises not_found, and `conflict` for somebody who has no account."""
+    person = await tx.fetchrow("SELECT id, role FROM users WHERE email = $1", email)
     if person is None:
         raise not_found(f"There is nobody with the address {email}.", hint="Create the person first.")
-    return person
+    if person["role"] == Role.MEMBER:
+        raise conflict(
+            f"{email} is a member in others' accounts and has none of their own; nothing was changed.",
+            hint="Make them a customer first (svc user update).",
+        )
+    owner_id: UUID = person["id"]
+    return owner_id
 
 
 async def _owner(tx: Transaction, principal: Principal, request: SiteCreateRequest) -> UUID:

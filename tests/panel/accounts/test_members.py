@@ -326,3 +326,48 @@ async def test_a_member_who_buys_a_plan_becomes_a_customer(panel: PanelHarness) 
 
 
 _KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMwrpzLlW6dLMdB4Z5VtPr4bZLcP9qH5bm0aPjXJ3Wqk bob"
+
+
+async def test_a_membership_of_a_site_that_has_another_owner_opens_nothing(panel: PanelHarness) -> None:
+    ada = await panel.customer(ADA)
+    cyd = await panel.person("cyd@example.com")
+    shop = await site(ada, "shop.example")
+    bob = await joined(panel, ada, BOB, "manager", site_id=shop["id"])
+    before = await domains(bob)
+
+    # As an invitation leaves it that is written while the site is handed over.
+    await panel.database.execute("UPDATE sites SET owner_id = $2 WHERE id = $1", UUID(shop["id"]), cyd)
+
+    assert before == ["shop.example"]
+    assert await domains(bob) == []
+    assert (await bob.get(f"/sites/{shop['id']}")).status_code == 404
+
+
+async def test_a_member_without_an_account_is_made_the_owner_of_no_site(panel: PanelHarness) -> None:
+    ada, root = await panel.customer(ADA), await panel.administrator()
+    shop = await site(ada, "shop.example")
+    await invited(ada, BOB, "manager")
+
+    refused = [
+        await root.patch(f"/sites/{shop['id']}", {"owner_email": BOB}),
+        await root.post("/sites", {"domain": "new.example", "type": "static", "owner_email": BOB}),
+    ]
+
+    assert [(answer.status_code, answer.json()["error"]["code"]) for answer in refused] == [(409, "conflict")] * 2
+    assert await domains(root) == ["shop.example"]
+    assert await domains(ada) == ["shop.example"]
+
+
+async def test_a_person_who_owns_a_site_stays_when_their_membership_ends(panel: PanelHarness) -> None:
+    ada = await panel.customer(ADA)
+    shop = await site(ada, "shop.example")
+    member = await invited(ada, BOB, "manager")
+    # As an earlier release let an administrator do.
+    await panel.database.execute(
+        "UPDATE sites SET owner_id = (SELECT id FROM users WHERE email = $2) WHERE id = $1", UUID(shop["id"]), BOB
+    )
+
+    removed = await ada.delete(f"/members/{member['id']}")
+
+    assert removed.status_code == 200, removed.text
+    assert await panel.database.fetchval("SELECT count(*) FROM users WHERE email = $1", BOB) == 1
