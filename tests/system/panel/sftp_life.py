@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import trio
 from svc_actors.host.accounts import FIRST_UID, SystemAccounts
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.sftp import SftpServer, SftpSettings
-from svc_actors.host.sftp.server import SERVICE
+from svc_actors.host.sftp.server import MOST_CONNECTIONS, SERVICE, connections
 from svc_actors.store import Database
 from tests.support.launchers import Place, keeper_place, until
 from tests.support.panel import PanelHarness, open_panel, recorded_host
@@ -104,6 +105,17 @@ async def live(panel: PanelHarness, place: Place, clients: Clients) -> dict[str,
     await panel.services.sftp.agree()
     result["folder_again"] = await clients.sftp(shop, "put given.txt", "ls -1")
 
+    # A login that has all its connections keeps them, and gets no further one for long.
+    async with AsyncExitStack() as stack:
+        for _ in range(MOST_CONNECTIONS):
+            await stack.enter_async_context(held(clients, other))
+        before = connections(folders.sftp / "etc")[other]
+        surplus = held(clients, other).process
+        stack.callback(surplus.kill)
+        await until(lambda: over(panel, surplus))
+        result["connections"] = len(before)
+        result["connections_kept"] = connections(folders.sftp / "etc")[other] == before
+
     # Whoever is signed in is out at once when the account is deleted, and when the site is suspended.
     accounts = {each["login"]: each["id"] for each in made}
     async with held(clients, gone) as session, held(clients, key) as kept:
@@ -138,6 +150,16 @@ async def live(panel: PanelHarness, place: Place, clients: Clients) -> dict[str,
     result["left"] = re.findall(r"s\d+-\w+", "".join(path.read_text() for path in (folders.sftp / "etc").glob("*d*")))
     result["keys_left"] = os.listdir(folders.sftp / "etc" / "keys")
     return result
+
+
+async def over(panel: PanelHarness, session: subprocess.Popen[bytes]) -> bool:
+    """Whether the server has ended it by now; the client looks when it is asked for something."""
+    await panel.services.sftp.agree()
+    assert session.stdin is not None
+    with suppress(BrokenPipeError):
+        session.stdin.write(b"pwd\n")
+        session.stdin.flush()
+    return session.poll() is not None
 
 
 async def opens(clients: Clients, login: str) -> bool:

@@ -82,6 +82,10 @@ async def test_access_by_sftp_from_the_first_key_to_the_end_of_the_site(
     for setting in ("disableforwarding yes", "allowagentforwarding no", "permittunnel no", "permituserrc no"):
         assert setting in found["settings"].splitlines()
 
+    # The connections of a login are bounded, also of one that has signed in.
+    assert found["connections"] == 10
+    assert found["connections_kept"]
+
     # Who may not sign in any more is out.
     assert found["session_of_deleted"] not in (None, 0)
     assert found["kept"] is None

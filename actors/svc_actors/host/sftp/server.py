@@ -22,7 +22,7 @@ from typing import Final
 import trio
 
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Launcher, LauncherError, Service, ServiceName
+from svc_actors.host.launcher import Launcher, LauncherError, Limits, Service, ServiceName
 from svc_actors.host.sftp import enter
 from svc_actors.host.sftp.configuration import HOST_KEY_TYPES, SftpSettings, account_files, sshd_configuration
 from svc_actors.host.sftp.model import AccessKind, HostKey, SftpError, SftpLogin
@@ -32,11 +32,19 @@ from svc_actors.public_keys import key_fingerprint
 SERVICE: Final = ServiceName("sftp")
 PROGRAM: Final = "/usr/sbin/sshd"
 START_SECONDS: Final = 15.0
+MOST_CONNECTIONS: Final = 10
+"""Of one login at a time. sshd bounds those before somebody has signed in, and the sessions of one connection."""
+CEILING: Final = Limits(memory_mib=2048, processes=1000)
+"""Of sshd with all its connections, two processes each and one for each session: between two looks at how many a login
+has, none can take the memory of the server."""
 _PROGRAM_SECONDS: Final = 30.0
 _LOOK: Final = 0.05
 _LARGEST_LOG: Final = 16 * 1024 * 1024
 _SESSION: Final = re.compile(rb"sshd: (s\d+-[a-z0-9-]+)(?=[ @])")
 """How sshd calls a process of a session: `sshd: s1001-ada [priv]`, `sshd: s1001-ada@internal-sftp`."""
+
+_CONNECTION: Final = re.compile(rb"sshd: (s\d+-[a-z0-9-]+) \[priv\]")
+"""The one process of a connection that stays root's and in the server's view."""
 
 
 class SftpServer:
@@ -65,6 +73,7 @@ class SftpServer:
                 "SVC_CONFIGURATION": hashlib.sha256(configuration.encode()).hexdigest()[:16],
             },
             log=self.log,
+            limits=CEILING,
         )
 
     async def agree(self, logins: Collection[SftpLogin], ended: Collection[str] = ()) -> None:
@@ -88,6 +97,7 @@ class SftpServer:
                 raise SftpError(ran.stderr.decode(errors="replace").strip())
             stay = {login.name for login in logins}.difference(ended)
             await trio.to_thread.run_sync(_end_sessions, self._folder / "etc", frozenset(stay))
+            await trio.to_thread.run_sync(_end_surplus, self._folder / "etc")
             # When nobody comes in any more who may not, and what they have started is ended as well.
             await self._shells.agree(logins, ended)
         except (LauncherError, OSError, subprocess.SubprocessError) as error:
@@ -222,3 +232,30 @@ def _sessions(etc: Path, stay: frozenset[str]) -> list[int]:
             if os.path.samefile(f"/proc/{entry}/root/etc", etc):
                 views.add(view)
     return [pid for pid, view in titled if view in views]
+
+
+def connections(etc: Path) -> dict[str, list[int]]:
+    """The connections of each login that is signed in, by the process of sshd that holds one; the oldest first."""
+    found: list[tuple[int, int, str]] = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            connection = _CONNECTION.match(Path(f"/proc/{entry}/cmdline").read_bytes())
+            if connection and os.path.samefile(f"/proc/{entry}/root/etc", etc):
+                # starttime is the 22nd field of proc(5); the second one, in brackets, may hold anything.
+                began = Path(f"/proc/{entry}/stat").read_text().rpartition(") ")[2].split()[19]
+                found.append((int(began), int(entry), connection[1].decode()))
+    by_login: dict[str, list[int]] = {}
+    for _, pid, login in sorted(found):
+        by_login.setdefault(login, []).append(pid)
+    return by_login
+
+
+def _end_surplus(etc: Path) -> None:
+    """The newest connections of a login that has more than it may."""
+    for pids in connections(etc).values():
+        for pid in pids[MOST_CONNECTIONS:]:
+            with suppress(OSError):
+                # The half that has the connection goes on without the other one.
+                halves = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+                for half in (*halves, pid):
+                    os.kill(half, signal.SIGKILL)
