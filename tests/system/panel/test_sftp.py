@@ -128,7 +128,7 @@ async def test_a_shell_is_where_the_programs_of_its_site_run_and_ends_with_its_l
     assert out("others_sockets") == "shared"
     assert dict(line.split() for line in out("no_new_privileges").splitlines())["NoNewPrivs:"] == "1"
     assert set(found["read_only"]["out"].split(":")[-1].split()) >= {"Read-only"}
-    assert out("processes") == "40"
+    assert out("processes_without_a_limit") == "256"
     assert int(out("descriptors")) <= 4
 
     # Commands end as they ended, and what they say comes whole.

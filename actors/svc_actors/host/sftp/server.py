@@ -22,7 +22,7 @@ from typing import Final
 import trio
 
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Launcher, LauncherError, Limits, Service, ServiceName
+from svc_actors.host.launcher import LauncherError, Limits, Service, ServiceName, SiteLauncher
 from svc_actors.host.sftp import enter
 from svc_actors.host.sftp.configuration import HOST_KEY_TYPES, SftpSettings, account_files, sshd_configuration
 from svc_actors.host.sftp.model import AccessKind, HostKey, SftpError, SftpLogin
@@ -50,7 +50,7 @@ _CONNECTION: Final = re.compile(rb"sshd: (s\d+-[a-z0-9-]+) \[priv\]")
 class SftpServer:
     """An sshd in a folder of its own."""
 
-    def __init__(self, folders: HostFolders, settings: SftpSettings, launcher: Launcher) -> None:
+    def __init__(self, folders: HostFolders, settings: SftpSettings, launcher: SiteLauncher) -> None:
         self._folders = folders
         self._folder = folders.sftp
         self._settings = settings

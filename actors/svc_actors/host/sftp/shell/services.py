@@ -7,21 +7,20 @@ import re
 import shutil
 import sys
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Launcher, LauncherError, ListeningSocket, Service, ServiceName
+from svc_actors.host.launcher import LauncherError, ListeningSocket, Service, ServiceName, SiteLauncher
 from svc_actors.host.sftp.model import AccessKind, SftpLogin
 from svc_actors.host.sftp.shell import enter, serve
-from svc_actors.host.site_runtime import service_name, site_command, site_environment
+from svc_actors.host.site_runtime import service_name, site_command, site_environment, site_group
 
 KIND: Final = "shell-"
 MOST_PROCESSES: Final = 256
-"""Of a login whose site has no limit: nobody at a terminal starts more by intention."""
+"""Of the account in a shell, where its site has no limit: nobody at a terminal starts more by intention."""
 _NAME: Final = re.compile(rf"site-\d+-{KIND}[a-z0-9-]+")
 _STOP_SECONDS: Final = 5.0
 _TOP: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -29,7 +28,7 @@ _TOP: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
 class Shells:
-    def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
+    def __init__(self, folders: HostFolders, launcher: SiteLauncher) -> None:
         self._folders = folders
         self._launcher = launcher
 
@@ -47,7 +46,9 @@ class Shells:
         new.rename(root / "enter")
 
     def service(self, login: SftpLogin) -> Service:
-        command = site_command(self._folders, login.account, (), processes=login.limits.processes or MOST_PROCESSES)
+        # By RLIMIT_NPROC, which is of a shell alone: the limits of the group are those of all programs of the site.
+        processes = MOST_PROCESSES if login.limits.processes is None else None
+        command = site_command(self._folders, login.account, (), processes=processes)
         program = (sys.executable, "-I", "-S", str(serve.__file__), str(login.account.uid))
         path = self._folders.shells / f"{login.name}.sock"
         return Service(
@@ -55,22 +56,26 @@ class Shells:
             command=(*program, *command),
             environment=site_environment(self._folders, login.account),
             sockets=(ListeningSocket(path, 0o660, "root", login.account.name, serve.LISTENING),),
-            limits=replace(login.limits, processes=login.limits.processes or MOST_PROCESSES),
+            limits=login.limits,
+            limit_group=site_group(login.account),
             stop_seconds=_STOP_SECONDS,
         )
 
     async def agree(self, logins: Collection[SftpLogin], ended: Collection[str]) -> None:
         """These run, and no other; what the logins `ended` have started is over. Raises `LauncherError` when all that
         could be done is done."""
-        services = [self.service(login) for login in logins if login.kind is AccessKind.SHELL]
+        shells = [login for login in logins if login.kind is AccessKind.SHELL]
+        services = [self.service(login) for login in shells]
         anew = {_service_name(login) for login in logins if login.name in ended}
         wanted = {service.name for service in services} - anew
         refused: list[LauncherError] = []
         for name in sorted(await self._launcher.names()):
             if _NAME.fullmatch(name) and name not in wanted:
                 await self._launcher.stop(name)
-        for service in services:
+        for login, service in zip(shells, services, strict=True):
             try:
+                # Before the definition is compared: limits that have changed hold in a shell that goes on.
+                await self._launcher.limit(site_group(login.account), login.limits)
                 await self._launcher.ensure(service)
             except LauncherError as error:
                 refused.append(error)
