@@ -50,8 +50,8 @@ async def life(panel: PanelHarness, place: Place, clients: Clients) -> dict[str,
     engine = socket.socket(socket.AF_UNIX)
     engine.bind(str(folders.shared_sockets / "mariadb" / "mysqld.sock"))
     ada, bob = [
-        (await root.post("/sites", {"domain": domain, "type": "static", "processes": 40})).json()
-        for domain in ("a.test", "b.test")
+        (await root.post("/sites", {"domain": domain, "type": "static"} | limits)).json()
+        for domain, limits in (("a.test", {"processes": 40}), ("b.test", {}))
     ]
     path, uid = f"/sites/{ada['id']}", FIRST_UID + ada["number"]
     home, other = folders.sites / ada["account"], folders.sites / bob["account"]
