@@ -2,12 +2,15 @@
 
 Invariants: a foreign id and an absent one are the same: `not_found`. Members are looked up anew with every row, so a
 membership that has ended, or whose account is suspended, opens nothing from then on. What a member sees but their role
-does not allow is `forbidden`, by `visible_row`; a list leaves it out. What changes something of a site is decided under
-the lock of its row (`locked_site_of`), as its handover is: a check before the lock says nothing of who owns it behind.
+does not allow is `forbidden`, by `visible_row`; a list leaves it out. So it is with what takes a membership of the
+whole account (`member_roles.whole_accounts_only`), for a member of one site. What changes something of a site is
+decided under the lock of its row (`locked_site_of`), as its handover is: a check before the lock says nothing of who
+owns it behind.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -50,17 +53,17 @@ class SiteChange(SiteRequest):
 def visible_sites(principal: Principal, owner: str = "sites.owner_id", site: str = "sites.id") -> Condition:
     """The rows of sites that the caller may do with what they are about to: a condition of SQL with its own arguments.
     `owner` and `site` say whose a row is, and of which site."""
-    return _sites_of(principal, principal.member_roles, owner, site)
+    return _sites_of(principal, owner, site)
 
 
-def _sites_of(principal: Principal, roles: frozenset[str], owner: str, site: str) -> Condition:
+def _sites_of(principal: Principal, owner: str, site: str) -> Condition:
     if principal.sees_everything:
         return EVERYTHING
+    args = (principal.user_id, sorted(principal.member_roles))
+    if principal.whole_accounts_only:
+        return Condition(f"{owner} = ANY(ARRAY({OWN_OR_MEMBER}))", args)
     # Arrays that are found once, so that the rows are looked for in their indexes.
-    return Condition(
-        f"{owner} = ANY(ARRAY({OWN_OR_MEMBER})) OR {site} = ANY(ARRAY({_SINGLE_SITES}))",
-        (principal.user_id, sorted(roles)),
-    )
+    return Condition(f"{owner} = ANY(ARRAY({OWN_OR_MEMBER})) OR {site} = ANY(ARRAY({_SINGLE_SITES}))", args)
 
 
 async def visible_row(
@@ -76,11 +79,12 @@ async def visible_row(
 ) -> Record:
     """The row of `select` that meets `where`, if it is of a site that the caller may do this with. Raises `absent`, and
     `forbidden` for a member whose role does not allow it."""
-    for roles in (principal.member_roles, _ALL_ROLES):
-        found = joined([where, _sites_of(principal, roles, owner, site)])
+    seeing = replace(principal, member_roles=_ALL_ROLES, whole_accounts_only=False)
+    for asking in (principal, seeing):
+        found = joined([where, _sites_of(asking, owner, site)])
         row = await queryable.fetchrow(f"{select} WHERE {found.sql} {lock}", *found.args)
-        if row is not None and roles is _ALL_ROLES:
-            raise beyond_role(principal.member_roles)
+        if row is not None and asking is seeing:
+            raise beyond_role(principal.member_roles, whole_account=principal.whole_accounts_only)
         if row is not None:
             return row
     raise absent
@@ -98,17 +102,22 @@ async def accounts_open_to(
     return {row["email"]: row["id"] for row in rows}
 
 
-async def site_of(queryable: Queryable, principal: Principal, site_id: UUID) -> SiteRow:
-    """The site, if the caller may do this with it. Raises not_found, forbidden."""
+async def site_of(queryable: Queryable, principal: Principal, site_id: UUID, *, whole_account: bool = False) -> SiteRow:
+    """The site, if the caller may do this with it; `whole_account`: not as a member of this site alone. Raises
+    not_found, forbidden."""
+    if whole_account:
+        principal = replace(principal, whole_accounts_only=True)
     select = f"SELECT {SITE_COLUMNS} FROM sites"
     absent = not_found("There is no such site.")
     return as_site(await visible_row(queryable, principal, select, Condition("sites.id = $1", (site_id,)), absent))
 
 
-async def locked_site_of(tx: Transaction, principal: Principal, site_id: UUID) -> SiteRow:
+async def locked_site_of(
+    tx: Transaction, principal: Principal, site_id: UUID, *, whole_account: bool = False
+) -> SiteRow:
     """As `site_of`, with the row locked until the transaction ends. Who may do it is looked at behind the lock: whoever
     waited for a handover of the site, or for the end of their membership, finds what it left. And before it: nobody
     waits for a site that they may not see, or has others wait for it."""
-    site = await site_of(tx, principal, site_id)
+    site = await site_of(tx, principal, site_id, whole_account=whole_account)
     await lock_site(tx, site.id)
-    return await site_of(tx, principal, site.id)
+    return await site_of(tx, principal, site.id, whole_account=whole_account)

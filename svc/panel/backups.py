@@ -31,6 +31,7 @@ from svc_actors.panel.backups.records import (
     RESTORE,
     RESTORE_STEPS,
     USUAL_PARTS,
+    BackupPart,
     BackupStatus,
     Cause,
     begin_deletion,
@@ -135,7 +136,11 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
         backup = await locked_backup(tx, context.principal, request.id)
         if backup.status is not BackupStatus.COMPLETED:
             raise conflict(f"The backup is {backup.status.value}; only a completed one is restored.")
-        site = await locked_site_of(tx, context.principal, site_to_restore(backup, request.site))
+        parts = sorted(set(request.parts or USUAL_PARTS))
+        # Of the configuration are names, and records of the zones that the account's sites share.
+        whole_account = BackupPart.CONFIGURATION in parts
+        wanted = site_to_restore(backup, request.site)
+        site = await locked_site_of(tx, context.principal, wanted, whole_account=whole_account)
         site_folder(services.config.folders, site)
         if site.owner_id != backup.owner_id:
             raise conflict(
@@ -151,7 +156,6 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
         if site.id != backup.site_id:
             await require_disk_room(tx, site.id, backup.bytes or 0)
         await require_turn(tx, site.id, site.owner_id)
-        parts = sorted(set(request.parts or USUAL_PARTS))
         what = request.path or request.database or ", ".join(parts)
         job = await enqueue(
             tx,

@@ -118,7 +118,10 @@ async def get_certificate(context: Context[Panel], request: SiteCertificateReque
     scope=Scope.WRITE,
 )
 async def issue_certificate(context: Context[Panel], request: CertificateIssueRequest) -> CertificateView:
-    site = await site_of(context.services.database, context.principal, request.id)
+    # A wildcard is for names of the account's other sites as well.
+    site = await site_of(
+        context.services.database, context.principal, request.id, whole_account=bool(request.wildcards)
+    )
     # An administrator answers for the account that all sites share.
     patience = None if context.principal.sees_everything else AFTER_FAILURE
     wish = Wish(request.challenge, request.wildcards)

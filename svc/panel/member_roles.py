@@ -76,20 +76,31 @@ MEMBER_ROLES: Final[Mapping[MemberRole, Rights]] = {
     MemberRole.BILLING: Rights(sees=("account",)),
 }
 
+_OF_WHOLE_ACCOUNTS: Final = ("backup.configuration", "dns", "domain")
+"""What is about a domain: all sites of the account in it share its zone, and any of its names may be claimed by one. A
+member of one site has no part in it, whatever their role."""
+
 
 def roles_for(operation: Scoped) -> frozenset[str]:
     """The roles with which a member may call the operation."""
     return frozenset(role for role, rights in MEMBER_ROLES.items() if rights.hold(operation))
 
 
-def beyond_role(sufficient: frozenset[str]) -> ServiceError:
-    """What a member is told of an operation that other roles may call; `sufficient` are those."""
+def whole_accounts_only(operation: Scoped) -> bool:
+    """Whether a membership of one site opens nothing of it."""
+    return _names(_OF_WHOLE_ACCOUNTS, operation)
+
+
+def beyond_role(sufficient: frozenset[str], *, whole_account: bool = False) -> ServiceError:
+    """What a member is told of an operation that other roles may call; `sufficient` are those, with `whole_account` of
+    members of all of it."""
     if not sufficient:
         return forbidden("Members may not do this.", hint="The owner of the account can.")
     needed = [role.value for role in MEMBER_ROLES if role in sufficient]
+    where = " in the whole account" if whole_account else ""
     return forbidden(
         "Your role does not allow this.",
-        hint=f"It takes the role {' or '.join(needed)}, which the owner of the account can give you.",
+        hint=f"It takes the role {' or '.join(needed)}{where}, which the owner of the account can give you.",
     )
 
 

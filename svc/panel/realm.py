@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from svc.panel.member_roles import roles_for
+from svc.panel.member_roles import roles_for, whole_accounts_only
 from svc.registry.failures import Failures
 from svc.registry.operation import Model
 from svc.registry.principal import Role
@@ -49,6 +49,7 @@ REALM = Realm(
     public_events=frozenset({EventKind.SYSTEM}),
     roles=frozenset({Role.ADMINISTRATOR, Role.CUSTOMER, Role.MEMBER}),
     member_roles=roles_for,
+    whole_accounts_only=whole_accounts_only,
     scopes=PrefixScopes(
         {
             "read": Area(reads_only=True),

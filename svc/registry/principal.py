@@ -44,7 +44,8 @@ class Principal:
     `scopes` is closed under containment (see `ScopePolicy.closed`); None is the whole authority of the role.
     `local`: nobody who has an account, but whoever administers the server that the service runs on.
     `member_roles`: those with which a member of somebody else's account may call the operation that runs; the registry
-    says which they are, and outside of an operation there are none."""
+    says which they are, and outside of an operation there are none. `whole_accounts_only`: as a member of the account,
+    and not of one site of it."""
 
     user_id: UUID | None
     email: str | None
@@ -57,6 +58,7 @@ class Principal:
     impersonator_email: str | None = None
     local: bool = False
     member_roles: frozenset[str] = frozenset()
+    whole_accounts_only: bool = False
 
     @property
     def is_known(self) -> bool:

@@ -19,7 +19,8 @@ class Realm:
     `public_events` are kinds of event that everybody sees where they are of no project. `projects_of` gives the SQL of
     the ids of a person's projects, from an expression for the person's id: events, alerts and audit rows are of a
     project, and only the service knows who is in one. `member_roles` gives the roles with which a member of a
-    customer's account may call an operation there; without members there are none. `nothing` is what is answered where
+    customer's account may call an operation there; without members there are none. `whole_accounts_only` says of which
+    operations a membership of less than the account opens nothing. `nothing` is what is answered where
     there is nothing to say, a model without members; None is no body, with status 204."""
 
     title: str
@@ -32,3 +33,4 @@ class Realm:
     projects_of: Callable[[str], str]
     nothing: type[Model] | None = None
     member_roles: Callable[[Scoped], frozenset[str]] = lambda operation: frozenset()
+    whole_accounts_only: Callable[[Scoped], bool] = lambda operation: False

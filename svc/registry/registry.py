@@ -62,13 +62,15 @@ class InconsistentRegistryError(Exception):
 @dataclass(frozen=True)
 class Entry(Generic[ServicesT]):
     """An operation with what is worked out from it once. `response` is None where a success has no body; `status` is
-    its HTTP status. `member_roles` are those with which a member of a customer's account may call it there."""
+    its HTTP status. `member_roles` are those with which a member of a customer's account may call it there, with
+    `whole_accounts_only` a member of all of it."""
 
     operation: Operation[ServicesT, Any, Any]
     reader: ParameterReader
     response: TypeAdapter[Any] | None = field(repr=False)
     status: int
     member_roles: frozenset[str]
+    whole_accounts_only: bool
 
     @classmethod
     def of(cls, operation: Operation[ServicesT, Any, Any], realm: Realm) -> Entry[ServicesT]:
@@ -79,7 +81,8 @@ class Entry(Generic[ServicesT]):
         if status == _NO_CONTENT and realm.nothing is not None:
             raise InconsistentRegistryError(f"{operation.name}: every answer of {realm.title} has a body")
         adapter = None if answer is None else TypeAdapter(answer)
-        return cls(operation, ParameterReader(operation), adapter, status, realm.member_roles(operation))
+        roles, whole = realm.member_roles(operation), realm.whole_accounts_only(operation)
+        return cls(operation, ParameterReader(operation), adapter, status, roles, whole)
 
     def rendered(self, result: Any) -> bytes | None:
         """The body of a success in JSON, None where there is none."""
@@ -138,7 +141,9 @@ class Registry(Generic[ServicesT]):
             if context.services.database.disk_full and _needs_space(entry.operation):
                 raise disk_full()
             request = await entry.reader.read(parameters)
-            principal = replace(context.principal, member_roles=entry.member_roles)
+            principal = replace(
+                context.principal, member_roles=entry.member_roles, whole_accounts_only=entry.whole_accounts_only
+            )
             try:
                 return await entry.operation.handler(replace(context, principal=principal), request)
             except _NOT_BEGUN as error:

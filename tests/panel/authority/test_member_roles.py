@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from svc.panel.catalogue import panel_registry
-from svc.panel.member_roles import MEMBER_ROLES, MemberRole, beyond_role, roles_for
+from svc.panel.member_roles import MEMBER_ROLES, MemberRole, beyond_role, roles_for, whole_accounts_only
 from svc.registry.operation import Method
 from svc_actors.store import Database
 from tests.panel.authority.test_every_operation import (
@@ -87,7 +87,7 @@ async def member(panel: PanelHarness, account: UUID, role: MemberRole, site: str
 
 def refused(answer: Answered, operation: AnOperation) -> bool:
     """As one whose role does not allow it is, and told which does."""
-    told = beyond_role(roles_for(operation))
+    told = beyond_role(roles_for(operation), whole_account=whole_accounts_only(operation))
     return answer.status == 403 and answer.error["message"] == told.message and answer.error["hint"] == told.hint
 
 
@@ -125,6 +125,15 @@ def test_the_roles_are_as_wide_as_they_are_said_to_be() -> None:
     assert not any(name.partition(".")[0] in OF_ACCOUNTS + OF_PERSONS for name in manager)
     assert {"site.delete", "wordpress.login", "sftp.create", "dns.create", "job.cancel"} <= manager - developer
     assert {"database.import", "app.restart", "site.php_update", "schedule.run"} <= developer - editor
+
+
+def test_what_is_about_a_domain_takes_a_membership_of_the_whole_account() -> None:
+    """Its zone is that of all sites of the account in it."""
+    opened = {operation.name for operation in OF_CUSTOMERS if whole_accounts_only(operation)}
+
+    of_domains = {operation.name for operation in OF_CUSTOMERS if area(operation) in ("dns", "domain")}
+    assert {"dns.list", "dns.create", "dns.point", "domain.add", "domain.update"} <= of_domains
+    assert opened == of_domains | {"backup.configuration"}
 
 
 @pytest.mark.parametrize("role", MemberRole)
@@ -165,9 +174,37 @@ async def test_a_member_of_one_site_may_that_there_and_nothing_elsewhere(panel: 
             return seen(answer) and not refused(answer, operation)
         return refused(answer, operation)
 
+    def of_one_site(name: str, answer: Answered) -> bool:
+        operation = panel_registry()[name]
+        return refused(answer, operation) if whole_accounts_only(operation) else fits(name, answer)
+
     assert unexpected(elsewhere, lambda name, answer: answer.status == 404) == {}
-    assert unexpected(there, fits) == {}
+    assert unexpected(there, of_one_site) == {}
     assert await records_of(panel.database, other) == before
+
+
+async def test_a_manager_of_one_site_gets_no_wildcard_and_restores_no_names(panel: PanelHarness) -> None:
+    victim = await tenant(panel, "victim")
+    tokens = {
+        "the site": await member(panel, victim.id, MemberRole.MANAGER, victim.ids["sites"]),
+        "the account": await member(panel, victim.id, MemberRole.MANAGER),
+    }
+    certificate, restore = f"/sites/{victim.ids['sites']}/ssl", f"/backups/{victim.ids['backups']}/restore"
+    asked = {
+        "wildcard": (certificate, {"challenge": "dns-01", "wildcards": ["*.victim.example"]}),
+        "names": (restore, {"parts": ["configuration"]}),
+        "certificate": (certificate, {}),
+        "files": (restore, {"parts": ["files"]}),
+    }
+
+    beyond = {
+        (of, what)
+        for of, token in tokens.items()
+        for what, (path, body) in asked.items()
+        if "whole account" in (await panel.program(token).post(path, body)).text
+    }
+
+    assert beyond == {("the site", "wildcard"), ("the site", "names")}
 
 
 async def test_what_is_of_another_account_is_absent_to_a_member(panel: PanelHarness) -> None:
