@@ -14,6 +14,7 @@ import trio
 
 from svc_actors.host.accounts import FIRST_UID
 from svc_actors.host.databases import Access, DatabaseName, EngineKind, UserName
+from svc_actors.host.folders import HostFolders
 from svc_actors.host.restic import SystemRestic, cell
 from svc_actors.store import Database
 from tests.support.databases import engines_in, engines_of_a_module
@@ -135,6 +136,10 @@ async def test_the_databases_of_a_site_are_tried_by_a_drill_and_come_back_with_i
 ) -> None:
     engines = engines_in(engines_folder)
     async with open_backed(panel_database, tmp_path, SystemRestic(), engines.servers) as world:
+        # What loads a dump sees the server as the site's programs do: with the site's home beside the engines.
+        seen = HostFolders(engines_folder).sites / world.home.path.name
+        seen.mkdir(mode=0o711, parents=True)
+        os.chown(seen, world.home.uid, world.home.gid)
         names = {}
         for kind in EngineKind:
             names[kind] = DatabaseName(f"{world.home.path.name}_shop")

@@ -15,7 +15,7 @@ const WISHES: Record<string, Wish> = {
   cpu_percent: { label: "Processor of each site, in percent of a core" },
   memory_mib: { label: "Memory of each site, in MiB" },
   processes: { label: "Processes of each site" },
-  shell: { label: "Sites may have logins with a shell" },
+  shell: { label: "Shells for logins of its sites" },
 };
 const TEXT = "What is left empty is not bounded.";
 
