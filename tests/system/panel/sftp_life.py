@@ -157,7 +157,7 @@ async def over(panel: PanelHarness, session: subprocess.Popen[bytes]) -> bool:
     await panel.services.sftp.agree()
     assert session.stdin is not None
     with suppress(BrokenPipeError):
-        session.stdin.write(b"pwd\n")
+        session.stdin.write(b"ls\n")
         session.stdin.flush()
     return session.poll() is not None
 
