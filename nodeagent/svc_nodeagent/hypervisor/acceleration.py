@@ -10,6 +10,8 @@ Invariant: a verdict holds for the device it was found on. It is found anew when
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import pwd
 import tempfile
@@ -31,6 +33,7 @@ from svc_nodeagent.protocol import FailureCode
 DEVICE = Path("/dev/kvm")
 EMULATOR = "qemu-system-x86_64"
 PROBE_SECONDS = 5.0
+_KVM_GET_API_VERSION = 0xAE00  # linux/kvm.h
 _EXIT_PORT = 0xF4
 _EXIT_VALUE = 0x2A
 # mov dx, port; mov al, value; out dx, al; hlt; jump back to the hlt; padding; the boot signature
@@ -94,6 +97,10 @@ class Acceleration:
         )
         return DeviceAccess.GRANTED if status == 0 else DeviceAccess.DENIED
 
+    async def answers(self) -> bool:
+        """Is it KVM at all that stands behind the device? Asked of the kernel as root, whoever else may open it."""
+        return await in_thread(_answers, self.device)
+
     async def _probe(self) -> tuple[Accelerator, str]:
         match await self.access():
             case DeviceAccess.ABSENT:
@@ -140,6 +147,24 @@ def _state_of(device: Path) -> str:
         f"{status.st_dev}:{status.st_ino} {status.st_rdev} {status.st_mode:o} {status.st_uid}:{status.st_gid} "
         f"{status.st_ctime_ns}"
     )
+
+
+def _answers(device: Path) -> bool:
+    try:
+        opened = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as failure:
+        if failure.errno in (errno.ENODEV, errno.ENXIO, errno.EIO):  # a device without its driver
+            return False
+        raise
+    try:
+        fcntl.ioctl(opened, _KVM_GET_API_VERSION)
+    except OSError as failure:
+        if failure.errno == errno.ENOTTY:  # another device's driver, which does not know the question
+            return False
+        raise
+    finally:
+        os.close(opened)
+    return True
 
 
 def _read(path: Path) -> Verdict | None:

@@ -186,10 +186,26 @@ async def _emulator(connection: Connection) -> PreflightCheck:
 
 
 async def _kvm(acceleration: Acceleration) -> PreflightCheck:
-    """May QEMU's account use KVM? Where root may and QEMU may not, libvirt takes its own answer for out of date at
-    every call and probes QEMU anew: it probes with root's capability, and checks as QEMU's account."""
+    """May QEMU's account use KVM? libvirt takes what it knows of QEMU for out of date, and probes anew at every call,
+    where QEMU found KVM when it was probed (with root's capability) and its account may not open the device, and where
+    QEMU found none and its account may."""
     device = acceleration.device
-    match await acceleration.access():
+    access = await acceleration.access()
+    works = access is DeviceAccess.ABSENT or await acceleration.answers()
+    match access:
+        case DeviceAccess.GRANTED if not works:
+            return _warning(
+                "kvm",
+                f"{device} does not answer as KVM does: guests are emulated, and every call to libvirt that asks for "
+                f"QEMU's capabilities takes seconds while QEMU's account may open it. Mend it (modules kvm_intel or "
+                f"kvm_amd), or close it: chown root:root {device} && chmod 600 {device}.",
+            )
+        case DeviceAccess.DENIED if not works:
+            return _warning(
+                "kvm",
+                f"{device} does not answer as KVM does: guests are emulated. Load kvm_intel or kvm_amd, and turn "
+                "virtualisation on in the firmware, or on the host that this one is a guest of.",
+            )
         case DeviceAccess.GRANTED:
             return _passed("kvm", f"QEMU's account may use {device}.")
         case DeviceAccess.DENIED:
