@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from svc_actors.panel.backups import Places
+from svc_actors.panel.sites.redirects import MOST_REDIRECTS
 from tests.support.certificates import self_signed
 from tests.support.panel_sites import site_row
 from tests.support.restic import RecordedRestic
@@ -132,6 +133,45 @@ async def test_what_was_changed_is_changed_back_and_what_was_added_since_stays(c
     assert set(before["records"]) < set(after["records"])
     assert [name for name, _, _ in sorted(set(after["records"]) - set(before["records"]))] == ["later.example.org"]
     assert [each["path"] for each in after["redirects"]] == ["/later", "/old"]
+
+
+async def test_a_path_and_what_is_below_it_are_two_redirects(world: Backed) -> None:
+    site = f"/sites/{world.site}"
+    for redirect in ({"path": "/old", "target": "/new"}, {"path": "/old", "target": "/archive", "below": True}):
+        assert (await world.ada.post(f"{site}/redirects", redirect)).status_code == 201
+    exact, below = (await world.ada.get(f"{site}/redirects")).json()
+    backup = await world.backup()
+    await world.ada.delete(f"/redirects/{below['id']}")
+
+    shown = (await world.ada.get(f"/backups/{backup['id']}/configuration")).json()
+    await world.done(await world.ada.post(f"/backups/{backup['id']}/restore", PARTS))
+    after = (await world.ada.get(f"{site}/redirects")).json()
+
+    assert [(each["name"], each["action"]) for each in shown] == [("/old and below", "add")]
+    assert after[0] == exact
+    assert [(each["path"], each["target"], each["below"]) for each in after[1:]] == [("/old", "/archive", True)]
+
+
+async def test_a_redirect_without_room_is_left_out_and_the_one_of_the_same_path_comes_back(world: Backed) -> None:
+    site = f"/sites/{world.site}"
+    for redirect in ({"path": "/old", "target": "/new"}, {"path": "/old", "target": "/archive", "below": True}):
+        await world.ada.post(f"{site}/redirects", redirect)
+    backup = await world.backup()
+    for redirect in (await world.ada.get(f"{site}/redirects")).json():
+        await world.ada.delete(f"/redirects/{redirect['id']}")
+    await world.panel.database.execute(
+        """INSERT INTO site_redirects (site_id, path, target, status, below)
+           SELECT $1, '/later-' || number, '/', 301, false FROM generate_series(1, $2::int) AS number""",
+        world.site,
+        MOST_REDIRECTS - 1,
+    )
+
+    shown = (await world.ada.get(f"/backups/{backup['id']}/configuration")).json()
+    await world.done(await world.ada.post(f"/backups/{backup['id']}/restore", PARTS))
+    after = (await world.ada.get(f"{site}/redirects")).json()
+
+    assert [(each["name"], each["action"]) for each in shown] == [("/old", "add"), ("/old and below", "leave_out")]
+    assert [each["target"] for each in after if each["path"] == "/old"] == ["/new"]
 
 
 async def test_a_name_that_belongs_to_somebody_else_by_now_is_left_out_and_said(configured: Backed) -> None:

@@ -58,6 +58,11 @@ class StoredRedirect(_Stored):
     status: int
     below: bool = False
 
+    @property
+    def name(self) -> str:
+        """A site may redirect a path one way and what is below it another way. No path has a blank in it."""
+        return f"{self.path} and below" if self.below else self.path
+
 
 class StoredRecord(_Stored):
     zone: str

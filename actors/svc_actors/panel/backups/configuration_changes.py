@@ -15,7 +15,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from svc_actors.errors import ServiceError
-from svc_actors.panel.backups.configuration import Configuration, StoredTask
+from svc_actors.panel.backups.configuration import Configuration, StoredRedirect, StoredTask
 from svc_actors.panel.dns.records import read_records
 from svc_actors.panel.dns.restoring import change_of
 from svc_actors.panel.schedules.cron import BadCronError, Cron, zone_of
@@ -127,20 +127,20 @@ async def _not_free(queryable: Queryable, site: SiteRow, name: str, allowed: All
 
 async def _redirects(queryable: Queryable, site: SiteRow, configuration: Configuration) -> list[Change]:
     rows = await queryable.fetch("SELECT path, below, target, status FROM site_redirects WHERE site_id = $1", site.id)
-    own = {(row["path"], row["below"]): (row["target"], row["status"]) for row in rows}
+    own = {redirect.name: redirect for redirect in (StoredRedirect.model_validate(dict(row)) for row in rows)}
     room = MOST_REDIRECTS - len(own)
     found = []
     for stored in configuration.redirects:
-        there, wanted = own.get((stored.path, stored.below)), (stored.target, stored.status)
-        if there == wanted:
+        there = own.get(stored.name)
+        if there == stored:
             continue
         if there is None and room == 0:
             why = f"a site has at most {MOST_REDIRECTS} redirects"
-            found.append(Change(Part.REDIRECT, stored.path, Action.LEAVE_OUT, why))
+            found.append(Change(Part.REDIRECT, stored.name, Action.LEAVE_OUT, why))
             continue
         room -= there is None
         action = Action.ADD if there is None else Action.CHANGE
-        found.append(Change(Part.REDIRECT, stored.path, action, f"to {stored.target} with {stored.status}"))
+        found.append(Change(Part.REDIRECT, stored.name, action, f"to {stored.target} with {stored.status}"))
     return found
 
 

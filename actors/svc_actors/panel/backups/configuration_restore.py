@@ -103,7 +103,7 @@ async def _put_back(
             case Action.CHANGE:
                 await set_redirected(tx, site, stored.name, stored.redirect_to_primary and stored.name != site.domain)
     for redirect in configuration.redirects:
-        if redirect.path in wanted[Part.REDIRECT]:
+        if redirect.name in wanted[Part.REDIRECT]:
             await remove_redirect_of(tx, site, redirect.path, below=redirect.below)
             await add_redirect(tx, site, redirect.path, redirect.target, redirect.status, below=redirect.below)
     stored_site = configuration.site[0]
