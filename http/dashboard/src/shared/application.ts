@@ -49,22 +49,39 @@ const RETRY_MILLISECONDS = 3000;
 export function run<Me extends Person>(application: Application<Me>): void {
   let session: Session<Me> = { is: "loading" };
   let retry: number | undefined;
+  /** The last look at who is signed in, while it goes on. */
+  let looking: Promise<Session<Me>> | null = null;
   let view: View | null = null;
   let opened = "";
 
-  /** Learn who is signed in, and show what that means. */
+  /**
+   * Learn who is signed in, and show what that means. Only the last look counts: an answer from before a sign-in, or a
+   * second one after a sign-out, would put a new sign-in form in the place of one that somebody is filling in.
+   */
   async function begin(): Promise<void> {
+    const mine = look();
+    looking = mine;
     try {
-      session = { is: "in", me: await api.get<Me>("/me") };
-      application.live.start();
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      application.live.stop();
-      session = error.status === 401 ? await signedOut() : { is: "unreachable", why: error.message };
+      const found = await mine;
+      if (looking !== mine) return;
+      session = found;
+    } finally {
+      if (looking === mine) looking = null;
     }
+    if (session.is === "in") application.live.start();
+    else application.live.stop();
     clearTimeout(retry);
     if (session.is === "unreachable") retry = window.setTimeout(() => void begin(), RETRY_MILLISECONDS);
     reopen();
+  }
+
+  async function look(): Promise<Session<Me>> {
+    try {
+      return { is: "in", me: await api.get<Me>("/me") };
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      return error.status === 401 ? await signedOut() : { is: "unreachable", why: error.message };
+    }
   }
 
   async function signedOut(): Promise<Session<Me>> {
@@ -167,8 +184,8 @@ export function run<Me extends Person>(application: Application<Me>): void {
 
   async function signOut(): Promise<void> {
     await attempt(() => api.post("/auth/logout"));
-    go("/");
     await begin();
+    go("/");
   }
 
   async function endImpersonation(): Promise<void> {
@@ -178,7 +195,7 @@ export function run<Me extends Person>(application: Application<Me>): void {
 
   addEventListener("hashchange", reopen);
   addEventListener("signed-out", () => {
-    if (session.is === "in") void begin();
+    if (session.is === "in" && !looking) void begin();
   });
   setInterval(changed, AGE_MILLISECONDS);
   mount(document.getElementById("app") as HTMLElement, draw);

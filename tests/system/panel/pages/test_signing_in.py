@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.support.authenticator import Authenticator
+from tests.support.identity import PASSWORD
 from tests.support.panel_pages import Browser, PanelPages
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -36,7 +37,7 @@ async def test_a_second_factor_is_set_up_and_asked_for_and_a_recovery_code_stand
         browser.sign_in(ADA)
         browser.follow(ADA)
         browser.press("Set up a second factor")
-        browser.fill("Your password", "Correct-Horse-42")
+        browser.fill("Your password", PASSWORD)
         browser.press("Go on")
         secret = browser.page.locator("main .secret code")
         expect(secret).to_be_visible()
@@ -56,5 +57,49 @@ async def test_a_second_factor_is_set_up_and_asked_for_and_a_recovery_code_stand
         browser.press("Sign in")
         browser.follow(ADA)
         browser.shows(str(len(recovery) - 1))
+
+    await panel.browse(visit)
+
+
+HELD = """() => {
+    const plain = window.fetch;
+    const refused = new Promise((resolve) => addEventListener("signed-out", resolve));
+    const released = new Promise((resolve) => { window.release = resolve; });
+    let looks = 0;
+    window.fetch = async (url, request) => {
+        const answer = await plain(url, request);
+        if (String(url).endsWith("/me")) await (++looks === 1 ? refused : released);
+        return answer;
+    };
+}"""
+"""After signing out: the page learns that nobody is signed in only once another of its calls was refused for the same
+reason, and what it asks after that is answered when the test says so."""
+
+
+async def test_what_is_typed_right_after_signing_out_is_not_taken_away(panel: PanelPages) -> None:
+    await panel.core.person(ADA)
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in(ADA)
+        browser.follow(ADA)
+        browser.press("Set up a second factor")
+        browser.fill("Your password", PASSWORD)
+        browser.press("Go on")
+        secret = browser.page.locator("main .secret code")
+        expect(secret).to_be_visible()
+        browser.press("Type its code")
+        browser.fill("Code", Authenticator(secret.inner_text(), time.time()).code())
+        browser.press("Confirm")
+        browser.press("Done")
+        browser.page.evaluate(HELD)
+        browser.press("Sign out")
+        browser.fill("Email", ADA)
+        browser.fill("Password", PASSWORD)
+        browser.press("Sign in")
+        browser.shows("Sign in with a code")
+        browser.page.evaluate("window.release()")
+
+        browser.page.evaluate("fetch('/api/v1/me').then((answer) => answer.text())")
+        browser.shows("Sign in with a code")
 
     await panel.browse(visit)
