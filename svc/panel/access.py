@@ -24,15 +24,15 @@ from svc_actors.errors import ServiceError, not_found
 from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site, lock_site
 from svc_actors.store import Queryable, Record, Transaction
 
-_IN_FORCE: Final = """account_members AS member JOIN users AS account ON account.id = member.account_id
+IN_FORCE: Final = """account_members AS member JOIN users AS account ON account.id = member.account_id
     WHERE member.user_id = $1 AND member.role = ANY($2) AND member.accepted_at IS NOT NULL
       AND account.suspended_at IS NULL"""
 """The memberships of a person ($1) with one of the roles ($2) that open anything now."""
 
 OWN_OR_MEMBER: Final = f"""SELECT $1::uuid
-    UNION ALL SELECT member.account_id FROM {_IN_FORCE} AND member.site_id IS NULL"""
+    UNION ALL SELECT member.account_id FROM {IN_FORCE} AND member.site_id IS NULL"""
 """The accounts all of whose sites a person sees."""
-_SINGLE_SITES: Final = f"""SELECT member.site_id FROM {_IN_FORCE}
+_SINGLE_SITES: Final = f"""SELECT member.site_id FROM {IN_FORCE}
     AND member.account_id = (SELECT owner_id FROM sites AS held WHERE held.id = member.site_id)"""
 """Sites of the account that let the person in: one that has another owner by now is not."""
 _ALL_ROLES: Final = frozenset(MEMBER_ROLES)

@@ -48,14 +48,20 @@ TimeLimit = Annotated[int, Field(ge=1, le=LONGEST_LIMIT, description="A run that
 
 
 class ScheduleModel(Model):
-    """`next_run_at` is null while it is not enabled. While the site is not active nothing runs."""
+    """`next_run_at` is null while it is not enabled. While the site is not active nothing runs. Arguments, and what a
+    URL has behind `?`, may hold secrets: callers who may not read what the runs wrote (`schedule.log`) do not see
+    them."""
 
     id: UUID
     site_id: UUID
     name: str
     kind: ScheduleKind
-    path: str
-    args: list[str]
+    path: Annotated[
+        str, Field(description="Without what stands behind ? for a caller whose role or token lacks schedule.log.")
+    ]
+    args: Annotated[
+        list[str] | None, Field(description="Null for a caller whose role or token does not allow schedule.log.")
+    ]
     cron: str
     time_zone: str
     time_limit_seconds: int
@@ -67,6 +73,9 @@ class ScheduleModel(Model):
     def told(cls, schedule: Schedule) -> ScheduleModel:
         members: dict[str, Any] = vars(schedule)
         return cls(**members | {"args": list(schedule.args)})
+
+    def without_secrets(self) -> ScheduleModel:
+        return self.model_copy(update={"args": None, "path": self.path.partition("?")[0]})
 
 
 class ScheduleRun(Model):

@@ -25,6 +25,7 @@ from svc.panel.schedule_models import (
     ScheduleUpdateRequest,
 )
 from svc.panel.services import Panel
+from svc.panel.site_rights import rights_in
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
 from svc.registry.paging import Condition
@@ -68,7 +69,7 @@ async def list_schedules(context: Context[Panel], request: ScheduleListRequest) 
     rows = await database.fetch(
         f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE site_id = $1 ORDER BY name, id", site.id
     )
-    return [ScheduleModel.told(as_schedule(row)) for row in rows]
+    return await _shown(context, site, [as_schedule(row) for row in rows])
 
 
 @operations.declare(
@@ -105,7 +106,9 @@ async def create_schedule(context: Context[Panel], request: ScheduleCreateReques
     scope=Scope.READ,
 )
 async def get_schedule(context: Context[Panel], request: ScheduleRequest) -> ScheduleModel:
-    return ScheduleModel.told((await _visible(context, request.id))[0])
+    schedule, site = await _visible(context, request.id)
+    [shown] = await _shown(context, site, [schedule])
+    return shown
 
 
 @operations.declare(
@@ -198,10 +201,26 @@ async def list_runs(context: Context[Panel], request: ScheduleRunsRequest) -> li
     Route.get("/schedules/{id}/runs/{run}"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
+    secret=True,
 )
 async def show_run(context: Context[Panel], request: ScheduleRunRequest) -> ScheduleRunLog:
-    schedule, _ = await _visible(context, request.id)
-    return ScheduleRunLog.told(await read_run(context.services.database, schedule.id, request.run))
+    schedule, site = await _visible(context, request.id)
+    run = await read_run(context.services.database, schedule.id, request.run)
+
+    async def work(tx: Transaction) -> None:
+        await audit.record(tx, context.caller, schedule.target(site), {"site": site.domain, "run": run.id})
+
+    await context.services.database.transact(work)
+    return ScheduleRunLog.told(run)
+
+
+async def _shown(context: Context[Panel], site: SiteRow, schedules: Sequence[Schedule]) -> list[ScheduleModel]:
+    """As the caller may see them. Arguments are like what the runs wrote, which repeats them often enough."""
+    shown = [ScheduleModel.told(schedule) for schedule in schedules]
+    rights = await rights_in(context.services.database, context.principal, site)
+    if rights.allow(operations["schedule.log"]):
+        return shown
+    return [schedule.without_secrets() for schedule in shown]
 
 
 async def _visible(context: Context[Panel], schedule_id: UUID) -> tuple[Schedule, SiteRow]:

@@ -45,6 +45,13 @@ class Operations(Generic[ServicesT]):
     def __iter__(self) -> Iterator[Operation[ServicesT, Any, Any]]:
         return iter(self._declared)
 
+    def __getitem__(self, name: str) -> Operation[ServicesT, Any, Any]:
+        """Raises KeyError for one that is not of this area."""
+        for operation in self._declared:
+            if operation.name == name:
+                return operation
+        raise KeyError(name)
+
     def declare(
         self,
         name: str,

@@ -121,6 +121,7 @@ def test_the_roles_are_as_wide_as_they_are_said_to_be() -> None:
     assert viewer < editor < developer < manager
     assert all(not (panel_registry()[name].mutates or panel_registry()[name].secret) for name in viewer)
     assert {name.partition(".")[0] for name in editor - viewer} == {"file"}
+    assert "schedule.log" in developer - editor
     assert billing == {"account.list", "account.get"}
     assert not any(name.partition(".")[0] in OF_ACCOUNTS + OF_PERSONS for name in manager)
     assert {"site.delete", "wordpress.login", "sftp.create", "dns.create", "job.cancel"} <= manager - developer

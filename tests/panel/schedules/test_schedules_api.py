@@ -9,6 +9,7 @@ import pytest
 from svc_actors.host.site_tasks import Interpreter, SiteScript
 from svc_actors.panel.schedules.records import MOST_OF_A_SITE
 from tests.panel.schedules.world import ScheduleWorld
+from tests.support.identity import Client
 
 
 async def test_a_task_is_made_changed_and_deleted(world: ScheduleWorld) -> None:
@@ -129,3 +130,63 @@ async def test_what_was_asked_for_runs_at_once_and_its_words_are_kept(world: Sch
     assert log["output"] == "done"
     assert isinstance(script, SiteScript)
     assert (script.interpreter, script.path, script.arguments) == (Interpreter.PYTHON, "private/tasks.py", ("-v",))
+
+
+async def member(world: ScheduleWorld, role: str) -> Client:
+    """Somebody whom Ada lets work in her account."""
+    person = await world.panel.person(f"{role}@example.com", "member")
+    await world.panel.database.execute(
+        """INSERT INTO account_members (account_id, user_id, role, invited_by, accepted_at)
+           SELECT id, $1, $2, 'ada@example.com', now() FROM users WHERE email = 'ada@example.com'""",
+        person,
+        role,
+    )
+    return world.panel.program(await world.panel.token(person))
+
+
+@pytest.mark.parametrize(("role", "sees"), [("viewer", False), ("editor", False), ("developer", True)])
+async def test_what_may_be_secret_of_a_task_is_seen_by_roles_that_may_change_it(
+    world: ScheduleWorld, role: str, sees: bool
+) -> None:
+    made = await world.create(args=["--key", "hunter2"], cron="0 0 1 1 *")
+    url = await world.create(name="url", kind="url", path="/tasks?key=hunter2", cron="0 0 1 1 *")
+    await world.ada.post(f"/schedules/{made['id']}/run")
+    [run] = await world.runs_once(made, "succeeded")
+    them = await member(world, role)
+
+    listed = (await them.get(f"/sites/{world.site}/schedules")).json()
+    one = (await them.get(f"/schedules/{made['id']}")).json()
+    runs = await them.get(f"/schedules/{made['id']}/runs")
+    log = await them.get(f"/schedules/{made['id']}/runs/{run['id']}")
+
+    hidden = [made | {"args": None}, url | {"args": None, "path": "/tasks"}]
+    assert listed == ([made, url] if sees else hidden)
+    assert one == listed[0]
+    assert runs.json()[0]["status"] == "succeeded"
+    assert log.status_code == (200 if sees else 403)
+    assert "hunter2" not in log.text
+
+
+async def test_a_token_that_only_reads_reads_no_arguments_and_no_output(world: ScheduleWorld) -> None:
+    made = await world.create(args=["hunter2"], cron="0 0 1 1 *")
+    await world.ada.post(f"/schedules/{made['id']}/run")
+    [run] = await world.runs_once(made, "succeeded")
+    owner = await world.panel.database.fetchval("SELECT id FROM users WHERE email = 'ada@example.com'")
+    reader = world.panel.program(await world.panel.token(owner, ("read",)))
+
+    one = await reader.get(f"/schedules/{made['id']}")
+    log = await reader.get(f"/schedules/{made['id']}/runs/{run['id']}")
+
+    assert one.json() == made | {"args": None}
+    assert log.status_code == 403
+
+
+async def test_who_read_what_a_run_wrote_is_in_the_audit(world: ScheduleWorld) -> None:
+    made = await world.create(cron="0 0 1 1 *")
+    await world.ada.post(f"/schedules/{made['id']}/run")
+    [run] = await world.runs_once(made, "succeeded")
+
+    await world.ada.get(f"/schedules/{made['id']}/runs/{run['id']}")
+
+    [row] = [row for row in await world.panel.audit() if row["operation"] == "schedule.log"]
+    assert row["details"] == {"site": "ada.example.com", "run": run["id"]}

@@ -185,7 +185,8 @@ async def _tasks(queryable: Queryable, site: SiteRow, configuration: Configurati
             continue
         room -= there is None
         action = Action.ADD if there is None else Action.CHANGE
-        found.append(Change(Part.TASK, stored.name, action, f"{stored.kind} {stored.path} at {stored.cron}"))
+        path = stored.path.partition("?")[0]  # What stands behind may be a key, and members who only look read this.
+        found.append(Change(Part.TASK, stored.name, action, f"{stored.kind} {path} at {stored.cron}"))
     return found
 
 
