@@ -8,36 +8,27 @@ password as well, so no second factor is asked for: the billing system vouches.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID
-
-from pydantic import Field
 
 from svc.identity import person_records
 from svc.identity.person_records import Person, PersonStatus
-from svc.identity.sign_in import LoginResult, SignedIn, begin_session, note_sign_in
+from svc.identity.sign_in import LoginResult
+from svc.identity.sign_in_links import LinkToken, SignInLink, begin_linked_session, no_such_link
 from svc.panel.billing import AccountRequest, locked_customer
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
-from svc.registry.operation import Context, Model, Request, Route
+from svc.registry.operation import Context, Request, Route
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
-from svc.registry.shapes import LINE
-from svc_actors.errors import ServiceError, conflict, forbidden, not_found
+from svc_actors.errors import conflict, not_found
 from svc_actors.secrets import fingerprint, new_secret
-from svc_actors.store import Transaction, Via, audit
+from svc_actors.store import Transaction, audit
 
 operations = Operations[Panel]()
 
 LASTS: Final = timedelta(minutes=5)
 _LET_IN: Final = frozenset({Role.CUSTOMER, Role.MEMBER})
-
-
-class SignInLink(Model):
-    """To be opened by the customer's browser; shown this once."""
-
-    url: str
-    expires_at: datetime
 
 
 class SignInLinkRequest(AccountRequest):
@@ -49,7 +40,7 @@ class SignInLinkRequest(AccountRequest):
 class LinkSignInRequest(Request):
     """`token` is what the link carries behind `token=`."""
 
-    token: Annotated[str, Field(min_length=1, max_length=200, repr=False), LINE]
+    token: LinkToken
 
 
 @operations.declare(
@@ -117,16 +108,10 @@ async def sign_in(context: Context[Panel], request: LinkSignInRequest) -> LoginR
             fingerprint(request.token),
         )
         if link is None:
-            raise _no_such_link()
+            raise no_such_link()
         person = await person_records.locked(tx, link["user_id"])
         if person.status is PersonStatus.SUSPENDED or person.role not in _LET_IN:
-            raise _no_such_link()
-        await note_sign_in(tx, person.id)
-        user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)
-        return await begin_session(context, tx, user, via=Via.SESSION, details={"link_made_by": link["made_by"]})
+            raise no_such_link()
+        return await begin_linked_session(context, tx, person, link["made_by"])
 
     return await context.services.database.transact(work)
-
-
-def _no_such_link() -> ServiceError:
-    return forbidden("This link does not work any more: it was used, or its time is over.", hint="Ask for a new one.")

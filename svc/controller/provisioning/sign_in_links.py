@@ -11,40 +11,30 @@ stored.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated, Final
-
-from pydantic import Field
+from typing import Final
 
 from svc.controller.provisioning.models import ServiceRequest
 from svc.controller.services import Controller
 from svc.identity import person_records
 from svc.identity.person_records import PersonStatus
-from svc.identity.sign_in import SignedIn, begin_session, note_sign_in
+from svc.identity.sign_in_links import LinkToken, SignInLink, begin_linked_session, no_such_link
 from svc.registry.declare import Operations
-from svc.registry.operation import Context, Model, Presentation, Request, Route
+from svc.registry.operation import Context, Presentation, Request, Route
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
-from svc.registry.shapes import LINE
 from svc_actors.controller.provisioning.records import lock_service
 from svc_actors.controller.provisioning.states import ServiceState
-from svc_actors.errors import ServiceError, conflict, forbidden
+from svc_actors.errors import conflict
 from svc_actors.secrets import fingerprint, new_secret
-from svc_actors.store import Transaction, Via, audit
+from svc_actors.store import Transaction, audit
 
 operations = Operations[Controller]()
 
 LASTS: Final = timedelta(seconds=90)
 
 
-class SignInLink(Model):
-    """To be opened by the customer's browser; shown this once."""
-
-    url: str
-    expires_at: datetime
-
-
 class RedeemRequest(Request):
-    token: Annotated[str, Field(min_length=1, max_length=200, repr=False), LINE]
+    token: LinkToken
 
 
 @operations.declare(
@@ -101,23 +91,14 @@ async def redeem(context: Context[Controller], request: RedeemRequest) -> str:
             fingerprint(request.token),
         )
         if link is None:
-            raise _no_such_link()
+            raise no_such_link()
         service = await lock_service(tx, link["service_id"])
         if service.customer_id is None:
-            raise _no_such_link()
+            raise no_such_link()
         person = await person_records.locked(tx, service.customer_id)
         if person.status is PersonStatus.SUSPENDED or person.role is not Role.CUSTOMER:
-            raise _no_such_link()
-        await note_sign_in(tx, person.id)
-        user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)
-        await begin_session(context, tx, user, via=Via.SESSION, details={"link_made_by": link["made_by"]})
+            raise no_such_link()
+        await begin_linked_session(context, tx, person, link["made_by"])
         return "/" if service.vm_id is None else f"/#/vms/{service.vm_id}"
 
     return await context.services.database.transact(work)
-
-
-def _no_such_link() -> ServiceError:
-    return forbidden(
-        "This link does not work any more: it was used, or its time is over.",
-        hint="Ask for a new one where it was made.",
-    )

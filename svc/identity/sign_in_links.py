@@ -1,0 +1,45 @@
+"""Links by which a billing system, which has recognised a customer, signs their browser in: what both services share.
+
+Invariants: a link that does not work says the same whatever the reason, so that nobody learns whose it was; who made it
+is written down with the session that it begins.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from svc.identity.person_records import Person
+from svc.identity.services import IdentityServices
+from svc.identity.sign_in import LoginResult, SignedIn, begin_session, note_sign_in
+from svc.registry.operation import Context, Model
+from svc.registry.shapes import LINE
+from svc_actors.errors import ServiceError, forbidden
+from svc_actors.store import Transaction, Via
+
+LinkToken = Annotated[str, Field(min_length=1, max_length=200, repr=False), LINE]
+
+
+class SignInLink(Model):
+    """To be opened by the customer's browser; shown this once."""
+
+    url: str
+    expires_at: datetime
+
+
+async def begin_linked_session(
+    context: Context[IdentityServices], tx: Transaction, person: Person, made_by: str
+) -> LoginResult:
+    """No second factor is asked for: whoever may make a link may be any customer, and vouches for this one."""
+    await note_sign_in(tx, person.id)
+    user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)
+    return await begin_session(context, tx, user, via=Via.SESSION, details={"link_made_by": made_by})
+
+
+def no_such_link() -> ServiceError:
+    return forbidden(
+        "This link does not work any more: it was used, or its time is over.",
+        hint="Ask for a new one where it was made.",
+    )
