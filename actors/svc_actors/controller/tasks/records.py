@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -96,6 +96,18 @@ class TaskEvent:
     level: Level
     progress: int | None
     message: str
+
+
+@dataclass(frozen=True)
+class NewLine:
+    """A line to be added to a task's log; `starts`: it marks the task as running as well. `message` None: nothing is
+    said, and the task is only started."""
+
+    task_id: UUID
+    message: str | None
+    percent: int | None = None
+    level: Level = Level.INFO
+    starts: bool = False
 
 
 @dataclass(frozen=True)
@@ -242,6 +254,47 @@ async def log_task(
         await announce(tx, task)
     await _announce_line(tx, task, line)
     return line
+
+
+async def log_tasks(tx: Transaction, lines: Sequence[NewLine]) -> set[UUID]:
+    """Add a line each to the logs of different tasks, or start them, in one statement; gives the tasks that it was
+    written for. Passed over is what has ended, and what somebody else holds."""
+    rows = await tx.fetch(
+        """WITH new AS (
+               SELECT * FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::boolean[])
+                   AS new (task_id, said, percent, level, starts)
+           ), held AS (
+               SELECT id FROM tasks WHERE id = ANY($1::uuid[]) AND status IN ('queued', 'running')
+               FOR NO KEY UPDATE SKIP LOCKED
+           ), task AS (
+               UPDATE tasks SET last_position = last_position + (said IS NOT NULL)::integer,
+                                message = coalesce(said, message), progress = greatest(progress, percent),
+                                status = CASE WHEN starts THEN 'running' ELSE status END,
+                                started_at = CASE WHEN starts THEN coalesce(started_at, now()) ELSE started_at END
+               FROM new JOIN held ON held.id = new.task_id WHERE tasks.id = held.id
+               RETURNING tasks.*, said, percent, level
+           ), line AS (
+               INSERT INTO task_events (task_id, position, level, progress, message)
+               SELECT id, last_position, level, percent, said FROM task WHERE said IS NOT NULL
+               RETURNING task_id, at AS line_at
+           )
+           SELECT task.*, line_at FROM task LEFT JOIN line ON line.task_id = task.id""",
+        [line.task_id for line in lines],
+        [line.message for line in lines],
+        [line.percent for line in lines],
+        [line.level.value for line in lines],
+        [line.starts for line in lines],
+    )
+    starting = {line.task_id for line in lines if line.starts}
+    for row in rows:
+        task = as_task(row)
+        if task.id in starting:
+            await announce(tx, task)
+        if row["said"] is not None:
+            level = Level(row["level"])
+            line = TaskEvent(row["last_position"], row["line_at"], level, row["percent"], row["said"])
+            await _announce_line(tx, task, line)
+    return {row["id"] for row in rows}
 
 
 async def end_task(tx: Transaction, task_id: UUID, ending: Ending) -> Task | None:

@@ -18,9 +18,9 @@ import structlog
 import trio
 
 from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
-from svc_actors.controller.tasks.records import Level, Task, TaskStatus, log_task, start_task
+from svc_actors.controller.tasks.lines import LineWriter
+from svc_actors.controller.tasks.records import Level, NewLine, Task, TaskStatus
 from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import FACTS, FailureCode, NodeOperation, OperationId, OperationResult, Progress
 
 log = structlog.get_logger(__name__)
@@ -67,11 +67,11 @@ class TaskRun:
     """What the work of one task may do. `deadline` is on Trio's clock."""
 
     def __init__(
-        self, task: Task, database: Database, gateway: NodeGateway, *, deadline: float, cancel_interval: float
+        self, task: Task, lines: LineWriter, gateway: NodeGateway, *, deadline: float, cancel_interval: float
     ) -> None:
         self.task = task
         self.scope = trio.CancelScope()
-        self._database = database
+        self._lines = lines
         self._gateway = gateway
         self._deadline = deadline
         self._cancel_interval = cancel_interval
@@ -89,19 +89,17 @@ class TaskRun:
         if self._last_line == (percent, message):
             return
         self._last_line = (percent, message)
-        starts = not self._started
-
-        async def work(tx: Transaction) -> None:
-            await log_task(tx, self.task.id, message, percent=percent, level=level, starts=starts)
-
-        await self._database.transact(work)
+        await self._lines.add(NewLine(self.task.id, message, percent, level, starts=not self._started))
         self._started = True
 
-    async def start(self) -> Task | None:
-        """Write the task down as started. None when it has ended meanwhile."""
-        task = await self._database.transact(lambda tx: start_task(tx, self.task.id))
+    async def start(self) -> None:
+        """Write the task down as started, unless it has ended meanwhile."""
+        await self._lines.add(NewLine(self.task.id, None, starts=True))
         self._started = True
-        return task
+
+    def resume(self, task: Task) -> None:
+        """Go on with the task, as it is now that it is written down as started."""
+        self.task, self._started = task, True
 
     @property
     def started(self) -> bool:

@@ -28,6 +28,7 @@ from uuid import UUID
 import structlog
 import trio
 
+from svc_actors.controller.tasks.lines import LineWriter
 from svc_actors.controller.tasks.records import (
     Ending,
     Level,
@@ -133,6 +134,7 @@ class TaskRunner:
         self._emptied = trio.Event()
         self._context = copy_context()
         self._starting = trio.CapacityLimiter(_STARTING_AT_ONCE)
+        self._lines = LineWriter(database)
 
     def handles(self, op: str, work: Work, *, end: End | None = None, irrevocable: str | None = None) -> None:
         """Say how tasks of this operation are worked.
@@ -147,6 +149,7 @@ class TaskRunner:
         """Resume what is open, then host the work of tasks until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery, self._context = nursery, copy_context()
+            nursery.start_soon(self._lines.run)
             try:
                 for task in await open_tasks(self.database):
                     self._resume(task)
@@ -170,7 +173,7 @@ class TaskRunner:
             return
         self._hosted[task.id] = run = TaskRun(
             task,
-            self.database,
+            self._lines,
             self.gateway,
             deadline=self._deadline(task),
             cancel_interval=self._cancel_interval,
@@ -354,10 +357,10 @@ class TaskRunner:
             return Ending(TaskStatus.CANCELLED, "Cancelled before it was begun.")
         if not new:
             async with self._starting:
-                started = await run.start()
+                started = await self.database.transact(lambda tx: start_task(tx, run.task.id))
             if started is None:
                 return None
-            run.task = started
+            run.resume(started)
         ending: Ending | None = None
         with trio.move_on_after(run.remaining) as overdue, run.scope:
             ending = await self._attempt(handler, run)
