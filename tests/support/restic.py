@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import trio
 
-from svc_actors.errors import unavailable
-from svc_actors.host.restic import BackupEnded, Repository, Run, Scanned, Snapshot, Verified
+from svc_actors.errors import ErrorCode, unavailable
+from svc_actors.host.restic import BackupEnded, NoRepositoryError, Repository, Run, Scanned, Snapshot, Verified
 from svc_actors.host.restic import manifest as manifests
 from svc_actors.host.restic.driver import CONTENT, LISTED
 from svc_actors.host.restic.models import Settled
@@ -47,10 +47,6 @@ class RecordedRestic:
         )
         return Scanned.model_validate(told)
 
-    async def exists(self, run: Run, repository: Repository) -> bool:
-        await self.before("exists", repository.location)
-        return repository.location in self.repositories
-
     async def init(self, run: Run, repository: Repository, like: Repository | None = None) -> None:
         await self.before("init", repository.location)
         assert (repository.password_file.stat().st_mode & 0o777) == 0o400
@@ -65,6 +61,8 @@ class RecordedRestic:
 
     async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
         await self.before("snapshots", repository.location)
+        if repository.location not in self.repositories:
+            raise NoRepositoryError(ErrorCode.UNAVAILABLE, "there is no repository")
         return [Snapshot(id=name, tags=tags) for name, tags in self.repositories[repository.location].items()]
 
     async def backup(

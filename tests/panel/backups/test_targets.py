@@ -64,6 +64,23 @@ async def test_a_target_that_fails_is_told_and_the_backup_is_complete_here(
     assert targets["bucket"]["last_error"] is None
 
 
+async def test_the_next_backup_brings_a_target_what_it_was_away_for(world: Backed, restic: RecordedRestic) -> None:
+    early = await world.backup()
+    await world.root.post("/backups/targets/s3", BUCKET)
+    restic.before = failing("copy", at="s3:")
+    missed = await world.backup()
+    restic.before = failing("copy", at="nowhere")
+
+    last = await world.backup()
+    found = [(await world.ada.get(f"/backups/{each['id']}")).json() for each in (early, missed, last)]
+
+    bucket = next(location for location in restic.repositories if location.startswith("s3:"))
+    assert missed["copies"][0]["error"] is not None
+    assert [[copy["error"] for copy in each["copies"]] for each in found] == [[None]] * 3
+    assert restic.held(bucket) == sorted((f"backup-{each['id']}", "complete") for each in found)
+    assert (await world.events()).count("backup.remote_failed") == 1
+
+
 async def test_secrets_of_targets_are_sealed_and_never_shown(world: Backed) -> None:
     server = (await world.root.post("/backups/targets/sftp", SERVER)).json()
     bucket = (await world.root.post("/backups/targets/s3", BUCKET)).text

@@ -3,6 +3,7 @@
 from svc_actors.host.restic.driver import Restic, SystemRestic
 from svc_actors.host.restic.models import (
     BackupEnded,
+    NoRepositoryError,
     Repository,
     Run,
     Scanned,
@@ -13,6 +14,7 @@ from svc_actors.host.restic.models import (
 
 __all__ = [
     "BackupEnded",
+    "NoRepositoryError",
     "Repository",
     "Restic",
     "Run",

@@ -7,10 +7,12 @@ ended, and no others.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -21,6 +23,7 @@ from svc_actors.errors import ServiceError, unavailable
 from svc_actors.host.restic import cell, manifest
 from svc_actors.host.restic.models import (
     BackupEnded,
+    NoRepositoryError,
     Repository,
     Run,
     Scanned,
@@ -40,10 +43,23 @@ QUIET: Final = ("nice", "-n", "10", "ionice", "-c", "2", "-n", "7")
 QUICK_SECONDS: Final = 900.0
 LONG_SECONDS: Final = 6 * 3600.0
 STALLED_SECONDS: Final = 600.0
-"""A backup that reads nothing for so long is stopped: a file that was exchanged for a pipe at the right moment would
-hold up everybody's backups."""
+"""A backup that reads nothing for so long is stopped, and a copy of which nothing arrives: a file that was exchanged
+for a pipe at the right moment, or a target that hangs, would hold up everybody's backups. restic itself tries again for
+a quarter of an hour, whatever it does."""
+ANSWER_SECONDS: Final = 120.0
+"""What moves no data has come to an end by then, or the target hangs."""
 _INCOMPLETE: Final = "at least one source file could not be read"
-_NO_REPOSITORY: Final = "Is there a repository at the following location?"
+_NO_REPOSITORY: Final = re.compile(
+    r"unable to open config file: .*(key does not exist|file does not exist|no such file or directory)"
+)
+"""Of S3, SFTP and a folder. restic asks whether there is a repository after every other error too."""
+_REFUSED: Final = {
+    "Access Key Id you provided does not exist": "The bucket's server does not know the access key.",
+    "request signature we calculated does not match": "The secret key is not the one of the access key.",
+    "Access Denied": "The access key may not use the bucket, or its secret is another one.",
+    "specified bucket does not exist": "There is no such bucket.",
+}
+"""What a server of S3 says, and what it means."""
 _SNAPSHOTS: Final = TypeAdapter(list[Snapshot])
 _PYTHON: Final = (sys.executable, "-I", "-S")
 
@@ -56,13 +72,13 @@ class Restic(Protocol):
 
     async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None) -> Scanned: ...
 
-    async def exists(self, run: Run, repository: Repository) -> bool: ...
-
     async def init(self, run: Run, repository: Repository, like: Repository | None = None) -> None: ...
 
     async def unlock(self, run: Run, repository: Repository) -> None: ...
 
-    async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]: ...
+    async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
+        """Raises NoRepositoryError where there is none."""
+        ...
 
     async def backup(
         self,
@@ -110,13 +126,6 @@ class SystemRestic:
         )
         return await _told(run, command, Scanned, seconds=LONG_SECONDS)
 
-    async def exists(self, run: Run, repository: Repository) -> bool:
-        try:
-            await self.snapshots(run, repository)
-        except _NoRepositoryError:
-            return False
-        return True
-
     async def init(self, run: Run, repository: Repository, like: Repository | None = None) -> None:
         """`like`: cut files as that repository does, so that copies from there share their parts."""
         command = ["init", "--json"]
@@ -126,11 +135,21 @@ class SystemRestic:
 
     async def unlock(self, run: Run, repository: Repository) -> None:
         """Where there is a lock at all, which in a folder of this server is seen at once."""
-        if repository.location.startswith("/") and not await trio.to_thread.run_sync(_locks, repository):
+        if repository.is_local and not await trio.to_thread.run_sync(_locks, repository):
             return
         await self._run(run, repository, ["unlock"])
 
     async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
+        """restic asks S3 by HEAD, whose answers have no words: a bucket that is missing looks like an empty one, which
+        `init` would make, and a wrong key like any refusal. Told no region it asks for that first, and hears why."""
+        try:
+            return await self._snapshots(run, repository)
+        except (NoRepositoryError, _RefusedError):
+            if repository.location.startswith("s3:"):
+                await self._snapshots(run, replace(repository, options=()))
+            raise
+
+    async def _snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
         parts: list[str] = []
 
         async def take(lines: list[str]) -> None:
@@ -155,25 +174,19 @@ class SystemRestic:
         command += [*(argument for tag in tags for argument in ("--tag", tag)), TREE, CONTENT]
         command += ["--parent", parent] if parent else ["--force"]
         summary: BackupEnded | None = None
-        seen = -1
-        with trio.CancelScope() as stalled:
-            stalled.deadline = trio.current_time() + STALLED_SECONDS
 
-            async def take(lines: list[str]) -> None:
-                nonlocal summary, seen
-                for said in map(_object, lines):
-                    match said.get("message_type"):
-                        case "status":
-                            done = int(said.get("bytes_done", 0)) + int(said.get("files_done", 0))
-                            if done != seen:
-                                seen, stalled.deadline = done, trio.current_time() + STALLED_SECONDS
-                            await progress(100 * float(said["percent_done"]))
-                        case "summary":
-                            summary = BackupEnded.model_validate(said)
+        async def take(lines: list[str]) -> None:
+            nonlocal summary
+            for said in map(_object, lines):
+                match said.get("message_type"):
+                    case "status":
+                        await progress(100 * float(said["percent_done"]))
+                    case "summary":
+                        summary = BackupEnded.model_validate(said)
 
-            await self._run(run, repository, command, seconds=LONG_SECONDS, take=take, cell=(home, work))
-        if stalled.cancelled_caught:
-            raise unavailable(f"Nothing was read for {STALLED_SECONDS:.0f} seconds, so the backup was stopped.")
+        await self._run(
+            run, repository, command, seconds=LONG_SECONDS, stalled=STALLED_SECONDS, take=take, cell=(home, work)
+        )
         if summary is None:
             raise unavailable("restic did not say what it has kept, so nothing counts as kept.")
         return summary
@@ -229,11 +242,13 @@ class SystemRestic:
             raise unavailable("restic has not marked the snapshot as complete, so nothing counts as kept.")
 
     async def copy(self, run: Run, source: Repository, target: Repository, snapshots: Sequence[str]) -> None:
-        await self._run(run, target, ["copy", *_from(source), *snapshots], seconds=LONG_SECONDS)
+        command = ["copy", *_from(source), *snapshots]
+        await self._run(run, target, command, seconds=LONG_SECONDS, stalled=STALLED_SECONDS)
 
     async def forget(self, run: Run, repository: Repository, snapshots: Sequence[str]) -> None:
         """Remove snapshots, and what no other needs of them."""
-        await self._run(run, repository, ["forget", "--prune", *snapshots], seconds=LONG_SECONDS)
+        stalled = math.inf if repository.is_local else STALLED_SECONDS
+        await self._run(run, repository, ["forget", "--prune", *snapshots], seconds=LONG_SECONDS, stalled=stalled)
 
     async def restore(
         self, run: Run, repository: Repository, snapshot: str, target: Path, path: str | None = None
@@ -256,14 +271,24 @@ class SystemRestic:
         command: Sequence[str],
         *,
         seconds: float = QUICK_SECONDS,
+        stalled: float | None = None,
         take: Callable[[list[str]], Awaitable[None]] | None = None,
         cell: tuple[Path, Path] | None = None,
         folder: Path | None = None,
     ) -> list[str]:
-        """What restic said, the last lines of it. Its failures become ServiceErrors with its own words."""
+        """What restic said, the last lines of it. Its failures become ServiceErrors with its own words. It is stopped
+        after `stalled` seconds in which it came no further; by default a repository elsewhere has to answer."""
+        if stalled is None:
+            stalled = math.inf if repository.is_local else ANSWER_SECONDS
         said: list[str] = []
+        patience = trio.CancelScope(deadline=trio.current_time() + stalled)
+        place: object = None
 
         async def read(lines: list[str]) -> None:
+            nonlocal place
+            before, place = place, _place(lines[-1])
+            if place != before:
+                patience.deadline = trio.current_time() + stalled
             if take is not None:
                 await take(lines)
             said.extend(line for line in lines if not line.startswith('{"message_type":"status"'))
@@ -281,15 +306,21 @@ class SystemRestic:
             **repository.environment,
         }
         work = folder or (cell[1] if cell is not None else None)
-        try:
-            await run(whole, seconds=seconds, environment=environment, folder=work, read=read)
-        except ServiceError as error:
-            raise _failure(command[0], said, error) from error
+        with patience:
+            try:
+                await run(whole, seconds=seconds, environment=environment, folder=work, read=read)
+            except ServiceError as error:
+                raise _failure(command[0], said, error) from error
+        if patience.cancelled_caught:
+            raise unavailable(
+                f"restic {command[0]} came no further for {stalled:g} seconds and was stopped.",
+                hint="Nothing was kept of this.",
+            )
         return said
 
 
-class _NoRepositoryError(ServiceError):
-    """There is none at that location."""
+class _RefusedError(ServiceError):
+    """A server of S3 refuses."""
 
 
 def _failure(command: str, said: Sequence[str], error: ServiceError) -> ServiceError:
@@ -299,11 +330,21 @@ def _failure(command: str, said: Sequence[str], error: ServiceError) -> ServiceE
         unread = [str(told.get("item", "")) for line in said if (told := _object(line)).get("message_type") == "error"]
         named = ", ".join(path.rpartition(f"/{TREE}/")[2] for path in unread[:5])
         return SnapshotIncompleteError(f"Files could not be read: {named}." if named else "Files could not be read.")
-    if any(_NO_REPOSITORY in line for line in plain):
-        reason = next((line for line in plain if line.startswith("Fatal")), plain[0])
-        return _NoRepositoryError(error.code, f"restic found no repository: {reason}"[:500])
     reason = next((line for line in plain if line.startswith("Fatal")), plain[-1] if plain else error.message)
+    if _NO_REPOSITORY.search(reason):
+        return NoRepositoryError(error.code, f"restic found no repository: {reason}"[:500])
+    for words, meaning in _REFUSED.items():
+        if words in reason:
+            return _RefusedError(error.code, f"{meaning} restic {command} failed.")
     return unavailable(f"restic {command} failed: {reason}"[:500], hint="Nothing was kept of this.")
+
+
+def _place(line: str) -> object:
+    """How far restic has come: of a line that tells it again and again what does not change by itself."""
+    told = _object(line)
+    if told.get("message_type") == "status":
+        return told.get("bytes_done"), told.get("files_done")
+    return re.sub(r"^\[[0-9:]+\] ", "", line)
 
 
 def _locks(repository: Repository) -> bool:

@@ -37,6 +37,11 @@ class Repository:
     options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    @property
+    def is_local(self) -> bool:
+        """In a folder of this server."""
+        return self.location.startswith("/")
+
 
 class _Told(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -91,3 +96,7 @@ class SnapshotIncompleteError(ServiceError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.UNAVAILABLE, message, hint="The job's log names the files. Nothing was kept.")
+
+
+class NoRepositoryError(ServiceError):
+    """There is none at that location."""

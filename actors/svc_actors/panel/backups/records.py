@@ -313,18 +313,29 @@ async def open_jobs(queryable: Queryable, job_ids: Collection[int]) -> set[int]:
     return {row["id"] for row in rows}
 
 
-async def write_copy(tx: Transaction, backup: BackupRow, target_id: UUID, target: str, error: str | None) -> None:
-    """How a copy went; `error` None: it is there."""
+async def write_copies(tx: Transaction, repository_id: UUID, target_id: UUID) -> None:
+    """The target has every backup that is completed."""
+    await tx.execute(
+        """INSERT INTO backup_copies (backup_id, target_id)
+           SELECT id, $2 FROM site_backups WHERE repository_id = $1 AND status = 'completed'
+           ON CONFLICT (backup_id, target_id) DO UPDATE SET error = NULL, at = now()
+           WHERE backup_copies.error IS NOT NULL""",
+        repository_id,
+        target_id,
+    )
+
+
+async def fail_copy(tx: Transaction, backup: BackupRow, target_id: UUID, target: str, error: str) -> None:
+    """A backup is not on the target. Of those that the target lacks from before it is known already."""
     await tx.execute(
         """INSERT INTO backup_copies (backup_id, target_id, error) VALUES ($1, $2, $3)
            ON CONFLICT (backup_id, target_id) DO UPDATE SET error = EXCLUDED.error, at = now()""",
         backup.id,
         target_id,
-        error[:1000] if error is not None else None,
+        error[:1000],
     )
-    if error is not None:
-        data = {"site_id": str(backup.site_id), "target_id": str(target_id), "target": target}
-        await emit(tx, WebhookEvent.BACKUP_REMOTE_FAILED, subject=_subject(backup), data=data)
+    data = {"site_id": str(backup.site_id), "target_id": str(target_id), "target": target}
+    await emit(tx, WebhookEvent.BACKUP_REMOTE_FAILED, subject=_subject(backup), data=data)
 
 
 async def begin_deletion(tx: Transaction, backup: BackupRow) -> Job:

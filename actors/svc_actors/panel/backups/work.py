@@ -18,8 +18,8 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import ServiceError, capacity, not_found
-from svc_actors.host.restic import Repository, Restic, Scanned, Snapshot
+from svc_actors.errors import ServiceError, capacity, not_found, unavailable
+from svc_actors.host.restic import NoRepositoryError, Repository, Restic, Scanned, Snapshot
 from svc_actors.host.restic.driver import CONTENT
 from svc_actors.host.tree_switch import switched
 from svc_actors.panel.backups.configuration import FILE, site_configuration, without_key
@@ -32,13 +32,14 @@ from svc_actors.panel.backups.records import (
     complete_backup,
     completed,
     fail_backup,
+    fail_copy,
     forget_backups,
     keep_of,
     put_back,
     read_repository,
     remove_repository_row,
     tag_of,
-    write_copy,
+    write_copies,
 )
 from svc_actors.panel.backups.retention import expired
 from svc_actors.panel.backups.targets import TargetRow, all_targets
@@ -72,6 +73,12 @@ def kept_of(found: Sequence[Snapshot], backup_id: UUID) -> Kept | None:
     trees = [snapshot.id for snapshot in ours if MANIFEST not in snapshot.tags]
     manifests = [snapshot.id for snapshot in ours if MANIFEST in snapshot.tags]
     return Kept(trees[-1], manifests[-1] if manifests else None) if trees else None
+
+
+def ids_of(found: Sequence[Snapshot], backup_id: UUID) -> list[str]:
+    """The snapshots of a backup; none unless it is complete."""
+    kept = kept_of(found, backup_id)
+    return kept.ids if kept is not None else []
 
 
 @dataclass(frozen=True)
@@ -122,18 +129,25 @@ class Tools:
             raise not_found("The backup is not in its repository any more.", hint="Restore another one.")
         return kept
 
-    async def copy_to(
-        self, run: JobRun, target: TargetRow, repository: RepositoryRow, local: Repository, backup_id: UUID
-    ) -> None:
-        """Have a target hold this backup, and none that is not there any more."""
+    async def copy_to(self, run: JobRun, target: TargetRow, repository: RepositoryRow, local: Repository) -> None:
+        """Have a target hold every backup that is completed, also those that it was away for, and no other."""
         remote = target.repository(repository.id, self.places.work(run.id), self.sealer)
-        if await self.restic.exists(run.program, remote):
+        try:
+            there = await self.restic.snapshots(run.program, remote)
             await self.restic.unlock(run.program, remote)
-        else:
+        except NoRepositoryError:
+            there = []
             await self.restic.init(run.program, remote, local)
-        await self.restic.copy(run.program, local, remote, (await self.snapshots_of(run, local, backup_id)).ids)
-        await self.snapshots_of(run, remote, backup_id)
-        await self.drop_unknown(run, repository.id, remote)
+        here = await self.restic.snapshots(run.program, local)
+        wanted = [backup_id for backup_id, _ in await completed(self.database, repository.id)]
+        missing = [backup_id for backup_id in wanted if len(ids_of(there, backup_id)) < len(ids_of(here, backup_id))]
+        if missing:
+            await self.restic.copy(
+                run.program, local, remote, [each for backup_id in missing for each in ids_of(here, backup_id)]
+            )
+        there, _ = await self.drop_unknown(run, repository.id, remote)
+        if any(len(ids_of(there, backup_id)) < len(ids_of(here, backup_id)) for backup_id in wanted):
+            raise unavailable("restic copied the backup, and it is not there.", hint="Look at the target's disk.")
 
     async def put_back(self, run: JobRun, site: SiteRow) -> None:
         """Have the databases of a site hold again what they held before a restoration that was interrupted."""
@@ -267,21 +281,26 @@ class BackupWork:
             )
 
     async def copy(self, run: JobRun) -> None:
-        """What fails here leaves the backup on this server complete; the next one is copied together with nothing that
-        is missing there but itself."""
+        """What fails here leaves the backup on this server complete; the next one brings the target what it lacks."""
         async with self._tools.cleaned_on_failure(run):
             _, backup, repository = await self._of(run)
             local = await self._tools.local(run, repository)
             for target in await all_targets(self._database):
-                error: str | None = None
                 try:
-                    await self._tools.copy_to(run, target, repository, local, backup.id)
+                    await self._tools.copy_to(run, target, repository, local)
+                    await run.transact(partial(write_copies, repository_id=repository.id, target_id=target.id))
+                    await run.log(f"{target.name}: has a copy.")
                 except ServiceError as failure:
-                    error = failure.message
-                await run.transact(
-                    partial(write_copy, backup=backup, target_id=target.id, target=target.name, error=error)
-                )
-                await run.log(f"{target.name}: {error or 'has a copy.'}")
+                    await run.transact(
+                        partial(
+                            fail_copy,
+                            backup=backup,
+                            target_id=target.id,
+                            target=target.name,
+                            error=failure.message,
+                        )
+                    )
+                    await run.log(f"{target.name}: {failure.message}")
 
     async def retention(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
@@ -345,9 +364,10 @@ class DeletionWork:
             for target in await all_targets(tools.database):
                 try:
                     remote = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
-                    if await tools.restic.exists(run.program, remote):
-                        await tools.restic.unlock(run.program, remote)
-                        await tools.drop_unknown(run, repository.id, remote)
+                    await tools.restic.unlock(run.program, remote)
+                    await tools.drop_unknown(run, repository.id, remote)
+                except NoRepositoryError:
+                    continue
                 except ServiceError as error:
                     await run.log(f"{target.name} keeps its copy until the next backup: {error.message}")
         await self._tools.clean(run.id)
