@@ -64,7 +64,9 @@ from svc_nodeagent.protocol import (
     VmNetApply,
     VmNetRelease,
     VmReboot,
+    VmReinstall,
     VmReset,
+    VmResize,
     VmSetPassword,
     VmShutdown,
     VmStart,
@@ -253,7 +255,9 @@ class SimulatedHost:
         return result
 
     async def _take_time(self, operation: NodeOperation, report: Report) -> None:
-        pulls = isinstance(operation, VmCreate | ImagePull) and operation.image.image_id not in self.images
+        pulls = (
+            isinstance(operation, VmCreate | VmReinstall | ImagePull) and operation.image.image_id not in self.images
+        )
         seconds = self._random.uniform(*self.behaviour.pull_seconds) if pulls else 0.0
         if seconds:
             for percent in range(0, 60, 20):
@@ -287,6 +291,10 @@ class SimulatedHost:
                 change = {"name": operation.name, "vcpus": operation.vcpus, "memory_mib": operation.memory_mib}
                 self._change(operation.vm_id, change | {"defined": True})
                 return DomainResult(vm_id=operation.vm_id, state=self.machines[operation.vm_id].state)
+            case VmResize():
+                return self._resize(operation)
+            case VmReinstall():
+                return self._reinstall(operation)
             case VmSetPassword():
                 if self._machine(operation.vm_id).state is not DomainState.RUNNING:
                     raise HostError(FailureCode.CONFLICT, "The machine is not running.")
@@ -347,6 +355,27 @@ class SimulatedHost:
         self.networks.apply(spec.vm_id, spec.network)
         state = DomainState.RUNNING if operation.start else self.machines[spec.vm_id].state
         return self._moved(spec.vm_id, state, "created")
+
+    def _resize(self, operation: VmResize) -> DomainResult:
+        machine = self._machine(operation.vm_id)
+        change: dict[str, object] = {"vcpus": operation.vcpus, "memory_mib": operation.memory_mib}
+        if machine.spec is not None:
+            first, *others = machine.spec.disks
+            grown = first.model_copy(update={"size_gib": max(first.size_gib, operation.disk_gib)})
+            change["spec"] = machine.spec.model_copy(update={"disks": (grown, *others)})
+        self._change(operation.vm_id, change)
+        state = DomainState.RUNNING if operation.restart else machine.state
+        return self._moved(operation.vm_id, state, "resized")
+
+    def _reinstall(self, operation: VmReinstall) -> DomainResult:
+        machine = self._machine(operation.vm_id)
+        self._pull(operation.image)
+        change: dict[str, object] = {"image_digest": operation.image.digest}
+        if machine.spec is not None:
+            change["spec"] = machine.spec.model_copy(update={"seed": _without_password(operation.seed)})
+        self._change(operation.vm_id, change)
+        self.networks.apply(operation.vm_id, operation.network)
+        return self._moved(operation.vm_id, DomainState.RUNNING, "reinstalled")
 
     def _delete(self, operation: VmDelete) -> DeleteResult:
         machine = self.machines.pop(operation.vm_id, None)

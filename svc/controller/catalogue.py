@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 from svc.controller import certificate, holdings, images, overview, projects, settings, setup, tasks
-from svc.controller.machines import consoles, creation, machines, plans, ssh_keys
+from svc.controller.machines import consoles, creation, machines, plans, remaking, ssh_keys
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
 from svc.controller.nodes import joining, locations, network, nodes, orphans, upgrading
 from svc.controller.provisioning import catalogue as provision_catalogue
+from svc.controller.provisioning import changes as service_changes
 from svc.controller.provisioning import creation as provisioning
 from svc.controller.provisioning import orders as service_orders
 from svc.controller.provisioning import services as provisioned_services
@@ -57,6 +58,7 @@ AREAS = (
     machines,
     creation,
     machine_orders,
+    remaking,
     machine_networking,
     consoles,
     tasks,
@@ -73,6 +75,7 @@ AREAS = (
     provisioning,
     provisioned_services,
     service_orders,
+    service_changes,
     sign_in_links,
     alerts,
     alert_mail,

@@ -40,7 +40,9 @@ from svc_nodeagent.protocol import (
     VmDelete,
     VmForceStop,
     VmReboot,
+    VmReinstall,
     VmReset,
+    VmResize,
     VmShutdown,
     VmStart,
 )
@@ -149,9 +151,11 @@ class FakeGateway:
                     str(address.interface.ip) for nic in machine.network.nics for address in nic.addresses
                 )
                 return DomainResult(vm_id=machine.vm_id, state=state)
-            case VmStart(vm_id=vm_id) | VmReboot(vm_id=vm_id) | VmReset(vm_id=vm_id):
+            case VmStart(vm_id=vm_id) | VmReboot(vm_id=vm_id) | VmReset(vm_id=vm_id) | VmReinstall(vm_id=vm_id):
                 self.domains[vm_id] = DomainState.RUNNING
                 return DomainResult(vm_id=vm_id, state=DomainState.RUNNING)
+            case VmResize(vm_id=vm_id):
+                return DomainResult(vm_id=vm_id, state=self.domains[vm_id])
             case VmShutdown(vm_id=vm_id) | VmForceStop(vm_id=vm_id):
                 self.domains[vm_id] = DomainState.STOPPED
                 return DomainResult(vm_id=vm_id, state=DomainState.STOPPED)

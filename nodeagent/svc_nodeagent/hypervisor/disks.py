@@ -26,7 +26,7 @@ from svc_nodeagent.hypervisor.files import (
     put_in_place,
 )
 from svc_nodeagent.hypervisor.programs import run_program
-from svc_nodeagent.protocol import FailureCode
+from svc_nodeagent.protocol import DiskSpec, FailureCode
 
 
 @dataclass(frozen=True)
@@ -62,22 +62,32 @@ async def ensure_disks(record: MachineRecord, base: BaseImage, folders: Folders,
     """Make the disks that are missing. Raises `HostError(invalid)` when disk 0 is smaller than its image."""
     for disk in record.disks:
         path = folders.disk(record.vm_id, disk.index)
-        if await in_thread(path.exists):
-            continue
-        temporary = path.with_name(path.name + PARTIAL_SUFFIX)
-        on_image: list[str | Path] = []
-        if disk.index == 0:
-            needed = (await inspect(base.path, base.format)).virtual_bytes
-            if needed > disk.size_gib * GIB:
-                raise HostError(
-                    FailureCode.INVALID,
-                    f"The image needs a disk of {-(-needed // GIB)} GiB; {disk.size_gib} GiB were asked for.",
-                    "Choose a larger disk.",
-                )
-            on_image = ["-b", base.path, "-F", base.format]
-        await run_program("qemu-img", "create", "-q", "-f", "qcow2", *on_image, temporary, f"{disk.size_gib}G")
-        fault_point(f"create.disk{disk.index}.made")
-        await in_thread(put_in_place, temporary, path, mode=0o600, owner=owner)
+        if not await in_thread(path.exists):
+            await make_disk(disk, base, path, owner)
+
+
+async def make_disk(disk: DiskSpec, base: BaseImage, path: Path, owner: tuple[int, int]) -> None:
+    """Raises `HostError(invalid)` when disk 0 is smaller than its image."""
+    temporary = path.with_name(path.name + PARTIAL_SUFFIX)
+    on_image: list[str | Path] = []
+    if disk.index == 0:
+        needed = (await inspect(base.path, base.format)).virtual_bytes
+        if needed > disk.size_gib * GIB:
+            raise HostError(
+                FailureCode.INVALID,
+                f"The image needs a disk of {-(-needed // GIB)} GiB; {disk.size_gib} GiB were asked for.",
+                "Choose a larger disk.",
+            )
+        on_image = ["-b", base.path, "-F", base.format]
+    await run_program("qemu-img", "create", "-q", "-f", "qcow2", *on_image, temporary, f"{disk.size_gib}G")
+    fault_point(f"create.disk{disk.index}.made")
+    await in_thread(put_in_place, temporary, path, mode=0o600, owner=owner)
+
+
+async def grow(path: Path, size_gib: int) -> None:
+    """The disk of a guest that is off; one that is as large already stays as it is."""
+    if (await inspect(path, "qcow2")).virtual_bytes < size_gib * GIB:
+        await run_program("qemu-img", "resize", "-q", "-f", "qcow2", path, f"{size_gib}G")
 
 
 def require(record: MachineRecord, base: BaseImage, folders: Folders) -> None:

@@ -74,11 +74,9 @@ def domain_xml(
     devices = ElementTree.SubElement(domain, "devices")
     for disk in record.disks:
         backing = base if disk.index == 0 else None
-        _disk(
-            devices, f"vd{_DISK_LETTERS[disk.index]}", folders.disk(record.vm_id, disk.index), "qcow2", backing=backing
-        )
+        _disk(devices, disk_target(disk.index), folders.disk(record.vm_id, disk.index), "qcow2", backing=backing)
     # A read-only virtio disk, not a CD drive: every guest that finds its root finds this too.
-    _disk(devices, f"vd{_DISK_LETTERS[len(_DISK_LETTERS) - 1]}", folders.seed(record.vm_id), "raw", readonly=True)
+    _disk(devices, disk_target(len(_DISK_LETTERS) - 1), folders.seed(record.vm_id), "raw", readonly=True)
     for nic in record.network.nics:
         _interface(devices, naming.tap(nic.nic_id), nic.mac, nic.mtu)
     _consoles(devices, folders.serial_log(record.vm_id))
@@ -88,6 +86,11 @@ def domain_xml(
     ElementTree.SubElement(balloon, "stats", period=str(BALLOON_PERIOD_SECONDS))
     ElementTree.SubElement(devices, "panic", model="isa")
     return ElementTree.tostring(domain, encoding="unicode")
+
+
+def disk_target(index: int) -> str:
+    """What the guest's disk is called in its definition: vda, vdb, ..."""
+    return f"vd{_DISK_LETTERS[index]}"
 
 
 def serial_path(xml: str) -> Path | None:

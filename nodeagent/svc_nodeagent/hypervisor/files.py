@@ -2,7 +2,7 @@
 
     images/            verified image files named by their digest, and an index file for each image id
     machines/<vm_id>/  machine.json (the record), disk-N.qcow2, seed.iso, serial.log, and until the first boot is done
-                       first-boot.json (0600)
+                       first-boot.json (0600); while it is reinstalled also reinstall-0.qcow2 and reinstall.json
     retained/<vm_id>/  disks of deleted machines whose owner wanted them kept, with the record that says what they were
     metrics/<vm_id>    hourly samples
     traffic.json       the ledger of traffic
@@ -35,6 +35,8 @@ GIB = 1024**3
 RECORD = "machine.json"
 SECRET = "first-boot.json"  # noqa: S105  (a file name)
 SEED = "seed.iso"
+DECISION = "reinstall.json"
+"""What a machine is to be whose reinstallation was decided and is not complete (`reinstallation`)."""
 ABANDONED = "abandoned"
 """Marks the folder of a machine whose creation has failed: what is left of it is to be removed."""
 
@@ -98,6 +100,9 @@ class Folders:
     def disk(self, vm_id: UUID, index: int) -> Path:
         return self.machine(vm_id) / f"disk-{index}.qcow2"
 
+    def new_disk(self, vm_id: UUID) -> Path:
+        return self.machine(vm_id) / "reinstall-0.qcow2"
+
     def seed(self, vm_id: UUID) -> Path:
         return self.machine(vm_id) / SEED
 
@@ -135,6 +140,9 @@ class Folders:
         counts: dict[str, int] = {}
         for path in (*self.machines.glob(f"*/{RECORD}"), *self.retained.glob(f"*/{RECORD}")):
             base = read_record(path).base
+            counts[base] = counts.get(base, 0) + 1
+        for path in self.machines.glob(f"*/{DECISION}"):
+            base = json.loads(path.read_bytes())["record"]["base"]
             counts[base] = counts.get(base, 0) + 1
         return counts
 

@@ -91,6 +91,15 @@ class Guests:
                 return False
             raise
 
+    async def grow_disk(self, vm_id: UUID, target: str, size_bytes: int) -> None:
+        """Of a guest that runs, which is told; one that is as large already stays as it is."""
+
+        def grow(domain: Any) -> None:
+            if domain.blockInfo(target)[0] < size_bytes:
+                domain.blockResize(target, size_bytes, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES)
+
+        await self.on_domain(vm_id, "virDomainBlockResize", grow)
+
     async def resume_after_disk_error(self, vm_id: UUID) -> bool:
         """Let a guest go on that was paused because a write failed; False where it is not any more."""
 

@@ -362,6 +362,7 @@ class LibvirtHost:
         self._emulator = None
         self._nursery.start_soon(self._guarded, self._compare)
         self._nursery.start_soon(self._guarded, self._machines.remove_abandoned)
+        self._nursery.start_soon(self._guarded, self._machines.complete_reinstallations)
 
     def lifecycle(self, event: LifecycleEvent) -> None:
         vm_id = self._naming.machine(event.uuid, event.name)

@@ -24,11 +24,12 @@ import trio
 from svc_nodeagent.durable import write_whole
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
-from svc_nodeagent.hypervisor import disks
+from svc_nodeagent.hypervisor import disks, reinstallation
 from svc_nodeagent.hypervisor.acceleration import Acceleration, qemu_user
 from svc_nodeagent.hypervisor.connection import ConnectionLost
-from svc_nodeagent.hypervisor.domains import domain_xml
+from svc_nodeagent.hypervisor.domains import disk_target, domain_xml
 from svc_nodeagent.hypervisor.files import (
+    GIB,
     RECORD,
     SECRET,
     FirstBoot,
@@ -61,7 +62,9 @@ from svc_nodeagent.protocol import (
     VmNetApply,
     VmNetRelease,
     VmReboot,
+    VmReinstall,
     VmReset,
+    VmResize,
     VmSetPassword,
     VmShutdown,
     VmStart,
@@ -138,6 +141,10 @@ class Machines:
                 return await self.delete(vm_id, destroy_disks=destroy_disks)
             case VmUpdate():
                 return await self.update(operation)
+            case VmResize():
+                return await self.resize(operation, report)
+            case VmReinstall():
+                return await self.reinstall(operation, report)
             case VmSetPassword(account=account, password_hash=password_hash):
                 await self._guests.set_password(vm_id, account, password_hash)
                 return Done()
@@ -254,6 +261,64 @@ class Machines:
             await self._define(record)
             return await self._result(operation.vm_id)
 
+    async def resize(self, operation: VmResize, report: Report) -> DomainResult:
+        """The disk last: what it has grown by is there for good."""
+        vm_id = operation.vm_id
+        if operation.restart:
+            order = self._order(vm_id, "the resize")
+            await self._wait_until_off(vm_id, operation.timeout_seconds, order, report)
+            fault_point("resize.off")
+        async with self._steps(vm_id):
+            if operation.restart:
+                order.check()
+            before = await self._record(vm_id)
+            try:
+                await self._resize(_resized(before, operation), start=operation.restart)
+            except ConnectionLost:
+                raise  # The same resize goes on once libvirt is back.
+            except BaseException:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + PUT_BACK_SECONDS):
+                    await self._put_back(before, start=operation.restart)
+                raise
+            return await self._result(vm_id)
+
+    async def reinstall(self, operation: VmReinstall, report: Report) -> DomainResult:
+        """The old guest runs on until the new disk is whole. From the decision on the machine is the new system, so
+        nothing that fails afterwards is a failure of the reinstallation."""
+        vm_id = operation.vm_id
+        order = self._order(vm_id, "the reinstallation")
+
+        async def fetched(percent: int, message: str) -> None:
+            await report(percent * 6 // 10, message)
+
+        await self._images.ensure(operation.image, fetched)
+        async with self._steps(vm_id):
+            order.check()
+            record = await self._not_older(
+                (await self._record(vm_id)).model_copy(update={"network": operation.network})
+            )
+            await self._apply_network(record)
+            if record.seed.instance_id != operation.seed.instance_id:
+                await report(60, "making the new disk")
+                record = await self._replace_system(record, operation)
+            await report(90, "starting")
+            try:
+                await self._write_seed(record)
+                await self._define(record)
+                fault_point("reinstall.defined")
+                await self._guests.start(vm_id)
+            except ConnectionLost:
+                raise
+            except (HostError, OSError) as error:
+                log.error("machine.reinstalled_not_started", vm_id=str(vm_id), error=str(error))
+            return await self._result(vm_id)
+
+    async def complete_reinstallations(self) -> None:
+        """What the death of an agent has left decided and not complete."""
+        for vm_id in await in_thread(reinstallation.decided, self._folders):
+            async with self._steps(vm_id):
+                log.info("machine.reinstallation_completed", vm_id=str(vm_id))
+
     async def apply_network(self, vm_id: UUID, network: NetworkSpec) -> NetworkResult:
         """On the host, in the seed, and at last in the guest: it may be slow to answer, and nothing waits for it."""
         async with self._steps(vm_id):
@@ -287,17 +352,24 @@ class Machines:
 
     async def forget_first_boot(self, vm_id: UUID) -> None:
         """The guest has booted: its password's hash leaves the seed. The running guest keeps the file it has open."""
+        if not await in_thread(self._record_path(vm_id).exists):
+            return
+        booted = (await self._record(vm_id)).seed.instance_id
         async with self._steps(vm_id):
             secret = self._folders.machine(vm_id) / SECRET
             if not await in_thread(secret.exists):
                 return
             record = await self._record(vm_id)
+            if record.seed.instance_id != booted:
+                return  # It was reinstalled since, and its new system has not booted yet.
             await write_seed(record, None, self._folders.seed(vm_id), _owner())
             await in_thread(secret.unlink, missing_ok=True)
 
     @asynccontextmanager
     async def _steps(self, vm_id: UUID) -> AsyncIterator[None]:
         async with self._turns.setdefault(vm_id, _Turn()).lock:
+            if await in_thread(reinstallation.is_decided, self._folders, vm_id):
+                await self._complete_reinstallation(vm_id)
             yield
 
     def _order(self, vm_id: UUID, what: str) -> _Order:
@@ -347,6 +419,56 @@ class Machines:
             await report(95, "starting")
             await self._guests.start(record.vm_id)
             fault_point("create.started")
+
+    async def _resize(self, record: MachineRecord, *, start: bool) -> None:
+        await in_thread(self._write_record, record, None)
+        fault_point("resize.recorded")
+        await self._define(record)
+        if start:
+            await self._start_again(record)
+        fault_point("resize.defined")
+        vm_id, disk = record.vm_id, record.disks[0]
+        if await self._guests.state(vm_id) in _OFF:
+            await disks.grow(self._folders.disk(vm_id, disk.index), disk.size_gib)
+        else:
+            await self._guests.grow_disk(vm_id, disk_target(disk.index), disk.size_gib * GIB)
+
+    async def _put_back(self, record: MachineRecord, *, start: bool) -> None:
+        """What it was before a resize that has failed."""
+        try:
+            await in_thread(self._write_record, record, None)
+            await self._define(record)
+            if start:
+                await self._start_again(record)
+        except (HostError, OSError) as error:
+            log.error("machine.resize_not_put_back", vm_id=str(record.vm_id), error=str(error))
+
+    async def _start_again(self, record: MachineRecord) -> None:
+        await self._apply_network(record)
+        await self._write_seed(record)
+        await self._guests.start(record.vm_id)
+
+    async def _replace_system(self, record: MachineRecord, operation: VmReinstall) -> MachineRecord:
+        """The record of the new system, which is in the place of the old one; or a failure, and the old one runs on."""
+        vm_id, base = record.vm_id, file_name(operation.image)
+        try:
+            await reinstallation.prepare(record, self._images.base_of(base), self._folders, _owner())
+        except BaseException:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS):
+                await in_thread(reinstallation.abandon, self._folders, vm_id)
+            raise
+        seed = operation.seed.model_copy(
+            update={"account": operation.seed.account.model_copy(update={"password_hash": None})}
+        )
+        new = record.model_copy(update={"base": base, "seed": seed})
+        with trio.CancelScope(shield=True):
+            await in_thread(reinstallation.decide, new, operation.seed.account.password_hash, self._folders)
+            await self._complete_reinstallation(vm_id)
+        return new
+
+    async def _complete_reinstallation(self, vm_id: UUID) -> None:
+        await self._guests.destroy(vm_id)
+        await in_thread(reinstallation.complete, self._folders, vm_id)
 
     async def _undo(self, vm_id: UUID) -> None:
         """Leave nothing of a creation that has failed. What cannot be removed in time is after the next (re)connection
@@ -454,6 +576,13 @@ class Machines:
 
     async def _result(self, vm_id: UUID) -> DomainResult:
         return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
+
+
+def _resized(record: MachineRecord, operation: VmResize) -> MachineRecord:
+    first, *others = record.disks
+    grown = first.model_copy(update={"size_gib": max(first.size_gib, operation.disk_gib)})
+    sizes = {"vcpus": operation.vcpus, "memory_mib": operation.memory_mib, "disks": (grown, *others)}
+    return record.model_copy(update=sizes)
 
 
 async def _together(*works: Callable[[], Awaitable[None]]) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc_nodeagent.protocol.facts import QUERY, Facts, Lane
-from svc_nodeagent.protocol.machines import ImageSpec, MachineSpec
+from svc_nodeagent.protocol.machines import ImageSpec, MachineSpec, SeedSpec
 from svc_nodeagent.protocol.networks import NetworkSpec
 from svc_nodeagent.protocol.values import FEW, Address, Name, Secret, Size, Wire
 
@@ -38,7 +38,9 @@ __all__ = [
     "VmNetApply",
     "VmNetRelease",
     "VmReboot",
+    "VmReinstall",
     "VmReset",
+    "VmResize",
     "VmSetPassword",
     "VmShutdown",
     "VmStart",
@@ -125,6 +127,34 @@ class VmUpdate(Wire):
     name: Name
     vcpus: int
     memory_mib: int
+
+
+class VmResize(Wire):
+    """Give the machine these sizes, and disk 0 at least `disk_gib`: it grows at once where the guest runs, and never
+    shrinks. Processors and memory need `restart`: shut the guest down in order, and start it again. `timed_out` leaves
+    it running, and whatever fails leaves the machine as it was."""
+
+    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, task_seconds=GUEST_SHUTDOWN_SECONDS + 600.0, since=4)
+    op: Literal["vm.resize"] = "vm.resize"
+    vm_id: UUID
+    vcpus: int = Field(ge=1, le=256)
+    memory_mib: int = Field(ge=64)
+    disk_gib: int = Field(ge=1)
+    restart: bool
+    timeout_seconds: float = GUEST_SHUTDOWN_SECONDS
+
+
+class VmReinstall(Wire):
+    """Make disk 0 anew from an image, and start its first boot. The guest runs on until the new disk is ready; a
+    failure leaves it as it was, and success means that the machine is the new system, started or not.
+    `seed.instance_id` tells one reinstallation from another."""
+
+    facts: ClassVar[Facts] = Facts(Lane.CREATIONS, task_seconds=1800.0, since=4)
+    op: Literal["vm.reinstall"] = "vm.reinstall"
+    vm_id: UUID
+    image: ImageSpec
+    seed: SeedSpec
+    network: NetworkSpec
 
 
 class VmSetPassword(Wire):
@@ -244,6 +274,8 @@ MachineOperation = (
     | VmReset
     | VmDelete
     | VmUpdate
+    | VmResize
+    | VmReinstall
     | VmSetPassword
     | VmNetApply
     | VmNetRelease

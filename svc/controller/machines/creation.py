@@ -174,8 +174,8 @@ async def resolve(
     if request.node_id is not None and principal.role is not Role.ADMINISTRATOR:
         raise forbidden("Only administrators name the node of a machine.")
     project_id = await _project(queryable, principal, request.project_id)
-    image = await _image(queryable, request)
-    plan = await _plan(queryable, request)
+    image = await enabled_image(queryable, request.image_id, request.image)
+    plan = await enabled_plan(queryable, request.plan_id, request.plan)
     vcpus, memory_mib, disk_gib = _sizes(request, plan, principal)
     way_in = await _way_in(queryable, principal, request, image)
     new = NewMachine(
@@ -230,27 +230,27 @@ async def _project(queryable: Queryable, principal: Principal, project_id: UUID 
     return only
 
 
-async def _image(queryable: Queryable, request: VMCreateRequest) -> Record:
-    if (request.image_id is None) == (request.image is None):
+async def enabled_image(queryable: Queryable, image_id: UUID | None, slug: str | None) -> Record:
+    """`id`, `login_user` and `os_family` of the image that one of the two names. Raises invalid, not_found."""
+    if (image_id is None) == (slug is None):
         raise wrong_field("image_id", "give this, or image (its slug)")
     row = await queryable.fetchrow(
         "SELECT id, login_user, os_family FROM images WHERE (id = $1 OR slug = $2) AND enabled",
-        request.image_id,
-        request.image,
+        image_id,
+        slug,
     )
     if row is None:
         raise not_found("There is no such image.")
     return row
 
 
-async def _plan(queryable: Queryable, request: VMCreateRequest) -> Record | None:
-    if request.plan_id is None and request.plan is None:
+async def enabled_plan(queryable: Queryable, plan_id: UUID | None, slug: str | None) -> Record | None:
+    """The plan that one of the two names; None where neither is given. Raises invalid, not_found."""
+    if plan_id is None and slug is None:
         return None
-    if request.plan_id is not None and request.plan is not None:
+    if plan_id is not None and slug is not None:
         raise wrong_field("plan_id", "give this or plan, not both")
-    row = await queryable.fetchrow(
-        "SELECT * FROM plans WHERE (id = $1 OR slug = $2) AND enabled", request.plan_id, request.plan
-    )
+    row = await queryable.fetchrow("SELECT * FROM plans WHERE (id = $1 OR slug = $2) AND enabled", plan_id, slug)
     if row is None:
         raise not_found("There is no such plan.")
     return row

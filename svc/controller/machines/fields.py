@@ -28,3 +28,4 @@ MemoryMib = Annotated[int, Field(ge=64, le=4 * 1024 * 1024, description="Memory 
 SshKeyText = Annotated[str, Field(max_length=16384, description="A public key, as in ~/.ssh/id_ed25519.pub.")]
 GivenPassword = Annotated[str, Field(max_length=1024)]
 DiskGib = Annotated[int, Field(ge=1, le=64 * 1024, description="Size of the disk in GiB.")]
+Confirmation = Annotated[str, Field(max_length=64, description="The machine's name, repeated.")]

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.machines import guest_access
-from svc.controller.machines.fields import GivenPassword, MachineName, MemoryMib, Vcpus
+from svc.controller.machines.fields import Confirmation, GivenPassword, MachineName, MemoryMib, Vcpus
 from svc.controller.machines.machines import VMRequest
 from svc.controller.machines.models import VM, AccessMode, show, visible_machine
 from svc.controller.services import Controller
@@ -29,7 +29,6 @@ from svc_actors.store import Record
 operations = Operations[Controller]()
 
 T = TypeVar("T")
-Confirmation = Annotated[str, Field(max_length=64, description="The machine's name, repeated.")]
 
 
 class VMUpdateRequest(Request):

@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from svc_nodeagent.hypervisor import Naming
+from svc_nodeagent.hypervisor.files import read_record
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import (
@@ -30,9 +31,11 @@ from svc_nodeagent.protocol import (
     VmNetApply,
     VmNetRelease,
     VmReboot,
+    VmReinstall,
+    VmResize,
     VmStart,
 )
-from tests.nodeagent.hypervisor.builders import ADDRESS, OTHER, address, image, machine, network, nic
+from tests.nodeagent.hypervisor.builders import ADDRESS, OTHER, address, image, machine, network, nic, seed
 
 pytestmark = pytest.mark.system
 
@@ -79,6 +82,14 @@ DELETION = (
 RESTORING = ("restore.taps", "restore.rules", "restore.routes")
 CHANGING = ("network.applied", "network.released")
 STARTING = ("network.recorded", "start.network", "start.defined", "reboot.off")
+RESIZING = ("resize.off", "resize.recorded", "resize.defined")
+REINSTALLING = (
+    "reinstall.prepared",
+    "reinstall.decided",
+    "reinstall.disk",
+    "reinstall.recorded",
+    "reinstall.defined",
+)
 RETAINING = ("delete.record_retained", "delete.retained.disk-0.qcow2")
 
 Perform = Callable[..., Awaitable[int]]
@@ -162,6 +173,48 @@ async def test_killed_anywhere_in_a_restore_it_converges(
     await made_once(spec, naming, data_folder, False)
 
 
+@pytest.mark.parametrize("point", RESIZING)
+async def test_killed_anywhere_in_a_resize_it_converges(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    spec = machine(network(ADDRESS))
+    resize = VmResize(vm_id=spec.vm_id, vcpus=2, memory_mib=320, disk_gib=2, restart=True)
+    create = VmCreate(machine=spec, image=image(demo_image), start=False)
+    assert await perform(create, resize, kill_at=point) == KILLED
+    assert await perform(resize) == 0
+    await made_once(spec, naming, data_folder, True)
+    record = read_record(data_folder / "machines" / str(spec.vm_id) / "machine.json")
+    assert (record.vcpus, record.memory_mib, record.disks[0].size_gib) == (2, 320, 2)
+    assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
+
+
+@pytest.mark.parametrize("point", REINSTALLING)
+async def test_killed_anywhere_in_a_reinstallation_the_machine_is_the_old_system_or_the_new_one(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    """Whatever is asked of it next: another order, or the same again."""
+    spec, folder = machine(network(ADDRESS)), data_folder / "machines"
+    anew = VmReinstall(vm_id=spec.vm_id, image=image(demo_image), seed=seed(), network=spec.network)
+    files = folder / str(spec.vm_id)
+
+    def systems() -> tuple[bool, bool]:
+        """Whether the record is of the new system, and whether the disk is."""
+        new_record = read_record(files / "machine.json").seed.instance_id == anew.seed.instance_id
+        return new_record, (files / "disk-0.qcow2").stat().st_ino != old_disk
+
+    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False)) == 0
+    old_disk = (files / "disk-0.qcow2").stat().st_ino
+    assert await perform(anew, kill_at=point) == KILLED
+    assert await perform(VmStart(vm_id=spec.vm_id, network=spec.network)) == 0
+    assert state(naming.domain(spec.vm_id)) == "running"
+    assert systems() == ((False, False) if point == "reinstall.prepared" else (True, True))
+    assert await perform(anew) == 0
+    assert systems() == (True, True)
+    await made_once(spec, naming, data_folder, True)
+    assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
+    await nothing_left(spec, naming, data_folder, retained=False)
+
+
 @pytest.mark.parametrize("point", CHANGING)
 async def test_killed_after_a_change_it_is_done_again_with_the_same_answer(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -180,7 +233,8 @@ async def test_killed_after_a_change_it_is_done_again_with_the_same_answer(
 def test_every_fault_point_of_the_hypervisor_is_killed_at() -> None:
     sources = (ROOT / "nodeagent" / "svc_nodeagent" / "hypervisor").rglob("*.py")
     named = {name for source in sources for name in re.findall(r'fault_point\(f?"([^"]+)"\)', source.read_text())}
-    killed_at = {point.partition(":")[0] for point in (*CREATION, *DELETION, *STARTING, *RESTORING, *CHANGING)}
+    passed = (*CREATION, *DELETION, *STARTING, *RESTORING, *CHANGING, *RESIZING, *REINSTALLING)
+    killed_at = {point.partition(":")[0] for point in passed}
     patterns = {name: re.escape(re.sub(r"\{.*?\}", "*", name)).replace(r"\*", ".+") for name in named}
     assert named
     assert [name for name in named if not any(re.fullmatch(patterns[name], point) for point in killed_at)] == []

@@ -119,7 +119,7 @@ class ImageSources:
             size_bytes=image["size_bytes"],
         )
 
-    async def of_machine(self, run: TaskRun, vm_id: UUID, *, span: tuple[int, int]) -> tuple[ImageSpec, bool]:
+    async def of_task(self, run: TaskRun, image_id: UUID, *, span: tuple[int, int]) -> tuple[ImageSpec, bool]:
         """The image of a machine as its task's node is to have it; and whether it was brought there first, in a step of
         its own that covers `span` of the progress, since the record says that the node has it not."""
         node_id = run.task.node_id
@@ -128,12 +128,12 @@ class ImageSources:
         image = await self._database.fetchrow(
             """SELECT images.*, EXISTS (SELECT FROM node_images has WHERE has.node_id = $2 AND has.image_id = images.id
                                           AND has.digest = images.digest) AS cached
-               FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1""",
-            vm_id,
+               FROM images WHERE images.id = $1""",
+            image_id,
             node_id,
         )
         if image is None:
-            raise not_found("There is no such machine.")
+            raise not_found("There is no such image.")
         if not image["cached"]:
             await self.pull(run, image["id"], node_id, span=span)
         return self._spec(image, node_id), not image["cached"]

@@ -217,12 +217,17 @@ async def _record(tx: Transaction, caller: Caller, new: NewMachine, vm_id: UUID,
 
 async def _usable_image_and_network(tx: Transaction, new: NewMachine) -> UUID:
     """Raises what keeps the image from being used; gives the network, the default one where none is named."""
+    await require_usable(tx, new.image_id, disk_gib=new.disk_gib, memory_mib=new.memory_mib)
+    network_id: UUID | None = new.network_id or await tx.fetchval('SELECT id FROM networks WHERE "default"')
+    if network_id is None:
+        raise capacity("There is no default network.", hint="An administrator makes a network the default.")
+    return network_id
+
+
+async def require_usable(tx: Transaction, image_id: UUID, *, disk_gib: int, memory_mib: int) -> None:
+    """Raises what keeps a machine of this size from being made from the image: not_found, not_ready, invalid."""
     row = await tx.fetchrow(
-        """SELECT slug, name, digest, min_disk_gib, min_memory_mib,
-                  coalesce($2, (SELECT id FROM networks WHERE "default")) AS network_id
-           FROM images WHERE id = $1 AND enabled""",
-        new.image_id,
-        new.network_id,
+        "SELECT slug, name, digest, min_disk_gib, min_memory_mib FROM images WHERE id = $1 AND enabled", image_id
     )
     if row is None:
         raise not_found("There is no such image.")
@@ -232,15 +237,11 @@ async def _usable_image_and_network(tx: Transaction, new: NewMachine) -> UUID:
             hint="An administrator refreshes the images, or uploads the file.",
         )
     for field, has, least, text in (
-        ("disk_gib", new.disk_gib, row["min_disk_gib"], disk_text),
-        ("memory_mib", new.memory_mib, row["min_memory_mib"], memory_text),
+        ("disk_gib", disk_gib, row["min_disk_gib"], disk_text),
+        ("memory_mib", memory_mib, row["min_memory_mib"], memory_text),
     ):
         if has < least:
             raise wrong_field(field, f"{row['name']} needs at least {text(least)}")
-    if row["network_id"] is None:
-        raise capacity("There is no default network.", hint="An administrator makes a network the default.")
-    network_id: UUID = row["network_id"]
-    return network_id
 
 
 async def _take_address(

@@ -13,12 +13,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.machines import power
+from svc_actors.controller.machines.creation import require_usable
 from svc_actors.controller.machines.network_attachment import NewAddress, attach, detach, set_rate
 from svc_actors.controller.machines.observing import Seen, record_observations
 from svc_actors.controller.machines.outcomes import GENERATION, RELEASED, settle
@@ -27,6 +29,7 @@ from svc_actors.controller.machines.records import (
     announce_machine,
     lock_machine,
     write_definition,
+    write_size,
     write_status,
 )
 from svc_actors.controller.machines.services import KEPT_OFF
@@ -54,6 +57,7 @@ from svc_actors.controller.tasks.runner import (
     TaskStatus,
     create_task,
     end_task,
+    get_task,
     open_task_of,
 )
 from svc_actors.errors import ServiceError, conflict, not_ready, unavailable
@@ -70,6 +74,35 @@ class Changes:
     name: str | None = None
     vcpus: int | None = None
     memory_mib: int | None = None
+
+
+@dataclass(frozen=True)
+class NewSize:
+    """What a machine shall have, by a plan or on its own. `reboot`: a guest that runs may be shut down in order and
+    started again, which new processors and memory need."""
+
+    plan_id: UUID | None
+    vcpus: int
+    memory_mib: int
+    disk_gib: int
+    reboot: bool
+
+
+@dataclass(frozen=True)
+class NewSystem:
+    """What a machine shall be made anew from. `password_hash` is SHA-512 crypt; `generated` the password itself where
+    the service made it. `order` tells one order from another, where it is repeated."""
+
+    image_id: UUID
+    access_mode: str
+    ssh_keys: tuple[str, ...]
+    password_hash: str | None
+    generated: str | None
+    order: str | None = None
+
+
+Decide = Callable[[Transaction], Awaitable[None]]
+"""What somebody else decides with an order, first in its transaction; it may refuse."""
 
 
 class Machine(Actor):
@@ -159,6 +192,93 @@ class Machine(Actor):
         task = await self._database.transact(work)
         self._tasks.begin(task)
         return task
+
+    async def resize(self, caller: Caller, wanted: NewSize, decide: Decide | None = None) -> Task:
+        """Change the record at once and the host's machine by a task; when that fails, the record is put back."""
+
+        async def work(tx: Transaction) -> Task:
+            if decide is not None:
+                await decide(tx)
+            vm = await self._idle(tx)
+            status = vm.status if vm.status is MachineStatus.STOPPED else _moved(vm, Order.RESIZE)
+            runs = vm.status is MachineStatus.RUNNING
+            restart = runs and (wanted.vcpus, wanted.memory_mib) != (vm.vcpus, vm.memory_mib)
+            if restart:
+                await _require_not_suspended(tx, vm)
+            if restart and not wanted.reboot:
+                raise conflict(
+                    "The machine runs, and its processors and memory change only with a restart; nothing was changed.",
+                    hint="Allow it with reboot, or shut the machine down first.",
+                )
+            if wanted.disk_gib < vm.disk_gib:
+                raise conflict(
+                    f"The machine's disk has {vm.disk_gib} GiB, and a disk only grows; nothing was changed.",
+                    hint=f"Choose a size with {vm.disk_gib} GiB or more.",
+                    details={"disk_gib": vm.disk_gib},
+                )
+            if vm.node_id is not None:
+                await require_room(
+                    tx,
+                    vm.node_id,
+                    vcpus=wanted.vcpus - vm.vcpus,
+                    memory_mib=wanted.memory_mib - vm.memory_mib,
+                    disk_gib=wanted.disk_gib - vm.disk_gib,
+                )
+            before, after = _size(vm), _size(wanted)
+            await write_size(
+                tx,
+                vm.id,
+                plan_id=wanted.plan_id,
+                vcpus=wanted.vcpus,
+                memory_mib=wanted.memory_mib,
+                disk_gib=wanted.disk_gib,
+            )
+            parameters = {"before": before, "after": after, "restart": restart}
+            task = await self._new_task(tx, caller, vm, Order.RESIZE.op, parameters)
+            if restart:
+                await write_status(tx, vm.id, status, None)
+            else:
+                await announce_machine(tx, vm.id)
+            return task
+
+        task = await self._database.transact(work)
+        self._tasks.begin(task)
+        return task
+
+    async def reinstall(self, caller: Caller, new: NewSystem, decide: Decide | None = None) -> tuple[Task, bool]:
+        """Have the host put a new system in the place of the machine's own; addresses, name and size stay. An order
+        that comes again, after its answer was lost, is answered with the task that it began; True where it begins one.
+        """
+
+        async def work(tx: Transaction) -> tuple[Task, bool]:
+            before = await self._reinstallation(tx, new.order)
+            if before is not None:
+                return before, False
+            if decide is not None:
+                await decide(tx)
+            vm = await lock_machine(tx, self.vm_id)
+            _require_known(vm)
+            await self._require_idle(tx)
+            await _require_not_suspended(tx, vm)
+            status = _moved(vm, Order.REINSTALL)
+            await require_usable(tx, new.image_id, disk_gib=vm.disk_gib, memory_mib=vm.memory_mib)
+            secret = Seed(new.password_hash, new.generated).sealed(self._sealer) if new.password_hash else None
+            await tx.execute("UPDATE vms SET sealed_seed = $2 WHERE id = $1", vm.id, secret)
+            parameters: dict[str, object] = {
+                "image_id": str(new.image_id),
+                "access_mode": new.access_mode,
+                "ssh_keys": list(new.ssh_keys),
+                "order": new.order,
+                GENERATION: vm.net_wanted,
+            }
+            task = await self._new_task(tx, caller, vm, Order.REINSTALL.op, parameters)
+            await write_status(tx, vm.id, status, None)
+            return task, True
+
+        task, begun = await self._database.transact(work)
+        if begun:
+            self._tasks.begin(task)
+        return task, begun
 
     async def set_password(self, caller: Caller, password_hash: str) -> Task:
         """Have the guest agent set a password. The hash is sealed in the row until the task has ended."""
@@ -306,6 +426,17 @@ class Machine(Actor):
         if under_way is not None:
             raise _busy(under_way)
 
+    async def _reinstallation(self, tx: Transaction, order: str | None) -> Task | None:
+        """The task that this order has begun before."""
+        task_id: UUID | None = await tx.fetchval(
+            """SELECT id FROM tasks WHERE resource_kind = 'vm' AND resource_id = $1 AND op = $2
+                                      AND parameters->>'order' = $3 ORDER BY created_at DESC LIMIT 1""",
+            self.vm_id,
+            Order.REINSTALL.op,
+            order,
+        )
+        return None if task_id is None else await get_task(tx, task_id)
+
     async def _idle(self, tx: Transaction) -> MachineRow:
         """The machine, locked, with no task under way and its node online."""
         vm = await lock_machine(tx, self.vm_id)
@@ -328,9 +459,18 @@ class Machine(Actor):
             parameters=parameters,
             timeout=None if op == "vm.delete" else task_seconds(op),
         )
-        details = {name: value for name, value in parameters.items() if name != GENERATION}
+        details = {name: value for name, value in parameters.items() if name not in _UNTOLD}
         await audit.record(tx, caller, vm.target, {"task_id": str(task.id), **details})
         return task
+
+
+_UNTOLD: Final = frozenset({GENERATION, "ssh_keys", "order"})
+"""Parameters of tasks that the audit does without."""
+
+
+def _size(of: MachineRow | NewSize) -> dict[str, object]:
+    plan_id = str(of.plan_id) if of.plan_id is not None else None
+    return {"plan_id": plan_id, "vcpus": of.vcpus, "memory_mib": of.memory_mib, "disk_gib": of.disk_gib}
 
 
 def _moved(vm: MachineRow, order: Order) -> MachineStatus:

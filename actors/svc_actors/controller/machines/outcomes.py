@@ -7,11 +7,12 @@ caller.
 from __future__ import annotations
 
 from typing import Final
+from uuid import UUID
 
 from svc_actors.alerts import close_alerts_about
 from svc_actors.controller.machines import power
-from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_status
-from svc_actors.controller.machines.states import MachineStatus, Observation, move, observe
+from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
+from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
 from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
 from svc_actors.controller.networking.changes import call_watch, network_changed
 from svc_actors.controller.networking.security_groups import leave_groups
@@ -52,10 +53,15 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             seen, failure = seen if vm.built_at is not None else None, "Deletion failed"
         case "vm.update" if not ending.succeeded:
             await _put_back(tx, vm, **task.parameters["before"])
+        case "vm.resize" if not ending.succeeded:
+            before = task.parameters["before"]
+            await write_size(tx, vm.id, **before | {"plan_id": before["plan_id"] and UUID(before["plan_id"])})
+        case "vm.reinstall":
+            await _reinstalled(tx, vm, task, succeeded=ending.succeeded)
         case "vm.set_password":
             await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
-        case _ if heard is not None:
-            await power.note_pause(tx, vm, heard, None)
+    if heard is not None:
+        await power.note_pause(tx, vm, heard, None)
     generation: int | None = task.parameters.get(GENERATION) if ending.succeeded else None
     if generation is None:
         await call_watch(tx)
@@ -71,7 +77,7 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
 async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
     """A task ended of which nobody knows what it has done: its machine is taken for what it was before, until its host
     says what it is. Nothing is let go of, since the host may have all of it."""
-    if task.op in ("vm.create", "vm.set_password"):
+    if task.op in ("vm.create", "vm.reinstall", "vm.set_password"):
         await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     status, reason = moved_by(vm.status, vm.status_reason, _assumed_observation(vm.status), ending.message)
     await write_status(tx, vm.id, status, reason)
@@ -115,6 +121,21 @@ async def _put_back(tx: Transaction, vm: MachineRow, *, name: str, vcpus: int, m
             await write_definition(tx, vm.id, name=name, vcpus=vcpus, memory_mib=memory_mib)
     except UniqueViolationError:
         await write_definition(tx, vm.id, name=vm.name, vcpus=vcpus, memory_mib=memory_mib)
+
+
+async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded: bool) -> None:
+    """The record names the new system once the host says that it is there. It shall run, as a new machine does."""
+    await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
+    if not succeeded:
+        return
+    await tx.execute(
+        "UPDATE vms SET image_id = $2, access_mode = $3, ssh_keys = $4 WHERE id = $1",
+        vm.id,
+        UUID(task.parameters["image_id"]),
+        task.parameters["access_mode"],
+        task.parameters["ssh_keys"],
+    )
+    await power.want(tx, vm, DesiredPower.RUNNING)
 
 
 def _assumed_observation(status: MachineStatus) -> Observation:

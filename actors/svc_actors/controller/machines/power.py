@@ -137,6 +137,8 @@ async def task_ended(
         return await went_off(tx, vm, state or DomainState.STOPPED, vm.observed_cause, None)
     if ending.succeeded or task.op not in _ATTEMPTS:
         return None
+    if vm.desired is DesiredPower.STOPPED and observation is Observation.STOPPED:
+        return None
     if ending.status is TaskStatus.CANCELLED or vm.restart_policy is RestartPolicy.NEVER:
         await want(tx, vm, DesiredPower.STOPPED)
         return None

@@ -38,6 +38,7 @@ class MachineRow:
     node_name: str | None
     vcpus: int
     memory_mib: int
+    disk_gib: int
     status: MachineStatus
     status_reason: str | None
     observed_state: DomainState | None
@@ -81,6 +82,7 @@ def as_machine(row: Record) -> MachineRow:
         node_name=row["node_name"],
         vcpus=row["vcpus"],
         memory_mib=row["memory_mib"],
+        disk_gib=row["disk_gib"],
         status=MachineStatus(row["status"]),
         status_reason=row["status_reason"],
         observed_state=DomainState(row["observed_state"]) if row["observed_state"] else None,
@@ -154,6 +156,21 @@ async def write_outcome(
 async def write_definition(tx: Transaction, vm_id: UUID, *, name: str, vcpus: int, memory_mib: int) -> None:
     await tx.execute(
         "UPDATE vms SET name = $2, vcpus = $3, memory_mib = $4 WHERE id = $1", vm_id, name, vcpus, memory_mib
+    )
+
+
+async def write_size(
+    tx: Transaction, vm_id: UUID, *, plan_id: UUID | None, vcpus: int, memory_mib: int, disk_gib: int
+) -> None:
+    """A plan that is gone by now is none."""
+    await tx.execute(
+        """UPDATE vms SET plan_id = (SELECT id FROM plans WHERE id = $2), vcpus = $3, memory_mib = $4, disk_gib = $5
+           WHERE id = $1""",
+        vm_id,
+        plan_id,
+        vcpus,
+        memory_mib,
+        disk_gib,
     )
 
 

@@ -80,8 +80,6 @@ ORDER BY nics.position, allocations.is_primary DESC, allocations.ip"""
 async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> MachineSpec:
     rows = await _rows(queryable, vm_id)
     vm = rows[0]
-    seed = Seed.unsealed(sealer, vm["sealed_seed"])
-    account = account_name(vm["access_mode"], vm["login_user"])
     return MachineSpec(
         vm_id=vm_id,
         name=vm["name"],
@@ -89,17 +87,25 @@ async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> Mac
         memory_mib=vm["memory_mib"],
         disks=(DiskSpec(index=0, size_gib=vm["disk_gib"]),),
         network=await _network(queryable, vm_id, rows),
-        seed=SeedSpec(
-            instance_id=str(vm_id),
-            hostname=vm["hostname"],
-            account=Account(
-                name=account,
-                sudo=account != ROOT,
-                password_hash=seed.password_hash,
-                ssh_keys=tuple(vm["ssh_keys"]),
-            ),
-            ssh_password_login=seed.password_hash is not None,
+        seed=seed_spec(
+            str(vm_id),
+            vm["hostname"],
+            account_name(vm["access_mode"], vm["login_user"]),
+            vm["ssh_keys"],
+            Seed.unsealed(sealer, vm["sealed_seed"]).password_hash,
         ),
+    )
+
+
+def seed_spec(
+    instance_id: str, hostname: str, account: str, ssh_keys: Sequence[str], password_hash: str | None
+) -> SeedSpec:
+    """A first boot: a guest that has booted with another `instance_id` takes it for a new machine's."""
+    return SeedSpec(
+        instance_id=instance_id,
+        hostname=hostname,
+        account=Account(name=account, sudo=account != ROOT, password_hash=password_hash, ssh_keys=tuple(ssh_keys)),
+        ssh_password_login=password_hash is not None,
     )
 
 

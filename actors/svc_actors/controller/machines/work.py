@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec
+from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec, seed_spec
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.tasks.runner import Ending, HostRefused, Task, TaskRun, TaskRunner, Work, operation_id
 from svc_actors.errors import conflict
@@ -31,6 +31,8 @@ from svc_nodeagent.protocol import (
     VmCreate,
     VmDelete,
     VmForceStop,
+    VmReinstall,
+    VmResize,
     VmSetPassword,
     VmStart,
     VmUpdate,
@@ -41,7 +43,10 @@ HOST_STEP: Final = "host"
 
 _MOST_DELETIONS: Final = 4
 
-_IRREVOCABLE: Final = {"vm.delete": "A deletion that has begun cannot be taken back."}
+_IRREVOCABLE: Final = {
+    "vm.delete": "A deletion that has begun cannot be taken back.",
+    "vm.reinstall": "A reinstallation that has begun cannot be taken back.",
+}
 _OPERATION: Final = TypeAdapter[NodeOperation](NodeOperation)
 
 
@@ -63,6 +68,8 @@ class MachineWork:
             "vm.start": self.start,
             "vm.force_stop": self.force_stop,
             "vm.update": self.update,
+            "vm.resize": self.resize,
+            "vm.reinstall": self.reinstall,
             "vm.set_password": self.set_password,
             "vm.delete": self.delete,
         }
@@ -79,7 +86,8 @@ class MachineWork:
 
     async def create(self, run: TaskRun) -> OperationResult:
         spec = await machine_spec(self._database, self._sealer, run.task.resource_id)
-        image, fetched = await self._images.of_machine(run, spec.vm_id, span=(0, 50))
+        image_id = await self._database.fetchval("SELECT image_id FROM vms WHERE id = $1", spec.vm_id)
+        image, fetched = await self._images.of_task(run, image_id, span=(0, 50))
         if fetched:
             await run.log("Building the machine.")
         return await run.perform(
@@ -131,6 +139,38 @@ class MachineWork:
             vm_id=run.task.resource_id, name=after["name"], vcpus=after["vcpus"], memory_mib=after["memory_mib"]
         )
         return await run.perform(operation, step=HOST_STEP)
+
+    async def resize(self, run: TaskRun) -> OperationResult:
+        after = run.task.parameters["after"]
+        operation = VmResize(
+            vm_id=run.task.resource_id,
+            vcpus=after["vcpus"],
+            memory_mib=after["memory_mib"],
+            disk_gib=after["disk_gib"],
+            restart=run.task.parameters["restart"],
+        )
+        return await run.perform(operation, step=HOST_STEP)
+
+    async def reinstall(self, run: TaskRun) -> OperationResult:
+        """The task's id is the new system's instance, so that a repeat is the same reinstallation."""
+        vm_id, parameters = run.task.resource_id, run.task.parameters
+        image_id = UUID(parameters["image_id"])
+        vm = await self._database.fetchone(
+            """SELECT vms.hostname, vms.sealed_seed, images.login_user FROM vms, images
+               WHERE vms.id = $1 AND images.id = $2""",
+            vm_id,
+            image_id,
+        )
+        account = account_name(parameters["access_mode"], vm["login_user"])
+        password_hash = Seed.unsealed(self._sealer, vm["sealed_seed"]).password_hash
+        image, fetched = await self._images.of_task(run, image_id, span=(0, 50))
+        operation = VmReinstall(
+            vm_id=vm_id,
+            image=image,
+            seed=seed_spec(str(run.task.id), vm["hostname"], account, parameters["ssh_keys"], password_hash),
+            network=await network_spec(self._database, vm_id),
+        )
+        return await run.perform(operation, step=HOST_STEP, span=(50, 100) if fetched else (0, 100))
 
     async def set_password(self, run: TaskRun) -> OperationResult:
         vm = await self._database.fetchone(

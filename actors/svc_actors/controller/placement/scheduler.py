@@ -118,7 +118,7 @@ async def place(tx: Transaction, need: Need, *, explain: bool, full: Collection[
     raise await refusal(tx, need, explain=explain)
 
 
-async def require_room(tx: Transaction, node_id: UUID, *, vcpus: int, memory_mib: int) -> None:
+async def require_room(tx: Transaction, node_id: UUID, *, vcpus: int, memory_mib: int, disk_gib: int = 0) -> None:
     """Let a machine grow by this much on its own node, or raise `capacity`. Negative growth always fits."""
     node = await tx.fetchrow(
         """SELECT node_capacity.* FROM node_capacity JOIN nodes ON nodes.id = node_capacity.node_id
@@ -128,7 +128,7 @@ async def require_room(tx: Transaction, node_id: UUID, *, vcpus: int, memory_mib
     )
     if node is None:
         raise conflict("The machine's node has not reported what it has.")
-    lacks = lacking(node, vcpus=max(0, vcpus), memory_mib=max(0, memory_mib), disk_gib=0)
+    lacks = lacking(node, vcpus=max(0, vcpus), memory_mib=max(0, memory_mib), disk_gib=disk_gib)
     if lacks:
         raise capacity(
             "The machine's node has no room for this size.", details={"reasons": [lack.text for lack in lacks]}

@@ -65,6 +65,12 @@ class ServiceRow:
         return Target("service", self.id, f"{self.integration}/{self.external_ref}", self.project_id)
 
 
+_CHANGES: Final = {
+    ServiceOrder.CHANGE_PLAN: "The machine is moved to another plan.",
+    ServiceOrder.RESIZE: "The machine is resized.",
+    ServiceOrder.REINSTALL: "The machine is reinstalled.",
+}
+
 _COLUMNS: Final = ", ".join(ServiceRow.__dataclass_fields__)
 
 
@@ -199,6 +205,14 @@ async def terminate(tx: Transaction, *, caller: Caller, service_id: UUID, destro
     )
     message = "The machine and its disks are removed." if destroy_disks else "The machine is removed, its disks kept."
     await _note(tx, caller, service, "terminated", message, {"destroy_disks": destroy_disks})
+
+
+async def change_machine(tx: Transaction, *, caller: Caller, service_id: UUID, order: ServiceOrder) -> None:
+    """The service's line about an order that changes its machine and leaves its state; first in the transaction that
+    decides the order."""
+    service = await lock_service(tx, service_id)
+    moved(service, order)
+    await _note(tx, caller, service, order.value, _CHANGES[order], {})
 
 
 async def provisioned(tx: Transaction, caller: Caller, service: ServiceRow, failure: str | None) -> None:

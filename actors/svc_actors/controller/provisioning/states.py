@@ -28,6 +28,9 @@ class ServiceOrder(StrEnum):
     RETRY = "retry"
     SUSPEND = "suspend"
     UNSUSPEND = "unsuspend"
+    CHANGE_PLAN = "change_plan"
+    RESIZE = "resize"
+    REINSTALL = "reinstall"
     TERMINATE = "terminate"
 
 
@@ -58,6 +61,9 @@ MOVES: Final[dict[ServiceState, dict[ServiceMove, ServiceState]]] = {
     _S.ACTIVE: {
         ServiceOrder.SUSPEND: _S.SUSPENDED,
         ServiceOrder.UNSUSPEND: _S.ACTIVE,
+        ServiceOrder.CHANGE_PLAN: _S.ACTIVE,
+        ServiceOrder.RESIZE: _S.ACTIVE,
+        ServiceOrder.REINSTALL: _S.ACTIVE,
         ServiceOrder.TERMINATE: _S.TERMINATED,
     },
     _S.PROVISIONING_FAILED: {
@@ -67,6 +73,9 @@ MOVES: Final[dict[ServiceState, dict[ServiceMove, ServiceState]]] = {
     _S.SUSPENDED: {
         ServiceOrder.SUSPEND: _S.SUSPENDED,
         ServiceOrder.UNSUSPEND: _S.ACTIVE,
+        ServiceOrder.CHANGE_PLAN: _S.SUSPENDED,
+        ServiceOrder.RESIZE: _S.SUSPENDED,
+        ServiceOrder.REINSTALL: _S.SUSPENDED,
         ServiceOrder.TERMINATE: _S.TERMINATED,
     },
     _S.TERMINATED: {
@@ -78,6 +87,9 @@ _WORDS: Final = {
     ServiceOrder.RETRY: "retried",
     ServiceOrder.SUSPEND: "suspended",
     ServiceOrder.UNSUSPEND: "unsuspended",
+    ServiceOrder.CHANGE_PLAN: "moved to another plan",
+    ServiceOrder.RESIZE: "resized",
+    ServiceOrder.REINSTALL: "reinstalled",
     ServiceOrder.TERMINATE: "terminated",
 }
 

@@ -1,0 +1,83 @@
+"""The files of a reinstallation, and the one step that decides it.
+
+    reinstall-0.qcow2   the new disk, made while the old system runs on
+    reinstall.json      the decision: written once the new disk is whole
+
+Invariants: without the decision the machine is the old system, and what was prepared is nobody's; with it the machine
+is the new one, and whoever works on the machine next completes it first. Every step of `complete` finds what it would
+do, so the machine is the old system or the new one wherever a crash falls, and never neither.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+
+from svc_nodeagent.durable import PARTIAL_SUFFIX, sync_folder, write_whole
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.hypervisor.disks import make_disk
+from svc_nodeagent.hypervisor.domains import BaseImage
+from svc_nodeagent.hypervisor.files import DECISION, RECORD, SECRET, FirstBoot, Folders, MachineRecord, in_thread
+
+
+class _Decision(BaseModel):
+    """What the machine is from now on. Its file is root's alone, as it holds the first boot's secret."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    record: MachineRecord
+    password_hash: str | None
+
+
+async def prepare(record: MachineRecord, base: BaseImage, folders: Folders, owner: tuple[int, int]) -> None:
+    """Make the new disk 0. What an attempt before has left is removed: it may stand on another image."""
+    await in_thread(abandon, folders, record.vm_id)
+    await make_disk(record.disks[0], base, folders.new_disk(record.vm_id), owner)
+    fault_point("reinstall.prepared")
+
+
+def decide(record: MachineRecord, password_hash: str | None, folders: Folders) -> None:
+    decision = _Decision(record=record, password_hash=password_hash)
+    write_whole(_path(folders, record.vm_id), decision.model_dump_json().encode(), mode=0o600)
+    fault_point("reinstall.decided")
+
+
+def is_decided(folders: Folders, vm_id: UUID) -> bool:
+    return _path(folders, vm_id).exists()
+
+
+def decided(folders: Folders) -> tuple[UUID, ...]:
+    """The machines that a crash has left with a decision."""
+    return tuple(UUID(path.parent.name) for path in sorted(folders.machines.glob(f"*/{DECISION}")))
+
+
+def complete(folders: Folders, vm_id: UUID) -> None:
+    """Put the new system in the place of the old one, whose guest is off."""
+    decision = _Decision.model_validate_json(_path(folders, vm_id).read_bytes())
+    folder, new = folders.machine(vm_id), folders.new_disk(vm_id)
+    if new.exists():
+        new.replace(folders.disk(vm_id, 0))
+        sync_folder(folder)
+    fault_point("reinstall.disk")
+    if decision.password_hash is None:
+        (folder / SECRET).unlink(missing_ok=True)
+    else:
+        first_boot = FirstBoot(password_hash=decision.password_hash)
+        write_whole(folder / SECRET, first_boot.model_dump_json().encode(), mode=0o600)
+    write_whole(folder / RECORD, decision.record.model_dump_json().encode(), mode=0o600)
+    fault_point("reinstall.recorded")
+    _path(folders, vm_id).unlink()
+    sync_folder(folder)
+
+
+def abandon(folders: Folders, vm_id: UUID) -> None:
+    """Remove what was prepared and not decided."""
+    new = folders.new_disk(vm_id)
+    new.unlink(missing_ok=True)
+    new.with_name(new.name + PARTIAL_SUFFIX).unlink(missing_ok=True)
+
+
+def _path(folders: Folders, vm_id: UUID) -> Path:
+    return folders.machine(vm_id) / DECISION

@@ -1,0 +1,240 @@
+"""A machine is given another size, or another system, and stays the machine that it is: name, addresses and history.
+
+Each is decided by its Machine actor and carried out by the task that the answer names. Billing systems reach the same
+functions (`svc.controller.provisioning.changes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.machines import guest_access
+from svc.controller.machines.creation import enabled_image, enabled_plan
+from svc.controller.machines.fields import Confirmation, DiskGib, GivenPassword, MemoryMib, SshKeyText, Vcpus
+from svc.controller.machines.guest_access import MAX_KEYS
+from svc.controller.machines.models import VM, WINDOWS_ACCOUNT, AccessMode, show, visible_machine
+from svc.controller.services import Controller
+from svc.controller.tasks import TaskModel
+from svc.registry.declare import Operations
+from svc.registry.idempotency import key_owner, run_idempotent
+from svc.registry.operation import Context, Model, Request, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc.registry.shapes import LINE
+from svc_actors.controller.machines.machine import Decide, Machine, NewSize, NewSystem
+from svc_actors.controller.machines.services import SOLD
+from svc_actors.controller.machines.spec import Seed, account_name
+from svc_actors.controller.tasks.runner import Task
+from svc_actors.errors import conflict, invalid, wrong_field
+from svc_actors.store import Queryable, Record
+
+operations = Operations[Controller]()
+
+Slug = Annotated[str, Field(max_length=100), LINE]
+Key = Annotated[
+    str, Field(min_length=1, max_length=200, description="Repeating a call with the same key repeats nothing."), LINE
+]
+Reboot = Annotated[
+    bool, Field(description="A guest that runs may be shut down in order and started again, for processors and memory.")
+]
+
+
+class Sizes(Request):
+    """What is left out stays. The disk only grows."""
+
+    vcpus: Vcpus | None = None
+    memory_mib: MemoryMib | None = None
+    disk_gib: DiskGib | None = None
+
+
+class VMResizeRequest(Sizes):
+    """`plan_id` or `plan` (its slug); or, for staff and administrators, sizes of its own, of which what is left out
+    stays, and with which the machine keeps its plan. A disk only grows, also while the guest runs. New processors and
+    memory of a machine that runs need `reboot`: its guest is shut down in order within 90 seconds, and left running and
+    unchanged where it does not obey."""
+
+    id: UUID
+    plan_id: UUID | None = None
+    plan: Slug | None = None
+    reboot: Reboot = False
+
+
+class System(Request):
+    """Without an image the machine's own, as it is published now. Without `access_mode` the machine's own, without keys
+    and a password the keys that it has. `password` asks for one that is made up, and shown once."""
+
+    image_id: UUID | None = None
+    ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
+    access_mode: Annotated[
+        AccessMode | None, Field(description="Which account is offered; without it, the one that is offered now.")
+    ] = None
+    set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
+    password: Annotated[bool, Field(description="Have a password made up, shown once.")] = False
+
+
+class VMReinstallRequest(System):
+    """Everything on the machine's disk is lost; its name, addresses, size and groups stay. `image_id` or `image` (its
+    slug), or neither for the machine's own image."""
+
+    id: UUID
+    confirm: Confirmation
+    image: Slug | None = None
+    ssh_key_ids: Annotated[list[UUID], Field(default_factory=list, max_length=MAX_KEYS)]
+    idempotency_key: Key | None = None
+
+
+class VMReinstallResult(Model):
+    """`vm` is as it is recorded now: its image is the new one once `task` has succeeded. `password` is there once, when
+    the service made it. `replayed`: the idempotency key had begun this reinstallation before."""
+
+    vm: VM
+    task: TaskModel
+    user: str
+    password_chosen: bool
+    password: str | None
+    replayed: bool
+
+
+@dataclass(frozen=True)
+class Reinstalled:
+    """What a reinstallation has begun, and the way into the new system."""
+
+    task: Task
+    account: str
+    generated: str | None
+
+
+@operations.declare(
+    "vm.resize",
+    "Give a machine another plan or size; its disk only grows",
+    Route.post("/vms/{id}/resize"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def resize(context: Context[Controller], request: VMResizeRequest) -> TaskModel:
+    database, principal = context.services.database, context.principal
+    row = await visible_machine(database, principal, request.id)
+    explicit = any(size is not None for size in (request.vcpus, request.memory_mib, request.disk_gib))
+    plan = await enabled_plan(database, request.plan_id, request.plan)
+    if not principal.sees_everything:
+        if await database.fetchval(f"SELECT {SOLD} FROM vms WHERE id = $1", request.id):
+            raise conflict("The machine belongs to a service that was ordered.", hint="Change it where you ordered it.")
+        if explicit or plan is None:
+            raise wrong_field("plan_id", "choose a plan, by this or plan")
+    if plan is not None:
+        if explicit:
+            raise wrong_field("plan_id", "give a plan or explicit sizes, not both")
+        wanted = of_plan(plan, reboot=request.reboot)
+    else:
+        wanted = of_sizes(row, request, reboot=request.reboot)
+    return TaskModel.of(await resize_machine(context, row, wanted), principal)
+
+
+@operations.declare(
+    "vm.reinstall",
+    "Put a new system in the place of a machine's; everything on its disk is lost",
+    Route.post("/vms/{id}/reinstall"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def reinstall(context: Context[Controller], request: VMReinstallRequest) -> VMReinstallResult:
+    row = await visible_machine(context.services.database, context.principal, request.id)
+    if request.confirm != row["name"]:
+        raise wrong_field(
+            "confirm", "this is not the machine's name; nothing was done", hint="Repeat the name exactly."
+        )
+    run = partial(_reinstall, context, request, row)
+    answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
+    return answer.model_copy(update={"replayed": replayed})
+
+
+async def _reinstall(context: Context[Controller], request: VMReinstallRequest, row: Record) -> VMReinstallResult:
+    done = await reinstall_machine(
+        context, row, request, image=request.image, ssh_key_ids=request.ssh_key_ids, key=request.idempotency_key
+    )
+    return VMReinstallResult(
+        vm=await show(context.services.database, context.principal, request.id),
+        task=TaskModel.of(done.task, context.principal),
+        user=done.account,
+        password_chosen=request.set_password is not None,
+        password=done.generated,
+        replayed=False,
+    )
+
+
+def of_plan(plan: Record, *, reboot: bool) -> NewSize:
+    return NewSize(plan["id"], plan["vcpus"], plan["memory_mib"], plan["disk_gib"], reboot)
+
+
+def of_sizes(row: Record, sizes: Sizes, *, reboot: bool) -> NewSize:
+    """The machine's own sizes with these in their place; it keeps its plan, for what that says of traffic and
+    addresses. Raises invalid where nothing would change."""
+    given = {"vcpus": sizes.vcpus, "memory_mib": sizes.memory_mib, "disk_gib": sizes.disk_gib}
+    now = {name: row[name] for name in given}
+    wanted = {name: now[name] if value is None else value for name, value in given.items()}
+    if wanted == now:
+        raise invalid("Nothing would change.", hint="Give vcpus, memory_mib or disk_gib that differs.")
+    return NewSize(row["plan_id"], **wanted, reboot=reboot)
+
+
+async def resize_machine(
+    context: Context[Controller], row: Record, wanted: NewSize, *, decide: Decide | None = None
+) -> Task:
+    machine = context.services.actors.ref(Machine, str(row["id"]))
+    return await machine.ask(Machine.resize, context.caller, wanted, decide)
+
+
+async def reinstall_machine(
+    context: Context[Controller],
+    row: Record,
+    system: System,
+    *,
+    image: str | None,
+    ssh_key_ids: Sequence[UUID] = (),
+    key: str | None,
+    decide: Decide | None = None,
+) -> Reinstalled:
+    """`row` is what `visible_machine` gives. `key`, of the caller, keeps an order whose answer was lost in a crash from
+    being done a second time."""
+    services, principal = context.services, context.principal
+    wanted = await _image(services.database, row, system.image_id, image)
+    keys = await guest_access.ssh_keys(services.database, principal, system.ssh_keys, ssh_key_ids)
+    wants_password = system.set_password is not None or system.password
+    if not keys and not wants_password:
+        keys = tuple(row["ssh_keys"])
+    mode = system.access_mode or AccessMode(row["access_mode"])
+    if wanted["os_family"] == "windows":
+        account = WINDOWS_ACCOUNT
+        guest_access.require_windows(system.access_mode, password=wants_password)
+    else:
+        account = account_name(mode.value, wanted["login_user"])
+        guest_access.require_way_in(mode, password=wants_password, keys=keys)
+    password = None
+    if wants_password:
+        password = await guest_access.password(system.set_password, account, field="set_password")
+    new = NewSystem(
+        image_id=wanted["id"],
+        access_mode=mode.value,
+        ssh_keys=keys,
+        password_hash=password.hash if password else None,
+        generated=password.generated if password else None,
+        order=f"{key_owner(principal)} {key}" if key is not None else None,
+    )
+    machine = services.actors.ref(Machine, str(row["id"]))
+    task, begun = await machine.ask(Machine.reinstall, context.caller, new, decide)
+    if begun:
+        return Reinstalled(task, account, new.generated)
+    # Of an order that came again the password is the one that was made up first, while it is still needed.
+    sealed = await services.database.fetchval("SELECT sealed_seed FROM vms WHERE id = $1", row["id"])
+    return Reinstalled(task, account, Seed.unsealed(services.sealer, sealed).generated)
+
+
+async def _image(queryable: Queryable, row: Record, image_id: UUID | None, slug: str | None) -> Record:
+    if image_id is None and slug is None:
+        image_id = row["image_id"]
+    return await enabled_image(queryable, image_id, slug)

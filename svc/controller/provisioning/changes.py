@@ -1,0 +1,172 @@
+"""A service's machine is given another plan, another size or another system, by the same orders as anybody's machine;
+the service's line about it is written in the transaction that decides them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.machines.creation import enabled_plan
+from svc.controller.machines.models import show, visible_machine
+from svc.controller.machines.remaking import (
+    Key,
+    Reboot,
+    Sizes,
+    Slug,
+    System,
+    of_plan,
+    of_sizes,
+    reinstall_machine,
+    resize_machine,
+)
+from svc.controller.provisioning.models import ProvisionResult, Service, shown_service
+from svc.controller.services import Controller
+from svc.controller.tasks import TaskModel
+from svc.registry.declare import Operations
+from svc.registry.idempotency import run_idempotent
+from svc.registry.operation import Context, Model, Request, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.controller.machines.machine import Decide, NewSize
+from svc_actors.controller.provisioning import records
+from svc_actors.controller.provisioning.states import ServiceOrder
+from svc_actors.errors import conflict, wrong_field
+from svc_actors.store import Record
+
+operations = Operations[Controller]()
+
+
+class ChangePlanRequest(Request):
+    """`plan_id` or `plan_slug`. New processors and memory of a machine that runs need `reboot`."""
+
+    id: UUID
+    plan_id: UUID | None = None
+    plan_slug: Slug | None = None
+    reboot: Reboot = False
+    idempotency_key: Key | None = None
+
+
+class ResizeRequest(Sizes):
+    """The machine keeps its plan, for what that says of traffic and addresses."""
+
+    id: UUID
+    reboot: Reboot = False
+    idempotency_key: Key | None = None
+
+
+class ReinstallRequest(System):
+    """`image_id` or `image_slug`, or neither for the machine's own image. Without keys and a password, a password
+    is made up."""
+
+    id: UUID
+    image_slug: Slug | None = None
+    idempotency_key: Key | None = None
+
+
+class ServiceChange(Model):
+    """The service as it is recorded now; when `task` fails, the machine is put back. `replayed`: the key had ordered
+    this before."""
+
+    service: Service
+    task: TaskModel
+    replayed: Annotated[bool, Field(description="The key had ordered this before.")]
+
+
+@operations.declare(
+    "service.change_plan",
+    "Give a service's machine the sizes of another plan; its disk only grows",
+    Route.post("/provision/services/{id}/change-plan"),
+    access=Access.STAFF,
+    scope=Scope.PROVISION,
+)
+async def change_plan(context: Context[Controller], request: ChangePlanRequest) -> ServiceChange:
+
+    async def run() -> ServiceChange:
+        plan = await enabled_plan(context.services.database, request.plan_id, request.plan_slug)
+        if plan is None:
+            raise wrong_field("plan_id", "give this, or plan_slug")
+        row = await _machine(context, request.id, ServiceOrder.CHANGE_PLAN)
+        wanted = of_plan(plan, reboot=request.reboot)
+        return await _resized(context, request.id, row, wanted, ServiceOrder.CHANGE_PLAN)
+
+    answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
+    return answer.model_copy(update={"replayed": replayed})
+
+
+@operations.declare(
+    "service.resize",
+    "Give a service's machine sizes of its own; its disk only grows",
+    Route.post("/provision/services/{id}/resize"),
+    access=Access.STAFF,
+    scope=Scope.PROVISION,
+)
+async def resize(context: Context[Controller], request: ResizeRequest) -> ServiceChange:
+
+    async def run() -> ServiceChange:
+        row = await _machine(context, request.id, ServiceOrder.RESIZE)
+        wanted = of_sizes(row, request, reboot=request.reboot)
+        return await _resized(context, request.id, row, wanted, ServiceOrder.RESIZE)
+
+    answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
+    return answer.model_copy(update={"replayed": replayed})
+
+
+@operations.declare(
+    "service.reinstall",
+    "Put a new system in the place of that of a service's machine; its addresses stay",
+    Route.post("/provision/services/{id}/reinstall"),
+    access=Access.STAFF,
+    scope=Scope.PROVISION,
+)
+async def reinstall(context: Context[Controller], request: ReinstallRequest) -> ProvisionResult:
+
+    async def run() -> ProvisionResult:
+        database, principal = context.services.database, context.principal
+        row = await _machine(context, request.id, ServiceOrder.REINSTALL)
+        system = request
+        if not request.ssh_keys and request.set_password is None:
+            system = request.model_copy(update={"password": True})
+        decide = _decide(context, request.id, ServiceOrder.REINSTALL)
+        done = await reinstall_machine(
+            context, row, system, image=request.image_slug, key=request.idempotency_key, decide=decide
+        )
+        return ProvisionResult(
+            service=await shown_service(database, request.id),
+            vm=await show(database, principal, row["id"]),
+            task=TaskModel.of(done.task, principal),
+            user=done.account,
+            password_chosen=request.set_password is not None,
+            password=done.generated,
+            replayed=False,
+        )
+
+    answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
+    return answer.model_copy(update={"replayed": replayed})
+
+
+async def _machine(context: Context[Controller], service_id: UUID, order: ServiceOrder) -> Record:
+    """The service's machine. Raises conflict where the service is in no state for the order."""
+    database = context.services.database
+    service = await records.get_service(database, service_id)
+    records.moved(service, order)
+    if service.vm_id is None:
+        raise conflict("The service's machine is gone; nothing was changed.")
+    return await visible_machine(database, context.principal, service.vm_id)
+
+
+async def _resized(
+    context: Context[Controller], service_id: UUID, row: Record, wanted: NewSize, order: ServiceOrder
+) -> ServiceChange:
+    task = await resize_machine(context, row, wanted, decide=_decide(context, service_id, order))
+    return ServiceChange(
+        service=await shown_service(context.services.database, service_id),
+        task=TaskModel.of(task, context.principal),
+        replayed=False,
+    )
+
+
+def _decide(context: Context[Controller], service_id: UUID, order: ServiceOrder) -> Decide:
+    return partial(records.change_machine, caller=context.caller, service_id=service_id, order=order)
