@@ -55,6 +55,7 @@ from svc.panel import (
 )
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
+from svc.panel.site_rights import declare_rights
 from svc.registry.registry import Registry
 
 AREAS = (
@@ -108,4 +109,5 @@ AREAS = (
 
 @cache
 def panel_registry() -> Registry[Panel]:
-    return Registry((operation for area in AREAS for operation in area.operations), REALM)
+    offered = [operation for area in AREAS for operation in area.operations]
+    return Registry([*offered, *declare_rights(offered)], REALM)

@@ -81,6 +81,11 @@ _OF_WHOLE_ACCOUNTS: Final = ("backup.configuration", "dns", "domain")
 member of one site has no part in it, whatever their role."""
 
 
+def about_sites(operation: Scoped) -> bool:
+    """Whether it is about one site, or about who may work in it."""
+    return _names((*_SITES, "member"), operation)
+
+
 def roles_for(operation: Scoped) -> frozenset[str]:
     """The roles with which a member may call the operation."""
     return frozenset(role for role, rights in MEMBER_ROLES.items() if rights.hold(operation))

@@ -2,20 +2,24 @@
 
 Invariants: the answer is the registry's own: authentication, scope and support session by `authorise`, then whose the
 site is, then the table of roles (`member_roles`). It is for what is shown: each operation checks for itself, behind the
-lock of what it changes.
+lock of what it changes, and may refuse for a reason of its own (limits are administrators' to set).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from svc.panel.access import IN_FORCE
-from svc.panel.member_roles import MEMBER_ROLES, roles_for, whole_accounts_only
+from svc.panel.access import IN_FORCE, SiteRequest, site_of
+from svc.panel.member_roles import MEMBER_ROLES, about_sites, roles_for, whole_accounts_only
 from svc.panel.realm import REALM
-from svc.registry.operation import Operation
-from svc.registry.principal import Principal
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Operation, Route
+from svc.registry.principal import Access, Principal
 from svc.registry.registry import authorise
+from svc.registry.scopes import Scope
 from svc_actors.errors import ServiceError
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable
@@ -57,3 +61,30 @@ async def rights_in(queryable: Queryable, principal: Principal, site: SiteRow) -
         account_roles=frozenset(row["role"] for row in rows if row["site_id"] is None),
         site_roles=frozenset(row["role"] for row in rows if row["site_id"] is not None),
     )
+
+
+class SiteOperations(Model):
+    """By the names of operations, in alphabetical order: what the caller's role, the scopes of their token and their
+    support session allow."""
+
+    operations: list[str]
+
+
+def declare_rights(offered: Sequence[Operation[Panel, Any, Any]]) -> Operations[Panel]:
+    """The operation that says which of these the caller may use on a site, and itself."""
+    operations = Operations[Panel]()
+
+    @operations.declare(
+        "site.operations",
+        "What the caller may do with a site and see of it, by the names of operations",
+        Route.get("/sites/{id}/operations"),
+        access=Access.SIGNED_IN,
+        scope=Scope.READ,
+    )
+    async def list_operations(context: Context[Panel], request: SiteRequest) -> SiteOperations:
+        database = context.services.database
+        rights = await rights_in(database, context.principal, await site_of(database, context.principal, request.id))
+        about = [operation for operation in (*offered, *operations) if about_sites(operation)]
+        return SiteOperations(operations=sorted(operation.name for operation in about if rights.allow(operation)))
+
+    return operations

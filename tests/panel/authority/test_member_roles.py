@@ -12,7 +12,14 @@ from uuid import UUID, uuid4
 import pytest
 
 from svc.panel.catalogue import panel_registry
-from svc.panel.member_roles import MEMBER_ROLES, MemberRole, beyond_role, roles_for, whole_accounts_only
+from svc.panel.member_roles import (
+    MEMBER_ROLES,
+    MemberRole,
+    about_sites,
+    beyond_role,
+    roles_for,
+    whole_accounts_only,
+)
 from svc.registry.operation import Method
 from svc_actors.store import Database
 from tests.panel.authority.test_every_operation import (
@@ -252,6 +259,39 @@ async def test_lists_show_a_member_what_the_role_may_see_and_no_more(panel: Pane
     shown = {name for name, answer in found.items() if account.marks & _words(answer.text)}
     assert shown & about_sites == {name for name in about_sites if role in roles_for(panel_registry()[name])}
     assert not any(foreign.marks & _words(answer.text) for answer in found.values())
+
+
+@pytest.mark.parametrize("whole_account", [True, False])
+@pytest.mark.parametrize("role", [role for role in MemberRole if role is not MemberRole.BILLING])
+async def test_a_site_says_what_its_caller_may_do_and_the_operations_hold_to_it(
+    panel: PanelHarness, role: MemberRole, whole_account: bool
+) -> None:
+    victim = await tenant(panel, "victim")
+    site = victim.ids["sites"]
+    token = await member(panel, victim.id, role, None if whole_account else site)
+    asked = [each for each in BOUNDED if about_sites(each) and each.name not in IN_THE_BODY]
+
+    said = set((await panel.program(token).get(f"/sites/{site}/operations")).json()["operations"])
+    found = await answers(panel, asked, lambda operation: about(operation, victim, token))
+
+    assert said <= {operation.name for operation in BOUNDED + LISTS}
+    for name, answer in found.items():
+        # Other members are not there for one of a single site.
+        assert (name in said) is (seen(answer) and not refused(answer, panel_registry()[name])), name
+
+
+async def test_what_a_narrow_token_may_not_do_is_not_named(panel: PanelHarness) -> None:
+    victim = await tenant(panel, "victim")
+    path = f"/sites/{victim.ids['sites']}/operations"
+    clients = [panel.program(await panel.token(victim.id, scopes)) for scopes in (("admin",), ("read",), ("files",))]
+
+    everything, reads, files = [set((await client.get(path)).json().get("operations", ())) for client in clients]
+
+    assert {"site.delete", "member.invite", "schedule.log"} <= everything
+    assert reads == {name for name in everything if panel_registry()[name].route.method is Method.GET} - {
+        name for name in everything if panel_registry()[name].secret
+    }
+    assert files == set()
 
 
 async def test_a_token_of_a_member_is_bounded_by_its_scope_and_by_the_role(panel: PanelHarness) -> None:

@@ -43,6 +43,7 @@ export type {
   SiteDomain,
   SiteLog,
   SiteLogLines,
+  SiteOperations,
   SitePhpInfo as SitePhp,
   SiteRedirect as Redirect,
   SiteType,

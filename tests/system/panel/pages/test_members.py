@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from uuid import UUID
 
 import pytest
+import trio
 from playwright.sync_api import expect
 
 from svc_actors.store import Database
@@ -51,11 +53,8 @@ async def test_a_member_is_invited_accepts_is_held_to_the_role_and_removed(panel
         expect(tabs.get_by_role("link", name="Domains")).to_be_visible()
         expect(tabs.get_by_role("link", name="Members")).to_have_count(0)
         browser.follow("Domains")
-        browser.press("Add a redirect")
-        browser.fill("Path", "/old")
-        browser.fill("Is sent to", "/new")
-        browser.press("Add")
-        expect(browser.page.locator("dialog[open]").get_by_role("alert")).to_contain_text("role manager")
+        browser.shows("No path is sent elsewhere")
+        expect(browser.page.get_by_role("button", name="Add a redirect")).to_have_count(0)
 
     def owner_again(browser: Browser) -> None:
         browser.sign_in(ADA)
@@ -75,3 +74,90 @@ async def test_a_member_is_invited_accepts_is_held_to_the_role_and_removed(panel
     roles = [row["details"]["role"] for row in await panel.core.audit() if row["operation"] == "member.update"]
     assert roles == ["editor"]
     assert (await ada.get("/members")).json()["items"] == []
+
+
+TABS = ["Overview", "Domains", "DNS", "Files", "Databases", "Schedules", "Backups", "Certificate", "Logs"]
+OFFERED: dict[str, set[str]] = {
+    "viewer": set(),
+    "editor": {"New folder", "New file"},
+    "developer": {"New folder", "New file", "Create a database", "Add a task"},
+    "manager": {
+        "New folder",
+        "New file",
+        "Create a database",
+        "Add a task",
+        "Add a name",
+        "Add a redirect",
+        "Add a record",
+        "Back up now",
+        "Change the site",
+        "Upload one of your own",
+    },
+}
+"""By role, of the buttons that begin something on a page of a site, those that are there."""
+EVERY = set().union(*OFFERED.values())
+
+
+@pytest.mark.parametrize("role", OFFERED)
+async def test_a_member_is_offered_what_the_role_allows_and_nothing_that_is_refused(
+    panel: PanelPages, role: str
+) -> None:
+    ada = await panel.core.customer(ADA)
+    bob = await panel.core.person(BOB, "member")
+    assert (await ada.post("/sites", {"domain": "shop.example.org", "type": "static"})).status_code == 201
+    await let_in(panel, bob, role)
+    refused: list[str] = []
+    found: set[str] = set()
+
+    def visit(browser: Browser) -> None:
+        browser.page.on("response", lambda got: refused.append(got.url) if got.status == 403 else None)
+        browser.sign_in(BOB)
+        browser.follow("shop.example.org")
+        tabs = browser.page.get_by_role("navigation", name="Of this site")
+        expect(tabs.get_by_role("link")).to_have_text(TABS)
+        for tab in TABS:
+            tabs.get_by_role("link", name=tab).click()
+            expect(tabs.locator("[aria-current=page]")).to_have_text(tab)
+            browser.page.wait_for_load_state("networkidle")
+            found.update(browser.page.locator("main").get_by_role("button").all_inner_texts())
+
+    await panel.browse(visit)
+
+    assert refused == []
+    assert found & EVERY == OFFERED[role]
+
+
+async def test_a_member_of_one_site_is_shown_nothing_of_its_domain_and_a_new_role_counts_at_once(
+    panel: PanelPages,
+) -> None:
+    ada = await panel.core.customer(ADA)
+    bob = await panel.core.person(BOB, "member")
+    site = (await ada.post("/sites", {"domain": "shop.example.org", "type": "static"})).json()
+    await let_in(panel, bob, "viewer", site["id"])
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in(BOB)
+        browser.follow("shop.example.org")
+        tabs = browser.page.get_by_role("navigation", name="Of this site")
+        expect(tabs.get_by_role("link")).to_have_text([tab for tab in TABS if tab != "DNS"])
+        tabs.get_by_role("link", name="Databases").click()
+        browser.shows("No databases yet")
+        expect(browser.page.get_by_role("button", name="Create a database")).to_have_count(0)
+        trio.from_thread.run(developer, trio_token=browser.trio_token)
+        expect(browser.page.get_by_role("button", name="Create a database")).to_be_visible()
+
+    async def developer() -> None:
+        await panel.core.database.execute("UPDATE account_members SET role = 'developer' WHERE user_id = $1", bob)
+
+    await panel.browse(visit)
+
+
+async def let_in(panel: PanelPages, person: UUID, role: str, site: str | None = None) -> None:
+    await panel.core.database.execute(
+        """INSERT INTO account_members (account_id, user_id, site_id, role, invited_by, accepted_at)
+           SELECT id, $1, $2, $3, email, now() FROM users WHERE email = $4""",
+        person,
+        None if site is None else UUID(site),
+        role,
+        ADA,
+    )

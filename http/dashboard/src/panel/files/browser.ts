@@ -7,6 +7,7 @@ import { Resource } from "../../shared/resource";
 import { ask, attempt, bytes, shown, when } from "../../shared/ui";
 import { order } from "../form";
 import type { FileEntry, FileList as Listing, Job, Site } from "../model";
+import type { Viewer } from "../rights";
 import type { SitePart } from "../views/site";
 import { download } from "./download";
 import { editor } from "./editor";
@@ -17,16 +18,16 @@ import { follow, jobLines, onWorkDone } from "./work";
 const PAGE = 500;
 
 /** A tab of a site: the folder that the rest of the address names, or a file of it in the editor. */
-export function filesTab(site: Site, _me: unknown, rest: string[]): SitePart {
+export function filesTab(site: Site, viewer: Viewer, rest: string[]): SitePart {
   const folder = rest.join("/");
-  const files = folderView(site.id, folder);
+  const files = folderView(site.id, folder, viewer);
   let edited: { name: string; part: ReturnType<typeof editor> } | null = null;
   return {
     draw: () => {
       const name = address().query.get("edit");
       if (name !== (edited?.name ?? null)) {
         edited?.part.dispose?.();
-        edited = name === null ? null : { name, part: editor(site.id, joined(folder, name)) };
+        edited = name === null ? null : { name, part: editor(site.id, joined(folder, name), viewer.may("file.write")) };
         if (!edited) void files.load();
       }
       return edited ? edited.part.draw() : files.draw();
@@ -38,7 +39,7 @@ export function filesTab(site: Site, _me: unknown, rest: string[]): SitePart {
   };
 }
 
-function folderView(site: string, folder: string) {
+function folderView(site: string, folder: string, { may }: Viewer) {
   const chosen = new Set<string>();
   const fetching = new Map<string, { got: number; size: number; stop: AbortController }>();
   let limit = PAGE;
@@ -62,7 +63,7 @@ function folderView(site: string, folder: string) {
 
   const picked = (): FileEntry[] => (list.value?.entries ?? []).filter((entry) => chosen.has(entry.name));
   const paths = () => picked().map((entry) => joined(folder, entry.name));
-  const upload = (files: FileList | null) => files && send(site, folder, Array.from(files));
+  const upload = (files: FileList | null) => files && may("file.upload") && send(site, folder, Array.from(files));
 
   async function fetchFile(entry: FileEntry): Promise<void> {
     const stop = new AbortController();
@@ -108,24 +109,28 @@ function folderView(site: string, folder: string) {
     const single = some.length === 1 && one ? one : null;
     const path = single ? joined(folder, single.name) : "";
     return html`<div class="head files-bar">
-      <label class="button primary">Upload<input type="file" multiple hidden @change=${(event: Event) => {
-        const input = event.target as HTMLInputElement;
-        upload(input.files);
-        input.value = "";
-      }}></label>
-      <button @click=${() => makeFolder(ordered)}>New folder</button>
-      <button @click=${() => makeFile(ordered)}>New file</button>
+      ${
+        may("file.upload")
+          ? html`<label class="button primary">Upload<input type="file" multiple hidden @change=${(event: Event) => {
+              const input = event.target as HTMLInputElement;
+              upload(input.files);
+              input.value = "";
+            }}></label>`
+          : nothing
+      }
+      ${may("file.mkdir") ? html`<button @click=${() => makeFolder(ordered)}>New folder</button>` : nothing}
+      ${may("file.write") ? html`<button @click=${() => makeFile(ordered)}>New file</button>` : nothing}
       <button class="plain" title="Look again" @click=${() => void reload()}>Reload</button>
       <span class="gap"></span>
       ${some.length ? html`<span class="quiet">${some.length} chosen</span>` : nothing}
-      ${single?.kind === "file" ? html`<button @click=${() => void fetchFile(single)}>Download</button>` : nothing}
-      ${single ? html`<button @click=${() => rename(ordered, single.name)}>Rename</button>` : nothing}
-      ${some.length ? html`<button @click=${() => move(ordered, paths())}>Move</button>` : nothing}
-      ${single ? html`<button @click=${() => copy(ordered, path)}>Copy</button>` : nothing}
-      ${single && single.kind !== "link" ? html`<button @click=${() => permissions(ordered, path, single.mode)}>Permissions</button>` : nothing}
-      ${single?.kind === "file" && isArchive(single.name) ? html`<button @click=${() => unpack(ordered, path)}>Unpack</button>` : nothing}
-      ${some.length ? html`<button @click=${() => pack(ordered, paths())}>Pack</button>` : nothing}
-      ${some.length ? html`<button class="danger" @click=${() => remove(ordered, paths())}>Delete</button>` : nothing}
+      ${single?.kind === "file" && may("file.download") ? html`<button @click=${() => void fetchFile(single)}>Download</button>` : nothing}
+      ${single && may("file.rename") ? html`<button @click=${() => rename(ordered, single.name)}>Rename</button>` : nothing}
+      ${some.length && may("file.move") ? html`<button @click=${() => move(ordered, paths())}>Move</button>` : nothing}
+      ${single && may("file.copy") ? html`<button @click=${() => copy(ordered, path)}>Copy</button>` : nothing}
+      ${single && single.kind !== "link" && may("file.chmod") ? html`<button @click=${() => permissions(ordered, path, single.mode)}>Permissions</button>` : nothing}
+      ${single?.kind === "file" && isArchive(single.name) && may("file.extract") ? html`<button @click=${() => unpack(ordered, path)}>Unpack</button>` : nothing}
+      ${some.length && may("file.compress") ? html`<button @click=${() => pack(ordered, paths())}>Pack</button>` : nothing}
+      ${some.length && may("file.delete") ? html`<button class="danger" @click=${() => remove(ordered, paths())}>Delete</button>` : nothing}
     </div>`;
   };
 
@@ -150,7 +155,7 @@ function folderView(site: string, folder: string) {
   const opened = (entry: FileEntry): TemplateResult => {
     if (!entry.name_exact) return html`${entry.name}`;
     if (entry.kind === "folder") return html`<a href=${placeOf(site, joined(folder, entry.name))}>${entry.name}</a>`;
-    if (entry.kind === "file")
+    if (entry.kind === "file" && may("file.read", "file.download"))
       return isText(entry.name, entry.size)
         ? html`<a href=${placeOf(site, folder, entry.name)}>${entry.name}</a>`
         : html`<button class="link" @click=${() => void fetchFile(entry)}>${entry.name}</button>`;
@@ -179,7 +184,7 @@ function folderView(site: string, folder: string) {
             <th scope="col">Name</th><th scope="col" class="number">Size</th><th scope="col">Mode</th><th scope="col">Changed</th></tr></thead>
           <tbody>${repeat(now.entries, (entry) => entry.name, row)}</tbody></table></div>
           ${now.total > now.entries.length ? html`<p class="pager"><button @click=${more}>Show more: ${now.entries.length} of ${now.total} are here</button></p>` : html`<p class="quiet count">${now.total} in all</p>`}`
-          : html`<p class="empty">Nothing is in this folder. Drop files here to upload them.</p>`,
+          : html`<p class="empty">Nothing is in this folder.${may("file.upload") ? " Drop files here to upload them." : nothing}</p>`,
       )}</div>`,
     dispose: () => {
       for (const end of unlisten) end();

@@ -22,7 +22,8 @@ addEventListener("beforeunload", (event) => {
   if ([...drafts.values()].some((draft) => draft.text !== draft.before)) event.preventDefault();
 });
 
-export function editor(site: string, path: string): Part {
+/** `writable`: whether whoever looks may save it. */
+export function editor(site: string, path: string, writable: boolean): Part {
   const key = `${site}/${path}`;
   let error: ApiError | null = null;
   let busy = false;
@@ -125,7 +126,8 @@ export function editor(site: string, path: string): Part {
     const dirty = draft !== null && draft.text !== draft.before;
     return html`<div class="head"><a class="button" href=${placeOf(site, above(path))} @click=${leave}>Back to the files</a>
       <h2>${nameOf(path)}</h2><span class="quiet">${dirty ? "not saved" : draft ? bytes(new Blob([draft.text]).size) : ""}</span>
-      <span class="gap"></span><button class="primary" ?disabled=${!dirty || busy} @click=${() => void save()}>Save</button></div>`;
+      <span class="gap"></span>
+      ${writable ? html`<button class="primary" ?disabled=${!dirty || busy} @click=${() => void save()}>Save</button>` : nothing}</div>`;
   };
 
   if (!draft) void load();
@@ -133,7 +135,7 @@ export function editor(site: string, path: string): Part {
     draw: () => html`${heading()}${failure(error)}
       ${
         draft
-          ? html`<textarea class="editor" aria-label="Content of ${nameOf(path)}" spellcheck="false" .value=${draft.text} @input=${typed} @keydown=${pressed}></textarea>`
+          ? html`<textarea class="editor" aria-label="Content of ${nameOf(path)}" spellcheck="false" ?readonly=${!writable} .value=${draft.text} @input=${typed} @keydown=${pressed}></textarea>`
           : error
             ? nothing
             : html`<p class="quiet">Loading…</p>`

@@ -5,11 +5,19 @@ import { api, ApiError } from "../../shared/api";
 import { changed, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { badge, facts, failure, shown, when } from "../../shared/ui";
-import type { Job, JobLine, JobStep } from "../model";
+import type { Job, JobLine, JobStep, Me } from "../model";
+import { siteRights, type SiteRights } from "../rights";
 import { cancel, isOpen, took } from "./jobs";
 
-export function jobView(id: string): View {
+export function jobView(me: Me, id: string): View {
   const job = new Resource<Job>((signal) => api.get(`/jobs/${id}`, {}, signal), ["job"]);
+  let rights: SiteRights | null = null;
+  /** A job that is of no site is the account's, and whoever sees it owns that. */
+  const mayCancel = ({ site_id }: Job) => {
+    if (site_id === null) return true;
+    rights ??= siteRights(me, site_id);
+    return rights.may("job.cancel");
+  };
   const log = followedLog(id, () => void job.load());
   return {
     get title() {
@@ -19,7 +27,7 @@ export function jobView(id: string): View {
       job,
       (now) => html`
       <div class="head"><a class="quiet" href="#/jobs">Jobs</a><span class="quiet">/</span><h1>${now.title}</h1>${badge(now.status)}<span class="gap"></span>
-        ${isOpen(now) ? html`<button class="danger" @click=${() => cancel(now)}>Cancel</button>` : nothing}</div>
+        ${isOpen(now) && mayCancel(now) ? html`<button class="danger" @click=${() => cancel(now)}>Cancel</button>` : nothing}</div>
       ${isOpen(now) ? html`<p><progress class="whole" max="100" .value=${now.progress} aria-label="Progress"></progress></p>` : nothing}
       ${now.error ? told(now.error) : nothing}
       ${facts([
@@ -37,6 +45,7 @@ export function jobView(id: string): View {
       ${log.draw()}`,
     dispose: () => {
       log.dispose();
+      rights?.dispose();
       job.dispose();
     },
   };

@@ -1,5 +1,5 @@
 /** Jobs: slow work that was asked for, what it is doing, and what became of it. */
-import { html, nothing, type TemplateResult } from "lit-html";
+import { html, type TemplateResult } from "lit-html";
 import { repeat } from "lit-html/directives/repeat.js";
 import { api } from "../../shared/api";
 import { list } from "../../shared/list";
@@ -22,7 +22,7 @@ export function jobsView(): View {
 export function jobsTable(jobs: Job[]): TemplateResult {
   if (!jobs.length) return html`<p class="empty">No jobs. What takes a while is done as one, and is found here.</p>`;
   return html`<div class="scroll"><table>
-    <thead><tr><th scope="col">Job</th><th scope="col">Status</th><th scope="col">Progress</th><th scope="col">Asked for</th><th scope="col">Took</th><th></th></tr></thead>
+    <thead><tr><th scope="col">Job</th><th scope="col">Status</th><th scope="col">Progress</th><th scope="col">Asked for</th><th scope="col">Took</th></tr></thead>
     <tbody>${repeat(
       jobs,
       (job) => job.id,
@@ -32,7 +32,6 @@ export function jobsTable(jobs: Job[]): TemplateResult {
       <td class="wide">${progress(job)}</td>
       <td>${when(job.created_at)}</td>
       <td>${took(job)}</td>
-      <td class="act">${isOpen(job) ? html`<button @click=${() => cancel(job)}>Cancel</button>` : nothing}</td>
     </tr>`,
     )}</tbody>
   </table></div>`;

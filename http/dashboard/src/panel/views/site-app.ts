@@ -6,9 +6,10 @@ import { attempt, badge, facts, shown, when } from "../../shared/ui";
 import { order } from "../form";
 import type { Site, SiteApp } from "../model";
 import { perform, type OperationName } from "../operations";
+import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 
-export function siteApp(site: Site): SitePart {
+export function siteApp(site: Site, { may }: Viewer): SitePart {
   const app = new Resource<SiteApp>((signal) => api.get(`/sites/${site.id}/app`, {}, signal), ["site"]);
   const act = (operation: OperationName, done: string) =>
     void attempt(async () => {
@@ -21,8 +22,8 @@ export function siteApp(site: Site): SitePart {
         app,
         (found) => html`
       <div class="head"><h2>Application</h2>${badge(found.state, found.problem)}<span class="gap"></span>
-        ${controls(found, act)}
-        <button class="primary" @click=${() => change(now, found)}>Change it</button></div>
+        ${may("app.start", "app.restart", "app.stop") ? controls(found, act) : nothing}
+        ${may("app.update") ? html`<button class="primary" @click=${() => change(now, found)}>Change it</button>` : nothing}</div>
       ${found.problem ? html`<p class="failure">The last start failed: ${found.problem}</p>` : nothing}
       ${facts([
         ["Language", found.runtime],

@@ -6,11 +6,12 @@ import { Resource } from "../../shared/resource";
 import { badge, bytes, count, facts, note, shown, table, when } from "../../shared/ui";
 import { order } from "../form";
 import type { Backup, BackupSchedule, ConfigurationChange, Job, Site } from "../model";
+import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 
 const WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
-export function siteBackups(site: Site): SitePart {
+export function siteBackups(site: Site, viewer: Viewer): SitePart {
   const backups = new Resource<Page<Backup>>((signal) => api.get("/backups", { site: site.id, page_size: 100 }, signal), ["site"]);
   const schedule = new Resource<BackupSchedule>((signal) => api.get(`/sites/${site.id}/backups/schedule`, {}, signal), ["site"]);
   return {
@@ -18,7 +19,7 @@ export function siteBackups(site: Site): SitePart {
       ${shown(
         schedule,
         (found) => html`
-        <div class="head"><h2>Schedule</h2><span class="gap"></span><button @click=${() => plan(now, found)}>Change the schedule</button></div>
+        <div class="head"><h2>Schedule</h2><span class="gap"></span>${viewer.may("backup.set_schedule") ? html`<button @click=${() => plan(now, found)}>Change the schedule</button>` : nothing}</div>
         ${facts([
           ["Backups are made", found.enabled ? often(found) : badge("off", "Nobody makes backups of this site but you")],
           ["The next", when(found.next_run_at)],
@@ -29,11 +30,11 @@ export function siteBackups(site: Site): SitePart {
           ["Kept", `the last ${found.keep_last}, ${found.keep_daily} daily, ${found.keep_weekly} weekly, ${found.keep_monthly} monthly`],
         ])}`,
       )}
-      <div class="head"><h2>Backups</h2><span class="gap"></span><button class="primary" @click=${() => create(now)}>Back up now</button></div>
+      <div class="head"><h2>Backups</h2><span class="gap"></span>${viewer.may("backup.create") ? html`<button class="primary" @click=${() => create(now)}>Back up now</button>` : nothing}</div>
       ${shown(backups, (page) =>
         table(
           ["Made", "Status", "Why", "Holds", "New in it", "Copies", ""],
-          page.items.map((backup) => row(now, backup)),
+          page.items.map((backup) => row(now, backup, viewer)),
           "No backups yet. The first one holds all; each after it only what has changed.",
         ),
       )}`,
@@ -50,7 +51,7 @@ function often({ frequency, hour, weekday }: BackupSchedule): string {
   return frequency === "daily" ? `every day ${at}` : `every ${WEEKDAYS[weekday] ?? "week"} ${at}`;
 }
 
-function row(site: Site, backup: Backup): TemplateResult {
+function row(site: Site, backup: Backup, { may }: Viewer): TemplateResult {
   const holds = [
     ...(backup.files === null ? [] : [count(backup.files, "file")]),
     ...(backup.bytes === null ? [] : [bytes(backup.bytes)]),
@@ -62,9 +63,13 @@ function row(site: Site, backup: Backup): TemplateResult {
     <td>${backup.copies.length ? backup.copies.map((copy) => html`<div>${badge(copy.error ? "failed" : "ok", copy.error)} ${copy.target}</div>`) : "—"}</td>
     <td class="act">${
       backup.status === "completed"
-        ? html`<button @click=${() => void restore(site, backup)}>Restore</button>
-          <button @click=${() => restorePath(site, backup)}>One file…</button>
-          <button class="danger" @click=${() => remove(backup)}>Delete</button>`
+        ? html`${
+            may("backup.restore")
+              ? html`<button @click=${() => void restore(site, backup, may("backup.configuration"))}>Restore</button>
+          <button @click=${() => restorePath(site, backup)}>One file…</button>`
+              : nothing
+          }
+          ${may("backup.delete") ? html`<button class="danger" @click=${() => remove(backup)}>Delete</button>` : nothing}`
         : nothing
     }</td></tr>`;
 }
@@ -85,20 +90,20 @@ const PARTS = [
   { value: "configuration", label: "Names, redirects, DNS, PHP, tasks and certificate" },
 ];
 
-/** What the configuration would change is shown before anything is ordered. */
-async function restore(site: Site, backup: Backup): Promise<void> {
-  const changes = await api.get<ConfigurationChange[]>(`/backups/${backup.id}/configuration`).catch(() => null);
+/** What the configuration would change is shown before anything is ordered, to whoever may restore it as well. */
+async function restore(site: Site, backup: Backup, configuration: boolean): Promise<void> {
+  const changes = configuration ? await api.get<ConfigurationChange[]>(`/backups/${backup.id}/configuration`).catch(() => null) : [];
   order<Job>("backup.restore", {
     title: `Restore ${site.domain} as it was`,
     text: html`<p>As of ${new Date(backup.created_at).toLocaleString()}. What has changed since is lost in the parts that you choose.</p>
-      ${changes === null ? html`<p>What the configuration would change cannot be shown.</p>` : changed(changes)}`,
+      ${changes === null ? html`<p>What the configuration would change cannot be shown.</p>` : configuration ? changed(changes) : nothing}`,
     action: "Restore",
     dangerous: true,
     wide: true,
     known: { id: backup.id },
     initial: { parts: ["files", "databases"] },
     fields: ["parts"],
-    wishes: { parts: { label: "What is restored", options: PARTS } },
+    wishes: { parts: { label: "What is restored", options: PARTS.filter(({ value }) => configuration || value !== "configuration") } },
     typed: site.domain,
     done: (job) => go(`/jobs/${job.id}`),
   });

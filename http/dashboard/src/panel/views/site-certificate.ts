@@ -1,14 +1,15 @@
 /** A site's certificate: what is served, ordering one, one of the customer's own. */
-import { html } from "lit-html";
+import { html, nothing } from "lit-html";
 import { api } from "../../shared/api";
 import { Resource } from "../../shared/resource";
 import { note, shown } from "../../shared/ui";
 import { order } from "../form";
 import type { Certificate, Site } from "../model";
+import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 import { certificateFacts } from "./site-summary";
 
-export function siteCertificate(site: Site): SitePart {
+export function siteCertificate(site: Site, { may }: Viewer): SitePart {
   const certificate = new Resource<Certificate>((signal) => api.get(`/sites/${site.id}/ssl`, {}, signal), ["site"]);
   return {
     draw: (now) => html`
@@ -16,9 +17,9 @@ export function siteCertificate(site: Site): SitePart {
         certificate,
         (found) => html`${certificateFacts(found)}
         <p class="actions">
-          <button class="primary" @click=${() => issue(now, found)}>${found.source === "acme" ? "Renew it now" : "Get one now"}</button>
-          <button @click=${() => upload(now)}>Upload one of your own</button>
-          ${found.source ? html`<button class="danger" @click=${() => remove(now)}>Take it away</button>` : ""}</p>
+          ${may("certificate.issue") ? html`<button class="primary" @click=${() => issue(now, found)}>${found.source === "acme" ? "Renew it now" : "Get one now"}</button>` : nothing}
+          ${may("certificate.upload") ? html`<button @click=${() => upload(now)}>Upload one of your own</button>` : nothing}
+          ${found.source && may("certificate.remove") ? html`<button class="danger" @click=${() => remove(now)}>Take it away</button>` : nothing}</p>
         ${found.fingerprint ? html`<p class="quiet">SHA-256 <span class="mono">${found.fingerprint}</span></p>` : ""}`,
       )}`,
     dispose: () => certificate.dispose(),

@@ -7,11 +7,13 @@ import { ask, attempt, badge, bytes, facts, note, secret, shown, table, when, ty
 import { collect } from "../files/download";
 import { order } from "../form";
 import type { Database, DatabaseCreated, DatabaseExport, DatabaseSecret, DatabaseUser, ExportPage, Job, Site } from "../model";
+import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 
 const ACCESS = { label: "May", hint: "" };
 
-export function siteDatabases(site: Site): SitePart {
+export function siteDatabases(site: Site, viewer: Viewer): SitePart {
+  const { may } = viewer;
   const query = { site: site.id, page_size: 100 };
   const databases = new Resource<Page<Database>>((signal) => api.get("/databases", query, signal), ["site"]);
   const users = new Resource<Page<DatabaseUser>>((signal) => api.get("/database-users", query, signal), ["site"]);
@@ -20,23 +22,31 @@ export function siteDatabases(site: Site): SitePart {
     page.items.filter((each) => databases.value?.items.some((database) => database.id === each.database_id));
   return {
     draw: (now) => html`
-      <div class="head"><h2>Databases</h2><span class="gap"></span><button class="primary" @click=${() => create(now)}>Create a database</button></div>
+      <div class="head"><h2>Databases</h2><span class="gap"></span>${may("database.create") ? html`<button class="primary" @click=${() => create(now)}>Create a database</button>` : nothing}</div>
       ${shown(databases, (page) =>
-        table(["Name", "Status", "Engine", "Size", "Programs connect at", ""], page.items.map(databaseRow), "No databases yet."),
+        table(
+          ["Name", "Status", "Engine", "Size", "Programs connect at", ""],
+          page.items.map((database) => databaseRow(database, viewer)),
+          "No databases yet.",
+        ),
       )}
       <div class="head"><h2>Users</h2><span class="gap"></span>
-        ${databases.value?.items.length ? html`<button @click=${() => addUser(now, databases.value?.items ?? [])}>Add a user</button>` : nothing}</div>
+        ${databases.value?.items.length && may("database_user.create") ? html`<button @click=${() => addUser(now, databases.value?.items ?? [])}>Add a user</button>` : nothing}</div>
       ${shown(users, (page) =>
         table(
           ["Name", "Engine", "May use", ""],
-          page.items.map((user) => userRow(user, databases.value?.items ?? [])),
+          page.items.map((user) => userRow(user, databases.value?.items ?? [], viewer)),
           "Nobody may use a database of this site yet.",
         ),
       )}
       ${shown(exports, (page) => {
         const found = own(page);
         return found.length
-          ? html`<h2>Exports</h2>${table(["Database", "Made", "Size", "Kept until", ""], found.map(exportRow), "")}`
+          ? html`<h2>Exports</h2>${table(
+              ["Database", "Made", "Size", "Kept until", ""],
+              found.map((made) => exportRow(made, viewer)),
+              "",
+            )}`
           : nothing;
       })}`,
     dispose: () => {
@@ -47,28 +57,30 @@ export function siteDatabases(site: Site): SitePart {
   };
 }
 
-function databaseRow(database: Database): TemplateResult {
+function databaseRow(database: Database, { may }: Viewer): TemplateResult {
   return html`<tr><td class="mono">${database.name}</td><td>${badge(database.status, database.problem)}</td><td>${database.engine}</td>
     <td>${database.size === null ? "—" : bytes(database.size)}</td><td class="mono">${database.socket}</td>
-    <td class="act"><button @click=${() => begin(database)}>Export</button> <button @click=${() => load(database)}>Import</button>
-      <button class="danger" @click=${() => remove(database)}>Delete</button></td></tr>`;
+    <td class="act">${may("database.export") ? html`<button @click=${() => begin(database)}>Export</button>` : nothing}
+      ${may("database.import") ? html`<button @click=${() => load(database)}>Import</button>` : nothing}
+      ${may("database.delete") ? html`<button class="danger" @click=${() => remove(database)}>Delete</button>` : nothing}</td></tr>`;
 }
 
-function userRow(user: DatabaseUser, databases: Database[]): TemplateResult {
+function userRow(user: DatabaseUser, databases: Database[], { may }: Viewer): TemplateResult {
   return html`<tr><td class="mono">${user.name} ${user.problem ? badge("failed", user.problem) : nothing}</td><td>${user.engine}</td>
     <td>${user.grants.map(
       (grant) => html`<div>${grant.database} <span class="quiet">${grant.access.replaceAll("_", " ")}</span>
-        <button class="plain" aria-label="Take ${grant.database} from ${user.name}" @click=${() => revoke(user, grant)}>×</button></div>`,
+        ${may("database_user.revoke") ? html`<button class="plain" aria-label="Take ${grant.database} from ${user.name}" @click=${() => revoke(user, grant)}>×</button>` : nothing}</div>`,
     )}</td>
-    <td class="act"><button @click=${() => grantMore(user, databases)}>Grant</button> <button @click=${() => resetPassword(user)}>New password</button>
-      <button class="danger" @click=${() => removeUser(user)}>Delete</button></td></tr>`;
+    <td class="act">${may("database_user.grant") ? html`<button @click=${() => grantMore(user, databases)}>Grant</button>` : nothing}
+      ${may("database_user.reset_password") ? html`<button @click=${() => resetPassword(user)}>New password</button>` : nothing}
+      ${may("database_user.delete") ? html`<button class="danger" @click=${() => removeUser(user)}>Delete</button>` : nothing}</td></tr>`;
 }
 
-function exportRow(made: DatabaseExport): TemplateResult {
+function exportRow(made: DatabaseExport, { may }: Viewer): TemplateResult {
   return html`<tr><td class="mono">${made.database}</td><td>${when(made.created_at)}</td>
     <td>${made.ready && made.size !== null ? bytes(made.size) : badge("pending")}</td><td>${when(made.expires_at)}</td>
-    <td class="act">${made.ready ? html`<button @click=${() => void attempt(() => download(made))}>Download</button>` : nothing}
-      <button class="danger" @click=${() => removeExport(made)}>Delete</button></td></tr>`;
+    <td class="act">${made.ready && may("export.download") ? html`<button @click=${() => void attempt(() => download(made))}>Download</button>` : nothing}
+      ${may("export.delete") ? html`<button class="danger" @click=${() => removeExport(made)}>Delete</button>` : nothing}</td></tr>`;
 }
 
 async function download(made: DatabaseExport): Promise<void> {

@@ -6,9 +6,10 @@ import { Resource } from "../../shared/resource";
 import { badge, facts, shown, table } from "../../shared/ui";
 import { order } from "../form";
 import type { DnsPoint, DnsRecord, Site, SiteDns } from "../model";
+import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 
-export function siteDns(site: Site): SitePart {
+export function siteDns(site: Site, viewer: Viewer): SitePart {
   let zone = "";
   const dns = new Resource<SiteDns>((signal) => api.get(`/sites/${site.id}/dns`, { zone }, signal), ["site"]);
   const choose = (event: Event) => {
@@ -29,10 +30,10 @@ export function siteDns(site: Site): SitePart {
             : nothing
         }
         <span class="gap"></span>
-        <button @click=${() => point(now)}>Point it here</button>
-        <button class="primary" @click=${() => add(now, found)}>Add a record</button></div>
+        ${viewer.may("dns.point") ? html`<button @click=${() => point(now)}>Point it here</button>` : nothing}
+        ${viewer.may("dns.create") ? html`<button class="primary" @click=${() => add(now, found)}>Add a record</button>` : nothing}</div>
       ${delegation(found)}
-      ${records(now, found)}`,
+      ${records(now, found, viewer)}`,
       )}`,
     dispose: () => dns.dispose(),
   };
@@ -58,7 +59,7 @@ function delegation({ zone, delegation: { state, nameservers, expected, advice, 
   ${zone.problem ? html`<p class="failure">${zone.problem}</p>` : nothing}`;
 }
 
-function records(site: Site, { records: all, zone }: SiteDns): TemplateResult {
+function records(site: Site, { records: all, zone }: SiteDns, { may }: Viewer): TemplateResult {
   return table(
     ["Name", "Type", "Value", "TTL", ""],
     all.map(
@@ -67,8 +68,8 @@ function records(site: Site, { records: all, zone }: SiteDns): TemplateResult {
       <td class="act">${
         record.managed
           ? html`<span class="quiet" title="It goes when what it is for has ended">the panel's own</span>`
-          : html`<button @click=${() => change(site, record)}>Change</button>
-            <button class="danger" @click=${() => remove(site, record)}>Delete</button>`
+          : html`${may("dns.update") ? html`<button @click=${() => change(site, record)}>Change</button>` : nothing}
+            ${may("dns.delete") ? html`<button class="danger" @click=${() => remove(site, record)}>Delete</button>` : nothing}`
       }</td></tr>`,
     ),
     "No records yet. Point the site here, and it has the addresses of this server; or add them one by one.",

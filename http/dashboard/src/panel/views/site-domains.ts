@@ -4,27 +4,35 @@ import { badge } from "../../shared/ui";
 import { order } from "../form";
 import type { Redirect, Site, SiteDomain } from "../model";
 import { rows, together } from "./rows";
+import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 
-export function siteDomains(site: Site): SitePart {
-  return together(names(site), redirects(site));
+export function siteDomains(site: Site, viewer: Viewer): SitePart {
+  return together(
+    ...(viewer.may("domain.list") ? [names(site, viewer)] : []),
+    ...(viewer.may("redirect.list") ? [redirects(site, viewer)] : []),
+  );
 }
 
-function names(site: Site): SitePart {
+function names(site: Site, { may }: Viewer): SitePart {
   return rows<SiteDomain>({
     title: "Names",
     text: "The site answers for each of them. The primary one is what it is called by here, and in its certificate.",
     path: `/sites/${site.id}/domains`,
     heads: ["Name", "", ""],
-    buttons: (now) => html`<button class="primary" @click=${() => add(now)}>Add a name</button>`,
+    buttons: (now) => (may("domain.add") ? html`<button class="primary" @click=${() => add(now)}>Add a name</button>` : nothing),
     row: (domain, now) => html`<tr><td>${domain.name}</td>
       <td>${domain.primary ? badge("primary") : domain.redirect_to_primary ? html`<span class="quiet">sent to ${now.domain}</span>` : nothing}</td>
       <td class="act">${
         domain.primary
           ? nothing
-          : html`<button @click=${() => makePrimary(domain)}>Make it primary</button>
-            <button @click=${() => redirectName(domain, now)}>${domain.redirect_to_primary ? "Serve it" : "Send it to the primary"}</button>
-            <button class="danger" @click=${() => remove(domain)}>Remove</button>`
+          : html`${
+              may("domain.update")
+                ? html`<button @click=${() => makePrimary(domain)}>Make it primary</button>
+            <button @click=${() => redirectName(domain, now)}>${domain.redirect_to_primary ? "Serve it" : "Send it to the primary"}</button>`
+                : nothing
+            }
+            ${may("domain.delete") ? html`<button class="danger" @click=${() => remove(domain)}>Remove</button>` : nothing}`
       }</td></tr>`,
     empty: "No names.",
   });
@@ -70,17 +78,17 @@ function remove(domain: SiteDomain): void {
   });
 }
 
-function redirects(site: Site): SitePart {
+function redirects(site: Site, { may }: Viewer): SitePart {
   return rows<Redirect>({
     title: "Redirects",
     path: `/sites/${site.id}/redirects`,
     heads: ["Path", "Is sent to", "Status", ""],
-    buttons: (now) => html`<button @click=${() => addRedirect(now)}>Add a redirect</button>`,
+    buttons: (now) => (may("redirect.create") ? html`<button @click=${() => addRedirect(now)}>Add a redirect</button>` : nothing),
     row: (
       redirect,
     ) => html`<tr><td class="mono">${redirect.path}${redirect.below ? html` <span class="quiet">and below</span>` : nothing}</td>
       <td class="mono">${redirect.target}</td><td>${redirect.status}</td>
-      <td class="act"><button class="danger" @click=${() => removeRedirect(redirect)}>Remove</button></td></tr>`,
+      <td class="act">${may("redirect.delete") ? html`<button class="danger" @click=${() => removeRedirect(redirect)}>Remove</button>` : nothing}</td></tr>`,
     empty: "No path is sent elsewhere.",
   });
 }

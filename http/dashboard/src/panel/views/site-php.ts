@@ -1,13 +1,14 @@
 /** The PHP of a site: its version, its settings, its extensions. */
-import { html } from "lit-html";
+import { html, nothing } from "lit-html";
 import { api } from "../../shared/api";
 import { Resource } from "../../shared/resource";
 import { badge, facts, note, shown, table } from "../../shared/ui";
 import { order } from "../form";
 import type { PhpExtension, PhpVersion, Site, SitePhp } from "../model";
+import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 
-export function sitePhp(site: Site): SitePart {
+export function sitePhp(site: Site, { may }: Viewer): SitePart {
   const php = new Resource<SitePhp>((signal) => api.get(`/sites/${site.id}/php`, {}, signal), ["site"]);
   const versions = new Resource<PhpVersion[]>((signal) => api.get("/php/versions", {}, signal));
   const extensions = new Resource<PhpExtension[]>((signal) => api.get(`/sites/${site.id}/php/extensions`, {}, signal), ["site"]);
@@ -17,8 +18,8 @@ export function sitePhp(site: Site): SitePart {
         const { settings } = found;
         return html`
         <div class="head"><h2>PHP ${found.version}</h2><span class="gap"></span>
-          <button @click=${() => restart(now)}>Start it anew</button>
-          <button class="primary" @click=${() => change(now, found, versions.value ?? [])}>Change version and settings</button></div>
+          ${may("site.php_restart") ? html`<button @click=${() => restart(now)}>Start it anew</button>` : nothing}
+          ${may("site.php_update") ? html`<button class="primary" @click=${() => change(now, found, versions.value ?? [])}>Change version and settings</button>` : nothing}</div>
         ${facts([
           ["Memory of a request", `${settings.memory_limit_mib} MiB`],
           ["Largest upload", `${settings.upload_max_filesize_mib} MiB`],

@@ -1,5 +1,5 @@
 /** The tasks of a site that are done at certain times, and what became of them. */
-import { html } from "lit-html";
+import { html, nothing } from "lit-html";
 import { api, type Page } from "../../shared/api";
 import { changed } from "../../shared/page";
 import { Resource } from "../../shared/resource";
@@ -7,6 +7,7 @@ import { ask, badge, note, shown, table, when } from "../../shared/ui";
 import { order } from "../form";
 import type { Schedule, ScheduleRun, ScheduleRunLog, Site } from "../model";
 import { rows } from "./rows";
+import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 
 const WISHES = {
@@ -17,7 +18,7 @@ const WISHES = {
   time_limit_seconds: { label: "Longest it runs, in seconds" },
 };
 
-export function siteSchedules(site: Site): SitePart {
+export function siteSchedules(site: Site, { may }: Viewer): SitePart {
   let runs: Resource<Page<ScheduleRun> | ScheduleRun[]> | null = null;
   let of: Schedule | null = null;
   const look = (schedule: Schedule) => {
@@ -31,11 +32,12 @@ export function siteSchedules(site: Site): SitePart {
     text: "Each runs as the site's own account, within its limits. While the site is suspended none does.",
     path: `/sites/${site.id}/schedules`,
     heads: ["Name", "What", "When", "Next", ""],
-    buttons: (now) => html`<button class="primary" @click=${() => add(now)}>Add a task</button>`,
+    buttons: (now) => (may("schedule.create") ? html`<button class="primary" @click=${() => add(now)}>Add a task</button>` : nothing),
     row: (task) => html`<tr><td>${task.name}</td><td>${task.kind} <span class="mono">${task.path}</span></td>
       <td class="mono">${task.cron} <span class="quiet">${task.time_zone}</span></td><td>${task.enabled ? when(task.next_run_at) : badge("paused")}</td>
-      <td class="act"><button @click=${() => look(task)}>Runs</button> <button @click=${() => begin(task)}>Do it now</button>
-        <button @click=${() => change(task)}>Change</button> <button class="danger" @click=${() => remove(task)}>Delete</button></td></tr>`,
+      <td class="act"><button @click=${() => look(task)}>Runs</button> ${may("schedule.run") ? html`<button @click=${() => begin(task)}>Do it now</button>` : nothing}
+        ${may("schedule.update") ? html`<button @click=${() => change(task)}>Change</button>` : nothing}
+        ${may("schedule.delete") ? html`<button class="danger" @click=${() => remove(task)}>Delete</button>` : nothing}</td></tr>`,
     empty: "Nothing is done by itself yet.",
   });
   return {
@@ -50,7 +52,7 @@ export function siteSchedules(site: Site): SitePart {
                     run,
                   ) => html`<tr><td>${run.due_at ? when(run.due_at) : "asked for"}</td><td>${badge(run.status)}</td><td>${when(run.started_at)}</td>
                 <td>${when(run.ended_at)}</td><td>${run.exit_status ?? "—"}</td>
-                <td class="act"><button @click=${() => void read(run)}>Output</button></td></tr>`,
+                <td class="act">${may("schedule.log") ? html`<button @click=${() => void read(run)}>Output</button>` : nothing}</td></tr>`,
                 ),
                 "It has not run yet.",
               ),

@@ -7,11 +7,12 @@ import { badge, facts, note, shown, size, when, type Fragment } from "../../shar
 import { order } from "../form";
 import type { Certificate, Job, Me, Site } from "../model";
 import { SITE_TYPES, typeLabel } from "../site-types";
+import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 
 const LIMITS = ["cpu_percent", "memory_mib", "processes", "disk_mib"] as const;
 
-export function siteSummary(first: Site, me: Me): SitePart {
+export function siteSummary(first: Site, viewer: Viewer): SitePart {
   const certificate = new Resource<Certificate>((signal) => api.get(`/sites/${first.id}/ssl`, {}, signal), ["site"]);
   return {
     draw: (site) => html`
@@ -28,10 +29,9 @@ export function siteSummary(first: Site, me: Me): SitePart {
       <h2>Certificate</h2>
       ${shown(certificate, certificateFacts)}
       <div class="head"><h2>Limits</h2><span class="gap"></span>
-        ${me.role === "administrator" ? html`<button @click=${() => changeLimits(site)}>Change the limits</button>` : nothing}</div>
+        ${viewer.me.role === "administrator" ? html`<button @click=${() => changeLimits(site)}>Change the limits</button>` : nothing}</div>
       ${limits(site)}
-      <h2>Change it</h2>
-      <p class="actions">${actions(site, me)}</p>`,
+      ${actions(site, viewer)}`,
     dispose: () => certificate.dispose(),
   };
 }
@@ -62,13 +62,15 @@ function limits({ limits: { cpu_percent, memory_mib, processes, disk_mib } }: Si
   ]);
 }
 
-function actions(site: Site, me: Me): TemplateResult {
-  const may = me.role === "administrator" || site.suspended_by !== "administrator";
-  return html`
-    <button @click=${() => change(site, me)}>Change the site</button>
-    ${site.status === "active" ? html`<button @click=${() => suspend(site)}>Suspend</button>` : nothing}
-    ${site.status === "suspended" && may ? html`<button @click=${() => unsuspend(site)}>Put it back</button>` : nothing}
-    ${site.status !== "deleting" && may ? html`<button class="danger" @click=${() => remove(site)}>Delete the site</button>` : nothing}`;
+function actions(site: Site, { me, may }: Viewer): Fragment {
+  if (!may("site.update", "site.suspend", "site.delete")) return nothing;
+  const free = me.role === "administrator" || site.suspended_by !== "administrator";
+  return html`<h2>Change it</h2>
+    <p class="actions">
+    ${may("site.update") ? html`<button @click=${() => change(site, me)}>Change the site</button>` : nothing}
+    ${may("site.suspend") && site.status === "active" ? html`<button @click=${() => suspend(site)}>Suspend</button>` : nothing}
+    ${may("site.suspend") && site.status === "suspended" && free ? html`<button @click=${() => unsuspend(site)}>Put it back</button>` : nothing}
+    ${may("site.delete") && site.status !== "deleting" && free ? html`<button class="danger" @click=${() => remove(site)}>Delete the site</button>` : nothing}</p>`;
 }
 
 function change(site: Site, me: Me): void {

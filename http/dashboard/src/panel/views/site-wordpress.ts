@@ -6,9 +6,10 @@ import { attempt, badge, facts, note, secret, shown, table, when } from "../../s
 import { order } from "../form";
 import type { Site, WordPress, WordPressLoginLink, WordPressPassword, WordPressPlugin } from "../model";
 import { perform } from "../operations";
+import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 
-export function siteWordPress(site: Site): SitePart {
+export function siteWordPress(site: Site, { may }: Viewer): SitePart {
   const found = new Resource<WordPress>((signal) => api.get(`/sites/${site.id}/wordpress`, {}, signal), ["site"]);
   const again = () => void found.load();
   return {
@@ -17,9 +18,9 @@ export function siteWordPress(site: Site): SitePart {
         found,
         (wordpress) => html`
       <div class="head"><h2>${wordpress.title}</h2><span class="gap"></span>
-        <button @click=${() => newPassword(now)}>New password</button>
-        <button @click=${() => maintain(now, !wordpress.maintenance, again)}>${wordpress.maintenance ? "End maintenance" : "Begin maintenance"}</button>
-        <button class="primary" @click=${() => logIn(now)}>Log in</button></div>
+        ${may("wordpress.reset_password") ? html`<button @click=${() => newPassword(now)}>New password</button>` : nothing}
+        ${may("wordpress.maintenance") ? html`<button @click=${() => maintain(now, !wordpress.maintenance, again)}>${wordpress.maintenance ? "End maintenance" : "Begin maintenance"}</button>` : nothing}
+        ${may("wordpress.login") ? html`<button class="primary" @click=${() => logIn(now)}>Log in</button>` : nothing}</div>
       ${facts([
         ["Version", html`${wordpress.version} ${newer(wordpress.update)}`],
         ["First administrator", `${wordpress.admin_login}, ${wordpress.admin_email}`],
@@ -30,7 +31,7 @@ export function siteWordPress(site: Site): SitePart {
       <h2>Plugins</h2>
       ${table(
         ["Plugin", "Version", "", ""],
-        wordpress.plugins.map((each) => plugin(now, each, again)),
+        wordpress.plugins.map((each) => plugin(now, each, may("wordpress.activate_plugin", "wordpress.deactivate_plugin") ? again : null)),
         "It has none.",
       )}
       <h2>Themes</h2>
@@ -51,16 +52,17 @@ function newer(version: string | null): TemplateResult | typeof nothing {
   return version === null ? nothing : html`<span class="quiet">(${version} is there)</span>`;
 }
 
-function plugin(site: Site, one: WordPressPlugin, again: () => void): TemplateResult {
+/** `again`: what follows a change, where there may be one. */
+function plugin(site: Site, one: WordPressPlugin, again: (() => void) | null): TemplateResult {
   const turn = () =>
     attempt(async () => {
       const known = { id: site.id, plugin: one.file };
       await perform(one.active ? "wordpress.deactivate_plugin" : "wordpress.activate_plugin", known);
-      again();
+      again?.();
     });
   return html`<tr><td>${one.name}</td><td>${one.version} ${newer(one.update)}</td>
     <td>${one.active ? badge("active") : badge("off")}</td>
-    <td><button @click=${turn}>${one.active ? "Switch off" : "Switch on"}</button></td></tr>`;
+    <td>${again ? html`<button @click=${turn}>${one.active ? "Switch off" : "Switch on"}</button>` : nothing}</td></tr>`;
 }
 
 function logIn(site: Site): void {

@@ -6,6 +6,8 @@ import { Resource } from "../../shared/resource";
 import { badge, failure } from "../../shared/ui";
 import type { Me, Site } from "../model";
 import { filesTab } from "../files/browser";
+import type { OperationName } from "../operations";
+import { siteRights, type Viewer } from "../rights";
 import { siteMembers } from "./members";
 import { siteApp } from "./site-app";
 import { siteBackups } from "./site-backups";
@@ -30,39 +32,42 @@ export interface SiteTab {
   path: string;
   label: string;
   of?: Site["type"][];
-  /** Whether it is the owner's alone, and administrators'. */
-  ownersAlone?: boolean;
-  open: (site: Site, me: Me, rest: string[]) => SitePart;
+  /** It is shown to whoever may do one of these. */
+  for: OperationName[];
+  open: (site: Site, viewer: Viewer, rest: string[]) => SitePart;
 }
 
 /** The tabs, in their order: a line each. */
 export const SITE_TABS: SiteTab[] = [
-  { path: "", label: "Overview", open: siteSummary },
-  { path: "wordpress", label: "WordPress", of: ["wordpress"], open: siteWordPress },
-  { path: "app", label: "Application", of: ["app"], open: siteApp },
-  { path: "domains", label: "Domains", open: siteDomains },
-  { path: "dns", label: "DNS", open: siteDns },
-  { path: "files", label: "Files", open: filesTab },
-  { path: "databases", label: "Databases", open: siteDatabases },
-  { path: "php", label: "PHP", of: ["php", "wordpress"], open: sitePhp },
-  { path: "schedules", label: "Schedules", open: siteSchedules },
-  { path: "backups", label: "Backups", open: siteBackups },
-  { path: "certificate", label: "Certificate", open: siteCertificate },
-  { path: "members", label: "Members", ownersAlone: true, open: siteMembers },
-  { path: "logs", label: "Logs", open: (site, _, [source]) => siteLogs(site, source) },
+  { path: "", label: "Overview", for: ["site.get"], open: siteSummary },
+  { path: "wordpress", label: "WordPress", of: ["wordpress"], for: ["wordpress.get"], open: siteWordPress },
+  { path: "app", label: "Application", of: ["app"], for: ["app.get"], open: siteApp },
+  { path: "domains", label: "Domains", for: ["domain.list", "redirect.list"], open: siteDomains },
+  { path: "dns", label: "DNS", for: ["dns.list"], open: siteDns },
+  { path: "files", label: "Files", for: ["file.list"], open: filesTab },
+  { path: "databases", label: "Databases", for: ["database.list"], open: siteDatabases },
+  { path: "php", label: "PHP", of: ["php", "wordpress"], for: ["site.php_show"], open: sitePhp },
+  { path: "schedules", label: "Schedules", for: ["schedule.list"], open: siteSchedules },
+  { path: "backups", label: "Backups", for: ["backup.list"], open: siteBackups },
+  { path: "certificate", label: "Certificate", for: ["certificate.get"], open: siteCertificate },
+  { path: "members", label: "Members", for: ["member.list"], open: siteMembers },
+  { path: "logs", label: "Logs", for: ["site.log_sources"], open: (site, _, [source]) => siteLogs(site, source) },
 ];
+
+const notHere = () => html`<p>There is no such page of this site, or your role does not open it.</p>`;
 
 export function siteView(me: Me, id: string, rest: string[]): View {
   const site = new Resource<Site>((signal) => api.get(`/sites/${id}`, {}, signal), ["site"]);
+  const rights = siteRights(me, id);
   let place = rest;
-  const own = (now: Site) => me.role === "administrator" || now.owner_id === me.id;
-  let opened: { part: SitePart; name: string } | null = null;
+  const tabs = (now: Site) => SITE_TABS.filter((tab) => (!tab.of || tab.of.includes(now.type)) && rights.may(...tab.for));
+  let opened: { part: SitePart; name: string | null } | null = null;
   const show = (now: Site): TemplateResult => {
-    const name = place.join("/");
+    const tab = tabs(now).find((each) => each.path === (place[0] ?? ""));
+    const name = tab ? place.join("/") : null;
     if (opened?.name !== name) {
       opened?.part.dispose?.();
-      const tab = SITE_TABS.find((each) => each.path === (place[0] ?? ""));
-      opened = { part: tab?.open(now, me, place.slice(1)) ?? { draw: () => html`<p>There is no such page.</p>` }, name };
+      opened = { part: tab?.open(now, rights, place.slice(1)) ?? { draw: notHere }, name };
     }
     return opened.part.draw(now);
   };
@@ -78,15 +83,14 @@ export function siteView(me: Me, id: string, rest: string[]): View {
     },
     draw: () => {
       const now = site.value;
-      if (!now) return html`${failure(site.error)}${site.error ? nothing : html`<p class="quiet">Loading…</p>`}`;
+      const error = site.error ?? rights.error;
+      if (!now || !rights.known) return html`${failure(error)}${error ? nothing : html`<p class="quiet">Loading…</p>`}`;
       const here = place[0] ?? "";
       return html`
       <div class="head"><a class="quiet" href="#/sites">Sites</a><span class="quiet">/</span><h1>${now.domain}</h1>${badge(now.status, now.reason)}
         <span class="gap"></span><a class="button" href="https://${now.domain}" target="_blank" rel="noreferrer">Open it</a></div>
-      ${failure(site.error)}
-      <nav class="tabs" aria-label="Of this site">${SITE_TABS.filter(
-        (tab) => (!tab.of || tab.of.includes(now.type)) && (own(now) || !tab.ownersAlone),
-      ).map(
+      ${failure(error)}
+      <nav class="tabs" aria-label="Of this site">${tabs(now).map(
         (tab) =>
           html`<a href="#/sites/${id}${tab.path ? `/${tab.path}` : ""}" aria-current=${tab.path === here ? "page" : nothing}>${tab.label}</a>`,
       )}</nav>
@@ -94,6 +98,7 @@ export function siteView(me: Me, id: string, rest: string[]): View {
     },
     dispose: () => {
       opened?.part.dispose?.();
+      rights.dispose();
       site.dispose();
     },
   };
