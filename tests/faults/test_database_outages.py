@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from bisect import bisect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import trio
@@ -15,56 +14,44 @@ import trio
 from svc_actors.store import Database
 from tests.faults.conftest import Extent
 from tests.support.deployment import ENDED, Api, Deployment, Refused, Unavailable, open_deployment
+from tests.support.steady_load import WINDOW, SteadyLoad
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
-WORKERS = 6
-BACK_WITHIN = 10.0
-AS_BEFORE = 0.95
-PACE = 0.6
-"""Seconds from one request of a worker to its next: ten a second by all, which a busy machine of two cores answers as
-well. So throughput is the share of them that is answered, and not what else the machine has to do."""
-WINDOW = 3.0
-"""Over which throughput is measured, in seconds."""
 LOCK_SECONDS = 10.0
 CROWD = 40
 
 
 @dataclass
-class Load:
+class Load(SteadyLoad):
     """People who start, stop and list machines all the time, and what they were told."""
 
-    house: Deployment
+    house: Deployment = field(kw_only=True)
     acknowledged: set[str] = field(default_factory=set)
     """Ids of the tasks that were answered with."""
-    unavailable: int = 0
-    done: bool = False
-    _moments: list[float] = field(default_factory=list)
 
-    async def person(self, api: Api, number: int) -> None:
-        """Orders and lists in turn, one each `PACE` seconds, however long the answers take."""
+    async def work(self, api: Api, number: int) -> None:
+        """Orders and lists in turn."""
         created = await self.house.order(api, f"load-{number}")
         self.acknowledged.add(created["task"]["id"])
         machine = f"/vms/{created['vm']['id']}"
         verbs = itertools.cycle(("shutdown", "start"))
         verb = next(verbs)
-        due = trio.current_time()
-        await trio.sleep(number * PACE / WORKERS)
-        while not self.done:
-            if await self.order(api, f"{machine}/{verb}"):
-                verb = next(verbs)
-            due = await self._after(due)
+        ordering = itertools.cycle((True, False))
+
+        async def ask() -> None:
+            nonlocal verb
+            if next(ordering):
+                if await self.order(api, f"{machine}/{verb}"):
+                    verb = next(verbs)
+                return
             try:
                 await api.call("GET", "/vms", page_size=20)
                 self.count()
             except Unavailable:
                 self.unavailable += 1
-            due = await self._after(due)
 
-    async def _after(self, due: float) -> float:
-        due = max(due + PACE, trio.current_time())
-        await trio.sleep_until(due)
-        return due
+        await self.person(number, ask)
 
     async def order(self, api: Api, path: str) -> bool:
         """Whether the machine is, or will be, as ordered."""
@@ -82,36 +69,12 @@ class Load:
         self.count()
         return True
 
-    def count(self) -> None:
-        self._moments.append(trio.current_time())
-
-    def rate(self) -> float:
-        """What succeeded a second, over the last window."""
-        return (len(self._moments) - bisect(self._moments, trio.current_time() - WINDOW)) / WINDOW
-
 
 @asynccontextmanager
 async def working(house: Deployment, api: Api) -> AsyncIterator[Load]:
-    load = Load(house)
-    async with trio.open_nursery() as nursery:
-        for number in range(WORKERS):
-            nursery.start_soon(load.person, api, number)
-        await trio.sleep(2 * WINDOW)
+    load = Load(house=house)
+    async with load.carried(partial(load.work, api)):
         yield load
-        load.done = True
-
-
-async def back(load: Load, wanted: float) -> tuple[float, float]:
-    """The seconds after which a window began whose throughput is `wanted`, and that throughput; the best there was, and
-    `BACK_WITHIN`, when none does in time."""
-    began, best = trio.current_time(), 0.0
-    await trio.sleep(WINDOW)
-    while (after := trio.current_time() - began - WINDOW) <= BACK_WITHIN:
-        best = max(best, load.rate())
-        if best >= wanted:
-            return after, best
-        await trio.sleep(WINDOW / 30)
-    return BACK_WITHIN, best
 
 
 async def test_no_acknowledged_order_is_lost_when_postgresql_dies_under_load(extent: Extent) -> None:
@@ -123,9 +86,7 @@ async def test_no_acknowledged_order_is_lost_when_postgresql_dies_under_load(ext
                 await trio.sleep(WINDOW + house.random.uniform(0.0, 0.5))
                 usual = load.rate()
                 killed.add(house.kill_postmaster())
-                after, rate = await back(load, AS_BEFORE * usual)
-                sys.stdout.write(f"outage {outage}: {usual:.1f} a second before, {rate:.1f} after {after:.1f} s\n")
-                if rate < AS_BEFORE * usual:
+                if not await load.outage(outage, usual):
                     slow.append(outage)
         assert slow == []
         await house.check_truth(api)
@@ -150,7 +111,7 @@ async def test_killed_backends_are_replaced_and_nobody_gets_a_wrong_answer() -> 
                 await administration.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'svc' AND random() < 0.7"
                 )
-            _, rate = await back(load, 1)
+            _, rate = await load.back(1)
             assert rate > 0
         await house.check_truth(api)
         tasks = {task["id"] for task in await api.everything("/tasks")}
