@@ -24,7 +24,7 @@ from svc_actors.controller.images.files import ImageFiles, ImageSources
 from svc_actors.controller.machines.work import install_machines
 from svc_actors.controller.nodes.node import NODE_IDLE_AFTER, Node, NodeServices
 from svc_actors.controller.nodes.upgrades import Upgrades
-from svc_actors.controller.provisioning.watch import ServiceWatch
+from svc_actors.controller.provisioning import watch as services_watch
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.controller.reconcile.network_probe import NetworkProbe
 from svc_actors.controller.reconcile.network_watch import NetworkWatch
@@ -102,7 +102,10 @@ async def open_services(
         await nursery.start(MachineWatch(database, alert=loop_alerts.notice).run)
         await nursery.start(networks.run)
         await nursery.start(PowerWatch(database, actors, alert=loop_alerts.notice).run)
-        await nursery.start(ServiceWatch(database, actors, alert=loop_alerts.notice).run)
+        settle_due = partial(services_watch.settle_due, database, actors)
+        nursery.start_soon(
+            keep_repeating, "service watch", services_watch.SETTLE_SECONDS, settle_due, loop_alerts.notice
+        )
         report = watch.hooks.unauthorised_report
         await nursery.start(TrafficWatch(database, gateway, unauthorised_report=report, alert=loop_alerts.notice).run)
         nursery.start_soon(keep_retention, database, events, config.data_dir, loop_alerts.notice)

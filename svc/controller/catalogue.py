@@ -9,6 +9,7 @@ from svc.controller.machines import consoles, creation, machines, plans, remakin
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
 from svc.controller.nodes import joining, locations, network, nodes, orphans, upgrading
+from svc.controller.provisioning import adoption as service_adoption
 from svc.controller.provisioning import catalogue as provision_catalogue
 from svc.controller.provisioning import changes as service_changes
 from svc.controller.provisioning import creation as provisioning
@@ -76,6 +77,7 @@ AREAS = (
     provisioned_services,
     service_orders,
     service_changes,
+    service_adoption,
     sign_in_links,
     alerts,
     alert_mail,

@@ -18,9 +18,6 @@ TO_BE_BUILT = frozenset(
     {
         ("GET", "/backups/schedule"),
         ("PUT", "/plans/{}/backups"),
-        ("POST", "/provision/adopt"),
-        ("POST", "/provision/adopt/preview"),
-        ("POST", "/provision/link"),
         ("POST", "/vms/{}/cpu"),
         ("POST", "/vms/{}/migrate"),
         ("GET", "/vms/{}/migration-targets"),

@@ -139,7 +139,6 @@ async def _create(context: Context[Controller], request: ProvisionCreateRequest)
         customer_id=customer.user_id,
         project_id=customer.project_id,
         machine_order=_without_secrets(order),
-        ordered_by=f"{owner} {request.idempotency_key}",
     )
     service_ids: list[UUID] = []
 

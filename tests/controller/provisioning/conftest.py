@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from svc.registry.principal import Role
-from svc_actors.controller.provisioning.watch import ServiceWatch
+from svc_actors.controller.provisioning.watch import settle_due
 from svc_actors.store import Database
 from tests.support.machine_api import Api, person
 from tests.support.machines import MachineHarness, stage
@@ -24,9 +24,11 @@ class Billing:
 
     now: MachineHarness
     biller: Api
-    watch: ServiceWatch
     database: Database
     keys: Any
+
+    async def settle_due(self) -> None:
+        await settle_due(self.database, self.now.service.actors)
 
     def order(self, **changes: object) -> dict[str, Any]:
         number = next(self.keys)
@@ -46,14 +48,14 @@ class Billing:
         """A service, once its machine has been built or has failed to."""
         answer = await self.biller("service.create", **self.order(**changes))
         await self.now.service.ended(answer.task.id)
-        await self.watch.look()
+        await self.settle_due()
         return answer
 
     async def settled(self, service_id: object) -> Any:
         """The service once its machine is what its state says."""
         with trio.fail_after(60):
             while not (service := await self.biller("service.show", id=service_id)).settled:
-                await self.watch.look()
+                await self.settle_due()
                 await trio.sleep(0.01)  # The watch, and the tasks that it makes, are what is waited for.
         return service
 
@@ -65,7 +67,6 @@ class Billing:
 @pytest.fixture
 async def billing(database: Database) -> AsyncIterator[Billing]:
     async with stage(database) as now:
-        watch = ServiceWatch(database, now.service.actors)
-        billing = Billing(now, now.staff, watch, database, count(1))
+        billing = Billing(now, now.staff, database, count(1))
         billing.biller = await billing.token(Role.STAFF, "provision")
         yield billing

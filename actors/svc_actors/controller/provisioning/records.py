@@ -40,7 +40,6 @@ class NewService:
     customer_id: UUID
     project_id: UUID
     machine_order: Mapping[str, Any]
-    ordered_by: str
 
 
 @dataclass(frozen=True)
@@ -79,21 +78,44 @@ async def add_service(tx: Transaction, caller: Caller, new: NewService, vm_id: U
     a service already."""
     try:
         service_id: UUID = await tx.fetchval(
-            """INSERT INTO services (integration, external_ref, state, customer_id, project_id, vm_id, machine_order,
-                                     ordered_by)
-               VALUES ($1, $2, 'provisioning', $3, $4, $5, $6, $7) RETURNING id""",
+            """INSERT INTO services (integration, external_ref, state, customer_id, project_id, vm_id, machine_order)
+               VALUES ($1, $2, 'provisioning', $3, $4, $5, $6) RETURNING id""",
             new.integration,
             new.external_ref,
             new.customer_id,
             new.project_id,
             vm_id,
             dict(new.machine_order),
-            new.ordered_by,
         )
     except UniqueViolationError:
         raise reference_taken(new.integration, new.external_ref) from None
     service = await lock_service(tx, service_id)
     await _note(tx, caller, service, "ordered", "The machine is being made.", {"vm_id": str(vm_id)})
+    return service_id
+
+
+async def add_linked(tx: Transaction, caller: Caller, integration: str, external_ref: str, vm_id: UUID) -> UUID:
+    """A service of a machine that is there already, whose row is locked. Its customer is who was in the machine's
+    project first. Raises conflict where the reference or the machine has a service."""
+    try:
+        service_id: UUID = await tx.fetchval(
+            """INSERT INTO services (integration, external_ref, state, settled, customer_id, project_id, vm_id,
+                                     machine_order)
+               SELECT $1, $2, 'active', true,
+                      (SELECT user_id FROM project_members JOIN users ON users.id = user_id
+                       WHERE project_members.project_id = vms.project_id AND users.role = 'customer'
+                       ORDER BY users.created_at, user_id LIMIT 1),
+                      project_id, id, json_build_object('name', name, 'hostname', hostname, 'project_id', project_id,
+                                                        'plan_id', plan_id, 'image_id', image_id, 'password', true)
+               FROM vms WHERE id = $3 RETURNING id""",
+            integration,
+            external_ref,
+            vm_id,
+        )
+    except UniqueViolationError:
+        raise reference_taken(integration, external_ref) from None
+    service = await lock_service(tx, service_id)
+    await _note(tx, caller, service, "adopted", "The machine was there already.", {"vm_id": str(vm_id)})
     return service_id
 
 

@@ -113,7 +113,7 @@ def done(order: ServiceOrder) -> str:
 
 def diagram() -> str:
     """The table as a mermaid state diagram; docs/provisioning.md holds exactly this."""
-    lines = ["stateDiagram-v2", "    [*] --> provisioning"]
+    lines = ["stateDiagram-v2", "    [*] --> provisioning", "    [*] --> active: adopt, link"]
     for state, moves in MOVES.items():
         by_target: dict[ServiceState, list[str]] = {}
         for event, target in moves.items():

@@ -1,4 +1,4 @@
-"""The watch that makes machines what the states of their services say, until they are."""
+"""Machines are made what the states of their services say, until they are."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import trio
 
 from svc_actors.controller.provisioning.settling import settle
 from svc_actors.runtime import ActorSystem, DomainError
-from svc_actors.store import Database, LoopAlert, keep_repeating
+from svc_actors.store import Database
 
-INTERVAL: Final = 2.0
+SETTLE_SECONDS: Final = 2.0
+"""How often `settle_due` is done; `keep_repeating` does it, one a process."""
 _AT_ONCE: Final = 16
 """Services that are looked at side by side; each is a transaction or an order to a Machine actor."""
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -23,31 +24,17 @@ SELECT id FROM services
 WHERE NOT settled AND (tried_at IS NULL OR tried_at NOT BETWEEN now() - interval '15 seconds' AND now()) ORDER BY id"""
 
 
-class ServiceWatch:
-    """One a process; `run` under the composer's nursery."""
+async def settle_due(database: Database, actors: ActorSystem) -> None:
+    """One step of every service that is not settled. One that cannot be made so now holds up no other."""
+    at_once = trio.CapacityLimiter(_AT_ONCE)
+    async with trio.open_nursery() as nursery:
+        for row in await database.fetch(_DUE):
+            nursery.start_soon(_settle, database, actors, row["id"], at_once)
 
-    def __init__(
-        self, database: Database, actors: ActorSystem, *, interval: float = INTERVAL, alert: LoopAlert | None = None
-    ) -> None:
-        self._alert = alert
-        self._database = database
-        self._actors = actors
-        self._interval = interval
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        task_status.started()
-        await keep_repeating("service watch", self._interval, self.look, self._alert)
-
-    async def look(self) -> None:
-        """One step of every service that is not settled. One that cannot be made so now holds up no other."""
-        at_once = trio.CapacityLimiter(_AT_ONCE)
-        async with trio.open_nursery() as nursery:
-            for row in await self._database.fetch(_DUE):
-                nursery.start_soon(self._settle, row["id"], at_once)
-
-    async def _settle(self, service_id: UUID, at_once: trio.CapacityLimiter) -> None:
-        async with at_once:
-            try:
-                await settle(self._database, self._actors, service_id)
-            except DomainError as error:
-                log.warning("service_watch.not_settled", service_id=str(service_id), error=str(error))
+async def _settle(database: Database, actors: ActorSystem, service_id: UUID, at_once: trio.CapacityLimiter) -> None:
+    async with at_once:
+        try:
+            await settle(database, actors, service_id)
+        except DomainError as error:
+            log.warning("service_watch.not_settled", service_id=str(service_id), error=str(error))

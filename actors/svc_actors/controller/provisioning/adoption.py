@@ -1,0 +1,141 @@
+"""Adopting: a machine that is there already becomes what a billing system has sold, as it is.
+
+A migration stages which machine is whose (`staged_machines`); an adoption compares that with the records, and links
+only what agrees. Linking makes the service's row and its line, and touches nothing of the machine: no disk, no address,
+no power.
+
+| verdict | the billing system's reference |
+|---|---|
+| match | is staged with a machine that is here and nobody's |
+| staged_only | is staged with a machine that is not here |
+| already_linked | has that machine already |
+| taken | has another machine, or the machine has another reference |
+| no_uuid | is staged without a machine |
+| not_found | is not staged |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from svc_actors.controller.machines.records import announce_machine, lock_machine
+from svc_actors.controller.provisioning.records import add_linked, find_service
+from svc_actors.errors import conflict, wrong_field
+from svc_actors.store import Caller, Queryable, Target, Transaction, audit
+
+
+class Verdict(StrEnum):
+    MATCH = "match"
+    STAGED_ONLY = "staged_only"
+    ALREADY_LINKED = "already_linked"
+    TAKEN = "taken"
+    NO_UUID = "no_uuid"
+    NOT_FOUND = "not_found"
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What is known of a reference. `vm_name` is None where the machine is not here."""
+
+    verdict: Verdict
+    external_ref: str
+    legacy_server_id: str | None = None
+    vm_id: UUID | None = None
+    vm_name: str | None = None
+
+    @property
+    def line(self) -> str:
+        """<billing_service_id> to <legacy_server_id> to <vm_id> <vm_name> <verdict>; a hyphen for what is not there."""
+        legacy, vm_id, name = (str(part or "-") for part in (self.legacy_server_id, self.vm_id, self.vm_name))
+        return f"{self.external_ref} to {legacy} to {vm_id} {name} {self.verdict.value}"
+
+
+_HERE: Final = "SELECT id, name FROM vms WHERE id = $1 AND deleted_at IS NULL AND built_at IS NOT NULL"
+_OWNER: Final = "SELECT integration, external_ref FROM services WHERE vm_id = $1"
+
+
+async def stage(
+    tx: Transaction, caller: Caller, integration: str, external_ref: str, legacy_server_id: str, vm_id: UUID | None
+) -> None:
+    """Say which machine is whose; said again it takes the place of what was said before."""
+    await tx.execute(
+        """INSERT INTO staged_machines (integration, external_ref, legacy_server_id, vm_id) VALUES ($1, $2, $3, $4)
+           ON CONFLICT (integration, external_ref)
+           DO UPDATE SET legacy_server_id = excluded.legacy_server_id, vm_id = excluded.vm_id, staged_at = now()""",
+        integration,
+        external_ref,
+        legacy_server_id,
+        vm_id,
+    )
+    details = {"legacy_server_id": legacy_server_id, "vm_id": str(vm_id) if vm_id else None}
+    await audit.record(tx, caller, Target("service", None, f"{integration}/{external_ref}"), details)
+
+
+async def preview(queryable: Queryable, integration: str, external_ref: str) -> Preview:
+    """Writes nothing."""
+    staged = await queryable.fetchrow(
+        "SELECT legacy_server_id, vm_id FROM staged_machines WHERE integration = $1 AND external_ref = $2",
+        integration,
+        external_ref,
+    )
+    if staged is None:
+        return Preview(Verdict.NOT_FOUND, external_ref)
+    legacy, vm_id = staged["legacy_server_id"], staged["vm_id"]
+    if vm_id is None:
+        return Preview(Verdict.NO_UUID, external_ref, legacy)
+    vm = await queryable.fetchrow(_HERE, vm_id)
+    if vm is None:
+        return Preview(Verdict.STAGED_ONLY, external_ref, legacy, vm_id)
+    verdict = await _verdict(queryable, integration, external_ref, vm_id)
+    return Preview(verdict, external_ref, legacy, vm_id, vm["name"])
+
+
+async def adopt(tx: Transaction, caller: Caller, integration: str, external_ref: str, confirm: UUID) -> UUID:
+    """Link the staged machine; the service's id. Raises conflict where the verdict is not match, invalid where
+    `confirm` is another machine's id."""
+    found = await preview(tx, integration, external_ref)
+    if found.verdict is not Verdict.MATCH or found.vm_id is None:
+        raise conflict(
+            f"This cannot be adopted; nothing was changed: {found.line}", details={"verdict": found.verdict.value}
+        )
+    if confirm != found.vm_id:
+        raise wrong_field("confirm", "this is not the id of the machine that was staged; nothing was changed")
+    return await _link(tx, caller, integration, external_ref, found.vm_id)
+
+
+async def link(tx: Transaction, caller: Caller, integration: str, external_ref: str, vm_id: UUID, confirm: str) -> UUID:
+    """Link a machine of which nothing was staged; the service's id."""
+    vm = await lock_machine(tx, vm_id)
+    if confirm != vm.name:
+        raise wrong_field(
+            "confirm", "this is not the machine's name; nothing was changed", hint="Repeat the name exactly."
+        )
+    if vm.built_at is None:
+        raise conflict(f"The machine is {vm.status.value} and was never built; nothing was changed.")
+    verdict = await _verdict(tx, integration, external_ref, vm_id)
+    if verdict is not Verdict.MATCH:
+        raise conflict(
+            "The machine belongs to a service, or the reference has one; nothing was changed.",
+            details={"verdict": verdict.value},
+        )
+    return await _link(tx, caller, integration, external_ref, vm_id)
+
+
+async def _verdict(queryable: Queryable, integration: str, external_ref: str, vm_id: UUID) -> Verdict:
+    """Of a machine that is here."""
+    owner = await queryable.fetchrow(_OWNER, vm_id)
+    if owner is not None:
+        same = (owner["integration"], owner["external_ref"]) == (integration, external_ref)
+        return Verdict.ALREADY_LINKED if same else Verdict.TAKEN
+    other = await find_service(queryable, integration, external_ref)
+    return Verdict.MATCH if other is None else Verdict.TAKEN
+
+
+async def _link(tx: Transaction, caller: Caller, integration: str, external_ref: str, vm_id: UUID) -> UUID:
+    await lock_machine(tx, vm_id)
+    service_id = await add_linked(tx, caller, integration, external_ref, vm_id)
+    await announce_machine(tx, vm_id)
+    return service_id

@@ -1,0 +1,147 @@
+"""Adoption: a billing system takes over machines that are there already, one reference after another."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.machines.fields import Confirmation
+from svc.controller.provisioning.models import ExternalRef, Integration, Service, shown_service
+from svc.controller.services import Controller
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc.registry.shapes import NAME
+from svc_actors.controller.provisioning import adoption
+from svc_actors.controller.provisioning.adoption import Preview, Verdict
+
+operations = Operations[Controller]()
+
+
+class StageRequest(Request):
+    """`legacy_server_id` is what the system before called the server. `vm_id` may be said later."""
+
+    integration: Integration
+    external_ref: ExternalRef
+    legacy_server_id: Annotated[str, Field(min_length=1, max_length=200), NAME]
+    vm_id: UUID | None = None
+
+
+class AdoptPreviewRequest(Request):
+    integration: Integration
+    external_ref: ExternalRef
+
+
+class AdoptRequest(AdoptPreviewRequest):
+    confirm: Annotated[UUID, Field(description="The id of the machine that was staged.")]
+
+
+class LinkRequest(Request):
+    """`confirm` is the machine's name."""
+
+    integration: Integration
+    external_ref: ExternalRef
+    vm_id: UUID
+    confirm: Confirmation
+
+
+class AdoptPreview(Model):
+    """What adopting would find; `match` alone may be adopted. `line` says it in one: <billing_service_id> to
+    <legacy_server_id> to <vm_id> <vm_name> <verdict>, with a hyphen for what is not there. Adopting makes no machine
+    and changes no address."""
+
+    verdict: Verdict
+    line: str
+    billing_service_id: str
+    legacy_server_id: str | None
+    vm_id: UUID | None
+    vm_name: str | None
+    would_create_vm: bool
+    would_change_ip: bool
+
+    @classmethod
+    def of(cls, found: Preview) -> AdoptPreview:
+        return cls(
+            verdict=found.verdict,
+            line=found.line,
+            billing_service_id=found.external_ref,
+            legacy_server_id=found.legacy_server_id,
+            vm_id=found.vm_id,
+            vm_name=found.vm_name,
+            would_create_vm=False,
+            would_change_ip=False,
+        )
+
+
+@operations.declare(
+    "service.stage",
+    "Say which machine is the server that a billing system has sold so far",
+    Route.put("/provision/staged"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.PROVISION,
+)
+async def stage(context: Context[Controller], request: StageRequest) -> AdoptPreview:
+    database = context.services.database
+    await database.transact(
+        partial(
+            adoption.stage,
+            caller=context.caller,
+            integration=request.integration,
+            external_ref=request.external_ref,
+            legacy_server_id=request.legacy_server_id,
+            vm_id=request.vm_id,
+        )
+    )
+    return AdoptPreview.of(await adoption.preview(database, request.integration, request.external_ref))
+
+
+@operations.declare(
+    "service.adopt_preview",
+    "What adopting the machine of a reference would find; nothing is written",
+    Route.post("/provision/adopt/preview"),
+    access=Access.STAFF,
+    scope=Scope.PROVISION,
+)
+async def preview(context: Context[Controller], request: AdoptPreviewRequest) -> AdoptPreview:
+    return AdoptPreview.of(await adoption.preview(context.services.database, request.integration, request.external_ref))
+
+
+@operations.declare(
+    "service.adopt",
+    "Make a machine that was staged what a billing system has sold, as it is",
+    Route.post("/provision/adopt"),
+    access=Access.STAFF,
+    scope=Scope.PROVISION,
+)
+async def adopt(context: Context[Controller], request: AdoptRequest) -> Service:
+    work = partial(
+        adoption.adopt,
+        caller=context.caller,
+        integration=request.integration,
+        external_ref=request.external_ref,
+        confirm=request.confirm,
+    )
+    return await shown_service(context.services.database, await context.services.database.transact(work))
+
+
+@operations.declare(
+    "service.link",
+    "Make a machine of which nothing was staged what a billing system has sold, as it is",
+    Route.post("/provision/link"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.PROVISION,
+)
+async def link(context: Context[Controller], request: LinkRequest) -> Service:
+    work = partial(
+        adoption.link,
+        caller=context.caller,
+        integration=request.integration,
+        external_ref=request.external_ref,
+        vm_id=request.vm_id,
+        confirm=request.confirm,
+    )
+    return await shown_service(context.services.database, await context.services.database.transact(work))
