@@ -15,6 +15,8 @@ half of a second in which nothing else runs. So:
 from __future__ import annotations
 
 import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Final
 
@@ -49,7 +51,17 @@ class GarbageCollection:
         self._thaw_above = 0.0
         self._began = 0.0
 
-    async def run(self) -> None:
+    @classmethod
+    @asynccontextmanager
+    async def open(cls) -> AsyncIterator[GarbageCollection]:
+        """It runs for the length of the block."""
+        garbage = cls()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(garbage._run)
+            yield garbage
+            nursery.cancel_scope.cancel()
+
+    async def _run(self) -> None:
         """Collect until cancelled. To be started when the service is: what there is then lives as long as it."""
         thresholds = gc.get_threshold()
         gc.set_threshold(*YOUNG)

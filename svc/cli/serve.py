@@ -60,14 +60,12 @@ async def controller(config: ControllerConfig, environ: Mapping[str, str]) -> No
 
     configure()
     raise_descriptor_limit()
-    garbage = GarbageCollection()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with (
             told_plainly(),
             open_controller(config, environ) as running,
-            trio.open_nursery() as nursery,
+            GarbageCollection.open() as garbage,
         ):
-            nursery.start_soon(garbage.run)
             running.app.metrics.watch(
                 [
                     Figure(
@@ -89,5 +87,4 @@ async def controller(config: ControllerConfig, environ: Mapping[str, str]) -> No
                 tell_supervisor(os.environ, "STOPPING=1")
                 log.info("service.stopping", signal=signal.Signals(received).name)
                 break
-            nursery.cancel_scope.cancel()
     log.info("service.stopped")

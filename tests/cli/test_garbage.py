@@ -23,12 +23,9 @@ class Knot:
 
 @asynccontextmanager
 async def collecting() -> AsyncIterator[GarbageCollection]:
-    garbage = GarbageCollection()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(garbage.run)
+    async with GarbageCollection.open() as garbage:
         await trio.testing.wait_all_tasks_blocked()
         yield garbage
-        nursery.cancel_scope.cancel()
 
 
 def visited(it: object) -> bool:

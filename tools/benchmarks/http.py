@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -217,14 +217,14 @@ async def _serve(kind: str, folder: Path, url: str) -> None:
     from svc_http.logs import configure
 
     configure()
-    async with Database.open(url) as database, trio.open_nursery() as nursery:
+    async with Database.open(url) as database, AsyncExitStack() as stack, trio.open_nursery() as nursery:
         log = EventLog(database)
         await nursery.start(log.run)
         if kind == "loop":
             port = await nursery.start(_serve_loop, folder, log)
         else:
             app = _bare() if kind == "bare" else _application(database, log)
-            nursery.start_soon(GarbageCollection().run)
+            await stack.enter_async_context(GarbageCollection.open())
             serve = partial(serve_https, app, "127.0.0.1:0", Certificates(_tls(folder)), trio.Event())
             [bind] = await nursery.start(serve)
             port = int(bind.rpartition(":")[2])

@@ -19,6 +19,7 @@ import trio
 
 from svc.cli.disk import disk_guard, guarded
 from svc.cli.failures import Exit, Failure
+from svc.cli.garbage import GarbageCollection
 from svc.cli.panel.compose import open_services
 from svc.cli.panel.host import Host
 from svc.cli.panel.options import CONTEXT, panel_options
@@ -68,6 +69,7 @@ async def core(config: PanelConfig, environ: Mapping[str, str]) -> None:
         async with (
             told_plainly(),
             open_core(config, environ, this_server(config)) as app,
+            GarbageCollection.open(),
             trio.open_nursery() as nursery,
         ):
             await nursery.start(partial(serve_local, app, config.socket, config.web_user, stop))

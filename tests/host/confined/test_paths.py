@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -197,11 +198,22 @@ def test_links_of_proc_are_not_followed(tree: Tree, home: Path) -> None:
 def test_a_name_that_is_no_utf8_is_listed_and_can_be_removed(tree: Tree, home: Path) -> None:
     (home / os.fsdecode(b"caf\xe9.html")).write_text("x")
 
-    _, entries = files.list_folder(tree, ListFolder("", 0, 10))
+    _, listed = files.list_folder(tree, ListFolder("", 0, 10))
     files.delete(tree, Delete([os.fsdecode(b"caf\xe9.html")]))
 
-    assert (entries[0]["name"], entries[0]["name_exact"]) == ("caf\ufffd.html", False)
+    [entry] = json.loads(listed)
+    assert (entry["name"], entry["name_exact"]) == ("caf\ufffd.html", False)
     assert os.listdir(home) == [".svc-tmp"]
+
+
+@pytest.mark.parametrize("name", ['"', "\\", '","own":true,"x":"', "snow \u2603", "\U0001f408", "line\nbreak"])
+def test_any_name_and_target_of_a_link_is_listed_as_it_is(tree: Tree, home: Path, name: str) -> None:
+    (home / name).symlink_to(name)
+
+    _, listed = files.list_folder(tree, ListFolder("", 0, 10))
+
+    [entry] = json.loads(listed)
+    assert (entry["name"], entry["target"], entry["kind"], entry["name_exact"]) == (name, name, "link", True)
 
 
 def test_deleting_removes_links_and_not_what_they_lead_to(tree: Tree, home: Path) -> None:

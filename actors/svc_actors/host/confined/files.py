@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -15,6 +16,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, Final
 
 from svc_actors.host.confined import kernel
@@ -55,23 +57,26 @@ KEPT_SECONDS: Final = 2 * 86_400
 
 _RESTORED: Final = re.compile(r"restore-[0-9]{1,20}")
 
+_BOOLEANS: Final = ("false", "true")
 _KINDS: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
 
 def entry(name: str, found: os.stat_result, target: str | None) -> dict[str, Any]:
-    """As the API tells it, so that a long list is not built a second time: `modified_at` in seconds since 1970, `mode`
-    octal. Bytes of a name that are no UTF-8 are shown as U+FFFD, and `name_exact` is false then."""
+    described: dict[str, Any] = json.loads(_entry_text(name, found, target, os.geteuid()))
+    return described
+
+
+def _entry_text(name: str, found: os.stat_result, target: str | None, own_uid: int) -> str:
+    """JSON as the API tells it, so that a long list is not built a second time: `modified_at` in seconds since 1970,
+    `mode` octal. Bytes of a name that are no UTF-8 are shown as U+FFFD, and `name_exact` is false then. It is put
+    together from pieces: dictionaries for a thousand files, and encoding them, take more than twice as long."""
     shown = _shown(name)
-    return {
-        "name": shown,
-        "kind": _KINDS.get(stat.S_IFMT(found.st_mode), "other"),
-        "size": found.st_size,
-        "mode": f"{stat.S_IMODE(found.st_mode):04o}",
-        "modified_at": int(found.st_mtime),
-        "own": found.st_uid == os.geteuid(),
-        "target": None if target is None else _shown(target),
-        "name_exact": shown == name,
-    }
+    return (
+        f'{{"name":{_quoted(shown)},"kind":"{_KINDS.get(stat.S_IFMT(found.st_mode), "other")}","size":{found.st_size},'
+        f'"mode":"{stat.S_IMODE(found.st_mode):04o}","modified_at":{int(found.st_mtime)},'
+        f'"own":{_BOOLEANS[found.st_uid == own_uid]},'
+        f'"target":{"null" if target is None else _quoted(_shown(target))},"name_exact":{_BOOLEANS[shown == name]}}}'
+    )
 
 
 def _shown(name: str) -> str:
@@ -84,23 +89,26 @@ def version(found: os.stat_result) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def list_folder(tree: Tree, request: ListFolder) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def list_folder(tree: Tree, request: ListFolder) -> tuple[dict[str, Any], bytes]:
+    """How many there are, and those that were asked for as JSON."""
+    own_uid = os.geteuid()
     with held(tree.open_folder(request.path)) as folder, told(request.path):
         with os.scandir(folder) as found:
+            # No two have one name, so what follows it is never compared.
             ordered = sorted(
-                (not item.is_dir(follow_symlinks=False), item.name)
+                (not item.is_dir(follow_symlinks=False), item.name, item)
                 for item in found
                 if item.name != ".svc-tmp" or request.path
             )
         page = []
-        for _, name in ordered[request.offset : request.offset + request.limit]:
+        for _, name, item in ordered[request.offset : request.offset + request.limit]:
             try:
-                found_now = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                found_now = item.stat(follow_symlinks=False)
                 target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found_now.st_mode) else None
             except FileNotFoundError:  # It has just gone.
                 continue
-            page.append(entry(name, found_now, target))
-    return {"total": len(ordered)}, page
+            page.append(_entry_text(name, found_now, target, own_uid))
+    return {"total": len(ordered)}, f"[{','.join(page)}]".encode()
 
 
 def _entry_of(folder: int, name: str) -> dict[str, Any] | None:

@@ -128,8 +128,7 @@ def _send(link: socket.socket, sending: threading.Lock, number: int, outcome: _A
 def _handle(tree: Tree, request: FileRequest, payload: bytes) -> _Answer:
     match request:
         case ListFolder():
-            result, entries = files.list_folder(tree, request)
-            return result, json.dumps(entries, separators=(",", ":")).encode()
+            return files.list_folder(tree, request)
         case Read():
             return files.read(tree, request)
         case Stat():
