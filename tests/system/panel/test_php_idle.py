@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 ADA = SiteAccount(9_471_001)
 """Far above what other servers in the same machine have."""
-POOL = Pool(ADA, "8.2")
+POOL = Pool(ADA, "8.2", worker_rest_seconds=1)
 
 
 @dataclass

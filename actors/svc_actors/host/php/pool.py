@@ -53,6 +53,8 @@ class Pool:
     limits: Limits = field(default_factory=Limits)
     restarts: int = 0
     """One more makes another pool of what is otherwise the same."""
+    worker_rest_seconds: int = 30
+    """A worker that is asked nothing for so long ends."""
 
     @property
     def mark(self) -> str:
@@ -130,7 +132,7 @@ def _lines(pool: Pool, socket: str, home: Path) -> Iterator[str]:
     # A site that nobody visits has no process but its master.
     yield "pm = ondemand"
     yield f"pm.max_children = {_workers(pool)}"
-    yield "pm.process_idle_timeout = 30s"
+    yield f"pm.process_idle_timeout = {pool.worker_rest_seconds}s"
     yield "pm.max_requests = 1000"
     # What waits for something that never comes computes nothing, and is not ended by max_execution_time.
     yield f"request_terminate_timeout = {MOST_EXECUTION_SECONDS + 10}s"
