@@ -51,6 +51,8 @@ class RecordedLauncher:
     services: dict[ServiceName, Service] = field(default_factory=dict)
     reloads: list[ServiceName] = field(default_factory=list)
     limits: dict[GroupName, Limits] = field(default_factory=dict)
+    ended: dict[ServiceName, int] = field(default_factory=dict)
+    """How often by themselves."""
 
     async def ensure(self, service: Service) -> ServiceStatus:
         self.services[service.name] = service
@@ -72,7 +74,10 @@ class RecordedLauncher:
         return {}
 
     async def status(self, name: ServiceName) -> ServiceStatus:
-        return ServiceStatus(running=name in self.services)
+        return ServiceStatus(running=name in self.services, last_exit="signal 9" if name in self.ended else None)
+
+    async def restarts(self) -> dict[ServiceName, int]:
+        return self.ended
 
     async def names(self) -> frozenset[ServiceName]:
         return frozenset(self.services)

@@ -126,3 +126,7 @@ class SiteLauncher(Launcher, Protocol):
     async def processes(self) -> Mapping[ServiceName, int]:
         """The main process of each service that runs."""
         ...
+
+    async def restarts(self) -> Mapping[ServiceName, int]:
+        """How often each service has ended by itself and was started again."""
+        ...

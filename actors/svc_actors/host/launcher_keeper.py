@@ -57,6 +57,10 @@ class KeeperLauncher:
         services = (await self._ask({"request": "list"}))["services"]
         return {ServiceName(name): status["pid"] for name, status in services.items() if status["pid"] is not None}
 
+    async def restarts(self) -> Mapping[ServiceName, int]:
+        services = (await self._ask({"request": "list"}))["services"]
+        return {ServiceName(name): status["restarts"] for name, status in services.items()}
+
     async def names(self) -> frozenset[ServiceName]:
         """Every service that was ensured and not stopped, by whichever core."""
         return frozenset((await self._ask({"request": "list"}))["services"])

@@ -137,13 +137,17 @@ class SystemdLauncher:
         )
 
     async def processes(self) -> Mapping[ServiceName, int]:
-        shown = await self._systemctl("show", "--property=Id,SubState,MainPID", f"{_PREFIX}*.service")
+        units = await self._shown("SubState", "MainPID")
+        return {name: int(unit["MainPID"]) for name, unit in units.items() if unit["SubState"] == "running"}
+
+    async def restarts(self) -> Mapping[ServiceName, int]:
+        return {name: int(unit["NRestarts"]) for name, unit in (await self._shown("NRestarts")).items()}
+
+    async def _shown(self, *properties: str) -> Mapping[ServiceName, Mapping[str, str]]:
+        """Of each service that systemd has loaded."""
+        shown = await self._systemctl("show", f"--property={','.join(('Id', *properties))}", f"{_PREFIX}*.service")
         units = [dict(line.split("=", 1) for line in unit.splitlines()) for unit in shown.split("\n\n") if unit.strip()]
-        return {
-            ServiceName(unit["Id"].removeprefix(_PREFIX).removesuffix(".service")): int(unit["MainPID"])
-            for unit in units
-            if unit["SubState"] == "running"
-        }
+        return {ServiceName(unit["Id"].removeprefix(_PREFIX).removesuffix(".service")): unit for unit in units}
 
     async def names(self) -> frozenset[ServiceName]:
         """Every service that was ensured and not stopped, by whichever core."""

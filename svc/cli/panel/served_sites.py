@@ -20,6 +20,8 @@ from svc_actors.panel.certificates.site_certificates import Serving, SiteCertifi
 from svc_actors.panel.certificates.trouble import telling
 from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.sftp import SftpAccess
+from svc_actors.panel.sites.crashes import ROUND_SECONDS as CRASHES_SECONDS
+from svc_actors.panel.sites.crashes import CrashWatch
 from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.serving import all_servers
 from svc_actors.panel.sites.site import Site
@@ -74,6 +76,7 @@ async def serve_sites(
     sftp = SftpAccess(database, events, host.sftp)
     # Before the programs; what they say until it is there waits.
     loops.repeat_from_now("logs of sites", LOGS_SECONDS, lambda: host.launcher.ensure(log_service(folders)))
+    loops.repeat_from_now("programs that end by themselves", CRASHES_SECONDS, CrashWatch(database, host.launcher).round)
     loops.keep("web server", web_server.run)
     loops.keep("programs of sites", programs.run)
     loops.keep("applications of sites", AppWatch(database, actors, host.apps).run)

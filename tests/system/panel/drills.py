@@ -140,6 +140,10 @@ class DrilledPanel:
         async with self.panel.client() as root:
             return [each["key"] for each in (await root.get("/alerts")).json()["items"]]
 
+    async def told(self) -> list[str]:
+        """What the owner of the sites reads in their alerts."""
+        return [each["message"] for each in (await self._browsed("/alerts")).json()["items"]]
+
     async def log(self, source: str) -> str:
         """What an operator reads in a log of the server."""
         async with self.panel.client() as root:
@@ -195,6 +199,12 @@ class DrilledPanel:
                     os.rmdir(group)
             recorded.write_text(json.dumps(state | {"boot": str(uuid4())}))
 
+    async def restart_application(self) -> None:
+        """As its owner does who has mended it: another release takes the place of what runs."""
+        async with self.panel.client() as root:
+            answer = await root.post(f"/sites/{self.sites[APP]['id']}/app/restart", json={})
+        assert answer.is_success, answer.text
+
     async def start(self) -> None:
         await self.panel.start()
         await self.panel.start_web()
@@ -229,13 +239,17 @@ class DrilledPanel:
         return seen.status_code == 301 or f"acknowledged, and visitors see {seen.status_code}"
 
     async def _own_sites(self) -> list[str] | str:
-        origin = f"https://localhost:{self.panel.port}"
-        headers = {"Origin": origin, "X-Service-Request": "1"}
-        async with httpx.AsyncClient(verify=False, headers=headers, cookies=self.browser) as ada:
-            listed = await ada.get(f"{origin}/api/v1/sites")
+        listed = await self._browsed("/sites")
         if not listed.is_success:
             return f"{listed.status_code} {listed.text[:200]}"
         return sorted(site["domain"] for site in listed.json()["items"])
+
+    async def _browsed(self, path: str) -> httpx.Response:
+        """As the owner of the sites, through the web tier."""
+        origin = f"https://localhost:{self.panel.port}"
+        headers = {"Origin": origin, "X-Service-Request": "1"}
+        async with httpx.AsyncClient(verify=False, headers=headers, cookies=self.browser) as ada:
+            return await ada.get(f"{origin}/api/v1{path}")
 
 
 @contextmanager

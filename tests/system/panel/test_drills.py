@@ -15,7 +15,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from tests.system.panel.drills import APP, CHANGE, PAGE, PHP, DrilledPanel, drilled_panel
+from svc_actors.host.launcher import ServiceName
+from tests.system.panel.drills import APP, CHANGE, PAGE, PHP, POLL, DrilledPanel, drilled_panel
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -77,6 +78,27 @@ async def test_a_program_of_a_site_that_is_killed_is_started_again(
     assert await drilled.main_process(service) != before
     assert f"{service}: signal 9; it is started again" in await drilled.log("keeper")
     assert await drilled.alerts() == []
+
+
+async def test_operator_and_owner_are_told_once_of_an_application_that_ends_again_and_again(
+    drilled: DrilledPanel,
+) -> None:
+    service = ServiceName(drilled.service_of(APP, "app-"))
+
+    with trio.fail_after(2 * BACK_WITHIN):
+        while not (alerts := await drilled.alerts()):
+            if service in await drilled.launcher.processes():
+                await drilled.kill(service)
+            await trio.sleep(POLL)
+        told = await drilled.told()
+        await drilled.restart_application()
+        while await drilled.alerts():
+            await trio.sleep(POLL)
+
+    assert alerts == [f"crashes:{service}"]
+    assert len(told) == 1
+    assert told[0].startswith("The application of app.example.com ends by itself again and again (signal 9)")
+    await drilled.right(BACK_WITHIN)
 
 
 async def test_the_keeper_that_is_killed_is_followed_by_one_that_has_ended_nothing(drilled: DrilledPanel) -> None:

@@ -86,7 +86,7 @@ async def test_what_ends_by_itself_is_started_again(place: Place) -> None:
 
     await until(back)
     status = await place.launcher.status(ServiceName("web"))
-    assert status.restarts == 1
+    assert status.restarts == (await place.launcher.restarts())[ServiceName("web")] == 1
     assert await place.greeting("web") == f"hello {status.pid}"
 
 
