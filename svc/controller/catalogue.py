@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from svc.controller import certificate, holdings, images, overview, projects, settings, setup, tasks
-from svc.controller.machines import consoles, creation, machines, plans, remaking, ssh_keys
+from svc.controller.machines import consoles, creation, machines, migration, plans, remaking, ssh_keys
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
 from svc.controller.nodes import joining, locations, network, nodes, orphans, upgrading
@@ -60,6 +60,7 @@ AREAS = (
     creation,
     machine_orders,
     remaking,
+    migration,
     machine_networking,
     consoles,
     tasks,

@@ -20,7 +20,6 @@ TO_BE_BUILT = frozenset(
         ("PUT", "/plans/{}/backups"),
         ("POST", "/vms/{}/cpu"),
         ("POST", "/vms/{}/migrate"),
-        ("GET", "/vms/{}/migration-targets"),
         ("GET", "/vms/{}/windows"),
         ("POST", "/vms/{}/windows/credential"),
     }

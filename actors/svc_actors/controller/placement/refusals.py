@@ -89,6 +89,24 @@ class _Node:
         return self.obstacles in ([_OFFLINE], [_PENDING])
 
 
+def state_obstacles(node: Record) -> list[Obstacle]:
+    """What keeps a node from taking any machine. Of its row: state, mode, maintenance, disk_level; and disk_free_gib,
+    and whether it is unreported."""
+    found = []
+    if node["state"] != "online":
+        found.append(_OFFLINE if node["state"] == "offline" else _PENDING)
+    if node["mode"] != "managed":
+        found.append(_OBSERVED)
+    if node["maintenance"]:
+        found.append(_MAINTENANCE)
+    if node["disk_level"] == "critical":
+        free = disk_text(node["disk_free_gib"] or 0.0)
+        found.append(Obstacle(Stage.STATE, f"node: its disk is nearly full, {free} free", "short of free disk space"))
+    if node["unreported"]:
+        found.append(_UNREPORTED)
+    return found
+
+
 def lacking(node: Record, *, vcpus: int, memory_mib: int, disk_gib: int) -> list[Obstacle]:
     """What a node (a row of `node_capacity`) has too little of for so much more."""
     lacks = []
@@ -182,19 +200,8 @@ async def _nodes(queryable: Queryable, need: Need) -> list[_Node]:
 
 
 def _obstacles(node: Record, pools: Sequence[Record], need: Need) -> list[Obstacle]:
-    found = []
-    if node["state"] != "online":
-        found.append(_OFFLINE if node["state"] == "offline" else _PENDING)
-    if node["mode"] != "managed":
-        found.append(_OBSERVED)
-    if node["maintenance"]:
-        found.append(_MAINTENANCE)
-    if node["disk_level"] == "critical":
-        free = disk_text(node["disk_free_gib"] or 0.0)
-        found.append(Obstacle(Stage.STATE, f"node: its disk is nearly full, {free} free", "short of free disk space"))
-    if node["unreported"]:
-        found.append(_UNREPORTED)
-    else:
+    found = state_obstacles(node)
+    if not node["unreported"]:
         found += lacking(node, vcpus=need.vcpus, memory_mib=need.memory_mib, disk_gib=need.disk_gib)
     network = _network(node, pools)
     return found if network is None else [*found, network]

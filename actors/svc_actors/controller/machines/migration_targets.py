@@ -1,0 +1,162 @@
+"""Where a machine could go: every other node, judged by what it has reported and what is promised of it.
+
+A machine that is off moves `offline`. One that runs moves `live`, or by a `restart` where the other host could not go
+on with the guest as it runs: another processor, another accelerator, a missing machine type. A node that could not take
+it at all has no mode. Reasons begin with a word that says what they are about (node, agent, machine, vcpus, memory,
+disk, pool, network, image; cpu, machine type), so that a reader finds the one thing to mend.
+
+Disks are each node's own, so that all of a machine's disks are copied: the target needs room for them. Nothing is
+locked, and nothing is held: it is a judgement of this moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+from svc_actors.controller.machines.spec import effective_rate
+from svc_actors.controller.machines.states import MachineStatus
+from svc_actors.controller.networking.pool_needs import lack, needs
+from svc_actors.controller.networking.security_groups import CONNTRACK_ON_BRIDGES
+from svc_actors.controller.placement.refusals import lacking, state_obstacles
+from svc_actors.errors import not_found
+from svc_actors.store import Queryable, Record
+
+_Q35: Final = "pc-q35-"
+"""Machines are defined as `q35`; libvirt makes of it the newest of these that its host has, and keeps to that."""
+
+
+class MigrationMode(StrEnum):
+    LIVE = "live"
+    RESTART = "restart"
+    OFFLINE = "offline"
+
+
+@dataclass(frozen=True)
+class MigrationTarget:
+    """Without a mode, `reasons` say why the node could not take the machine; of `restart`, why not live."""
+
+    node_id: UUID
+    node_name: str
+    mode: MigrationMode | None
+    reasons: tuple[str, ...]
+
+
+async def migration_targets(queryable: Queryable, vm_id: UUID) -> list[MigrationTarget]:
+    """Every node but the machine's own, by name. Raises not_found."""
+    machine = await queryable.fetchrow(_MACHINE, vm_id)
+    if machine is None:
+        raise not_found("There is no such machine.")
+    pools = await queryable.fetch(_POOLS, vm_id)
+    nodes = await queryable.fetch(_OTHER_NODES, machine["node_id"], machine["image_id"])
+    itself = _of_itself(machine)
+    return [_judged(machine, itself, pools, node) for node in nodes]
+
+
+_FACTS: Final = """json_build_object('accelerator', nodes.facts->'accelerator', 'cpu_model', nodes.facts->'cpu_model',
+                                     'machine_types', nodes.facts->'machine_types',
+                                     'network_lacks', nodes.facts->'network_lacks')"""
+
+_MACHINE: Final = f"""
+SELECT vms.status, vms.built_at, vms.node_id, vms.image_id, vms.vcpus, vms.memory_mib, vms.disk_gib, vms.rate_mbps,
+       vms.throttle_mbps, nodes.name AS node_name, nodes.state AS node_state, nodes.agent_protocol, {_FACTS} AS facts,
+       images.digest, images.name AS image_name,
+       EXISTS (SELECT FROM security_group_machines WHERE vm_id = vms.id) AS in_groups
+FROM vms JOIN images ON images.id = vms.image_id LEFT JOIN nodes ON nodes.id = vms.node_id
+WHERE vms.id = $1 AND vms.deleted_at IS NULL"""
+
+_POOLS: Final = """
+SELECT DISTINCT pools.name, pools.family, pools.topology, pools.vlan, pools.location_id, pools.node_ids
+FROM allocations JOIN pools ON pools.id = allocations.pool_id
+WHERE allocations.vm_id = $1 AND allocations.state = 'allocated' ORDER BY pools.name"""
+
+_OTHER_NODES: Final = f"""
+SELECT node_capacity.*, nodes.name, nodes.state, nodes.mode, nodes.maintenance, nodes.disk_level, nodes.state_reason,
+       (nodes.capacity->>'disk_free_gib')::float8 AS disk_free_gib, nodes.capacity IS NULL AS unreported,
+       nodes.agent_protocol, {_FACTS} AS facts,
+       EXISTS (SELECT FROM node_images has WHERE has.node_id = nodes.id AND has.image_id = $2) AS has_image
+FROM nodes JOIN node_capacity ON node_capacity.node_id = nodes.id
+WHERE nodes.deleted_at IS NULL AND nodes.id IS DISTINCT FROM $1
+ORDER BY nodes.name"""
+
+
+def _judged(machine: Record, itself: Sequence[str], pools: Sequence[Record], node: Record) -> MigrationTarget:
+    reasons = [*itself, *_why_not(machine, pools, node)]
+    if reasons:
+        return MigrationTarget(node["node_id"], node["name"], None, tuple(reasons))
+    if machine["status"] == MachineStatus.STOPPED:
+        return MigrationTarget(node["node_id"], node["name"], MigrationMode.OFFLINE, ())
+    not_live = tuple(_why_not_live(machine["facts"], node["facts"]))
+    mode = MigrationMode.RESTART if not_live else MigrationMode.LIVE
+    return MigrationTarget(node["node_id"], node["name"], mode, not_live)
+
+
+def _of_itself(machine: Record) -> list[str]:
+    """What keeps the machine where it is, whichever node is looked at."""
+    if machine["status"] not in (MachineStatus.RUNNING, MachineStatus.STOPPED):
+        return [f"machine: it is {machine['status']}; only a running or a stopped one moves"]
+    if machine["node_state"] != "online":
+        return [f"machine: its node {machine['node_name']} is {machine['node_state']}"]
+    return []
+
+
+def _why_not(machine: Record, pools: Sequence[Record], node: Record) -> list[str]:
+    found = [each.text for each in state_obstacles(node)]
+    found += _agent(machine, node)
+    if not node["unreported"]:
+        room = lacking(node, vcpus=machine["vcpus"], memory_mib=machine["memory_mib"], disk_gib=machine["disk_gib"])
+        found += [each.text for each in room]
+    found += [reason for pool in pools if (reason := _pool(pool, node)) is not None]
+    found += _network(machine, pools, node["facts"])
+    if not node["has_image"] and machine["digest"] is None:
+        found.append(f"image: it does not have {machine['image_name']}, which has no checksum to fetch it by")
+    return found
+
+
+def _agent(machine: Record, node: Record) -> list[str]:
+    if node["state"] != "online":
+        return [f"agent: {node['state_reason']}"] if node["state_reason"] else []
+    here, there = machine["agent_protocol"], node["agent_protocol"]
+    if here is not None and there is not None and there < here:
+        return [f"agent: it speaks protocol {there}, and that of the machine's node {here}"]
+    return []
+
+
+def _pool(pool: Record, node: Record) -> str | None:
+    """Why the machine could not keep its addresses of this pool."""
+    if pool["location_id"] != node["location_id"]:
+        return f"pool: {pool['name']} is of another location"
+    if pool["node_ids"] and node["node_id"] not in pool["node_ids"]:
+        return f"pool: {pool['name']} does not serve this node"
+    wanted = needs(family=pool["family"], topology=pool["topology"], vlan=pool["vlan"])
+    reason = lack(node["facts"], wanted)
+    return None if reason is None else f"pool: it cannot carry {pool['name']} ({reason})"
+
+
+def _network(machine: Record, pools: Sequence[Record], facts: dict[str, Any]) -> list[str]:
+    """What the machine's rate and security groups ask of the host."""
+    rated = effective_rate(machine["rate_mbps"], machine["throttle_mbps"]) is not None
+    filtered = machine["in_groups"] and any(pool["topology"] == "bridged" for pool in pools)
+    asked = [("hold the machine's rate", "rate")] if rated else []
+    asked += [("keep to its security groups on a bridge", CONNTRACK_ON_BRIDGES)] if filtered else []
+    return [f"network: it cannot {what} ({reason})" for what, of in asked if (reason := lack(facts, (of,))) is not None]
+
+
+def _why_not_live(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
+    """What of the running guest the other host could not go on with. A fact that either has not told counts against."""
+    if here["accelerator"] is None or there["accelerator"] is None:
+        return ["cpu: the hosts have not told what they are"]
+    found = []
+    if here["accelerator"] != there["accelerator"]:
+        found.append(f"cpu: it runs guests by {there['accelerator']}, and the machine's node by {here['accelerator']}")
+    elif here["accelerator"] == "kvm" and here["cpu_model"] != there["cpu_model"]:
+        # With KVM a guest is given its host's processor; emulated guests have the same one everywhere.
+        found.append(f"cpu: it has an {there['cpu_model']}, and the machine's node an {here['cpu_model']}")
+    offered = set(there["machine_types"] or ())
+    missing = [each for each in here["machine_types"] or () if each.startswith(_Q35) and each not in offered]
+    if missing:
+        found.append(f"machine type: it lacks {', '.join(missing)}, which the machine may have been defined with")
+    return found
