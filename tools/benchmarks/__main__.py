@@ -32,7 +32,7 @@ MODULES = {
     "webhooks": ("B9",),
 }
 
-OWN_RUNS = ("scale", "soak", "lists", "retention", "panel")
+OWN_RUNS = ("scale", "soak", "lists", "retention", "panel", "sftp")
 
 
 def met(row: Ratio) -> bool:
