@@ -40,6 +40,7 @@ def site_to_restore(backup: BackupRow, wanted: UUID | None) -> UUID:
     site_id = wanted or backup.site_id
     if site_id is None:
         raise conflict(
-            "The site of this backup was deleted; nothing was changed.", hint="Say the site that is to get it."
+            "The site of this backup was deleted; nothing was restored.",
+            hint="Give the id of the site to restore it into.",
         )
     return site_id

@@ -186,9 +186,14 @@ async def invite(context: Context[Panel], request: MemberInviteRequest) -> Membe
         account_id, domain = await _where(tx, context.principal, request)
         owner = await person_records.locked(tx, account_id)
         if request.email == owner.email:
-            raise conflict(f"{owner.email} is the owner of this account.")
+            raise conflict(
+                f"{owner.email} owns this account and cannot be invited to it; nobody was invited.",
+                hint="Give another address.",
+            )
         if request.role is MemberRole.BILLING and request.site_id is not None:
-            raise wrong_field("role", "billing is of the whole account; leave out the site")
+            raise wrong_field(
+                "role", "the role billing is for a whole account; leave out site_id or choose another role"
+            )
         await members.count_invitation(tx, account_id, request.email)
         user_id = await tx.fetchval("SELECT id FROM users WHERE email = $1", request.email)
         if user_id is None:
@@ -218,7 +223,9 @@ async def update(context: Context[Panel], request: MemberUpdateRequest) -> Membe
     async def work(tx: Transaction) -> Member:
         row = await _changed(tx, context.principal, request.id)
         if request.role is MemberRole.BILLING and row["site_id"] is not None:
-            raise wrong_field("role", "billing is of a whole account, and this is one site")
+            raise wrong_field(
+                "role", "the role billing is for a whole account, and this member has one site; choose another role"
+            )
         await members.set_role(tx, request.id, request.role)
         target = members.member_target(request.id, row["email"], row["account_id"])
         await audit.record(tx, context.caller, target, {"role": request.role.value, "before": row["role"]})
@@ -241,7 +248,10 @@ async def accept(context: Context[Panel], request: MemberRequest) -> Membership:
         if row is None:
             # Whoever may see it is told that it is another's to accept.
             await _changed(tx, context.principal, request.id)
-            raise forbidden("Only who was invited accepts an invitation.")
+            raise forbidden(
+                "Only the person who was invited can accept this invitation; nothing was changed.",
+                hint="Ask them to sign in and accept it on the page Memberships.",
+            )
         await members.accept(tx, request.id)
         target = members.member_target(request.id, row["email"], row["account_id"])
         await audit.record(tx, context.caller, target, {"role": row["role"]})
@@ -282,11 +292,17 @@ async def _where(tx: Transaction, principal: Principal, request: MemberInviteReq
     if request.site_id is not None:
         site = await locked_site_of(tx, principal, request.site_id)
         if request.account_id not in (None, site.owner_id):
-            raise wrong_field("site_id", "this site is not of that account")
+            raise wrong_field(
+                "site_id", "this site belongs to another account; leave out account_id, or name a site of that account"
+            )
         return site.owner_id, site.domain
     account_id = request.account_id or principal.user_id
     if account_id is None:
-        raise wrong_field("account_id", "whose account it is has to be said", hint="Or name a site.")
+        raise wrong_field(
+            "account_id",
+            "name the account that the person is invited to",
+            hint="Or give site_id, to invite to one site.",
+        )
     row = await visible_row(
         tx,
         principal,
@@ -297,7 +313,10 @@ async def _where(tx: Transaction, principal: Principal, request: MemberInviteReq
         site="NULL::uuid",
     )
     if row["role"] == Role.MEMBER:
-        raise forbidden("This person has no account of their own.", hint="Name the account, or a site of it.")
+        raise forbidden(
+            "This person is only a member of other people's accounts and has none to invite to; nobody was invited.",
+            hint="Give account_id or site_id of an account that you may invite to.",
+        )
     return account_id, None
 
 

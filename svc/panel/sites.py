@@ -100,8 +100,9 @@ class SiteDeleteRequest(SiteChange):
 
 
 class SiteHandover(Model):
-    """What of the owner before was ended. `job_id`: what makes the servers follow; the passwords are nobody's, and are
-    set anew by `database_user.reset_password`."""
+    """What the change of owner revoked: access accounts that were deleted, and database users whose password was
+    replaced by a random one (`database_user.reset_password` sets another). `job_id`: the job that applies it to the
+    servers."""
 
     sftp_logins: list[str]
     database_users: list[str]
@@ -235,7 +236,7 @@ async def suspend(context: Context[Panel], request: SiteSuspendRequest) -> Site:
     actor = context.services.actors.ref(SiteActor, str(site.id))
     if request.suspended:
         if request.reason is None:
-            raise wrong_field("reason", "a suspension has a reason")
+            raise wrong_field("reason", "give a reason; it is shown to the owner of the site")
         await actor.ask(SiteActor.suspend, context.caller, by, request.reason)
     else:
         await actor.ask(SiteActor.unsuspend, context.caller, by)
@@ -309,7 +310,7 @@ async def person_of(tx: Transaction, email: str) -> UUID:
         raise not_found(f"There is nobody with the address {email}.", hint="Create the person first.")
     if person["role"] == Role.MEMBER:
         raise conflict(
-            f"{email} is a member in others' accounts and has none of their own; nothing was changed.",
+            f"{email} is only a member of other people's accounts and cannot own a site; nothing was changed.",
             hint="Make them a customer first (svc user update).",
         )
     owner_id: UUID = person["id"]
@@ -324,7 +325,7 @@ async def _owner(tx: Transaction, principal: Principal, request: SiteCreateReque
         if principal.user_id is None:
             raise wrong_field(
                 "owner_email",
-                "whose the site is has to be said",
+                "give the address of the person who will own the site",
                 hint="On the command line: --owner-email ADDRESS, or --admin-email for who administers it as well.",
             )
     elif principal.role is Role.MEMBER or request.owner_email not in (None, principal.email):
@@ -337,7 +338,11 @@ async def _account_of_others(tx: Transaction, principal: Principal, email: str |
     """Where a member creates a site: the account that is named, or the only one."""
     open_to = await accounts_open_to(tx, principal)
     if email is None and len(open_to) > 1:
-        raise wrong_field("owner_email", "in whose account has to be said", hint=f"Say {' or '.join(sorted(open_to))}.")
+        raise wrong_field(
+            "owner_email",
+            "give the owner of the account to create the site in",
+            hint=f"One of {', '.join(sorted(open_to))}.",
+        )
     account = open_to.get(email) if email is not None else next(iter(open_to.values()), None)
     if account is not None:
         return account

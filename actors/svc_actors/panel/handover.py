@@ -40,7 +40,7 @@ _FIRST_PAUSE_SECONDS: Final = 30
 _MOST_DOUBLINGS: Final = 7
 """The longest pause is of about an hour."""
 _ALERTS: Final = "site-handover:"
-IRREVOCABLE: Final = "The site has its new owner already."
+IRREVOCABLE: Final = "The change of owner is complete; it cannot be cancelled."
 _CALLER: Final = service_itself("site.update")
 
 
@@ -89,7 +89,7 @@ async def _enqueue(tx: Transaction, site: SiteRow, owner_id: UUID | None) -> Job
         tx,
         NewJob(
             kind=KIND,
-            title=f"End what opened {site.domain} to its owner before",
+            title=f"Revoke the previous owner's access to {site.domain}",
             job_class=JobClass.SITES,
             site_id=site.id,
             owner_id=owner_id,
@@ -123,17 +123,19 @@ class SiteHandover:
                 await part(run)
             except ServiceError as error:
                 failed.append(error)
-                await run.log(f"Not done: {error.message}")
+                await run.log(f"Failed: {error.message}")
         if failed:
             raise failed[0]
 
     async def _end_sessions(self, run: JobRun) -> None:
         await self._agree_access()
-        await run.log("Nobody is signed in to the site's files by an access account of before.")
+        await run.log("The access accounts of the previous owner are deleted, and their sessions have ended.")
 
     async def _replace_passwords(self, run: JobRun) -> None:
         await self._databases.agree(run.site_id)
-        await run.log("Users of its databases have passwords that nobody knows; set new ones where they are needed.")
+        await run.log(
+            "Each database user has a new, random password. Reset the password of those that a program needs."
+        )
 
     async def _renew_wordpress(self, run: JobRun) -> None:
         site, installed = (
@@ -154,8 +156,8 @@ class SiteHandover:
             administrators = await self._wordpress.hand_over(site.account, site.limits, wanted)
         except WordPressError as error:
             raise unavailable(
-                f"WordPress: {error}. Its database has another password, which wp-config.php may not have.",
-                hint="It is tried again by itself; mend its wp-config.php, if that is what is wrong.",
+                f"WordPress: {error}. Its database has a new password; wp-config.php may still have the old one.",
+                hint="It is tried again automatically. If wp-config.php is damaged, repair it.",
             ) from error
 
         async def renewed(tx: Transaction) -> None:
@@ -168,7 +170,10 @@ class SiteHandover:
             )
 
         await run.transact(renewed)
-        await run.log(f"wp-config.php has another password and other salts; so have {administrators} administrators.")
+        await run.log(
+            f"WordPress: replaced the database password and the salts in wp-config.php, and the passwords of "
+            f"{administrators} administrators."
+        )
 
     async def ended(self, tx: Transaction, job: Job) -> None:
         """It is whole, or is tried again."""
@@ -196,7 +201,8 @@ class SiteHandover:
         await raise_alert(
             tx,
             f"{_ALERTS}{site.id}",
-            f"What opened {site.domain} to its owner before may open it still, and is ended anew by itself: {why}",
+            f"The previous owner of {site.domain} may still have access; revoking it is tried again automatically. "
+            f"The last attempt failed: {why}",
             resource_kind="site",
             resource_id=site.id,
         )

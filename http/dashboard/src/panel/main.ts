@@ -9,6 +9,7 @@ import * as live from "./live";
 import type { Me } from "./model";
 import { ownAccountView } from "./views/account";
 import { auditView } from "./views/audit";
+import { drillsView } from "./views/drills";
 import { jobView } from "./views/job";
 import { jobsView } from "./views/jobs";
 import { membershipsView, membersView } from "./views/members";
@@ -43,6 +44,7 @@ const SECTIONS: Section<Me>[] = [
     open: (me, [id]) => (id ? personView(me, id) : peopleView()),
   },
   { path: "plans", label: "Plans", roles: ADMINISTRATORS, open: () => plansView() },
+  { path: "drills", label: "Restore drills", roles: ADMINISTRATORS, open: () => drillsView() },
   { path: "webhooks", label: "Webhooks", roles: ADMINISTRATORS, open: (_, [id]) => (id ? webhookView(id) : webhooksView()) },
   { path: "audit", label: "Audit", roles: ADMINISTRATORS, open: () => auditView() },
   { path: "server", label: "Server", roles: ADMINISTRATORS, open: () => serverView() },

@@ -76,7 +76,7 @@ async def test_a_member_is_invited_accepts_is_held_to_the_role_and_removed(panel
     assert (await ada.get("/members")).json()["items"] == []
 
 
-TABS = ["Overview", "Domains", "DNS", "Files", "Databases", "Schedules", "Backups", "Certificate", "Logs"]
+TABS = ["Overview", "Domains", "DNS", "Files", "Access", "Databases", "Schedules", "Backups", "Certificate", "Logs"]
 OFFERED: dict[str, set[str]] = {
     "viewer": set(),
     "editor": {"New folder", "New file"},
@@ -89,6 +89,7 @@ OFFERED: dict[str, set[str]] = {
         "Add a name",
         "Add a redirect",
         "Add a record",
+        "Add an account",
         "Back up now",
         "Change the site",
         "Upload one of your own",

@@ -157,3 +157,71 @@ async def test_an_application_is_made_stopped_and_started(panel: PanelPages) -> 
         browser.shows("stopped")
 
     await panel.browse(visit)
+
+
+async def test_an_access_account_is_made_with_a_password_that_is_shown_once_and_deleted(panel: PanelPages) -> None:
+    ada = await panel.core.customer(ADA)
+    site = await made(ada)
+
+    def visit(browser: Browser) -> None:
+        at(browser, "Access")
+        browser.shows("No access accounts yet")
+        browser.press("Add an account")
+        browser.fill("Name", "bob")
+        browser.fill("Folder", "public")
+        browser.press("Add")
+        password = browser.page.locator("dialog .secret code")
+        expect(password).to_be_visible()
+        secret = password.inner_text()
+        browser.press("Done")
+        expect(browser.row("-bob").first).to_contain_text("sftp -P")
+        expect(browser.page.locator("body")).not_to_contain_text(secret)
+        browser.row("-bob").get_by_role("button", name="New password").click()
+        browser.press("Make one")
+        expect(password).not_to_have_text(secret)
+        browser.press("Done")
+        browser.row("-bob").get_by_role("button", name="Delete").click()
+        browser.press("Delete")
+        browser.shows("No access accounts yet")
+
+    await panel.browse(visit)
+
+    assert (await ada.get(f"/sites/{site['id']}/sftp")).json() == []
+
+
+async def test_an_administrator_plans_restore_drills(panel: PanelPages) -> None:
+    await panel.core.person("root@example.com", "administrator")
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in("root@example.com")
+        browser.follow("Restore drills")
+        browser.shows("Once a week by itself")
+        browser.press("Change the plan")
+        browser.choose("Frequency", "off")
+        browser.press("Save")
+        browser.shows("None begins by itself")
+
+    await panel.browse(visit)
+
+
+async def test_who_hands_a_site_over_is_told_what_was_ended(panel: PanelPages) -> None:
+    ada = await panel.core.customer(ADA)
+    await panel.core.customer("eve@example.com")
+    await panel.core.person("root@example.com", "administrator")
+    site = await made(ada)
+    assert (await ada.post(f"/sites/{site['id']}/sftp", {"name": "bob"})).status_code == 201
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in("root@example.com")
+        browser.follow("shop.example.org")
+        browser.press("Change the site")
+        browser.fill("Owner", "eve@example.com")
+        browser.press("Save")
+        told = browser.page.locator("dialog[open]")
+        expect(told).to_contain_text("belongs to eve@example.com now")
+        expect(told).to_contain_text(f"{site['account']}-bob")
+        browser.press("Done")
+        browser.follow("Jobs")
+        browser.shows("Revoke the previous owner's access to shop.example.org")
+
+    await panel.browse(visit)

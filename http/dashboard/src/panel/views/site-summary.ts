@@ -5,7 +5,7 @@ import { go } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { badge, facts, note, shown, size, when, type Fragment } from "../../shared/ui";
 import { order } from "../form";
-import type { Certificate, Job, Me, Site } from "../model";
+import type { Certificate, Job, Me, Site, SiteUpdated } from "../model";
 import { SITE_TYPES, typeLabel } from "../site-types";
 import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
@@ -74,7 +74,7 @@ function actions(site: Site, { me, may }: Viewer): Fragment {
 }
 
 function change(site: Site, me: Me): void {
-  order<Site>("site.update", {
+  order<SiteUpdated>("site.update", {
     title: `Change ${site.domain}`,
     action: "Save",
     known: { id: site.id },
@@ -87,9 +87,25 @@ function change(site: Site, me: Me): void {
     wishes: {
       force_https: { label: "Visitors by HTTP are sent to HTTPS" },
       proxy_target: { label: "Where it is served from" },
-      owner_email: { label: "Owner", hint: "With another owner, logins and database passwords of the one before end" },
+      owner_email: {
+        label: "Owner",
+        hint: "With another owner, the access accounts are deleted and the passwords of the databases replaced",
+      },
     },
+    done: handedOver,
   });
+}
+
+/** What a change of owner has ended; nothing to show without one. */
+function handedOver({ domain, owner_email, handover }: SiteUpdated): TemplateResult | undefined {
+  if (!handover) return undefined;
+  const { sftp_logins, database_users, job_id } = handover;
+  return html`<p>${domain} belongs to ${owner_email} now. A <a href="#/jobs/${job_id}">job</a> ends what was open to the previous owner.</p>
+    ${facts([
+      ["Access accounts deleted", sftp_logins.join(", ") || "none"],
+      ["Database users with a new, unknown password", database_users.join(", ") || "none"],
+    ])}
+    ${database_users.length ? html`<p class="advice">Set a new password for each database user whose program needs it, on the page Databases.</p>` : nothing}`;
 }
 
 function changeLimits(site: Site): void {

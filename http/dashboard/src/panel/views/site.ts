@@ -9,6 +9,7 @@ import { filesTab } from "../files/browser";
 import type { OperationName } from "../operations";
 import { siteRights, type Viewer } from "../rights";
 import { siteMembers } from "./members";
+import { siteAccess } from "./site-access";
 import { siteApp } from "./site-app";
 import { siteBackups } from "./site-backups";
 import { siteCertificate } from "./site-certificate";
@@ -45,6 +46,7 @@ export const SITE_TABS: SiteTab[] = [
   { path: "domains", label: "Domains", for: ["domain.list", "redirect.list"], open: siteDomains },
   { path: "dns", label: "DNS", for: ["dns.list"], open: siteDns },
   { path: "files", label: "Files", for: ["file.list"], open: filesTab },
+  { path: "access", label: "Access", for: ["sftp.list"], open: siteAccess },
   { path: "databases", label: "Databases", for: ["database.list"], open: siteDatabases },
   { path: "php", label: "PHP", of: ["php", "wordpress"], for: ["site.php_show"], open: sitePhp },
   { path: "schedules", label: "Schedules", for: ["schedule.list"], open: siteSchedules },

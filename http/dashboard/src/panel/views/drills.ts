@@ -1,0 +1,58 @@
+/** Drills: backups that were restored where nobody reaches them, compared with the site as it was, and removed. */
+import { html, nothing, type TemplateResult } from "lit-html";
+import { api } from "../../shared/api";
+import { list } from "../../shared/list";
+import { go, type View } from "../../shared/page";
+import { Resource } from "../../shared/resource";
+import { badge, count, table, when } from "../../shared/ui";
+import { order } from "../form";
+import type { Drill, DrillPlan, Job } from "../model";
+
+export function drillsView(): View {
+  const plan = new Resource<DrillPlan>((signal) => api.get("/backups/drills/plan", {}, signal), ["job"]);
+  const drills = list<Drill>({
+    title: "Restore drills",
+    path: "/backups/drills",
+    kinds: ["job"],
+    filters: [{ name: "status", label: "Status", options: ["pending", "succeeded", "failed"] }],
+    buttons: () => html`${plan.value ? html`<button @click=${() => change(plan.value as DrillPlan)}>Change the plan</button>` : nothing}
+      <button class="primary" @click=${start}>Start one now</button>`,
+    before:
+      () => html`<p class="quiet">The newest backup of a site is restored where nobody reaches it, compared with what was backed up, and
+      removed. ${planned(plan.value)}</p>`,
+    rows: (all) => table(["Site", "Status", "Began by", "Compared", "Began", "Ended", ""], all.map(row), "No backup was tried yet."),
+  });
+  return {
+    ...drills,
+    dispose: () => {
+      drills.dispose?.();
+      plan.dispose();
+    },
+  };
+}
+
+function planned(plan: DrillPlan | null): TemplateResult | typeof nothing {
+  if (!plan) return nothing;
+  return plan.frequency === "weekly" ? html`Once a week by itself, the next ${when(plan.next_run_at)}.` : html`None begins by itself.`;
+}
+
+function row(drill: Drill): TemplateResult {
+  return html`<tr><td>${drill.domain}</td><td>${badge(drill.status, drill.error)}</td>
+    <td>${drill.cause === "manual" ? "an administrator" : "the plan"}</td>
+    <td>${count(drill.entries, "file")}, ${count(drill.databases, "database")}${drill.error ? html`<div class="failure">${drill.error}</div>` : nothing}</td>
+    <td>${when(drill.created_at)}</td><td>${when(drill.ended_at)}</td><td class="act"><a href="#/jobs/${drill.job_id}">its job</a></td></tr>`;
+}
+
+function start(): void {
+  order<Job>("backup.drill_start", {
+    title: "Try a backup now",
+    text: "It takes disk for a copy of the site while it goes on. Visitors notice nothing.",
+    action: "Start",
+    wishes: { site: { label: "Id of the site", hint: "Whose newest backup is tried; any site's, if left empty" } },
+    done: (job) => go(`/jobs/${job.id}`),
+  });
+}
+
+function change({ frequency }: DrillPlan): void {
+  order("backup.set_drill_plan", { title: "Drills that begin by themselves", action: "Save", initial: { frequency } });
+}
