@@ -403,6 +403,47 @@ async def test_a_customer_sees_and_changes_only_what_is_theirs() -> None:
             await row_says(page, "first", "no allowance")
 
 
+async def test_an_administrator_looks_after_what_a_billing_system_has_ordered() -> None:
+    async with controller_with_pages() as stack, open_browser() as browser:
+        page = await set_up(browser, stack)
+        token, fingerprint = await add_node(page)
+        async with simulated_node(stack, token=token, fingerprint=fingerprint):
+            await page.until("!!document.querySelector('td .badge.good')")
+            await add_image(page)
+            ordered = {
+                "idempotency_key": "order-1",
+                "integration": "whmcs",
+                "external_ref": "hosting-77",
+                "customer_email": "eve@example.test",
+                "customer_name": "Eve",
+                "name": "web-77",
+                "plan_slug": "small",
+                "image_slug": "demo",
+            }
+            assert "service" in await called(page, "POST", "/provision/services", ordered)
+
+            await page.press("Services")
+            await row_says(page, "hosting-77", "whmcs", "active", "eve@example.test", "web-77")
+            await page.press("hosting-77")
+            await page.press("Suspend")
+            await page.fill("How", "network_isolate")
+            await page.fill("Reason", "unpaid since June")
+            await page.press("Suspend")
+            await page.shows("network isolate")
+            await page.shows("unpaid since June")
+            await page.press("Put it back")
+            await page.press("Put it back")
+            await page.until("document.querySelector('main .head .badge')?.innerText === 'active'")
+            await page.press("Services")
+            await page.press("Settings")
+            await page.fill("How", "network_isolate")
+            await page.press("Save")
+            await page.until("!document.querySelector('dialog')")
+
+            catalogue = await page.evaluate("fetch('/api/v1/provision/catalogue').then((answer) => answer.json())")
+            assert catalogue["suspend_mode"] == "network_isolate"
+
+
 async def test_a_person_signs_in_with_a_code_besides_the_password() -> None:
     async with controller_with_pages() as stack, open_browser() as browser:
         page = await set_up(browser, stack)

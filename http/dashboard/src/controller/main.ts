@@ -21,6 +21,7 @@ import { accountView } from "../shared/second-factor";
 import { securityGroupView } from "./views/security-group";
 import { securityGroupsView } from "./views/security-groups";
 import { forgotPasswordView, setPasswordView, setupView, signInView } from "../shared/signin";
+import { servicesView, serviceView } from "./views/services";
 import { taskView } from "./views/task";
 import { tasksView } from "./views/tasks";
 import { tokensView } from "../shared/tokens";
@@ -42,6 +43,12 @@ const SECTIONS: Section<Me>[] = [
     label: "Security groups",
     roles: EVERYBODY,
     open: (me, [id]) => (id ? securityGroupView(id) : securityGroupsView(me)),
+  },
+  {
+    path: "services",
+    label: "Services",
+    roles: ["administrator", "staff"],
+    open: (me, [id]) => (id ? serviceView(id) : servicesView(me)),
   },
   { path: "traffic", label: "Traffic", roles: EVERYBODY, open: () => trafficView() },
   {
