@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import trio
 
-from svc_actors.panel.certificates.site_certificates import Serving, shown_at
+from svc_actors.panel.certificates.served import Serving, shown_at
 from tests.support.pebble import Pebble
 from tests.support.stack import BIN, Program, free_port
 

@@ -16,7 +16,8 @@ from svc_actors.host.site_logs import log_service
 from svc_actors.mail import Outbox
 from svc_actors.panel.apps import SiteApp
 from svc_actors.panel.apps.watch import AppWatch
-from svc_actors.panel.certificates.site_certificates import Serving, SiteCertificates
+from svc_actors.panel.certificates.served import Serving
+from svc_actors.panel.certificates.site_certificates import SiteCertificates
 from svc_actors.panel.certificates.trouble import telling
 from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.sftp import SftpAccess

@@ -14,7 +14,7 @@ import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from svc_actors.panel.certificates.site_certificates import Serving, shown_at
+from svc_actors.panel.certificates.served import Serving, shown_at
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 from tests.support.pebble import Pebble, open_pebble
 from tests.support.stack import BIN

@@ -2,8 +2,7 @@
 
 Level-triggered: `run` looks every few seconds which sites' names and which orders are not as they should be, and does
 what there is to do, a few at a time. A certificate is recorded, written to a folder of its own and handed to the web
-server; then a handshake with this server says whether it is what visitors get, since a renewal that succeeds and is not
-served is worse than one that fails.
+server; then it is compared with what visitors are shown (`served`).
 
 Invariants: one that was uploaded is replaced by the customer alone; what is served stays served until something better
 is there; an order goes on across restarts (`svc_actors.certificates`).
@@ -11,8 +10,6 @@ is there; an order goes on across restarts (`svc_actors.certificates`).
 
 from __future__ import annotations
 
-import hashlib
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -41,8 +38,8 @@ from svc_actors.panel.certificates.records import (
     remove_certificate,
     site_of_name,
     write_certificate,
-    write_seen,
 )
+from svc_actors.panel.certificates.served import Serving, compare_served, served_alert
 from svc_actors.panel.certificates.zone_proofs import ZoneProofs
 from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.sites.records import SiteRow, read_site
@@ -56,7 +53,6 @@ from svc_actors.store import Caller, Database, Transaction, service_itself
 LOOK_SECONDS: Final = 2.0
 AT_ONCE: Final = 4
 """Orders under way: authorities bound how many an account may have."""
-HANDSHAKE_SECONDS: Final = 10.0
 AFTER_FAILURE: Final = timedelta(minutes=15)
 """How long a customer waits for another attempt, by asking or by changing names: authorities bound an account's
 failures by the hour, and all sites share one."""
@@ -71,14 +67,6 @@ class Wish:
 
     challenge: ChallengeType | None = None
     wildcards: Sequence[str] | None = None
-
-
-@dataclass(frozen=True)
-class Serving:
-    """Where this server's visitors come in, as it reaches them itself."""
-
-    address: str
-    https_port: int
 
 
 class SiteCertificates:
@@ -131,7 +119,7 @@ class SiteCertificates:
                     if name not in self._under_way:
                         self._under_way.add(name)
                         nursery.start_soon(self._attempt, name, limit)
-                await self._compare()
+                await compare_served(self._database, self._serving)
                 with trio.move_on_after(LOOK_SECONDS):
                     await self._asked.wait()
 
@@ -201,7 +189,7 @@ class SiteCertificates:
 
         async def work(tx: Transaction) -> None:
             await remove_certificate(tx, site.id)
-            await set_alert(tx, key=_served_alert(site.id), message=None)
+            await set_alert(tx, key=served_alert(site.id), message=None)
 
         await self._database.transact(work)
         await trio.to_thread.run_sync(self._files.remove, site.number)
@@ -353,37 +341,6 @@ class SiteCertificates:
         await trio.to_thread.run_sync(self._files.forget_old, site.number, certificate.fingerprint)
         self._asked.set()
 
-    async def _compare(self) -> None:
-        """Look at what visitors are shown, of what was not looked at since it was installed, or for an hour."""
-        rows = await self._database.fetch(
-            """
-            SELECT s.id, s.domain, c.fingerprint
-            FROM site_certificates AS c JOIN sites AS s ON s.id = c.site_id
-            WHERE s.status IN ('active', 'suspended') AND s.served >= s.wanted
-              AND (c.checked_at IS NULL OR c.checked_at < now() - interval '1 hour')
-            ORDER BY c.checked_at NULLS FIRST LIMIT 20
-            """
-        )
-        async with trio.open_nursery() as nursery:
-            for row in rows:
-                nursery.start_soon(self._compare_one, row["id"], row["domain"], row["fingerprint"])
-
-    async def _compare_one(self, site_id: UUID, domain: str, fingerprint: str) -> None:
-        seen = await shown_at(self._serving, domain)
-        words = "the handshake failed." if seen is None else f"they get one with the SHA-256 {seen}."
-        message = f"Visitors of {domain} are not shown the certificate that was installed for it: {words}"
-
-        async def work(tx: Transaction) -> None:
-            # Locked, so that its deletion, which closes the alert, comes before or after.
-            there = await tx.fetchval(
-                "SELECT true FROM sites WHERE id = $1 AND status IN ('active', 'suspended') FOR SHARE", site_id
-            )
-            if there:
-                await write_seen(tx, site_id, fingerprint, seen == fingerprint)
-                await set_alert(tx, key=_served_alert(site_id), message=None if seen == fingerprint else message)
-
-        await self._database.transact(work)
-
     async def _names(self, site_id: UUID) -> SiteNames:
         rows = await self._database.fetch(
             """SELECT d.name, d.registrable FROM site_domains AS d JOIN sites AS s ON s.id = d.site_id
@@ -397,25 +354,3 @@ def _require_owner(locked: SiteRow, site: SiteRow) -> None:
     """Who asked was looked at when `site` was read: a site that was handed over since is nobody's to change by that."""
     if locked.owner_id != site.owner_id:
         raise not_found("There is no such site.")
-
-
-def _served_alert(site_id: UUID) -> str:
-    return f"certificate-served:{site_id}"
-
-
-async def shown_at(serving: Serving, name: str) -> str | None:
-    """The SHA-256 of the certificate that a visitor of `name` is shown, in hex; None when there is no handshake."""
-    context = ssl.create_default_context()
-    # It is compared, not believed.
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    with trio.move_on_after(HANDSHAKE_SECONDS):
-        try:
-            stream = await trio.open_tcp_stream(serving.address, serving.https_port)
-            async with trio.SSLStream(stream, context, server_hostname=name, https_compatible=True) as tls:
-                await tls.do_handshake()
-                shown = tls.getpeercert(binary_form=True)
-            return hashlib.sha256(shown).hexdigest() if shown else None
-        except (OSError, trio.BrokenResourceError, ssl.SSLError):
-            return None
-    return None
