@@ -88,7 +88,8 @@ async def serve_local(
     shutdown: trio.Event,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve on a Unix socket, to root and to the processes of `web_account`, until `shutdown` is set.
+    """Serve on a Unix socket, to root and to the processes of `web_account`, until `shutdown` is set. Then the socket
+    goes, by which a command line knows what serves this machine; it stays where the process ends otherwise.
 
     Raises KeyError when there is no such account."""
     connections.install()
@@ -96,6 +97,7 @@ async def serve_local(
     server.admission = Admission(_LOCAL_CONNECTIONS, _LOCAL_CONNECTIONS)
     server.bind = [f"unix:{path}"]
     await serve(app, server, shutdown_trigger=shutdown.wait, task_status=task_status, mode="asgi")
+    await trio.Path(path).unlink(missing_ok=True)
 
 
 async def serve_loopback(

@@ -92,8 +92,10 @@ def _said_elsewhere(operation: OperationDescription, parameter: Parameter) -> bo
 
 
 def _metavar(parameter: Parameter) -> str:
+    if parameter.names is not None and parameter.name == "id":
+        return parameter.names.rpartition("/")[2].rstrip("s").upper()
     if parameter.names is not None:
-        return "NAME" if parameter.name != "id" else parameter.names.rpartition("/")[2].rstrip("s").upper()
+        return parameter.name.removesuffix("_ids").removesuffix("_id").upper()
     if parameter.kind is Kind.TEXT:
         return parameter.name.upper() if not parameter.secret else "SECRET"
     return {Kind.INTEGER: "N", Kind.NUMBER: "X", Kind.JSON: "JSON"}.get(parameter.kind, parameter.name.upper())

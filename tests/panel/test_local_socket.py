@@ -7,12 +7,15 @@ import pwd
 import stat
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import httpx
 import trio
 
 from svc_actors.store import Database
-from tests.support.panel import PanelHarness
+from svc_http.server import serve_local
+from tests.support.panel import PanelHarness, open_panel
 from tests.support.panel_core import WEB_ACCOUNT, listening_core
 
 WEB = pwd.getpwnam(WEB_ACCOUNT)
@@ -99,3 +102,18 @@ async def test_only_root_and_the_web_tier_can_open_the_socket(panel_database: Da
 
     assert stat.S_IMODE(status.st_mode) == 0o660
     assert (status.st_uid, status.st_gid) == (0, WEB.pw_gid)
+
+
+async def test_a_core_that_was_stopped_leaves_no_socket_by_which_the_command_line_takes_it_for_there(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    async with open_panel(panel_database, tmp_path) as panel:
+        socket = panel.services.config.socket
+        async with trio.open_nursery() as nursery:
+            stop = trio.Event()
+            await nursery.start(partial(serve_local, panel.app, socket, WEB_ACCOUNT, stop))
+            listening = socket.is_socket()
+            stop.set()
+
+        assert listening
+        assert not socket.exists()
