@@ -17,6 +17,7 @@ from svc.cli.generated import OperationCommand
 from svc.cli.output import say
 from svc.cli.services import ServiceKind, service_of
 from svc.cli.session import Session, narrow, session_parameters
+from svc.cli.work import WorkKind
 
 _HELP = {
     "account": "Customers who were sold a plan: create, suspend, change, end.",
@@ -111,6 +112,8 @@ def build(known: Service, kind: ServiceKind = ServiceKind.CONTROLLER) -> click.G
     root.add_command(everyday.panel)
     if kind is ServiceKind.CONTROLLER:
         _add_controllers_own(root)
+    else:
+        _group(root, ["job"]).add_command(everyday.watching(WorkKind.JOB))
     return root
 
 
@@ -119,7 +122,7 @@ def _add_controllers_own(root: click.Group) -> None:
     _group(root, ["vm"]).add_command(everyday.console)
     _group(root, ["vm"]).add_command(everyday.vnc)
     _group(root, ["vm"]).add_command(everyday.groups)
-    _group(root, ["task"]).add_command(everyday.watch)
+    _group(root, ["task"]).add_command(everyday.watching(WorkKind.TASK))
 
 
 @click.pass_context

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from svc.cli.services import ServiceKind, registry_of
+from svc.cli.work import starts_work
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from svc.registry.operation import Operation
 
 _PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
-_FORMAT = 4
+_FORMAT = 5
 _UNDONE_BY_NULL = {"gateway", "guest_prefix_len", "range_end", "range_start", "vlan"}
 """Fields of a change for which null says something else than leaving them out."""
 _LISTED = {"scopes"}
@@ -69,8 +70,8 @@ class Parameter:
 @dataclass(frozen=True)
 class OperationDescription:
     """One operation. `list_path` is the list that the operation's thing is in, `/vms` for `/vms/{id}/start`;
-    `starts_task` when its answer is a task or names one; `in_parts` when that is a part of a file. `columns`, `confirm`
-    and `hidden`: see `svc.registry.operation.Command`."""
+    `starts_work` when its answer is a task or a job, or names one; `in_parts` when that is a part of a file. `columns`,
+    `confirm` and `hidden`: see `svc.registry.operation.Command`."""
 
     name: str
     summary: str
@@ -88,7 +89,7 @@ class OperationDescription:
     presentation: str
     upload: bool
     paged: bool
-    starts_task: bool
+    starts_work: bool
     in_parts: bool
     list_path: str | None
 
@@ -157,7 +158,8 @@ def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dic
         presentation=operation.presentation.value,
         upload=operation.upload,
         paged="page_size" in fields,
-        starts_task=_starts_task(operation.response),
+        starts_work=operation.route.method.value != "GET"
+        and starts_work(set(getattr(operation.response, "model_fields", ()))),
         in_parts={"data_base64", "version", "name"} <= set(getattr(operation.response, "model_fields", ())),
         list_path=list_path,
     )
@@ -196,11 +198,6 @@ def _said_of(annotation: Any) -> str | None:
     own = (argument.description for argument in arguments if isinstance(argument, FieldInfo))
     inner = (_said_of(argument) for argument in arguments if typing.get_args(argument))
     return next((text for text in (*own, *inner) if text), None)
-
-
-def _starts_task(response: Any) -> bool:
-    members = set(getattr(response, "model_fields", ()))
-    return {"op", "progress"} <= members or "task" in members or "task_id" in members
 
 
 def _shown(default: object) -> str:

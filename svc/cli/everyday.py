@@ -22,6 +22,7 @@ from svc.cli.profiles import ProfileFile, normal_url
 from svc.cli.services import ServiceKind, registry_of
 from svc.cli.session import Session, narrow, session_parameters
 from svc.cli.shapes import shortened
+from svc.cli.work import Work, WorkKind
 
 _LONGEST_SILENCE = 30.0
 
@@ -184,20 +185,25 @@ def _print_event(kind: str, data: Mapping[str, Any], format_: Format) -> None:
     click.echo(line)
 
 
-@shared
-@click.command()
-@click.argument("task")
-@click.option("--wait-timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up waiting then.")
-@click.pass_obj
-async def watch(session: Session, /, task: str, wait_timeout: float | None, **given: Any) -> None:
-    """Follow a task's log to its end."""
-    from svc.cli import tasks
+def watching(kind: WorkKind) -> click.Command:
+    """`svc task watch`, `svc job watch`."""
 
-    session = narrow(session, given)
-    async with session.client() as client:
-        ended = await tasks.follow(client, task, timeout=math.inf if wait_timeout is None else wait_timeout)
-    show(shortened(ended) if session.style.for_reading else ended, session.style)
-    tasks.check(ended)
+    @shared
+    @click.command("watch", help=f"Follow the log of a {kind.noun} to its end.")
+    @click.argument("work", metavar=kind.noun.upper())
+    @click.option("--wait-timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up waiting then.")
+    @click.pass_obj
+    async def watch(session: Session, /, work: str, wait_timeout: float | None, **given: Any) -> None:
+        from svc.cli import following
+
+        session = narrow(session, given)
+        followed = Work(kind, work)
+        async with session.client() as client:
+            ended = await following.follow(client, followed, timeout=math.inf if wait_timeout is None else wait_timeout)
+        show(shortened(ended) if session.style.for_reading else ended, session.style)
+        following.check(followed, ended)
+
+    return watch
 
 
 @shared

@@ -1,7 +1,7 @@
 """Commands made from the registry: one for each operation, its flags from the request model.
 
-A field that holds an id takes a name as well. An operation that starts a task can be waited for. A destructive one
-asks first, unless `--yes` or the confirmation itself is given. A creation that may be repeated safely carries an
+A field that holds an id takes a name as well. An operation that starts a task or a job can be waited for. A destructive
+one asks first, unless `--yes` or the confirmation itself is given. A creation that may be repeated safely carries an
 idempotency key of its own, so that a lost connection makes nothing twice.
 """
 
@@ -26,6 +26,7 @@ from svc.cli.output import say, show
 from svc.cli.parameters import NONE, asks_first, flag_of, parameters
 from svc.cli.session import Session, narrow
 from svc.cli.shapes import shaped, shortened
+from svc.cli.work import started_by
 
 if TYPE_CHECKING:
     from svc.cli.client import Client
@@ -98,17 +99,17 @@ async def _report(
     waits: bool,
     wait_timeout: float | None,
 ) -> None:
-    """Print what an order led to. The answer is printed also when its task fails or outlasts our patience, since it
+    """Print what an order led to. The answer is printed also when its work fails or outlasts our patience, since it
     may hold what is told only once."""
-    task_id = task_of(answer)
+    work = started_by(answer)
     failure: Failure | None = None
-    if waits and task_id is not None:
-        from svc.cli import tasks
+    if waits and work is not None:
+        from svc.cli import following
 
         try:
-            ended = await tasks.follow(client, task_id, timeout=math.inf if wait_timeout is None else wait_timeout)
+            ended = await following.follow(client, work, timeout=math.inf if wait_timeout is None else wait_timeout)
             answer = await _brought_up_to_date(client, answer, ended)
-            tasks.check(ended)
+            following.check(work, ended)
         except Failure as error:
             failure = error
     if session.style.for_reading and operation.name == "node.bootstrap":
@@ -122,12 +123,12 @@ async def _report(
                 say(f"This {name} is shown once and kept nowhere: keep it now.", style="yellow")
     if failure is not None:
         raise failure
-    if task_id is not None and not waits and sys.stderr.isatty():
-        say(f"follow it with `svc task watch {task_id}`", style="dim")
+    if work is not None and not waits and sys.stderr.isatty():
+        say(f"follow it with `svc {work.kind.noun} watch {work.id}`", style="dim")
 
 
 async def _brought_up_to_date(client: Client, answer: Any, ended: dict[str, Any]) -> Any:
-    if "op" in answer:
+    if "progress" in answer:
         return ended
     changed = dict(answer)
     if isinstance(answer.get("task"), Mapping):
@@ -135,17 +136,6 @@ async def _brought_up_to_date(client: Client, answer: Any, ended: dict[str, Any]
     if isinstance(answer.get("vm"), Mapping):
         changed["vm"] = await client.call("GET", f"/vms/{answer['vm']['id']}")
     return changed
-
-
-def task_of(answer: Any) -> str | None:
-    """The task an answer starts: the answer itself, or what it holds as `task` or `task_id`."""
-    if not isinstance(answer, Mapping):
-        return None
-    if "op" in answer and "progress" in answer:
-        return str(answer["id"])
-    if isinstance(answer.get("task"), Mapping):
-        return str(answer["task"]["id"])
-    return str(answer["task_id"]) if answer.get("task_id") else None
 
 
 async def _resolve_names(

@@ -135,14 +135,14 @@ def _further(operation: OperationDescription) -> list[click.Option]:
         options.append(click.Option(["--to", "download_to"], type=where, metavar="FILE", help="Where to write it."))
     if asks_first(operation):
         options.append(click.Option(["--yes", "-y"], is_flag=True, help="Do it without asking."))
-    if operation.starts_task:
-        options.append(click.Option(["--wait", "-w"], is_flag=True, help="Wait until the task has ended."))
+    if operation.starts_work:
+        options.append(click.Option(["--wait", "-w"], is_flag=True, help="Wait until it has ended."))
         options.append(
             click.Option(
                 ["--wait-timeout"],
                 type=click.FloatRange(min=0),
                 metavar="SECONDS",
-                help="Wait, but no longer; the task goes on.",
+                help="Wait, but no longer; the work goes on.",
             )
         )
     return options

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from svc.cli.failures import Exit
+from svc.cli import following
+from svc.cli.failures import Exit, Failure
 from svc.cli.profiles import Profile, ProfileFile, save
 from svc.cli.services import ServiceKind, service_of
 from svc.cli.shapes import shaped
+from svc.cli.work import Work, WorkKind
 from svc_actors.store import Database
 from tests.cli.conftest import Terminal
 from tests.support.panel_core import listening_core
@@ -71,6 +73,35 @@ async def test_a_site_is_deleted_once_its_domain_is_typed(panel_database: Databa
     assert "nothing was done" in other.err
     assert deleted.code == Exit.OK, deleted.err
     assert "site.delete" in deleted.out
+
+
+async def test_a_job_is_waited_for_and_followed(panel_database: Database, terminal: Terminal) -> None:
+    async with listening_core(panel_database) as panel:
+        await panel.person("ada@example.com")
+        at = {"SVC_SOCKET": str(panel.services.config.socket)}
+        for domain in ("shop.example.com", "blog.example.com"):
+            await terminal.ok("site", "create", domain, "--type", "static", "--admin-email", "ada@example.com", **at)
+
+        deleted = await terminal.ok("site", "delete", "shop.example.com", "--yes", "--wait", "-o", "json", **at)
+        begun = await terminal.ok("site", "delete", "blog.example.com", "--yes", "-o", "json", **at)
+        watched = await terminal.ok("job", "watch", str(begun.json["id"]), "-o", "json", **at)
+
+    assert (deleted.json["status"], deleted.json["progress"]) == ("succeeded", 100)
+    assert {step["status"] for step in deleted.json["steps"]} == {"succeeded"}
+    assert begun.json["status"] == "queued"
+    assert watched.json["status"] == "succeeded"
+
+
+def test_a_job_that_failed_says_why_what_to_do_and_where_its_log_is() -> None:
+    error = {"code": "conflict", "message": "The disk is full.", "hint": "Free some space, then try again."}
+    job = {"id": 7, "title": "Back up shop.example.com", "status": "failed", "progress": 40, "error": error}
+
+    with pytest.raises(Failure) as told:
+        following.check(Work(WorkKind.JOB, "7"), job)
+
+    assert told.value.exit_code == Exit.TASK_FAILED
+    assert told.value.message == "Back up shop.example.com failed: The disk is full. (conflict)"
+    assert told.value.hint == "Free some space, then try again; its log: svc job log 7"
 
 
 def test_what_a_site_has_is_shown_in_rows_and_lines() -> None:

@@ -21,9 +21,10 @@ from typing import Any
 import httpx
 import trio
 
-from svc.cli import tasks, transfer
+from svc.cli import following, transfer
 from svc.cli.client import Client
 from svc.cli.profiles import Profile
+from svc.cli.work import Work, WorkKind
 from tests.support import host
 from tests.support.image_paths import IMAGES
 
@@ -235,7 +236,7 @@ class Stack:
 
     async def task(self, client: Client, answer: dict[str, Any], timeout: float = 120.0) -> dict[str, Any]:
         task = answer.get("task", answer)
-        return await tasks.wait(client, task["id"], timeout=timeout)
+        return await following.wait(client, Work(WorkKind.TASK, task["id"]), timeout=timeout)
 
     def cli_environment(self) -> dict[str, str]:
         """What makes `svc` talk to this stack as its administrator, with no profile."""

@@ -1,0 +1,48 @@
+"""The work that a call starts: a task of the controller, or a job of the panel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class WorkKind(Enum):
+    """The word for it, the end of the path of its log, and what numbers the log's lines."""
+
+    TASK = "task", "events", "position"
+    JOB = "job", "log", "seq"
+
+    def __init__(self, noun: str, log: str, numbered_by: str) -> None:
+        self.noun = noun
+        self.log = log
+        self.numbered_by = numbered_by
+
+
+@dataclass(frozen=True)
+class Work:
+    kind: WorkKind
+    id: str
+
+    @property
+    def path(self) -> str:
+        return f"/{self.kind.noun}s/{self.id}"
+
+
+def started_by(answer: Any) -> Work | None:
+    """The work that an answer starts: the answer itself, or what it names."""
+    match answer:
+        case {"op": _, "progress": _, "id": id_} | {"task": {"id": id_}}:
+            return Work(WorkKind.TASK, str(id_))
+        case {"task_id": id_} if id_:
+            return Work(WorkKind.TASK, str(id_))
+        case {"steps": _, "progress": _, "id": id_} | {"job_id": id_}:
+            return Work(WorkKind.JOB, str(id_))
+    return None
+
+
+def starts_work(fields: set[str]) -> bool:
+    """Has an answer with these fields started work?"""
+    return (
+        bool(fields & {"task", "task_id", "job_id"}) or {"op", "progress"} <= fields or {"steps", "progress"} <= fields
+    )
