@@ -100,6 +100,20 @@ async def close_alerts_about(tx: Transaction, kind: str, resource_id: UUID) -> N
         await announce_alert(tx, row)
 
 
+async def hand_over_alerts(tx: Transaction, kind: str, resource_id: UUID, before: UUID, after: UUID) -> None:
+    """What was told to the members of one project about a resource is told to those of another, whose it is now."""
+    rows = await tx.fetch(
+        """UPDATE alerts SET project_id = $4
+           WHERE resource_kind = $1 AND resource_id = $2 AND project_id = $3 AND closed_at IS NULL RETURNING *""",
+        kind,
+        str(resource_id),
+        before,
+        after,
+    )
+    for row in rows:
+        await announce_alert(tx, row)
+
+
 async def forget_closed_alerts(queryable: Queryable) -> int:
     """Remove what was closed more than `KEPT_DAYS` ago; returns how many. For the composer to run from time to time."""
     return await queryable.change("DELETE FROM alerts WHERE closed_at < now() - make_interval(days => $1)", KEPT_DAYS)

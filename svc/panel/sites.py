@@ -30,6 +30,7 @@ from svc.registry.operation import Context, Model, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
+from svc_actors.alerts import hand_over_alerts
 from svc_actors.errors import conflict, forbidden, invalid, not_found, wrong_field
 from svc_actors.host.launcher import Limits
 from svc_actors.panel.accounts.allowances import lock_owner
@@ -212,6 +213,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
             ended = await end_credentials(tx, locked, values["owner_id"], context.services.databases)
             handed[:] = [SiteHandover(**vars(ended))]
             details["ended"] = {"sftp_logins": ended.sftp_logins, "database_users": ended.database_users}
+            await hand_over_alerts(tx, "site", locked.id, locked.owner_id, values["owner_id"])
         return Changed(locked.target, details)
 
     await ask_change(context, site.id, change)

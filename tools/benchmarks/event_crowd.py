@@ -87,6 +87,7 @@ def _take(reader: _Reader, took: array[float]) -> None:
     try:
         while more := reader.stream.recv(_CHUNK):
             data += more
+        raise SystemExit("the service has closed an event stream")
     except ssl.SSLWantReadError:
         pass
     now = time.monotonic()

@@ -224,3 +224,15 @@ async def test_traffic_stays_counted_when_its_site_is_deleted(world: World) -> N
     found = await account(world)
     assert found["used"]["traffic_mib"] == 3
     assert found["over"] == ["3 MiB of traffic this month, 1 are allowed"]
+
+
+async def test_what_is_told_of_a_site_is_told_to_whoever_it_is_handed_to(world: World) -> None:
+    site = await world.create("a.example", world.bob)
+    await world.root.patch(f"/sites/{site['id']}", {"disk_mib": 20})
+    await count(world, site, 21 * MIB)
+
+    handed = await world.root.patch(f"/sites/{site['id']}", {"owner_email": "ada@example.com"})
+    told = [(await who.get("/alerts")).json()["items"] for who in (world.bob, world.ada)]
+
+    assert handed.status_code == 200, handed.text
+    assert [[alert["message"].partition(":")[0] for alert in alerts] for alerts in told] == [[], ["a.example"]]
