@@ -26,7 +26,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import wrong_field
 from svc_actors.panel.backups.places import Places
-from svc_actors.panel.backups.records import read_repository
+from svc_actors.panel.backups.repositories import read_repository
 from svc_actors.panel.backups.targets import (
     LocalSettings,
     S3Settings,

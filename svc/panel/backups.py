@@ -36,10 +36,9 @@ from svc_actors.panel.backups.records import (
     Cause,
     begin_deletion,
     create_backup,
-    remove_schedule,
-    write_schedule,
 )
 from svc_actors.panel.backups.retention import Keep
+from svc_actors.panel.backups.schedule_records import remove_schedule, write_schedule
 from svc_actors.panel.backups.timing import Frequency, next_run, overdue
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.jobs import JobClass, NewJob, enqueue, require_turn

@@ -5,6 +5,6 @@ from svc_actors.panel.backups.configuration_changes import Allowed
 from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
 from svc_actors.panel.backups.databases import DatabaseBackups
 from svc_actors.panel.backups.places import Places
-from svc_actors.panel.backups.work import Tools
+from svc_actors.panel.backups.tools import Tools
 
 __all__ = ["ROUND_SECONDS", "Allowed", "Backups", "ConfigurationRestore", "DatabaseBackups", "Places", "Tools"]

@@ -26,20 +26,18 @@ from svc_actors.panel.backups.records import (
     add_backup,
     backup_of_job,
     create_backup,
-    ensure_repository,
     fail_backup,
     has_final,
     is_pending,
     open_jobs,
     orphans,
-    outlive_site,
-    overstayed,
-    postpone,
-    repositories_of,
 )
+from svc_actors.panel.backups.repositories import ensure_repository, outlive_site, overstayed, repositories_of
 from svc_actors.panel.backups.restore import RestoreWork
+from svc_actors.panel.backups.schedule_records import postpone
 from svc_actors.panel.backups.timing import Frequency, next_run
-from svc_actors.panel.backups.work import BackupWork, DeletionWork, Tools, remove_repository
+from svc_actors.panel.backups.tools import Tools
+from svc_actors.panel.backups.work import BackupWork, DeletionWork, remove_repository
 from svc_actors.panel.jobs import INTERRUPTED, JobRun, Jobs
 from svc_actors.panel.sites.records import SiteRow, lock_site
 from svc_actors.panel.sites.states import SiteStatus

@@ -17,15 +17,16 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import capacity, not_found, unavailable
+from svc_actors.errors import not_found, unavailable
 from svc_actors.host.databases import DatabaseName, EngineKind
 from svc_actors.host.restic import Repository
-from svc_actors.host.restic.driver import CONTENT, LISTED, TREE
+from svc_actors.host.restic.driver import CONTENT, TREE
 from svc_actors.host.restic.manifest import size_below
-from svc_actors.panel.backups.databases import FOLDER, LIST, Dumped, told
-from svc_actors.panel.backups.drill_records import end_drill, left_scratch, write_counted, write_scratch
-from svc_actors.panel.backups.records import BackupRow, RepositoryRow, read_backup, read_repository
-from svc_actors.panel.backups.work import MANIFEST, SPARE_BYTES, Kept, Tools
+from svc_actors.panel.backups.databases import FOLDER, Dumped, told
+from svc_actors.panel.backups.drill_records import end_drill, left_scratch, write_compared, write_scratch
+from svc_actors.panel.backups.records import BackupRow, read_backup
+from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
+from svc_actors.panel.backups.tools import Kept, Tools
 from svc_actors.panel.jobs import Job, JobRun
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Transaction
@@ -53,41 +54,40 @@ class DrillWork:
     async def reserve_disk(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             local, kept = await self._kept(run)
-            inside = LISTED if kept.manifest is None else None
-            await self._restore(run, local, kept.manifest or kept.tree, self._said(run) / "manifest", inside)
-            await self._restore(run, local, kept.tree, self._said(run) / "databases", f"{CONTENT}/{LIST}")
-            needed = SPARE_BYTES + await trio.to_thread.run_sync(size_below, str(self._listed(run)), "")
+            await self._tools.fetch_manifest(run, local, kept)
+            await self._tools.fetch_dumped(run, local, kept)
+            needed = await trio.to_thread.run_sync(size_below, str(self._tools.listed(run)), "")
             # A dump, what it becomes in the engine, and the dump of that.
-            needed += sum(2 * dump.size + dump.loaded for dump in await self._dumps(run))
-            free = await trio.to_thread.run_sync(self._places.free_bytes)
-            if needed > free:
-                raise capacity(
-                    f"The drill may need {needed:,} bytes, and {free:,} are free; nothing was restored.",
-                    hint="Free some space, or try a smaller site.",
-                )
+            needed += sum(2 * dump.size + dump.loaded for dump in await self._tools.dumped(run))
+            await self._tools.require_room(
+                needed,
+                what="The drill",
+                left="nothing was restored",
+                hint="Free some space, or try a smaller site.",
+            )
 
     async def fetch(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             local, kept = await self._kept(run)
-            await self._restore(run, local, kept.tree, self._new(run))
+            await self._tools.fetch(run, local, kept.tree, self._new(run))
 
     async def verify(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             site, _, _ = await self._of(run)
             uid = site.account.uid
             tree = self._new(run) / TREE
-            verified = await self._tools.restic.verify(run.program, tree, self._listed(run), "", uid, uid)
+            verified = await self._tools.restic.verify(run.program, tree, self._tools.listed(run), "", uid, uid)
             if verified.wrong:
                 await run.log(*(f"differs: {how}" for how in verified.named[:20]))
                 raise unavailable(f"{verified.wrong:,} entries differ from what was backed up ({verified.named[0]}).")
-            await self._tools.databases.verify_fetched(self._new(run) / CONTENT, await self._dumps(run))
-            await run.transact(partial(write_counted, job_id=run.id, entries=verified.entries))
+            await self._tools.databases.verify_fetched(self._new(run) / CONTENT, await self._tools.dumped(run))
+            await run.transact(partial(write_compared, job_id=run.id, entries=verified.entries))
             await run.log(f"{verified.entries:,} entries are what was backed up, byte for byte.")
 
     async def try_databases(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             site, _, _ = await self._of(run)
-            dumps = await self._dumps(run)
+            dumps = await self._tools.dumped(run)
             names = {dump: scratch_name(run.id, place) for place, dump in enumerate(dumps)}
             await run.transact(
                 partial(write_scratch, job_id=run.id, names=[f"{dump.engine} {names[dump]}" for dump in dumps])
@@ -98,7 +98,7 @@ class DrillWork:
             finally:
                 with trio.CancelScope(shield=True):
                     await _drop(self._tools, run.id, [f"{dump.engine} {names[dump]}" for dump in dumps])
-            await run.transact(partial(write_counted, job_id=run.id, tables=len(dumps)))
+            await run.transact(partial(write_compared, job_id=run.id, databases=len(dumps)))
 
     async def remove(self, run: JobRun) -> None:
         await self._tools.clean(run.id)
@@ -121,29 +121,13 @@ class DrillWork:
             raise unavailable(f"{dump.name} is not what was backed up once it is loaded.")
         await run.log(f"{dump.name} has the tables and rows that were backed up.")
 
-    async def _restore(
-        self, run: JobRun, local: Repository, snapshot: str, target: Path, path: str | None = None
-    ) -> None:
-        await trio.to_thread.run_sync(partial(target.mkdir, mode=0o700, parents=True))
-        await self._tools.restic.restore(run.program, local, snapshot, target, path)
-
     async def _kept(self, run: JobRun) -> tuple[Repository, Kept]:
         _, backup, repository = await self._of(run)
         local = await self._tools.local(run, repository)
         return local, await self._tools.snapshots_of(run, local, backup.id)
 
-    async def _dumps(self, run: JobRun) -> list[Dumped]:
-        return await self._tools.databases.held(self._said(run) / "databases" / CONTENT)
-
     def _new(self, run: JobRun) -> Path:
         return self._places.staging(run.id) / "new"
-
-    def _said(self, run: JobRun) -> Path:
-        return self._places.work(run.id) / "said"
-
-    def _listed(self, run: JobRun) -> Path:
-        own = self._said(run) / "manifest" / MANIFEST
-        return own if own.exists() else self._said(run) / "manifest" / LISTED
 
     async def _of(self, run: JobRun) -> tuple[SiteRow, BackupRow, RepositoryRow]:
         backup = await read_backup(self._tools.database, UUID(run.parameters["backup"]))

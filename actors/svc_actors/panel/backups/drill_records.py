@@ -128,14 +128,16 @@ async def begin_due_drill(tx: Transaction) -> None:
         await _begin(tx, DrillCause.SCHEDULED, chosen)
 
 
-async def write_counted(tx: Transaction, job_id: int, *, entries: int | None = None, tables: int | None = None) -> None:
+async def write_compared(
+    tx: Transaction, job_id: int, *, entries: int | None = None, databases: int | None = None
+) -> None:
     """How much of it was compared: entries of the tree, or databases."""
     await tx.execute(
         """UPDATE backup_drills SET entries = coalesce($2, entries), databases = coalesce($3, databases)
            WHERE job_id = $1""",
         job_id,
         entries,
-        tables,
+        databases,
     )
 
 

@@ -62,6 +62,10 @@ class Places:
     def work(self, job_id: int) -> Path:
         return self.backups / "work" / str(job_id)
 
+    def said(self, job_id: int) -> Path:
+        """What a backup says of itself, fetched before the rest of it."""
+        return self.work(job_id) / "said"
+
     def aside(self, job_id: int) -> Path:
         """What was in the databases that a restoration loads."""
         return self.work(job_id) / "aside"

@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from svc_actors.errors import not_found
-from svc_actors.panel.backups.work import Tools
+from svc_actors.panel.backups.tools import Tools
 from svc_actors.panel.jobs import JobClass, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Transaction

@@ -1,4 +1,4 @@
-"""Backups as the database keeps them: repositories, backups, copies and schedules.
+"""Backups and their copies as the database keeps them.
 
 Invariants:
 - a backup is `completed` only once its snapshot was checked; what is not is pending, or has failed and says why;
@@ -8,7 +8,6 @@ Invariants:
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,16 +15,14 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, not_found
-from svc_actors.panel.backups.retention import DEFAULT_KEEP, Keep
-from svc_actors.panel.backups.timing import Frequency
+from svc_actors.errors import conflict
+from svc_actors.panel.backups.repositories import ensure_repository
 from svc_actors.panel.jobs import Job, JobClass, NewJob, enqueue
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record, Target, Transaction
 
-KEY_PURPOSE: Final = "backup repository"
 CREATE: Final = "backup.create"
 RESTORE: Final = "backup.restore"
 DELETE: Final = "backup.delete"
@@ -59,24 +56,6 @@ class BackupStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     DELETING = "deleting"
-
-
-@dataclass(frozen=True)
-class RepositoryRow:
-    """`site_id` None: the site is gone."""
-
-    id: UUID
-    site_id: UUID | None
-    owner_id: UUID
-    domain: str
-    sealed_key: bytes
-
-    def key(self, sealer: Sealer) -> str:
-        return sealer.unseal(self.sealed_key, KEY_PURPOSE).decode()
-
-    @property
-    def target(self) -> Target:
-        return Target("backup_key", self.id, self.domain)
 
 
 @dataclass(frozen=True)
@@ -119,10 +98,6 @@ BACKUP_SOURCE: Final = """site_backups AS backups
     JOIN backup_repositories ON backup_repositories.id = backups.repository_id
     LEFT JOIN sites ON sites.id = backup_repositories.site_id"""
 OWNER: Final = "coalesce(sites.owner_id, backup_repositories.owner_id)"
-_REPOSITORY: Final = """SELECT backup_repositories.id, backup_repositories.site_id,
-    coalesce(sites.owner_id, backup_repositories.owner_id) AS owner_id,
-    coalesce(sites.domain, backup_repositories.domain) AS domain, backup_repositories.sealed_key
-    FROM backup_repositories LEFT JOIN sites ON sites.id = backup_repositories.site_id"""
 
 
 def as_backup(row: Record) -> BackupRow:
@@ -166,57 +141,11 @@ async def has_final(queryable: Queryable, site_id: UUID, since: datetime) -> boo
     return found
 
 
-async def read_repository(queryable: Queryable, repository_id: UUID) -> RepositoryRow:
-    """Raises not_found."""
-    row = await queryable.fetchrow(f"{_REPOSITORY} WHERE backup_repositories.id = $1", repository_id)
-    if row is None:
-        raise not_found("There is no such repository any more.")
-    return RepositoryRow(**dict(row))
-
-
-async def repositories_of(queryable: Queryable, owner_id: UUID) -> list[UUID]:
-    """Of this person's sites that are gone."""
-    rows = await queryable.fetch(
-        "SELECT id FROM backup_repositories WHERE owner_id = $1 AND site_id IS NULL ORDER BY id", owner_id
-    )
-    return [row["id"] for row in rows]
-
-
-async def overstayed(queryable: Queryable) -> list[UUID]:
-    """Repositories of sites that are gone whose time is over."""
-    rows = await queryable.fetch(
-        "SELECT id FROM backup_repositories WHERE site_id IS NULL AND kept_until < now() ORDER BY id"
-    )
-    return [row["id"] for row in rows]
-
-
 async def completed(queryable: Queryable, repository_id: UUID) -> list[tuple[UUID, datetime]]:
     rows = await queryable.fetch(
         "SELECT id, created_at FROM site_backups WHERE repository_id = $1 AND status = 'completed'", repository_id
     )
     return [(row["id"], row["created_at"]) for row in rows]
-
-
-async def keep_of(queryable: Queryable, repository: RepositoryRow) -> Keep:
-    row = await queryable.fetchrow(
-        """SELECT keep_last AS last, keep_daily AS daily, keep_weekly AS weekly, keep_monthly AS monthly
-           FROM backup_schedules WHERE site_id = $1""",
-        repository.site_id,
-    )
-    return DEFAULT_KEEP if row is None else Keep(**dict(row))
-
-
-async def ensure_repository(tx: Transaction, sealer: Sealer, site: SiteRow) -> UUID:
-    """The repository of a site whose row is locked."""
-    await tx.execute(
-        """INSERT INTO backup_repositories (site_id, domain, sealed_key) VALUES ($1, $2, $3)
-           ON CONFLICT (site_id) DO NOTHING""",
-        site.id,
-        site.domain,
-        sealer.seal(secrets.token_urlsafe(32).encode(), KEY_PURPOSE),
-    )
-    repository_id: UUID = await tx.fetchval("SELECT id FROM backup_repositories WHERE site_id = $1", site.id)
-    return repository_id
 
 
 async def is_pending(queryable: Queryable, site_id: UUID) -> bool:
@@ -366,58 +295,6 @@ async def put_back(tx: Transaction, backup_id: UUID) -> None:
 
 async def forget_backups(tx: Transaction, backup_ids: Sequence[UUID]) -> None:
     await tx.execute("DELETE FROM site_backups WHERE id = ANY($1::uuid[])", list(backup_ids))
-
-
-async def outlive_site(tx: Transaction, site: SiteRow, days: int) -> None:
-    """The site goes: what was kept of it stays its owner's for so many days, if there is a backup at all."""
-    await tx.execute(
-        """UPDATE backup_repositories
-           SET owner_id = $2, domain = $3,
-               kept_until = CASE WHEN EXISTS (SELECT FROM site_backups WHERE repository_id = backup_repositories.id
-                                                                   AND status = 'completed')
-                            THEN now() + make_interval(days => $4) ELSE now() END
-           WHERE site_id = $1""",
-        site.id,
-        site.owner_id,
-        site.domain,
-        days,
-    )
-
-
-async def remove_repository_row(tx: Transaction, repository_id: UUID) -> None:
-    """Its backups go with it."""
-    await tx.execute("DELETE FROM backup_repositories WHERE id = $1", repository_id)
-
-
-async def write_schedule(
-    tx: Transaction, site_id: UUID, frequency: Frequency, hour: int, weekday: int, keep: Keep, next_run_at: datetime
-) -> None:
-    await tx.execute(
-        """INSERT INTO backup_schedules
-               (site_id, frequency, hour, weekday, keep_last, keep_daily, keep_weekly, keep_monthly, next_run_at)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-           ON CONFLICT (site_id) DO UPDATE
-           SET frequency = EXCLUDED.frequency, hour = EXCLUDED.hour, weekday = EXCLUDED.weekday,
-               keep_last = EXCLUDED.keep_last, keep_daily = EXCLUDED.keep_daily, keep_weekly = EXCLUDED.keep_weekly,
-               keep_monthly = EXCLUDED.keep_monthly, next_run_at = EXCLUDED.next_run_at""",
-        site_id,
-        frequency.value,
-        hour,
-        weekday,
-        keep.last,
-        keep.daily,
-        keep.weekly,
-        keep.monthly,
-        next_run_at,
-    )
-
-
-async def remove_schedule(tx: Transaction, site_id: UUID) -> None:
-    await tx.execute("DELETE FROM backup_schedules WHERE site_id = $1", site_id)
-
-
-async def postpone(tx: Transaction, site_id: UUID, next_run_at: datetime) -> None:
-    await tx.execute("UPDATE backup_schedules SET next_run_at = $2 WHERE site_id = $1", site_id, next_run_at)
 
 
 def _subject(backup: BackupRow) -> Subject:

@@ -16,27 +16,20 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import ServiceError, capacity, conflict, not_found, unavailable
+from svc_actors.errors import ServiceError, conflict, not_found, unavailable
 from svc_actors.host.confined.protocol import TEMPORARY, FreeSpace, PlaceRestored
 from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.restic import Repository, Verified
-from svc_actors.host.restic.driver import CONTENT, LISTED, TREE
+from svc_actors.host.restic import Verified
+from svc_actors.host.restic.driver import CONTENT, TREE
 from svc_actors.host.restic.manifest import LEFT_OUT, size_below
 from svc_actors.host.tree_switch import hand_in, switch
 from svc_actors.panel.backups.configuration import FILE, parsed_configuration
 from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
-from svc_actors.panel.backups.databases import FOLDER, LIST, Dumped
+from svc_actors.panel.backups.databases import FOLDER, Dumped
 from svc_actors.panel.backups.places import Places
-from svc_actors.panel.backups.records import (
-    USUAL_PARTS,
-    BackupPart,
-    BackupRow,
-    BackupStatus,
-    RepositoryRow,
-    read_backup,
-    read_repository,
-)
-from svc_actors.panel.backups.work import MANIFEST, SPARE_BYTES, Tools
+from svc_actors.panel.backups.records import USUAL_PARTS, BackupPart, BackupRow, BackupStatus, read_backup
+from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
+from svc_actors.panel.backups.tools import Tools
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow, read_site
@@ -72,21 +65,18 @@ class RestoreWork:
             site, backup, repository = await self._of(run)
             local = await self._tools.local(run, repository)
             kept = await self._tools.snapshots_of(run, local, backup.id)
-            said = self._said(run)
             if BackupPart.CONFIGURATION in self._parts(run):
-                await self._restore(run, local, kept.tree, said / "configuration", f"{CONTENT}/{FILE}")
+                await self._tools.fetch(run, local, kept.tree, self._configured(run), f"{CONTENT}/{FILE}")
             if BackupPart.FILES in self._parts(run):
-                inside = LISTED if kept.manifest is None else None
-                await self._restore(run, local, kept.manifest or kept.tree, said / "manifest", inside)
+                await self._tools.fetch_manifest(run, local, kept)
             if BackupPart.DATABASES in self._parts(run):
-                await self._restore(run, local, kept.tree, said / "databases", f"{CONTENT}/{LIST}")
-            needed = SPARE_BYTES + await self._needed(run, site)
-            free = await trio.to_thread.run_sync(self._places.free_bytes)
-            if needed > free:
-                raise capacity(
-                    f"The restoration may need {needed:,} bytes, and {free:,} are free; the site is as it was.",
-                    hint="Free some space, or restore single files.",
-                )
+                await self._tools.fetch_dumped(run, local, kept)
+            await self._tools.require_room(
+                await self._needed(run, site),
+                what="The restoration",
+                left="the site is as it was",
+                hint="Free some space, or restore single files.",
+            )
 
     async def fetch(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
@@ -96,10 +86,10 @@ class RestoreWork:
             path, only, parts = self._path(run), self._only(run), self._parts(run)
             new = self._places.staging(run.id) / NEW
             if BackupPart.FILES in parts:
-                await self._restore(run, local, kept.tree, new, TREE if path is None else f"{TREE}/{path}")
+                await self._tools.fetch(run, local, kept.tree, new, TREE if path is None else f"{TREE}/{path}")
             if BackupPart.DATABASES in parts and (wanted := await self._wanted(run)):
                 file = f"/{wanted[0].file}" if only is not None else ""
-                await self._restore(run, local, kept.tree, new / DUMPS, f"{CONTENT}/{FOLDER}{file}")
+                await self._tools.fetch(run, local, kept.tree, new / DUMPS, f"{CONTENT}/{FOLDER}{file}")
 
     async def verify(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
@@ -109,7 +99,7 @@ class RestoreWork:
             verified: Verified = await self._tools.restic.verify(
                 run.program,
                 self._tree(run),
-                self._listed(run),
+                self._tools.listed(run),
                 self._path(run) or "",
                 site.account.uid,
                 site.account.uid,
@@ -156,7 +146,7 @@ class RestoreWork:
         async with self._tools.cleaned_on_failure(run):
             if BackupPart.CONFIGURATION in self._parts(run):
                 site, _, _ = await self._of(run)
-                told = await trio.to_thread.run_sync((self._said(run) / "configuration" / CONTENT / FILE).read_text)
+                told = await trio.to_thread.run_sync((self._configured(run) / CONTENT / FILE).read_text)
                 await self._configuration.restore(run, site, parsed_configuration(json.loads(told)))
         await self._tools.clean(run.id)
 
@@ -176,18 +166,12 @@ class RestoreWork:
         await self._files.ask(folder, PlaceRestored(name, path), seconds=_PLACE_SECONDS)
         return f"{path} was put into its place."
 
-    async def _restore(
-        self, run: JobRun, local: Repository, snapshot: str, target: Path, path: str | None = None
-    ) -> None:
-        await trio.to_thread.run_sync(partial(target.mkdir, mode=0o700, parents=True))
-        await self._tools.restic.restore(run.program, local, snapshot, target, path)
-
     async def _needed(self, run: JobRun, site: SiteRow) -> int:
         """Bytes that are taken beside the site: its files, and of a database the dump, what it becomes in the engine,
         and what is in it now."""
         needed = 0
         if BackupPart.FILES in self._parts(run):
-            needed += await trio.to_thread.run_sync(size_below, str(self._listed(run)), self._path(run) or "")
+            needed += await trio.to_thread.run_sync(size_below, str(self._tools.listed(run)), self._path(run) or "")
         if BackupPart.DATABASES in self._parts(run):
             needed += sum(dump.size + dump.loaded for dump in await self._wanted(run))
             needed += await self._tools.databases.size(site, self._only(run))
@@ -196,20 +180,14 @@ class RestoreWork:
     async def _wanted(self, run: JobRun) -> list[Dumped]:
         """The dumps that are loaded."""
         only = self._only(run)
-        held = await self._tools.databases.held(self._said(run) / "databases" / CONTENT)
-        wanted = [dump for dump in held if only in (None, dump.name)]
+        wanted = [dump for dump in await self._tools.dumped(run) if only in (None, dump.name)]
         if only is not None and not wanted:
             raise not_found(f"The backup holds no database {only}; the site is as it was.")
         return wanted
 
-    def _said(self, run: JobRun) -> Path:
-        """What the backup says of itself, fetched before the rest."""
-        return self._places.work(run.id) / "said"
-
-    def _listed(self, run: JobRun) -> Path:
-        """The manifest: one of its own, or the one of the snapshot."""
-        own = self._said(run) / "manifest" / MANIFEST
-        return own if own.exists() else self._said(run) / "manifest" / LISTED
+    def _configured(self, run: JobRun) -> Path:
+        """The configuration that the backup holds."""
+        return self._places.said(run.id) / "configuration"
 
     def _tree(self, run: JobRun) -> Path:
         return self._places.staging(run.id) / NEW / TREE

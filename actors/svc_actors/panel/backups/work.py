@@ -8,168 +8,38 @@ completed, and every other one is removed by the next job that opens the reposit
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 import trio
 
-from svc_actors.errors import ServiceError, capacity, not_found, unavailable
-from svc_actors.host.restic import NoRepositoryError, Repository, Restic, Scanned, Snapshot
+from svc_actors.errors import ServiceError, not_found
+from svc_actors.host.restic import NoRepositoryError, Scanned, Snapshot
 from svc_actors.host.restic.driver import CONTENT
-from svc_actors.host.tree_switch import switched
 from svc_actors.panel.backups.configuration import FILE, site_configuration, without_key
-from svc_actors.panel.backups.databases import DatabaseBackups
-from svc_actors.panel.backups.places import Places, write_secret
+from svc_actors.panel.backups.places import write_secret
 from svc_actors.panel.backups.records import (
     BackupRow,
-    RepositoryRow,
     backup_of_job,
     complete_backup,
     completed,
     fail_backup,
     fail_copy,
     forget_backups,
-    keep_of,
     put_back,
-    read_repository,
-    remove_repository_row,
-    tag_of,
     write_copies,
 )
+from svc_actors.panel.backups.repositories import RepositoryRow, read_repository, remove_repository_row
 from svc_actors.panel.backups.retention import expired
-from svc_actors.panel.backups.targets import TargetRow, all_targets
+from svc_actors.panel.backups.schedule_records import keep_of
+from svc_actors.panel.backups.targets import all_targets
+from svc_actors.panel.backups.tools import COMPLETE, MANIFEST, Tools, kept_of
 from svc_actors.panel.jobs import Job, JobRun, JobStatus
 from svc_actors.panel.sites.records import SiteRow, read_site
-from svc_actors.sealing import Sealer
-from svc_actors.store import Database, Transaction
-
-COMPLETE: Final = "complete"
-MANIFEST: Final = "manifest"
-SPARE_BYTES: Final = 256 << 20
-"""What a backup leaves free on the disk: the panel and the sites live on it."""
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What a repository holds of a backup: `tree` is the snapshot of the site, with the manifest as it was scanned;
-    `manifest` that of a manifest of its own, where the site was changed meanwhile."""
-
-    tree: str
-    manifest: str | None
-
-    @property
-    def ids(self) -> list[str]:
-        return [self.tree] if self.manifest is None else [self.tree, self.manifest]
-
-
-def kept_of(found: Sequence[Snapshot], backup_id: UUID) -> Kept | None:
-    """None unless there is one that is complete."""
-    ours = [snapshot for snapshot in found if {tag_of(backup_id), COMPLETE} <= set(snapshot.tags)]
-    trees = [snapshot.id for snapshot in ours if MANIFEST not in snapshot.tags]
-    manifests = [snapshot.id for snapshot in ours if MANIFEST in snapshot.tags]
-    return Kept(trees[-1], manifests[-1] if manifests else None) if trees else None
-
-
-def ids_of(found: Sequence[Snapshot], backup_id: UUID) -> list[str]:
-    """The snapshots of a backup; none unless it is complete."""
-    kept = kept_of(found, backup_id)
-    return kept.ids if kept is not None else []
-
-
-@dataclass(frozen=True)
-class Tools:
-    """What every work on backups needs."""
-
-    database: Database
-    sealer: Sealer
-    restic: Restic
-    places: Places
-    databases: DatabaseBackups
-
-    async def begin(self, run: JobRun, repository: RepositoryRow) -> list[Snapshot]:
-        """Make the job's folder, and open the site's repository on this server: made where there is none, without the
-        locks of processes that have ended, and without snapshots that are no backups. Which it holds then."""
-        local = await self.local(run, repository, made=True)
-        if not (Path(local.location) / "config").exists():
-            await self.restic.init(run.program, local)
-            return []
-        await self.restic.unlock(run.program, local)
-        held, unknown = await self.drop_unknown(run, repository.id, local)
-        if unknown:  # Whatever else is unfinished there, the next check finds.
-            await trio.to_thread.run_sync(self.places.write_unchecked, repository.id)
-        return held
-
-    async def local(self, run: JobRun, repository: RepositoryRow, *, made: bool = False) -> Repository:
-        if made:
-            key = repository.key(self.sealer)
-            await trio.to_thread.run_sync(self.places.make_work, run.id, key)
-        return Repository(str(self.places.repository(repository.id)), self.places.work(run.id) / "password")
-
-    async def drop_unknown(
-        self, run: JobRun, repository_id: UUID, repository: Repository
-    ) -> tuple[list[Snapshot], list[Snapshot]]:
-        """Remove the snapshots of backups that are not completed: of jobs that were ended, and of what was deleted.
-        Those that stay, and those that have gone."""
-        known = {tag_of(backup_id) for backup_id, _ in await completed(self.database, repository_id)}
-        found = await self.restic.snapshots(run.program, repository)
-        unknown = [snapshot for snapshot in found if not known.intersection(snapshot.tags)]
-        if unknown:
-            await self.restic.forget(run.program, repository, [snapshot.id for snapshot in unknown])
-        return [snapshot for snapshot in found if snapshot not in unknown], unknown
-
-    async def snapshots_of(self, run: JobRun, repository: Repository, backup_id: UUID) -> Kept:
-        """Raises not_found unless there is one that is complete."""
-        kept = kept_of(await self.restic.snapshots(run.program, repository), backup_id)
-        if kept is None:
-            raise not_found("The backup is not in its repository any more.", hint="Restore another one.")
-        return kept
-
-    async def copy_to(self, run: JobRun, target: TargetRow, repository: RepositoryRow, local: Repository) -> None:
-        """Have a target hold every backup that is completed, also those that it was away for, and no other."""
-        remote = target.repository(repository.id, self.places.work(run.id), self.sealer)
-        try:
-            there = await self.restic.snapshots(run.program, remote)
-            await self.restic.unlock(run.program, remote)
-        except NoRepositoryError:
-            there = []
-            await self.restic.init(run.program, remote, local)
-        here = await self.restic.snapshots(run.program, local)
-        wanted = [backup_id for backup_id, _ in await completed(self.database, repository.id)]
-        missing = [backup_id for backup_id in wanted if len(ids_of(there, backup_id)) < len(ids_of(here, backup_id))]
-        if missing:
-            await self.restic.copy(
-                run.program, local, remote, [each for backup_id in missing for each in ids_of(here, backup_id)]
-            )
-        there, _ = await self.drop_unknown(run, repository.id, remote)
-        if any(len(ids_of(there, backup_id)) < len(ids_of(here, backup_id)) for backup_id in wanted):
-            raise unavailable("restic copied the backup, and it is not there.", hint="Look at the target's disk.")
-
-    async def put_back(self, run: JobRun, site: SiteRow) -> None:
-        """Have the databases of a site hold again what they held before a restoration that was interrupted."""
-        kept = await trio.to_thread.run_sync(self.places.kept_aside)
-        for row in await self.database.fetch("SELECT id FROM jobs WHERE id = ANY($1) AND site_id = $2", kept, site.id):
-            await self.databases.put_back(run, site, self.places.put_back(row["id"]))
-
-    async def clean(self, job_id: int) -> None:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self.places.remove_work, job_id)
-
-    @asynccontextmanager
-    async def cleaned_on_failure(self, run: JobRun) -> AsyncIterator[None]:
-        """Of a restoration only what could not be put back is kept. Databases stay with files that were exchanged."""
-        try:
-            yield
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                if not await trio.to_thread.run_sync(switched, self.places.staging(run.id)):
-                    await trio.to_thread.run_sync(self.places.keep_aside, run.id)
-            await self.clean(run.id)
-            raise
+from svc_actors.store import Transaction
 
 
 class BackupWork:
@@ -210,15 +80,15 @@ class BackupWork:
     async def reserve_disk(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             site, _, _ = await self._of(run)
-            needed = Scanned.model_validate(self._noted(run, "manifest")).new_bytes + SPARE_BYTES
+            needed = Scanned.model_validate(self._noted(run, "manifest")).new_bytes
             # A dump is there beside its copy in the repository for a while.
             needed += 2 * await self._tools.databases.size(site)
-            free = await trio.to_thread.run_sync(self._places.free_bytes)
-            if needed > free:
-                raise capacity(
-                    f"The backup may need {needed:,} bytes, and {free:,} are free; nothing was written.",
-                    hint="Free some space, or delete older backups.",
-                )
+            await self._tools.require_room(
+                needed,
+                what="The backup",
+                left="nothing was written",
+                hint="Free some space, or delete older backups.",
+            )
 
     async def dump_databases(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):

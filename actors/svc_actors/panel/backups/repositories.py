@@ -1,0 +1,95 @@
+"""Repositories of sites as the database keeps them: one a site, which outlives it for a while."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from svc_actors.errors import not_found
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.sealing import Sealer
+from svc_actors.store import Queryable, Target, Transaction
+
+KEY_PURPOSE: Final = "backup repository"
+_REPOSITORY: Final = """SELECT backup_repositories.id, backup_repositories.site_id,
+    coalesce(sites.owner_id, backup_repositories.owner_id) AS owner_id,
+    coalesce(sites.domain, backup_repositories.domain) AS domain, backup_repositories.sealed_key
+    FROM backup_repositories LEFT JOIN sites ON sites.id = backup_repositories.site_id"""
+
+
+@dataclass(frozen=True)
+class RepositoryRow:
+    """`site_id` None: the site is gone."""
+
+    id: UUID
+    site_id: UUID | None
+    owner_id: UUID
+    domain: str
+    sealed_key: bytes
+
+    def key(self, sealer: Sealer) -> str:
+        return sealer.unseal(self.sealed_key, KEY_PURPOSE).decode()
+
+    @property
+    def target(self) -> Target:
+        return Target("backup_key", self.id, self.domain)
+
+
+async def read_repository(queryable: Queryable, repository_id: UUID) -> RepositoryRow:
+    """Raises not_found."""
+    row = await queryable.fetchrow(f"{_REPOSITORY} WHERE backup_repositories.id = $1", repository_id)
+    if row is None:
+        raise not_found("There is no such repository any more.")
+    return RepositoryRow(**dict(row))
+
+
+async def repositories_of(queryable: Queryable, owner_id: UUID) -> list[UUID]:
+    """Of this person's sites that are gone."""
+    rows = await queryable.fetch(
+        "SELECT id FROM backup_repositories WHERE owner_id = $1 AND site_id IS NULL ORDER BY id", owner_id
+    )
+    return [row["id"] for row in rows]
+
+
+async def overstayed(queryable: Queryable) -> list[UUID]:
+    """Repositories of sites that are gone whose time is over."""
+    rows = await queryable.fetch(
+        "SELECT id FROM backup_repositories WHERE site_id IS NULL AND kept_until < now() ORDER BY id"
+    )
+    return [row["id"] for row in rows]
+
+
+async def ensure_repository(tx: Transaction, sealer: Sealer, site: SiteRow) -> UUID:
+    """The repository of a site whose row is locked."""
+    await tx.execute(
+        """INSERT INTO backup_repositories (site_id, domain, sealed_key) VALUES ($1, $2, $3)
+           ON CONFLICT (site_id) DO NOTHING""",
+        site.id,
+        site.domain,
+        sealer.seal(secrets.token_urlsafe(32).encode(), KEY_PURPOSE),
+    )
+    repository_id: UUID = await tx.fetchval("SELECT id FROM backup_repositories WHERE site_id = $1", site.id)
+    return repository_id
+
+
+async def outlive_site(tx: Transaction, site: SiteRow, days: int) -> None:
+    """The site goes: what was kept of it stays its owner's for so many days, if there is a backup at all."""
+    await tx.execute(
+        """UPDATE backup_repositories
+           SET owner_id = $2, domain = $3,
+               kept_until = CASE WHEN EXISTS (SELECT FROM site_backups WHERE repository_id = backup_repositories.id
+                                                                   AND status = 'completed')
+                            THEN now() + make_interval(days => $4) ELSE now() END
+           WHERE site_id = $1""",
+        site.id,
+        site.owner_id,
+        site.domain,
+        days,
+    )
+
+
+async def remove_repository_row(tx: Transaction, repository_id: UUID) -> None:
+    """Its backups go with it."""
+    await tx.execute("DELETE FROM backup_repositories WHERE id = $1", repository_id)
