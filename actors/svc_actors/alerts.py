@@ -101,9 +101,9 @@ async def close_alerts_about(tx: Transaction, kind: str, resource_id: UUID) -> N
 
 
 async def hand_over_alerts(tx: Transaction, kind: str, resource_id: UUID, before: UUID, after: UUID) -> None:
-    """What was told to the members of one project about a resource is told to those of another, whose it is now."""
+    """What was told to the members of one project about a resource is news to those of another, whose it is now."""
     rows = await tx.fetch(
-        """UPDATE alerts SET project_id = $4
+        """UPDATE alerts SET project_id = $4, customer_acknowledged_at = NULL, customer_acknowledged_by = NULL
            WHERE resource_kind = $1 AND resource_id = $2 AND project_id = $3 AND closed_at IS NULL RETURNING *""",
         kind,
         str(resource_id),

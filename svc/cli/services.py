@@ -1,7 +1,7 @@
 """Which of the two services a command line is for: its commands are made of that service's operations.
 
-A service that is named decides (a socket, an address, a profile); else the current profile; else a panel whose core
-listens on this server; else the controller, since it is what most command lines are for.
+A service that is named decides (a socket, an address, a profile); else the current profile; else a panel that is
+installed on this server or whose core listens there; else the controller, since it is what most command lines are for.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from svc.registry.registry import Registry
 
 CORE_SOCKET: Final = Path("/run/svc-panel/core.sock")
+PANEL_CONFIGURATION: Final = Path("/etc/svc/panel.toml")
+"""The package's: its machine is a panel's also while the core is being started again."""
 SOCKET_VARIABLE: Final = "SVC_SOCKET"
 PANEL_PORT: Final = 7443
 
@@ -39,7 +41,12 @@ def registry_of(kind: ServiceKind) -> Registry[Any]:
     return controller_registry()
 
 
-def service_of(environment: Mapping[str, str], arguments: Sequence[str], socket: Path = CORE_SOCKET) -> ServiceKind:
+def service_of(
+    environment: Mapping[str, str],
+    arguments: Sequence[str],
+    socket: Path = CORE_SOCKET,
+    installed: Path = PANEL_CONFIGURATION,
+) -> ServiceKind:
     """What the command line `arguments` is for. Options are looked for before they are understood: the commands that
     would say which are theirs are what is being chosen."""
     if _option(arguments, "--socket") or environment.get(SOCKET_VARIABLE):
@@ -56,7 +63,8 @@ def service_of(environment: Mapping[str, str], arguments: Sequence[str], socket:
     profile = stored.profiles.get(named or stored.current or "")
     if profile is not None:
         return ServiceKind(profile.service or ServiceKind.CONTROLLER)
-    return ServiceKind.PANEL if named is None and socket.is_socket() else ServiceKind.CONTROLLER
+    here = socket.is_socket() or installed.exists()
+    return ServiceKind.PANEL if named is None and here else ServiceKind.CONTROLLER
 
 
 def of_url(url: str, known: Mapping[str, str | None]) -> ServiceKind:

@@ -36,13 +36,12 @@ def started_by(answer: Any) -> Work | None:
             return Work(WorkKind.TASK, str(id_))
         case {"task_id": id_} if id_:
             return Work(WorkKind.TASK, str(id_))
-        case {"steps": _, "progress": _, "id": id_} | {"job_id": id_}:
+        case {"steps": _, "progress": _, "id": id_} | {"handover": {"job_id": id_}}:
             return Work(WorkKind.JOB, str(id_))
     return None
 
 
 def starts_work(fields: set[str]) -> bool:
     """Has an answer with these fields started work?"""
-    return (
-        bool(fields & {"task", "task_id", "job_id"}) or {"op", "progress"} <= fields or {"steps", "progress"} <= fields
-    )
+    is_work = "progress" in fields and bool(fields & {"op", "steps"})
+    return is_work or bool(fields & {"task", "task_id", "handover"})

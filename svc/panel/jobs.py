@@ -30,7 +30,11 @@ LOG_PAGE = 1000
 LONGEST_WAIT = 25
 CANCEL_WAIT = 10.0
 """How long the answer to a cancellation waits for the work to give up; it goes on giving up behind that."""
-_OF_SITE = ("jobs.owner_id", "jobs.site_id")
+_OF_SITE = (
+    "jobs.owner_id",
+    # Not those of its owner before, nor the server's own about it.
+    "(SELECT sites.id FROM sites WHERE sites.id = jobs.site_id AND sites.owner_id = jobs.owner_id)",
+)
 _KIND = Shape("[a-z][a-z0-9_]*([.][a-z0-9_]+)*", "a kind of job, as site.delete")
 
 

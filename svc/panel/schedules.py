@@ -264,5 +264,8 @@ def _next(cron: str, zone: str, now: datetime) -> datetime:
 
 
 def _told(values: Mapping[str, Any]) -> dict[str, Any]:
-    """For the audit. Arguments are the customer's own business, and may be secrets."""
-    return {name: value for name, value in values.items() if name not in ("args", "next_run_at")}
+    """For the audit. Arguments are the customer's own business, and may be secrets; so may what is behind `?`."""
+    told = {name: value for name, value in values.items() if name not in ("args", "next_run_at")}
+    if "path" in told:
+        told["path"] = told["path"].partition("?")[0]
+    return told

@@ -155,6 +155,16 @@ def test_who_names_a_service_means_that_one(
     assert service_of(environment, arguments, tmp_path / "core.sock") is meant
 
 
+def test_where_a_panel_is_installed_it_is_meant_also_while_its_core_is_started_again(tmp_path: Path) -> None:
+    (tmp_path / "panel.toml").touch()
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+
+    with_a_panel = service_of(environment, [], tmp_path / "core.sock", tmp_path / "panel.toml")
+    without = service_of(environment, [], tmp_path / "core.sock", tmp_path / "other.toml")
+
+    assert (with_a_panel, without) == (ServiceKind.PANEL, ServiceKind.CONTROLLER)
+
+
 def test_without_a_profile_the_core_on_this_server_is_meant(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "core.sock"))

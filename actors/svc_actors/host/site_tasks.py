@@ -17,6 +17,7 @@ import httpx
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits
+from svc_actors.host.nginx.render import SCHEDULED_AGENT
 from svc_actors.host.programs import Program, run_program
 from svc_actors.host.site_runtime import bounded_command, site_environment
 
@@ -93,7 +94,7 @@ class HostTasks:
         url = f"{'https' if visit.secure else 'http'}://127.0.0.1:{port}{visit.path}"
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
         # Taken as it comes: what is small when compressed may be more than memory when it is not.
-        headers = {"Host": visit.domain, "User-Agent": "Service-Schedule/1", "Accept-Encoding": "identity"}
+        headers = {"Host": visit.domain, "User-Agent": SCHEDULED_AGENT, "Accept-Encoding": "identity"}
         try:
             async with (
                 httpx.AsyncClient(verify=context, trust_env=False, timeout=timeout) as client,

@@ -63,9 +63,11 @@ async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databa
         "SELECT id, engine, name FROM database_users WHERE site_id = $1 AND status = 'active' ORDER BY engine, name",
         site.id,
     )
+    renewed: list[str] = []
     for user in users:
         if not await _is_wordpress(tx, site, user["engine"], user["name"]):
             await write_user_wanted(tx, user["id"], databases.server(user["engine"]).verifier(new_password()))
+            renewed.append(user["name"])
     # Ordered while another is pending: all of it is to be done for this owner.
     await tx.execute(
         """INSERT INTO site_handovers (site_id) VALUES ($1)
@@ -75,7 +77,7 @@ async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databa
         site.id,
     )
     job = await _enqueue(tx, site, owner_id)
-    return Ended([login.login for login in logins], [user["name"] for user in users], job.id)
+    return Ended([login.login for login in logins], renewed, job.id)
 
 
 async def _is_wordpress(tx: Transaction, site: SiteRow, engine: str, name: str) -> bool:
@@ -134,7 +136,8 @@ class SiteHandover:
     async def _replace_passwords(self, run: JobRun) -> None:
         await self._databases.agree(run.site_id)
         await run.log(
-            "Each database user has a new, random password. Reset the password of those that a program needs."
+            "Each database user but WordPress's own has a new, random password. "
+            "Reset the password of those that a program needs."
         )
 
     async def _renew_wordpress(self, run: JobRun) -> None:

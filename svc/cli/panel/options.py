@@ -13,7 +13,7 @@ from svc.cli.acme_options import FILE, acme_options, acme_settings
 from svc.cli.configuration import fill_in, settings
 from svc.cli.failures import Exit, Failure
 from svc.cli.panel.dns_options import DNS_OPTIONS, dns_settings
-from svc.cli.services import CORE_SOCKET, PANEL_PORT
+from svc.cli.services import CORE_SOCKET, PANEL_CONFIGURATION, PANEL_PORT
 from svc.panel.config import PanelConfig
 from svc_actors.host.sftp.configuration import DEFAULT_PORT, SftpSettings
 from svc_actors.host.wordpress import DEBIAN, WordPressSource
@@ -26,7 +26,7 @@ _OPTIONS: Final = (
     click.option(
         "--config",
         type=click.Path(path_type=Path, resolve_path=True),
-        default=Path("/etc/svc/panel.toml"),
+        default=PANEL_CONFIGURATION,
         show_default=True,
         is_eager=True,
         expose_value=False,

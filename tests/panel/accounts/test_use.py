@@ -231,8 +231,12 @@ async def test_what_is_told_of_a_site_is_told_to_whoever_it_is_handed_to(world: 
     await world.root.patch(f"/sites/{site['id']}", {"disk_mib": 20})
     await count(world, site, 21 * MIB)
 
+    [alert] = (await world.bob.get("/alerts")).json()["items"]
+    await world.bob.post(f"/alerts/{alert['id']}/ack")
+
     handed = await world.root.patch(f"/sites/{site['id']}", {"owner_email": "ada@example.com"})
     told = [(await who.get("/alerts")).json()["items"] for who in (world.bob, world.ada)]
 
     assert handed.status_code == 200, handed.text
     assert [[alert["message"].partition(":")[0] for alert in alerts] for alerts in told] == [[], ["a.example"]]
+    assert told[1][0]["acknowledged_at"] is None

@@ -159,9 +159,12 @@ async def test_what_may_be_secret_of_a_task_is_seen_by_roles_that_may_change_it(
     runs = await them.get(f"/schedules/{made['id']}/runs")
     log = await them.get(f"/schedules/{made['id']}/runs/{run['id']}")
 
+    audit = [row["details"] for row in await world.panel.audit() if row["operation"] == "schedule.create"]
+
     hidden = [made | {"args": None}, url | {"args": None, "path": "/tasks"}]
     assert listed == ([made, url] if sees else hidden)
     assert one == listed[0]
+    assert "hunter2" not in str(audit)
     assert runs.json()[0]["status"] == "succeeded"
     assert log.status_code == (200 if sees else 403)
     assert "hunter2" not in log.text

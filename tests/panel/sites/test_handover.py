@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 import trio
@@ -79,7 +80,7 @@ async def test_a_wordpress_goes_on_with_other_passwords(world: World) -> None:
     account, renewed = played(world).handed_over[-1]
     assert (account, renewed.email) == (site["account"], "bob@example.com")
     assert databases_of(world).accounts[user].verifier == f"stored:{renewed.database.password}" != before
-    assert told["handover"]["database_users"] == [user]
+    assert told["handover"]["database_users"] == []
     described = (await world.bob.get(f"/sites/{site['id']}/wordpress")).json()
     assert described["admin_email"] == "bob@example.com"
 
@@ -230,3 +231,34 @@ async def test_what_is_queued_in_a_site_becomes_its_new_owners_and_what_has_ende
     go_on.set()
 
     assert seen == {"ada": [200, 200], "bob": [404, 404]}
+
+
+async def test_jobs_of_the_owner_before_and_of_the_server_are_no_members_to_see(world: World) -> None:
+    site = await world.create("a.example")
+    before, servers = [await ended_job(world, site, owner) for owner in (world.ada_id, None)]
+    await handed_over(world, site)
+    person = await world.panel.person("eve@example.com", "member")
+    await world.panel.database.execute(
+        """INSERT INTO account_members (account_id, user_id, site_id, role, invited_by, accepted_at)
+           SELECT id, $1, $2, 'manager', 'bob@example.com', now() FROM users WHERE email = 'bob@example.com'""",
+        person,
+        UUID(site["id"]),
+    )
+    eve = world.panel.program(await world.panel.token(person))
+
+    seen = [job["id"] for job in (await eve.get("/jobs")).json()["items"]]
+    answers = [(await eve.get(f"/jobs/{job_id}")).status_code for job_id in (before, servers)]
+
+    assert len(seen) == 1, "the handover's own, which is Bob's"
+    assert not {before, servers} & {*seen}
+    assert answers == [404, 404]
+
+
+async def ended_job(world: World, site: dict[str, Any], owner_id: UUID | None) -> int:
+    job: int = await world.panel.database.fetchval(
+        """INSERT INTO jobs (kind, title, class, site_id, owner_id, status, started_at, ended_at)
+           VALUES ('backup.create', 'Back up a.example', 'backups', $1, $2, 'succeeded', now(), now()) RETURNING id""",
+        UUID(site["id"]),
+        owner_id,
+    )
+    return job

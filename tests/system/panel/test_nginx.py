@@ -17,6 +17,7 @@ import trio
 
 from svc_actors.host.log_writer import KEPT, LARGEST
 from svc_actors.host.nginx import App, PathRedirect, Php, Proxy, Suspended
+from svc_actors.host.nginx.render import SCHEDULED_AGENT
 from tests.support.nginx import Sites, nginx_sites
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -168,6 +169,18 @@ async def test_each_site_has_logs_of_its_own(nginx: Sites) -> None:
     assert "/only-here" in (logs / "s1001" / "access.log").read_text()
     assert "/only-here" not in (logs / "s1002" / "access.log").read_text()
     assert (logs / "s1001").stat().st_mode & 0o777 == 0o750
+
+
+async def test_the_log_has_all_of_a_request_but_what_a_scheduled_visit_may_have_for_a_key(nginx: Sites) -> None:
+    await nginx.generations.start([nginx.site(1001)])
+
+    await nginx.visit("site1001.example", "/search?q=shoes", **{"User-Agent": "curl"})
+    await nginx.visit("site1001.example", "/tasks?key=hunter2", **{"User-Agent": SCHEDULED_AGENT})
+
+    log = (nginx.folders.site_logs / "s1001" / "access.log").read_text().splitlines()
+    assert '"GET /search?q=shoes HTTP/1.1" 404' in log[0]
+    assert log[0].endswith('"-" "curl"')
+    assert f'"GET /tasks HTTP/1.1" 404 {log[1].split()[9]} "-" "{SCHEDULED_AGENT}"' in log[1]
 
 
 async def test_another_account_reads_nothing_of_the_web_servers(nginx: Sites) -> None:

@@ -202,7 +202,7 @@ async def test_the_panels_own_port_shows_a_certificate_of_the_authority(pebble: 
     assert answer.status_code == 401
 
 
-async def test_the_core_searches_for_garbage_at_idle_moments() -> None:
+async def test_the_core_has_the_search_for_garbage_of_the_service() -> None:
     async with open_panel_programs() as panel:
         await panel.start()
 

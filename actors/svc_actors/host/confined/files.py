@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from json.encoder import encode_basestring_ascii as _quoted
+from operator import itemgetter
 from typing import Any, Final
 
 from svc_actors.host.confined import kernel
@@ -94,11 +95,14 @@ def list_folder(tree: Tree, request: ListFolder) -> tuple[dict[str, Any], bytes]
     own_uid = os.geteuid()
     with held(tree.open_folder(request.path)) as folder, told(request.path):
         with os.scandir(folder) as found:
-            # No two have one name, so what follows it is never compared.
+            # By the first two alone: a name that is made anew meanwhile may come twice.
             ordered = sorted(
-                (not item.is_dir(follow_symlinks=False), item.name, item)
-                for item in found
-                if item.name != ".svc-tmp" or request.path
+                (
+                    (not item.is_dir(follow_symlinks=False), item.name, item)
+                    for item in found
+                    if item.name != ".svc-tmp" or request.path
+                ),
+                key=itemgetter(0, 1),
             )
         page = []
         for _, name, item in ordered[request.offset : request.offset + request.limit]:

@@ -92,7 +92,9 @@ async def _tell(tx: Transaction, new: Mapping[ServiceName, str | None], troubled
             message = f"{name} of this server {happens}: its log and the keeper's say more."
             await raise_alert(tx, f"{_ALERTS}{name}", message, severity=Severity.CRITICAL)
             continue
-        site = await tx.fetchrow("SELECT id, domain, owner_id FROM sites WHERE number = $1", int(found["number"]))
+        site = await tx.fetchrow(
+            "SELECT id, domain, owner_id FROM sites WHERE number = $1 FOR SHARE", int(found["number"])
+        )
         if site is None:
             continue
         site_id: UUID = site["id"]
