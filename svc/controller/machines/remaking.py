@@ -30,7 +30,7 @@ from svc_actors.controller.machines.machine import Decide, Machine, NewSize, New
 from svc_actors.controller.machines.services import SOLD
 from svc_actors.controller.machines.spec import Seed, account_name
 from svc_actors.controller.tasks.runner import Task
-from svc_actors.errors import conflict, invalid, wrong_field
+from svc_actors.errors import conflict, wrong_field
 from svc_actors.store import Queryable, Record
 
 operations = Operations[Controller]()
@@ -102,11 +102,13 @@ class VMReinstallResult(Model):
 
 @dataclass(frozen=True)
 class Reinstalled:
-    """What a reinstallation has begun, and the way into the new system."""
+    """What a reinstallation has begun, and the way into the new system. `begun`: by this call, and not by one before
+    with the same key."""
 
     task: Task
     account: str
     generated: str | None
+    begun: bool
 
 
 @operations.declare(
@@ -129,9 +131,9 @@ async def resize(context: Context[Controller], request: VMResizeRequest) -> Task
     if plan is not None:
         if explicit:
             raise wrong_field("plan_id", "give a plan or explicit sizes, not both")
-        wanted = of_plan(plan, reboot=request.reboot)
+        wanted = of_plan(plan, reboot=request.reboot, bounded=not principal.sees_everything)
     else:
-        wanted = of_sizes(row, request, reboot=request.reboot)
+        wanted = of_sizes(request, reboot=request.reboot)
     return TaskModel.of(await resize_machine(context, row, wanted), principal)
 
 
@@ -150,7 +152,7 @@ async def reinstall(context: Context[Controller], request: VMReinstallRequest) -
         )
     run = partial(_reinstall, context, request, row)
     answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
-    return answer.model_copy(update={"replayed": replayed})
+    return answer.model_copy(update={"replayed": answer.replayed or replayed})
 
 
 async def _reinstall(context: Context[Controller], request: VMReinstallRequest, row: Record) -> VMReinstallResult:
@@ -163,23 +165,17 @@ async def _reinstall(context: Context[Controller], request: VMReinstallRequest, 
         user=done.account,
         password_chosen=request.set_password is not None,
         password=done.generated,
-        replayed=False,
+        replayed=not done.begun,
     )
 
 
-def of_plan(plan: Record, *, reboot: bool) -> NewSize:
-    return NewSize(plan["id"], plan["vcpus"], plan["memory_mib"], plan["disk_gib"], reboot)
+def of_plan(plan: Record, *, reboot: bool, bounded: bool) -> NewSize:
+    return NewSize(plan["id"], plan["vcpus"], plan["memory_mib"], plan["disk_gib"], reboot, bounded)
 
 
-def of_sizes(row: Record, sizes: Sizes, *, reboot: bool) -> NewSize:
-    """The machine's own sizes with these in their place; it keeps its plan, for what that says of traffic and
-    addresses. Raises invalid where nothing would change."""
-    given = {"vcpus": sizes.vcpus, "memory_mib": sizes.memory_mib, "disk_gib": sizes.disk_gib}
-    now = {name: row[name] for name in given}
-    wanted = {name: now[name] if value is None else value for name, value in given.items()}
-    if wanted == now:
-        raise invalid("Nothing would change.", hint="Give vcpus, memory_mib or disk_gib that differs.")
-    return NewSize(row["plan_id"], **wanted, reboot=reboot)
+def of_sizes(sizes: Sizes, *, reboot: bool) -> NewSize:
+    """The machine keeps its plan, for what that says of traffic and addresses."""
+    return NewSize(None, sizes.vcpus, sizes.memory_mib, sizes.disk_gib, reboot, bounded=False)
 
 
 async def resize_machine(
@@ -228,10 +224,17 @@ async def reinstall_machine(
     machine = services.actors.ref(Machine, str(row["id"]))
     task, begun = await machine.ask(Machine.reinstall, context.caller, new, decide)
     if begun:
-        return Reinstalled(task, account, new.generated)
+        return Reinstalled(task, account, new.generated, begun=True)
     # Of an order that came again the password is the one that was made up first, while it is still needed.
     sealed = await services.database.fetchval("SELECT sealed_seed FROM vms WHERE id = $1", row["id"])
-    return Reinstalled(task, account, Seed.unsealed(services.sealer, sealed).generated)
+    return Reinstalled(task, account, Seed.unsealed(services.sealer, sealed).generated, begun=False)
+
+
+async def offers_password(queryable: Queryable, row: Record, system: System, image: str | None) -> bool:
+    """Is there an account with a password, by the access mode and the image that were chosen or are the machine's?"""
+    wanted = await _image(queryable, row, system.image_id, image)
+    mode = system.access_mode or AccessMode(row["access_mode"])
+    return wanted["os_family"] != "windows" and mode is not AccessMode.ROOT_KEY
 
 
 async def _image(queryable: Queryable, row: Record, image_id: UUID | None, slug: str | None) -> Record:

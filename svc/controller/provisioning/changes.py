@@ -19,6 +19,7 @@ from svc.controller.machines.remaking import (
     System,
     of_plan,
     of_sizes,
+    offers_password,
     reinstall_machine,
     resize_machine,
 )
@@ -59,7 +60,7 @@ class ResizeRequest(Sizes):
 
 class ReinstallRequest(System):
     """`image_id` or `image_slug`, or neither for the machine's own image. Without keys and a password, a password
-    is made up."""
+    is made up where the access mode has one; with `root_key` the machine's keys stay."""
 
     id: UUID
     image_slug: Slug | None = None
@@ -89,7 +90,7 @@ async def change_plan(context: Context[Controller], request: ChangePlanRequest) 
         if plan is None:
             raise wrong_field("plan_id", "give this, or plan_slug")
         row = await _machine(context, request.id, ServiceOrder.CHANGE_PLAN)
-        wanted = of_plan(plan, reboot=request.reboot)
+        wanted = of_plan(plan, reboot=request.reboot, bounded=True)
         return await _resized(context, request.id, row, wanted, ServiceOrder.CHANGE_PLAN)
 
     answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
@@ -107,7 +108,7 @@ async def resize(context: Context[Controller], request: ResizeRequest) -> Servic
 
     async def run() -> ServiceChange:
         row = await _machine(context, request.id, ServiceOrder.RESIZE)
-        wanted = of_sizes(row, request, reboot=request.reboot)
+        wanted = of_sizes(request, reboot=request.reboot)
         return await _resized(context, request.id, row, wanted, ServiceOrder.RESIZE)
 
     answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
@@ -120,6 +121,7 @@ async def resize(context: Context[Controller], request: ResizeRequest) -> Servic
     Route.post("/provision/services/{id}/reinstall"),
     access=Access.STAFF,
     scope=Scope.PROVISION,
+    confirm=True,
 )
 async def reinstall(context: Context[Controller], request: ReinstallRequest) -> ProvisionResult:
 
@@ -127,7 +129,8 @@ async def reinstall(context: Context[Controller], request: ReinstallRequest) -> 
         database, principal = context.services.database, context.principal
         row = await _machine(context, request.id, ServiceOrder.REINSTALL)
         system = request
-        if not request.ssh_keys and request.set_password is None:
+        named = bool(request.ssh_keys) or request.set_password is not None
+        if not named and await offers_password(database, row, request, request.image_slug):
             system = request.model_copy(update={"password": True})
         decide = _decide(context, request.id, ServiceOrder.REINSTALL)
         done = await reinstall_machine(
@@ -140,11 +143,11 @@ async def reinstall(context: Context[Controller], request: ReinstallRequest) -> 
             user=done.account,
             password_chosen=request.set_password is not None,
             password=done.generated,
-            replayed=False,
+            replayed=not done.begun,
         )
 
     answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
-    return answer.model_copy(update={"replayed": replayed})
+    return answer.model_copy(update={"replayed": answer.replayed or replayed})
 
 
 async def _machine(context: Context[Controller], service_id: UUID, order: ServiceOrder) -> Record:

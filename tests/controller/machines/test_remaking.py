@@ -165,6 +165,30 @@ async def test_a_size_that_the_node_has_no_room_for_is_refused(database: Databas
         assert await sizes(now, vm_id) == (1, 256, 1)
 
 
+async def test_a_machine_does_not_become_smaller_than_its_image_needs(database: Database) -> None:
+    async with stage(database) as now:
+        vm_id = (await now.created()).vm.id
+        before = await sizes(now, vm_id)
+        await database.execute("UPDATE images SET min_memory_mib = $1", before[1])
+
+        refused = await refusal(now.staff, "vm.resize", id=vm_id, memory_mib=before[1] // 2, reboot=True)
+
+        assert (refused.code, await sizes(now, vm_id)) == (ErrorCode.INVALID, before)
+
+
+async def test_a_plan_with_fewer_addresses_than_the_machine_has_is_refused(database: Database) -> None:
+    async with stage(database) as now:
+        await larger_plan(database)
+        await database.execute("UPDATE plans SET ipv4_count = 0 WHERE slug = 'm'")
+        vm_id = (await now.created()).vm.id
+        before = await sizes(now, vm_id)
+
+        refused = await refusal(now.customer, "vm.resize", id=vm_id, plan="m", reboot=True)
+
+        assert (refused.code, refused.details) == (ErrorCode.CONFLICT, {"allowed": 0, "held": 1})
+        assert await sizes(now, vm_id) == before
+
+
 async def test_a_customer_names_a_plan_and_no_sizes(database: Database) -> None:
     async with stage(database) as now:
         vm_id = (await now.created()).vm.id
@@ -270,11 +294,16 @@ async def test_the_same_key_reinstalls_once_also_after_its_answer_was_lost(datab
         await now.service.ended(first.task.id)
         await database.execute("DELETE FROM idempotency_keys")
         third = await now.customer("vm.reinstall", **order)
+        await database.execute("DELETE FROM idempotency_keys")
+        await database.execute("UPDATE tasks SET created_at = created_at - interval '25 hours'")
+        next_day = await now.customer("vm.reinstall", **order)
+        await now.service.ended(next_day.task.id)
 
-        assert (first.replayed, second.replayed) == (False, True)
+        assert [each.replayed for each in (first, second, third, next_day)] == [False, True, True, False]
         assert second.password == first.password is not None
         assert third.task.id == first.task.id
-        assert sum(isinstance(each, VmReinstall) for each in now.service.gateway.asked) == 1
+        assert next_day.task.id != first.task.id
+        assert sum(isinstance(each, VmReinstall) for each in now.service.gateway.asked) == 2
 
 
 async def test_a_machine_that_is_busy_takes_neither(database: Database) -> None:
@@ -290,5 +319,4 @@ async def test_a_machine_that_is_busy_takes_neither(database: Database) -> None:
         resize = await refusal(now.staff, "vm.resize", id=vm_id, disk_gib=3)
         reinstall = await refusal(now.customer, "vm.reinstall", id=vm_id, confirm="web")
 
-        assert resize.code is ErrorCode.CONFLICT or resize.code is ErrorCode.NOT_READY
-        assert reinstall.code is ErrorCode.NOT_READY
+        assert (resize.code, reinstall.code) == (ErrorCode.NOT_READY, ErrorCode.NOT_READY)

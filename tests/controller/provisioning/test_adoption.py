@@ -110,22 +110,50 @@ async def test_of_many_adoptions_at_once_one_links_the_machine(billing: Billing,
     for reference in references:
         await staged(administrator, vm.id, external_ref=reference)
     linked: list[str] = []
-    refused: list[ErrorCode] = []
+    refused: list[tuple[ErrorCode, object]] = []
 
     async def adopt(reference: str) -> None:
         try:
             await billing.biller("service.adopt", integration="whmcs", external_ref=reference, confirm=vm.id)
             linked.append(reference)
         except ServiceError as error:
-            refused.append(error.code)
+            refused.append((error.code, error.details))
 
     async with trio.open_nursery() as nursery:
         for reference in references:
             nursery.start_soon(adopt, reference)
 
     assert len(linked) == 1
-    assert refused == [ErrorCode.CONFLICT] * 7
+    assert refused == [(ErrorCode.CONFLICT, {"verdict": "taken"})] * 7
     assert await services(billing) == 1
+
+
+async def test_a_machine_of_several_customers_is_nobodys_to_sign_in_as(billing: Billing, administrator: Api) -> None:
+    vm = (await billing.now.created()).vm
+    await billing.now.service.database.execute(
+        "INSERT INTO project_members (project_id, user_id) SELECT project_id, $2 FROM vms WHERE id = $1",
+        vm.id,
+        billing.now.stranger.principal.user_id,
+    )
+    await staged(administrator, vm.id)
+
+    service = await billing.biller("service.adopt", **REFERENCE, confirm=vm.id)
+    link = await refusal(administrator, "service.sso", id=service.id)
+
+    assert service.customer is None
+    assert link.code is ErrorCode.CONFLICT
+
+
+async def test_a_machine_that_is_being_deleted_is_not_adopted(billing: Billing, administrator: Api) -> None:
+    vm = (await billing.now.created()).vm
+    await staged(administrator, vm.id)
+    await billing.now.service.database.execute("UPDATE vms SET status = 'deleting' WHERE id = $1", vm.id)
+
+    found = await billing.biller("service.adopt_preview", **REFERENCE)
+    linked = await refusal(administrator, "service.link", **REFERENCE, vm_id=vm.id, confirm="web")
+
+    assert found.verdict == "staged_only"
+    assert linked.code is ErrorCode.CONFLICT
 
 
 async def test_a_machine_is_linked_without_anything_staged_by_its_name(billing: Billing, administrator: Api) -> None:

@@ -11,7 +11,7 @@ from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.errors import ErrorCode
 from svc_nodeagent.protocol import FailureCode, OperationResult, VmReinstall, VmResize
 from tests.controller.provisioning.conftest import Billing
-from tests.support.machines import PASSWORD, refusal
+from tests.support.machines import KEY, PASSWORD, refusal
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("service.change_plan", {"plan_slug": "m", "reboot": True}),
@@ -133,6 +133,16 @@ async def test_a_service_is_reinstalled_with_the_same_machine_and_address(billin
     assert (again.replayed, again.password, again.task.id) == (True, done.password, done.task.id)
     assert (chosen.password_chosen, chosen.password) == (True, None)
     assert len(told(billing, VmReinstall)) == 2
+    assert (await billing.biller("service.show", id=answer.service.id)).machine.status == "running"
+
+
+async def test_a_service_whose_customer_has_keys_alone_is_reinstalled_with_them(billing: Billing) -> None:
+    answer = await billing.ordered(access_mode="root_key", ssh_keys=[KEY], password=False)
+
+    done = await billing.biller("service.reinstall", id=answer.service.id)
+    await billing.now.service.ended(done.task.id)
+
+    assert (done.user, done.password) == ("root", None)
     assert (await billing.biller("service.show", id=answer.service.id)).machine.status == "running"
 
 

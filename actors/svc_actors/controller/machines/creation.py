@@ -226,9 +226,7 @@ async def _usable_image_and_network(tx: Transaction, new: NewMachine) -> UUID:
 
 async def require_usable(tx: Transaction, image_id: UUID, *, disk_gib: int, memory_mib: int) -> None:
     """Raises what keeps a machine of this size from being made from the image: not_found, not_ready, invalid."""
-    row = await tx.fetchrow(
-        "SELECT slug, name, digest, min_disk_gib, min_memory_mib FROM images WHERE id = $1 AND enabled", image_id
-    )
+    row = await tx.fetchrow("SELECT slug, digest FROM images WHERE id = $1 AND enabled", image_id)
     if row is None:
         raise not_found("There is no such image.")
     if row["digest"] is None:
@@ -236,6 +234,12 @@ async def require_usable(tx: Transaction, image_id: UUID, *, disk_gib: int, memo
             f"The image {row['slug']} has no checksum yet, so no node could verify it.",
             hint="An administrator refreshes the images, or uploads the file.",
         )
+    await require_large_enough(tx, image_id, disk_gib=disk_gib, memory_mib=memory_mib)
+
+
+async def require_large_enough(tx: Transaction, image_id: UUID, *, disk_gib: int, memory_mib: int) -> None:
+    """Raises invalid where the image needs a larger machine."""
+    row = await tx.fetchone("SELECT name, min_disk_gib, min_memory_mib FROM images WHERE id = $1", image_id)
     for field, has, least, text in (
         ("disk_gib", disk_gib, row["min_disk_gib"], disk_text),
         ("memory_mib", memory_mib, row["min_memory_mib"], memory_text),

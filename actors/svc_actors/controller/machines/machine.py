@@ -14,14 +14,20 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.machines import power
-from svc_actors.controller.machines.creation import require_usable
-from svc_actors.controller.machines.network_attachment import NewAddress, attach, detach, set_rate
+from svc_actors.controller.machines.creation import KEY_LIFETIME, require_large_enough, require_usable
+from svc_actors.controller.machines.network_attachment import (
+    NewAddress,
+    attach,
+    detach,
+    require_addresses_allowed,
+    set_rate,
+)
 from svc_actors.controller.machines.observing import Seen, record_observations
 from svc_actors.controller.machines.outcomes import GENERATION, RELEASED, settle
 from svc_actors.controller.machines.records import (
@@ -60,7 +66,7 @@ from svc_actors.controller.tasks.runner import (
     get_task,
     open_task_of,
 )
-from svc_actors.errors import ServiceError, conflict, not_ready, unavailable
+from svc_actors.errors import ServiceError, conflict, invalid, not_ready, unavailable
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, UniqueViolationError, audit, service_itself
@@ -77,15 +83,32 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class NewSize:
-    """What a machine shall have, by a plan or on its own. `reboot`: a guest that runs may be shut down in order and
-    started again, which new processors and memory need."""
-
+class Size:
     plan_id: UUID | None
     vcpus: int
     memory_mib: int
     disk_gib: int
+
+    def told(self) -> dict[str, object]:
+        return vars(self) | {"plan_id": str(self.plan_id) if self.plan_id is not None else None}
+
+
+@dataclass(frozen=True)
+class NewSize:
+    """What a machine shall have: a plan with its sizes, or sizes of its own; what is None stays. `reboot`: a guest that
+    runs may be shut down in order and started again, which new processors and memory need. `bounded`: by the addresses
+    that the plan allows, as for a customer."""
+
+    plan_id: UUID | None
+    vcpus: int | None
+    memory_mib: int | None
+    disk_gib: int | None
     reboot: bool
+    bounded: bool
+
+    def instead_of(self, now: Size) -> Size:
+        given = {name: value for name in vars(now) if (value := getattr(self, name)) is not None}
+        return replace(now, **given)
 
 
 @dataclass(frozen=True)
@@ -200,9 +223,13 @@ class Machine(Actor):
             if decide is not None:
                 await decide(tx)
             vm = await self._idle(tx)
+            before = Size(vm.plan_id, vm.vcpus, vm.memory_mib, vm.disk_gib)
+            after = wanted.instead_of(before)
+            if wanted.plan_id is None and after == before:
+                raise invalid("Nothing would change.", hint="Give vcpus, memory_mib or disk_gib that differs.")
             status = vm.status if vm.status is MachineStatus.STOPPED else _moved(vm, Order.RESIZE)
             runs = vm.status is MachineStatus.RUNNING
-            restart = runs and (wanted.vcpus, wanted.memory_mib) != (vm.vcpus, vm.memory_mib)
+            restart = runs and (after.vcpus, after.memory_mib) != (vm.vcpus, vm.memory_mib)
             if restart:
                 await _require_not_suspended(tx, vm)
             if restart and not wanted.reboot:
@@ -210,30 +237,27 @@ class Machine(Actor):
                     "The machine runs, and its processors and memory change only with a restart; nothing was changed.",
                     hint="Allow it with reboot, or shut the machine down first.",
                 )
-            if wanted.disk_gib < vm.disk_gib:
+            if after.disk_gib < vm.disk_gib:
                 raise conflict(
                     f"The machine's disk has {vm.disk_gib} GiB, and a disk only grows; nothing was changed.",
                     hint=f"Choose a size with {vm.disk_gib} GiB or more.",
                     details={"disk_gib": vm.disk_gib},
                 )
+            image_id: UUID | None = await tx.fetchval("SELECT image_id FROM vms WHERE id = $1", vm.id)
+            if after.memory_mib < vm.memory_mib and image_id is not None:
+                await require_large_enough(tx, image_id, disk_gib=after.disk_gib, memory_mib=after.memory_mib)
+            if wanted.bounded and after.plan_id != before.plan_id:
+                await require_addresses_allowed(tx, vm, after.plan_id)
             if vm.node_id is not None:
                 await require_room(
                     tx,
                     vm.node_id,
-                    vcpus=wanted.vcpus - vm.vcpus,
-                    memory_mib=wanted.memory_mib - vm.memory_mib,
-                    disk_gib=wanted.disk_gib - vm.disk_gib,
+                    vcpus=after.vcpus - vm.vcpus,
+                    memory_mib=after.memory_mib - vm.memory_mib,
+                    disk_gib=after.disk_gib - vm.disk_gib,
                 )
-            before, after = _size(vm), _size(wanted)
-            await write_size(
-                tx,
-                vm.id,
-                plan_id=wanted.plan_id,
-                vcpus=wanted.vcpus,
-                memory_mib=wanted.memory_mib,
-                disk_gib=wanted.disk_gib,
-            )
-            parameters = {"before": before, "after": after, "restart": restart}
+            await write_size(tx, vm.id, **vars(after))
+            parameters: dict[str, object] = {"before": before.told(), "after": after.told(), "restart": restart}
             task = await self._new_task(tx, caller, vm, Order.RESIZE.op, parameters)
             if restart:
                 await write_status(tx, vm.id, status, None)
@@ -427,13 +451,15 @@ class Machine(Actor):
             raise _busy(under_way)
 
     async def _reinstallation(self, tx: Transaction, order: str | None) -> Task | None:
-        """The task that this order has begun before."""
+        """The task that this order has begun before, while its key counts."""
         task_id: UUID | None = await tx.fetchval(
             """SELECT id FROM tasks WHERE resource_kind = 'vm' AND resource_id = $1 AND op = $2
-                                      AND parameters->>'order' = $3 ORDER BY created_at DESC LIMIT 1""",
+                                      AND parameters->>'order' = $3 AND created_at > now() - $4::interval
+               ORDER BY created_at DESC LIMIT 1""",
             self.vm_id,
             Order.REINSTALL.op,
             order,
+            KEY_LIFETIME,
         )
         return None if task_id is None else await get_task(tx, task_id)
 
@@ -466,11 +492,6 @@ class Machine(Actor):
 
 _UNTOLD: Final = frozenset({GENERATION, "ssh_keys", "order"})
 """Parameters of tasks that the audit does without."""
-
-
-def _size(of: MachineRow | NewSize) -> dict[str, object]:
-    plan_id = str(of.plan_id) if of.plan_id is not None else None
-    return {"plan_id": plan_id, "vcpus": of.vcpus, "memory_mib": of.memory_mib, "disk_gib": of.disk_gib}
 
 
 def _moved(vm: MachineRow, order: Order) -> MachineStatus:

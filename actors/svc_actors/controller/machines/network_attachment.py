@@ -231,6 +231,20 @@ async def _require_room(tx: Transaction, vm: MachineRow, family: int, *, bounded
         )
 
 
+async def require_addresses_allowed(tx: Transaction, vm: MachineRow, plan_id: UUID | None) -> None:
+    """Raises conflict where the machine has more IPv4 addresses than a customer may have with this plan."""
+    allowed = await ipv4_allowed(tx, plan_id)
+    held: int = await tx.fetchval(
+        "SELECT count(*) FROM allocations WHERE vm_id = $1 AND family(ip) = 4 AND state = 'allocated'", vm.id
+    )
+    if held > allowed:
+        raise conflict(
+            f"The machine has {held} IPv4 addresses, and the plan allows {allowed}; nothing was changed.",
+            hint=f"Detach {held - allowed} first.",
+            details={"allowed": allowed, "held": held},
+        )
+
+
 async def ipv4_allowed(queryable: Queryable, plan_id: UUID | None) -> int:
     """How many IPv4 addresses a customer may have on a machine of this plan."""
     if plan_id is None:

@@ -22,6 +22,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.machines.records import announce_machine, lock_machine
+from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.provisioning.records import add_linked, find_service
 from svc_actors.errors import conflict, wrong_field
 from svc_actors.store import Caller, Queryable, Target, Transaction, audit
@@ -53,7 +54,9 @@ class Preview:
         return f"{self.external_ref} to {legacy} to {vm_id} {name} {self.verdict.value}"
 
 
-_HERE: Final = "SELECT id, name FROM vms WHERE id = $1 AND deleted_at IS NULL AND built_at IS NOT NULL"
+_HERE: Final = """
+SELECT id, name FROM vms
+WHERE id = $1 AND deleted_at IS NULL AND built_at IS NOT NULL AND status <> 'deleting'"""
 _OWNER: Final = "SELECT integration, external_ref FROM services WHERE vm_id = $1"
 
 
@@ -96,6 +99,14 @@ async def preview(queryable: Queryable, integration: str, external_ref: str) -> 
 async def adopt(tx: Transaction, caller: Caller, integration: str, external_ref: str, confirm: UUID) -> UUID:
     """Link the staged machine; the service's id. Raises conflict where the verdict is not match, invalid where
     `confirm` is another machine's id."""
+    # The machine first, so that of two adoptions at once the second one finds what the first has linked.
+    await tx.execute(
+        """SELECT FROM vms WHERE deleted_at IS NULL AND id = (
+               SELECT vm_id FROM staged_machines WHERE integration = $1 AND external_ref = $2)
+           FOR NO KEY UPDATE""",
+        integration,
+        external_ref,
+    )
     found = await preview(tx, integration, external_ref)
     if found.verdict is not Verdict.MATCH or found.vm_id is None:
         raise conflict(
@@ -113,8 +124,8 @@ async def link(tx: Transaction, caller: Caller, integration: str, external_ref: 
         raise wrong_field(
             "confirm", "this is not the machine's name; nothing was changed", hint="Repeat the name exactly."
         )
-    if vm.built_at is None:
-        raise conflict(f"The machine is {vm.status.value} and was never built; nothing was changed.")
+    if vm.built_at is None or vm.status is MachineStatus.DELETING:
+        raise conflict(f"The machine is {vm.status.value}; nothing was changed.")
     verdict = await _verdict(tx, integration, external_ref, vm_id)
     if verdict is not Verdict.MATCH:
         raise conflict(
@@ -135,7 +146,6 @@ async def _verdict(queryable: Queryable, integration: str, external_ref: str, vm
 
 
 async def _link(tx: Transaction, caller: Caller, integration: str, external_ref: str, vm_id: UUID) -> UUID:
-    await lock_machine(tx, vm_id)
     service_id = await add_linked(tx, caller, integration, external_ref, vm_id)
     await announce_machine(tx, vm_id)
     return service_id

@@ -65,9 +65,9 @@ class ServiceRow:
 
 
 _CHANGES: Final = {
-    ServiceOrder.CHANGE_PLAN: "The machine is moved to another plan.",
-    ServiceOrder.RESIZE: "The machine is resized.",
-    ServiceOrder.REINSTALL: "The machine is reinstalled.",
+    ServiceOrder.CHANGE_PLAN: "The machine is to be moved to another plan; its task says how that went.",
+    ServiceOrder.RESIZE: "The machine is to be resized; its task says how that went.",
+    ServiceOrder.REINSTALL: "The machine is to be reinstalled; its task says how that went.",
 }
 
 _COLUMNS: Final = ", ".join(ServiceRow.__dataclass_fields__)
@@ -95,16 +95,17 @@ async def add_service(tx: Transaction, caller: Caller, new: NewService, vm_id: U
 
 
 async def add_linked(tx: Transaction, caller: Caller, integration: str, external_ref: str, vm_id: UUID) -> UUID:
-    """A service of a machine that is there already, whose row is locked. Its customer is who was in the machine's
-    project first. Raises conflict where the reference or the machine has a service."""
+    """A service of a machine that is there already, whose row is locked. Its customer is the one of the machine's
+    project: where there are several, nobody has said whose it is, and it has none. Raises conflict where the reference
+    or the machine has a service."""
     try:
         service_id: UUID = await tx.fetchval(
             """INSERT INTO services (integration, external_ref, state, settled, customer_id, project_id, vm_id,
                                      machine_order)
                SELECT $1, $2, 'active', true,
-                      (SELECT user_id FROM project_members JOIN users ON users.id = user_id
+                      (SELECT min(user_id::text)::uuid FROM project_members JOIN users ON users.id = user_id
                        WHERE project_members.project_id = vms.project_id AND users.role = 'customer'
-                       ORDER BY users.created_at, user_id LIMIT 1),
+                       HAVING count(*) = 1),
                       project_id, id, json_build_object('name', name, 'hostname', hostname, 'project_id', project_id,
                                                         'plan_id', plan_id, 'image_id', image_id, 'password', true)
                FROM vms WHERE id = $3 RETURNING id""",
