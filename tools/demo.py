@@ -23,11 +23,12 @@ from demonstration import BIN, DEFAULT_DATA, SAY, CommandLine, main, require_fre
 from program import Program, reap
 from trio_websocket import ConnectionClosed
 
-from svc.cli import profiles, tasks, transfer
+from svc.cli import following, profiles, transfer
 from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
 from svc.cli.profiles import Profile, ProfileFile
 from svc.cli.websocket import open_console
+from svc.cli.work import Work, WorkKind
 
 DEMO_IMAGE = Path(os.environ.get("SVC_IMAGES") or Path.home() / ".cache/svc/images") / "demo.qcow2"
 EMAIL = "admin@example.test"
@@ -82,7 +83,7 @@ class Demo:
                     for vm in (await client.call("GET", "/vms", query={"status": "running"}))["items"]:
                         SAY.print(f"shutting {vm['name']} down")
                         task = await client.call("POST", f"/vms/{vm['id']}/shutdown", body={})
-                        await tasks.wait(client, task["id"], timeout=100)
+                        await following.wait(client, Work(WorkKind.TASK, task["id"]), timeout=100)
             except Failure as failure:
                 SAY.print(f"a machine stays as it is: {failure.message}", style="yellow")
         await self.node.stop()
@@ -192,7 +193,7 @@ class Demo:
             await self._until_settled(client)
         elif vm["status"] == "stopped":
             task = await client.call("POST", f"/vms/{vm['id']}/start", body={})
-            await tasks.wait(client, task["id"], timeout=BOOT_DEADLINE)
+            await following.wait(client, Work(WorkKind.TASK, task["id"]), timeout=BOOT_DEADLINE)
         return None
 
     async def _create(self, client: Client) -> str:
@@ -205,13 +206,13 @@ class Demo:
         created = await client.call("POST", "/vms", body=wanted)
         self.vm_id = created["vm"]["id"]
         SAY.print(f"its root password is {created['password']}", soft_wrap=True)
-        await tasks.wait(client, created["task"]["id"], timeout=BOOT_DEADLINE)
+        await following.wait(client, Work(WorkKind.TASK, created["task"]["id"]), timeout=BOOT_DEADLINE)
         return str(created["password"])
 
     async def _remove(self, client: Client, vm: dict[str, Any]) -> None:
         if vm["status"] != "deleting":
             task = await client.call("DELETE", f"/vms/{vm['id']}", body={"confirm": MACHINE})
-            await tasks.wait(client, task["id"], timeout=BOOT_DEADLINE)
+            await following.wait(client, Work(WorkKind.TASK, task["id"]), timeout=BOOT_DEADLINE)
         with trio.move_on_after(BOOT_DEADLINE):
             while await _demo_machine(client) is not None:
                 await trio.sleep(0.3)
