@@ -62,7 +62,7 @@ class JobStepModel(Model):
 
 class JobModel(Model):
     """`error` is there when the job failed, and not otherwise. `site_id` is the site that it is about, if it is about
-    one."""
+    one; `owner_id` whose it is, null for a job of the server's own."""
 
     id: int
     kind: str
@@ -72,6 +72,7 @@ class JobModel(Model):
     steps: list[JobStepModel]
     error: Annotated[JobErrorModel | None, Field(exclude_if=lambda error: error is None)] = None
     site_id: UUID | None
+    owner_id: UUID | None
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
@@ -98,6 +99,7 @@ class JobModel(Model):
             ],
             error=JobErrorModel.told(job.error),
             site_id=job.site_id,
+            owner_id=job.owner_id,
             created_at=job.created_at,
             started_at=job.started_at,
             ended_at=job.ended_at,

@@ -81,8 +81,6 @@ ELSEWHERE: Final = {
     "vm.activity": _OTHERWISE,
     "vm.bandwidth": _NO_PAGE,
     "vm.migration_targets": _NO_PAGE,
-    "vm.reinstall": _NO_PAGE,
-    "vm.resize": _NO_PAGE,
     "service.change_plan": _PROGRAMS,
     "service.reinstall": _PROGRAMS,
     "service.resize": _PROGRAMS,

@@ -14,7 +14,7 @@ from tests.panel.jobs.work import Held, Steps, ended, nothing, queue
 from tests.support.panel import PanelHarness, open_panel
 
 SPECIFIED = {"id", "kind", "title", "status", "progress", "steps"}
-ADDED = {"site_id", "created_at", "started_at", "ended_at"}
+ADDED = {"site_id", "owner_id", "created_at", "started_at", "ended_at"}
 
 
 async def refuse(run: JobRun) -> None:

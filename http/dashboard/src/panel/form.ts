@@ -2,13 +2,20 @@
  * Forms made from an operation's schema: what a field is called, how it is typed, what it may be. A view says which
  * operation, what is known already and which fields it asks for; the rest follows from the registry.
  */
-import { ApiError } from "../shared/api";
+import { ApiError, type Page } from "../shared/api";
 import type { Field, Fragment, Values } from "../shared/ui";
 import { ask } from "../shared/ui";
+import type { Site } from "./model";
 import { OPERATIONS, perform, type OperationField, type OperationName, type Schema } from "./operations";
 
 /** A field as a view wants it, where that differs from what the schema makes of it. */
 export type Wish = Partial<Omit<Field, "name">>;
+
+/** A site's id as the choice of one; typed, where these are not all of them. */
+export function siteChoice(sites: Page<Site> | null): Wish {
+  if (!sites || sites.total > sites.items.length) return {};
+  return { label: "Site", kind: "select", options: sites.items.map(({ id, domain }) => ({ value: id, label: domain })) };
+}
 
 export interface Order<T> {
   title: string;

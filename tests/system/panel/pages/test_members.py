@@ -153,6 +153,22 @@ async def test_a_member_of_one_site_is_shown_nothing_of_its_domain_and_a_new_rol
     await panel.browse(visit)
 
 
+@pytest.mark.parametrize(("role", "offered"), [("viewer", 0), ("manager", 1)])
+async def test_a_site_is_created_by_managers_of_a_whole_account(panel: PanelPages, role: str, offered: int) -> None:
+    ada = await panel.core.customer(ADA)
+    bob = await panel.core.person(BOB, "member")
+    assert (await ada.post("/sites", {"domain": "shop.example.org", "type": "static"})).status_code == 201
+    await let_in(panel, bob, role)
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in(BOB)
+        expect(browser.row("shop.example.org")).to_be_visible()
+        browser.page.wait_for_load_state("networkidle")
+        expect(browser.page.get_by_role("button", name="Create a site")).to_have_count(offered)
+
+    await panel.browse(visit)
+
+
 async def let_in(panel: PanelPages, person: UUID, role: str, site: str | None = None) -> None:
     await panel.core.database.execute(
         """INSERT INTO account_members (account_id, user_id, site_id, role, invited_by, accepted_at)

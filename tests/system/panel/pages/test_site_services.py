@@ -190,6 +190,12 @@ async def test_an_access_account_is_made_with_a_password_that_is_shown_once_and_
 
 
 async def test_an_administrator_plans_restore_drills(panel: PanelPages) -> None:
+    await made(await panel.core.customer(ADA))
+    await panel.core.database.execute(
+        """INSERT INTO backup_drills (backup_id, domain, cause, job_id, status, entries, databases, ended_at)
+           VALUES (gen_random_uuid(), 'pending.example.org', 'manual', 1001, 'pending', 0, 0, NULL),
+                  (gen_random_uuid(), 'tried.example.org', 'manual', 1002, 'succeeded', 1204, 2, now())"""
+    )
     await panel.core.person("root@example.com", "administrator")
 
     def visit(browser: Browser) -> None:
@@ -200,6 +206,10 @@ async def test_an_administrator_plans_restore_drills(panel: PanelPages) -> None:
         browser.choose("Frequency", "off")
         browser.press("Save")
         browser.shows("None begins by itself")
+        expect(browser.row("pending.example.org")).to_contain_text("nothing yet")
+        expect(browser.row("tried.example.org")).to_contain_text("1,204 files, folders and links; 2 databases")
+        browser.press("Start one now")
+        expect(browser.field("Site").locator("option")).to_have_text(["any site", "shop.example.org"])
 
     await panel.browse(visit)
 

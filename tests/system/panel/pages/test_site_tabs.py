@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
+import trio
 from playwright.sync_api import expect
 
+from svc_actors.alerts import Told, raise_alert
+from svc_actors.store import Transaction
 from tests.support.certificates import self_signed
 from tests.support.identity import Client
 from tests.support.panel_pages import Browser, PanelPages
@@ -166,5 +170,35 @@ async def test_lines_appear_in_a_log_as_they_are_written(panel: PanelPages) -> N
         expect(lines).to_have_text("203.0.113.9 GET /first\n203.0.113.9 GET /second")
         browser.page.get_by_label("Lines that contain").fill("second")
         expect(lines).to_have_text("203.0.113.9 GET /second")
+
+    await panel.browse(visit)
+
+
+async def test_the_owner_reads_what_is_wrong_with_a_site_and_says_that_it_was_seen(panel: PanelPages) -> None:
+    ada = await panel.core.customer(ADA)
+    site = await made(ada)
+
+    async def opened() -> None:
+        async def work(tx: Transaction) -> None:
+            for about, words in (
+                (site["id"], "PHP ends again and again."),
+                ("another", "Something of another site."),
+            ):
+                told = Told(UUID(site["owner_id"]), words)
+                await raise_alert(tx, f"test:{about}", words, resource_kind="site", resource_id=about, told=told)
+
+        await panel.core.database.transact(work)
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in(ADA)
+        browser.follow("shop.example.org")
+        expect(browser.page.get_by_role("heading", name="Limits")).to_be_visible()
+        trio.from_thread.run(opened, trio_token=browser.trio_token)
+        alert = browser.row("PHP ends again and again.")
+        expect(alert).to_be_visible()
+        expect(browser.row("Something of another site.")).to_have_count(0)
+        alert.get_by_role("button", name="Seen").click()
+        expect(alert).to_contain_text("seen")
+        expect(alert.get_by_role("button")).to_have_count(0)
 
     await panel.browse(visit)

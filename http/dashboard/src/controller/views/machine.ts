@@ -7,6 +7,7 @@ import type { View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { ask, badge, facts, secret, shown, size, when, type Fragment } from "../../shared/ui";
 import { machineNetworking } from "./machine-networking";
+import { remakingButtons } from "./machine-remaking";
 import { machineTraffic } from "./machine-traffic";
 import { powerButtons, RESTART_POLICIES } from "./machines";
 import { tasksTable } from "./tasks";
@@ -37,6 +38,7 @@ export function machineView(me: Me, id: string): View {
       (now) => html`
       <div class="head"><h1>${now.name}</h1>${badge(now.status, now.status_reason)}<span class="gap"></span>
         ${now.status === "running" ? html`<button @click=${() => resetPassword(now)}>Reset password</button>` : nothing}
+        ${remakingButtons(me, now)}
         ${powerButtons(now)}</div>
       ${now.status_reason ? html`<p class="quiet">${now.status_reason}</p>` : nothing}
       ${facts([

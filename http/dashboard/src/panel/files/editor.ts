@@ -99,6 +99,7 @@ export function editor(site: string, path: string, writable: boolean): Part {
     changed();
   };
   const pressed = (event: KeyboardEvent) => {
+    if (!writable) return;
     if ((event.ctrlKey || event.metaKey) && event.key === "s") {
       event.preventDefault();
       void save();

@@ -1,12 +1,12 @@
 /** Drills: backups that were restored where nobody reaches them, compared with the site as it was, and removed. */
 import { html, nothing, type TemplateResult } from "lit-html";
-import { api } from "../../shared/api";
+import { api, type Page } from "../../shared/api";
 import { list } from "../../shared/list";
 import { go, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
-import { badge, count, table, when } from "../../shared/ui";
-import { order } from "../form";
-import type { Drill, DrillPlan, Job } from "../model";
+import { attempt, badge, count, table, when } from "../../shared/ui";
+import { order, siteChoice } from "../form";
+import type { Drill, DrillPlan, Job, Site } from "../model";
 
 export function drillsView(): View {
   const plan = new Resource<DrillPlan>((signal) => api.get("/backups/drills/plan", {}, signal), ["job"]);
@@ -16,7 +16,7 @@ export function drillsView(): View {
     kinds: ["job"],
     filters: [{ name: "status", label: "Status", options: ["pending", "succeeded", "failed"] }],
     buttons: () => html`${plan.value ? html`<button @click=${() => change(plan.value as DrillPlan)}>Change the plan</button>` : nothing}
-      <button class="primary" @click=${start}>Start one now</button>`,
+      <button class="primary" @click=${() => void attempt(start)}>Start one now</button>`,
     before:
       () => html`<p class="quiet">The newest backup of a site is restored where nobody reaches it, compared with what was backed up, and
       removed. ${planned(plan.value)}</p>`,
@@ -39,16 +39,35 @@ function planned(plan: DrillPlan | null): TemplateResult | typeof nothing {
 function row(drill: Drill): TemplateResult {
   return html`<tr><td>${drill.domain}</td><td>${badge(drill.status, drill.error)}</td>
     <td>${drill.cause === "manual" ? "an administrator" : "the plan"}</td>
-    <td>${count(drill.entries, "file")}, ${count(drill.databases, "database")}${drill.error ? html`<div class="failure">${drill.error}</div>` : nothing}</td>
+    <td>${compared(drill)}${drill.error ? html`<div class="failure">${drill.error}</div>` : nothing}</td>
     <td>${when(drill.created_at)}</td><td>${when(drill.ended_at)}</td><td class="act"><a href="#/jobs/${drill.job_id}">its job</a></td></tr>`;
 }
 
-function start(): void {
+/** What was found to be as it was backed up; a drill under way or one that failed may have come to none of it. */
+function compared({ status, entries, databases }: Drill): string {
+  const done = status === "succeeded";
+  const parts = [
+    ...(done || entries ? [`${entries.toLocaleString()} files, folders and links`] : []),
+    ...(done || databases ? [count(databases, "database")] : []),
+  ];
+  return parts.join("; ") || (status === "failed" ? "nothing" : "nothing yet");
+}
+
+async function start(): Promise<void> {
+  const sites = siteChoice(await api.get<Page<Site>>("/sites", { page_size: 200, sort: "domain" }));
+  const any = { value: "", label: "any site" };
   order<Job>("backup.drill_start", {
     title: "Try a backup now",
     text: "It takes disk for a copy of the site while it goes on. Visitors notice nothing.",
     action: "Start",
-    wishes: { site: { label: "Id of the site", hint: "Whose newest backup is tried; any site's, if left empty" } },
+    wishes: {
+      site: {
+        label: "Id of the site",
+        hint: "Whose newest backup is tried; any site's, if left empty",
+        ...sites,
+        ...(sites.options ? { hint: "Whose newest backup is tried", options: [any, ...sites.options] } : {}),
+      },
+    },
     done: (job) => go(`/jobs/${job.id}`),
   });
 }

@@ -12,9 +12,9 @@ import { cancel, isOpen, took } from "./jobs";
 export function jobView(me: Me, id: string): View {
   const job = new Resource<Job>((signal) => api.get(`/jobs/${id}`, {}, signal), ["job"]);
   let rights: SiteRights | null = null;
-  /** A job that is of no site is the account's, and whoever sees it owns that. */
-  const mayCancel = ({ site_id }: Job) => {
-    if (site_id === null) return true;
+  /** A job of no site is seen by members of the whole account as well: the service says what they may do with sites alone. */
+  const mayCancel = ({ site_id, owner_id }: Job) => {
+    if (site_id === null) return me.role === "administrator" || owner_id === me.id;
     rights ??= siteRights(me, site_id);
     return rights.may("job.cancel");
   };

@@ -8,7 +8,7 @@ import { address, changed, refine, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { failure, inputs, valuesOf as typedIn, type Field, type Values } from "../../shared/ui";
 import { answerShown } from "../answer";
-import { fieldOf, isOtherNameOfPath, nested, opened, valuesOf } from "../form";
+import { fieldOf, isOtherNameOfPath, nested, opened, siteChoice, valuesOf } from "../form";
 import type { Me, Site } from "../model";
 import { OPERATIONS, perform, type Operation, type OperationField, type OperationName } from "../operations";
 
@@ -70,10 +70,8 @@ function operationView(name: OperationName, operation: Operation): View {
 
   const fields = () => asked.flatMap((field) => opened(field, values, {}));
   const shape = (field: OperationField): Field => {
-    const options = (sites?.value?.items ?? []).map(({ id, domain }) => ({ value: id, label: domain }));
-    // More sites than one chooses from: the id is typed then.
-    const chosen = ofSite && field.name === "id" && field.place === "path" && sites?.value && sites.value.total === options.length;
-    return fieldOf(field, undefined, chosen ? { label: "Site", kind: "select", options } : {});
+    const isSite = field.name === "id" && field.place === "path";
+    return fieldOf(field, undefined, sites && isSite ? siteChoice(sites.value) : {});
   };
   const choose = (event: Event) => {
     values = typedIn(event.currentTarget as HTMLFormElement);

@@ -3,8 +3,9 @@ import { html, nothing } from "lit-html";
 import { api, type Page } from "../../shared/api";
 import type { View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
-import { attempt, badge, facts, shown, table, when } from "../../shared/ui";
+import { badge, facts, shown, when } from "../../shared/ui";
 import type { Alert, Job, ServerStatus } from "../model";
+import { alertsTable } from "./alerts";
 import { jobsTable } from "./jobs";
 
 export function serverView(): View {
@@ -34,16 +35,7 @@ export function serverView(): View {
         ])}`,
       )}
       <h2>Alerts</h2>
-      ${shown(alerts, (page) =>
-        table(
-          ["Severity", "What", "Since", ""],
-          page.items.map(
-            (alert) => html`<tr><td>${badge(alert.severity)}</td><td class="text">${alert.message}</td><td>${when(alert.opened_at)}</td>
-            <td class="act">${alert.acknowledged_at ? html`<span class="quiet">seen</span>` : html`<button @click=${() => seen(alert)}>Seen</button>`}</td></tr>`,
-          ),
-          "Nothing needs attention.",
-        ),
-      )}
+      ${shown(alerts, (page) => alertsTable(page.items, () => alerts.load()))}
       <h2>Jobs under way</h2>
       ${shown(running, (page) => (page.items.length ? jobsTable(page.items) : html`<p class="empty">None.</p>`))}
       ${shown(failed, (page) => (page.items.length ? html`<h2>Jobs that failed last</h2>${jobsTable(page.items)}` : nothing))}`,
@@ -51,12 +43,6 @@ export function serverView(): View {
       for (const each of [status, alerts, running, failed]) each.dispose();
     },
   };
-  function seen(alert: Alert): void {
-    void attempt(async () => {
-      await api.post(`/alerts/${alert.id}/ack`);
-      await alerts.load();
-    });
-  }
 }
 
 /** How many there are in all, the number of each status below; `first` are named before the others. */

@@ -1,22 +1,38 @@
 /** The sites: the list, and making one. */
 import { html, nothing, type TemplateResult } from "lit-html";
+import { everyOf } from "../../shared/api";
 import { go, type View } from "../../shared/page";
+import { Resource } from "../../shared/resource";
 import { badge, note, when } from "../../shared/ui";
 import { list } from "../../shared/list";
 import { order } from "../form";
-import type { Me, Site } from "../model";
+import type { Me, Membership, Site } from "../model";
 import { SITE_TYPES, typeLabel } from "../site-types";
 
 export function sitesView(me: Me): View {
-  return list<Site>({
+  const memberships = me.role === "member" ? new Resource<Membership[]>(() => everyOf("/memberships"), ["person"]) : null;
+  const mayCreate = () => !memberships || memberships.value?.some(isManager);
+  const sites = list<Site>({
     title: "Sites",
     path: "/sites",
     kinds: ["site"],
     searchable: true,
     filters: [{ name: "status", label: "Status", options: ["active", "suspended", "creating", "deleting", "failed"] }],
-    buttons: () => html`<button class="primary" @click=${() => createSite(me)}>Create a site</button>`,
+    buttons: () => (mayCreate() ? html`<button class="primary" @click=${() => createSite(me)}>Create a site</button>` : nothing),
     rows: (sites, filtered) => (sites.length ? sitesTable(me, sites) : nothingYet(me, filtered)),
   });
+  return {
+    ...sites,
+    dispose: () => {
+      sites.dispose?.();
+      memberships?.dispose();
+    },
+  };
+}
+
+/** Who has no account of their own makes sites where they are a manager of all of another's. */
+function isManager({ role, site_id, status, suspended }: Membership): boolean {
+  return role === "manager" && site_id === null && status === "active" && !suspended;
 }
 
 function sitesTable(me: Me, sites: Site[]): TemplateResult {

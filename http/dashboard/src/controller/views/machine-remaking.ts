@@ -1,0 +1,120 @@
+/** A machine is given another size, or another system, and stays the machine that it is. */
+import { html, nothing } from "lit-html";
+import { api, firstOf } from "../../shared/api";
+import { ask, attempt, given, givenNumbers, note, secret, size, type Field, type Fragment, type Values } from "../../shared/ui";
+import type { Image, Machine, Me, Plan } from "../model";
+
+const SIZES = ["vcpus", "memory_mib", "disk_gib"];
+
+export function remakingButtons(me: Me, machine: Machine): Fragment {
+  if (machine.status !== "running" && machine.status !== "stopped") return nothing;
+  return html`<button @click=${() => void attempt(() => resize(me, machine))}>Resize</button>
+    <button class="danger" @click=${() => void attempt(() => reinstall(machine))}>Reinstall</button>`;
+}
+
+/** Customers choose a plan; whoever looks after the service may give sizes as well. */
+async function resize(me: Me, machine: Machine): Promise<void> {
+  const plans = (await firstOf<Plan>("/plans")).filter((plan) => plan.enabled && plan.disk_gib >= machine.disk_gib);
+  const sizes = me.role === "customer" ? [] : [{ value: "", label: "sizes of its own, with the plan that it has" }];
+  const options = [
+    ...sizes,
+    ...plans.map((plan) => ({ value: plan.id, label: `${plan.name}: ${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB` })),
+  ];
+  if (!options.length) {
+    note("No plan has a disk as large as this machine's, and a disk only grows.", true);
+    return;
+  }
+  const begin = options.some((option) => option.value === machine.plan_id) ? (machine.plan_id ?? "") : (options[0]?.value ?? "");
+  const own: Field[] = [
+    { name: "vcpus", label: "Processors", kind: "number", least: 1, value: String(machine.vcpus), required: true },
+    { name: "memory_mib", label: "Memory, in MiB", kind: "number", least: 1, value: String(machine.memory_mib), required: true },
+    {
+      name: "disk_gib",
+      label: "Disk, in GiB",
+      kind: "number",
+      least: machine.disk_gib,
+      value: String(machine.disk_gib),
+      required: true,
+      hint: "it only grows",
+    },
+  ];
+  const restart: Field = {
+    name: "reboot",
+    label: "Shut it down and start it again, for other processors or memory",
+    kind: "checkbox",
+  };
+  const plan = (values: Values) => values["plan_id"] ?? begin;
+  ask({
+    title: `Resize ${machine.name}`,
+    text:
+      machine.status === "running"
+        ? "A larger disk is there at once. Other processors or memory take a restart: the guest is shut down in order, and left running and unchanged if it does not obey within 90 seconds."
+        : "The disk only grows. The guest has the new size when it is started.",
+    fields: (values) => [
+      { name: "plan_id", label: "Plan", kind: "select", value: begin, options },
+      ...(plan(values) ? [] : own),
+      ...(machine.status === "running" ? [restart] : []),
+    ],
+    action: "Resize",
+    submit: async (values) =>
+      void (await api.post(`/vms/${machine.id}/resize`, {
+        ...(plan(values) ? { plan_id: plan(values) } : givenNumbers(values, SIZES)),
+        reboot: values["reboot"] === "on",
+      })),
+  });
+}
+
+interface Reinstalled {
+  user: string;
+  password: string | null;
+}
+
+/** The key makes a repeated submit the same order. */
+async function reinstall(machine: Machine): Promise<void> {
+  const images = (await api.get<Image[]>("/images")).filter(
+    (image) => image.id !== machine.image_id && image.enabled && image.digest !== null,
+  );
+  const key = crypto.randomUUID();
+  ask({
+    title: `Reinstall ${machine.name}`,
+    text: "Everything on its disk is lost. Its name, addresses, size and groups stay, and it starts as on its first day.",
+    fields: [
+      {
+        name: "image_id",
+        label: "Image",
+        kind: "select",
+        options: [
+          { value: "", label: `${machine.image_name}, as it is published now` },
+          ...images.map((image) => ({ value: image.id, label: image.name })),
+        ],
+      },
+      { name: "password", label: "Make up a password, and show it once", kind: "checkbox", value: "on" },
+      { name: "set_password", label: "Password of your own", kind: "password", autocomplete: "new-password" },
+      {
+        name: "ssh_keys",
+        label: "SSH keys",
+        kind: "textarea",
+        placeholder: "ssh-ed25519 AAAA… one a line",
+        hint: "without keys and a password, it keeps the keys that it has",
+      },
+    ],
+    action: "Reinstall",
+    dangerous: true,
+    typed: machine.name,
+    submit: async (values) => {
+      const keys = (values["ssh_keys"] ?? "")
+        .split("\n")
+        .map((line) => line.trim())
+        .filter(Boolean);
+      const chosen = values["set_password"];
+      const { user, password } = await api.post<Reinstalled>(`/vms/${machine.id}/reinstall`, {
+        confirm: machine.name,
+        idempotency_key: key,
+        ...given(values, ["image_id"]),
+        ...(keys.length ? { ssh_keys: keys } : {}),
+        ...(chosen ? { set_password: chosen } : values["password"] === "on" ? { password: true } : {}),
+      });
+      return password ? html`<p>The password of ${user} in the new system. It is shown this once.</p>${secret(password)}` : undefined;
+    },
+  });
+}
