@@ -387,7 +387,8 @@ class LibvirtHost:
             self._nursery.start_soon(self._guarded, self._machines.forget_first_boot, vm_id)
 
     async def _compare(self) -> None:
-        """After a (re)connection: tell what is other than last seen, and read the serial lines of what runs."""
+        """After a (re)connection: tell what is other than last seen, and read the serial lines of what runs. What
+        cannot be done for one machine keeps it from no other."""
         observed = {
             domain.vm_id: (domain.state, domain.cause)
             for domain in await inventory.domains(self._connection, self._naming)
@@ -399,10 +400,14 @@ class LibvirtHost:
                 self._saw(vm_id, state, "seen when libvirt answered again", cause)
         for vm_id, (state, _) in observed.items():
             if state is DomainState.RUNNING:
-                await self._machines.keep_defined(vm_id)
-                await self._attach_serial(vm_id)
-                if guest_agent_is_connected(await self._guests.domain_xml(vm_id)):
-                    await self._machines.forget_first_boot(vm_id)
+                await self._guarded(self._look_after_running, vm_id)
+
+    async def _look_after_running(self, vm_id: UUID) -> None:
+        """It may be off by the time that it is looked at, as where a reinstallation was completed first."""
+        await self._machines.keep_defined(vm_id)
+        await self._attach_serial(vm_id)
+        if guest_agent_is_connected(await self._guests.domain_xml(vm_id)):
+            await self._machines.forget_first_boot(vm_id)
 
     async def _look_after_undefined(self, vm_id: UUID) -> None:
         """A definition has gone. A guest that runs gets it back; else the machine is not here any more."""

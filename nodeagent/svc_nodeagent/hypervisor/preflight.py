@@ -158,6 +158,8 @@ async def preflight(
             results.append(await check())
         except HostError as error:
             results.append(_failed(name, f"{error.message} {error.hint or ''}".strip()))
+        except OSError as error:
+            results.append(_failed(name, f"This could not be looked at: {error}."))
     return tuple(results)
 
 

@@ -1,0 +1,105 @@
+"""One machine, or one check, that cannot be looked at keeps the host from looking at no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+from uuid import UUID, uuid4
+
+import pytest
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor import LibvirtHost, Naming, inventory, preflight
+from svc_nodeagent.hypervisor.acceleration import Acceleration, DeviceAccess
+from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost
+from svc_nodeagent.hypervisor.files import Folders
+from svc_nodeagent.hypervisor.network.apply import HostNetwork
+from svc_nodeagent.hypervisor.traffic import HostTraffic
+from svc_nodeagent.protocol import CheckStatus, DomainState, FailureCode, ObservedDomain
+
+
+async def test_a_machine_that_went_off_meanwhile_keeps_no_other_from_being_looked_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = uuid4(), uuid4()
+    attached: list[UUID] = []
+
+    async def unreachable(_: str) -> trio.abc.Stream:
+        raise OSError
+
+    async def domains(*_: object) -> tuple[ObservedDomain, ...]:
+        await trio.lowlevel.checkpoint()
+        return tuple(
+            ObservedDomain(name=str(vm_id), uuid=vm_id, vm_id=vm_id, state=DomainState.RUNNING, vcpus=1, memory_mib=256)
+            for vm_id in (first, second)
+        )
+
+    async def attach(self: LibvirtHost, vm_id: UUID) -> None:
+        await trio.lowlevel.checkpoint()
+        if vm_id == first:
+            raise HostError(FailureCode.CONFLICT, "The machine is not running, so it has no console.")
+        attached.append(vm_id)
+
+    async def nothing(*_: object) -> str:
+        await trio.lowlevel.checkpoint()
+        return "<domain/>"
+
+    naming = Naming()
+    host = LibvirtHost(
+        Folders(tmp_path),
+        naming,
+        HostNetwork(naming, {}),
+        cast(HostTraffic, None),
+        unreachable,
+        "test:///default",
+        None,
+        (),
+    )
+    monkeypatch.setattr(inventory, "domains", domains)
+    monkeypatch.setattr(LibvirtHost, "_attach_serial", attach)
+    monkeypatch.setattr(host._machines, "keep_defined", nothing)
+    monkeypatch.setattr(host._guests, "domain_xml", nothing)
+
+    await host._compare()
+
+    assert attached == [second]
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(1, "Operation not permitted"), OSError(16, "Device or resource busy")]
+)
+async def test_a_device_that_the_kernel_refuses_fails_its_own_check_and_the_others_are_made(
+    error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused(Acceleration):
+        async def access(self) -> DeviceAccess:
+            await trio.lowlevel.checkpoint()
+            return DeviceAccess.DENIED
+
+        async def answers(self) -> bool:
+            await trio.lowlevel.checkpoint()
+            raise error
+
+    class Away:
+        async def call(self, *_: object, **__: object) -> object:
+            await trio.lowlevel.checkpoint()
+            raise ConnectionLost("it is away")
+
+    async def nothing_there(*_: object, **__: object) -> tuple[int, bytes, str]:
+        await trio.lowlevel.checkpoint()
+        return 1, b"", ""
+
+    monkeypatch.setattr(preflight, "try_program", nothing_there)
+    checks = await preflight.preflight(
+        connection=cast(Connection, Away()),
+        acceleration=Refused(tmp_path / "accelerator.json", device=tmp_path / "kvm"),
+        folders=Folders(tmp_path),
+        restore_failure=None,
+        bridge=None,
+    )
+
+    found = {check.name: check for check in checks}
+    assert list(found)[-2:] == ["disk", "storage"]
+    assert found["kvm"].status is CheckStatus.FAILED
+    assert str(error) in found["kvm"].message
