@@ -56,6 +56,22 @@ class Guests:
                 return DomainState.ABSENT
             raise
 
+    async def size(self, vm_id: UUID) -> tuple[int, int] | None:
+        """The processors and the MiB of memory that the guest runs with; None where none runs."""
+
+        def size(domain: Any) -> tuple[int, int] | None:
+            if not domain.isActive():
+                return None
+            _, memory_kib, _, vcpus, _ = domain.info()
+            return int(vcpus), int(memory_kib) // 1024
+
+        try:
+            return await self.on_domain(vm_id, "virDomainGetInfo", size)
+        except LibvirtError as error:
+            if error.number == libvirt.VIR_ERR_NO_DOMAIN:
+                return None
+            raise
+
     async def define(self, xml: str) -> None:
         await self._connection.call(
             lambda connection: connection.defineXML(xml), name="virDomainDefineXML", timeout=PATIENT

@@ -74,6 +74,9 @@ from svc_nodeagent.protocol import (
 POLL_SECONDS = 0.5
 PRESS_AGAIN_SECONDS = 10.0
 PUT_BACK_SECONDS = 10.0
+FIRST_START_SECONDS = 45.0
+"""For putting a new system in its place and starting it, which no end of the operation cuts short. What takes longer is
+left to whoever starts machines that shall run; it is below the time that service managers give an agent to stop."""
 UNDO_SECONDS = 20.0
 """For removing what a failed creation has made; a host that takes longer is told again when the machine is deleted."""
 log = structlog.get_logger()
@@ -97,9 +100,13 @@ class _Order:
     turn: _Turn
     number: int
 
+    @property
+    def stands(self) -> bool:
+        return self.turn.orders == self.number
+
     def check(self) -> None:
         """Raises `HostError(cancelled)` when a later order has come."""
-        if self.turn.orders != self.number:
+        if not self.stands:
             raise HostError(FailureCode.CANCELLED, f"A later order for the machine took the place of {self.what}.")
 
 
@@ -194,7 +201,7 @@ class Machines:
         """The definition is written anew from the record, so that changes made while the machine ran take effect."""
         self._order(vm_id, "the start")
         async with self._steps(vm_id):
-            record = await self._not_older((await self._record(vm_id)).model_copy(update={"network": network}))
+            record = await self._with_network(vm_id, network)
             await self._apply_network(record)
             if await self._guests.state(vm_id) in (DomainState.RUNNING, DomainState.SHUTTING_DOWN):
                 await self._define_again(record)
@@ -262,59 +269,59 @@ class Machines:
             return await self._result(operation.vm_id)
 
     async def resize(self, operation: VmResize, report: Report) -> DomainResult:
-        """The disk last: what it has grown by is there for good."""
+        """The disk last: what it has grown by is there for good. What a failure puts back is what the operation says:
+        an attempt before this one may have changed the record."""
         vm_id = operation.vm_id
-        if operation.restart:
-            order = self._order(vm_id, "the resize")
-            await self._wait_until_off(vm_id, operation.timeout_seconds, order, report)
-            fault_point("resize.off")
-        async with self._steps(vm_id):
-            if operation.restart:
-                order.check()
-            before = await self._record(vm_id)
-            try:
-                await self._resize(_resized(before, operation), start=operation.restart)
-            except ConnectionLost:
-                raise  # The same resize goes on once libvirt is back.
-            except BaseException:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + PUT_BACK_SECONDS):
-                    await self._put_back(before, start=operation.restart)
-                raise
-            return await self._result(vm_id)
+        order = self._order(vm_id, "the resize") if operation.restart else None
+        try:
+            # A guest that has the size was started with it by an attempt before this one.
+            restarts = order if await self._guests.size(vm_id) != (operation.vcpus, operation.memory_mib) else None
+            if restarts is not None:
+                await self._wait_until_off(vm_id, operation.timeout_seconds, restarts, report)
+                fault_point("resize.off")
+            async with self._steps(vm_id):
+                if order is not None:
+                    order.check()
+                await self._resize(_resized(await self._record(vm_id), operation), start=restarts is not None)
+        except ConnectionLost:
+            raise  # The same resize goes on once libvirt is back.
+        except BaseException:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + PUT_BACK_SECONDS):
+                await self._put_back(operation, order)
+            raise
+        return await self._result(vm_id)
 
     async def reinstall(self, operation: VmReinstall, report: Report) -> DomainResult:
         """The old guest runs on until the new disk is whole. From the decision on the machine is the new system, so
-        nothing that fails afterwards is a failure of the reinstallation."""
+        nothing that fails afterwards, nor the end of the operation's time, is a failure of the reinstallation."""
         vm_id = operation.vm_id
         order = self._order(vm_id, "the reinstallation")
 
         async def fetched(percent: int, message: str) -> None:
             await report(percent * 6 // 10, message)
 
-        await self._images.ensure(operation.image, fetched)
-        async with self._steps(vm_id):
-            order.check()
-            record = await self._not_older(
-                (await self._record(vm_id)).model_copy(update={"network": operation.network})
-            )
-            await self._apply_network(record)
-            if record.seed.instance_id != operation.seed.instance_id:
+        if await self._instance(vm_id) != operation.seed.instance_id:
+            await self._images.ensure(operation.image, fetched)
+            async with self._steps(vm_id):
+                order.check()
+                record = await self._with_network(vm_id, operation.network)
+                await self._apply_network(record)
                 await report(60, "making the new disk")
-                record = await self._replace_system(record, operation)
-            await report(90, "starting")
+                await self._decide_system(record, operation)
+        state = DomainState.STOPPED
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + FIRST_START_SECONDS) as patience:
             try:
-                await self._write_seed(record)
-                await self._define(record)
-                fault_point("reinstall.defined")
-                await self._guests.start(vm_id)
-            except ConnectionLost:
-                raise
-            except (HostError, OSError) as error:
+                await report(90, "starting")
+                state = await self._start_system(operation, order)
+            except (HostError, OSError, ValueError) as error:
                 log.error("machine.reinstalled_not_started", vm_id=str(vm_id), error=str(error))
-            return await self._result(vm_id)
+        if patience.cancelled_caught:
+            why = f"not within {FIRST_START_SECONDS:g} s"
+            log.error("machine.reinstalled_not_started", vm_id=str(vm_id), error=why)
+        return DomainResult(vm_id=vm_id, state=state)
 
     async def complete_reinstallations(self) -> None:
-        """What the death of an agent has left decided and not complete."""
+        """What the death of an agent, or a libvirt that did not answer, has left decided and not complete."""
         for vm_id in await in_thread(reinstallation.decided, self._folders):
             async with self._steps(vm_id):
                 log.info("machine.reinstallation_completed", vm_id=str(vm_id))
@@ -433,23 +440,35 @@ class Machines:
         else:
             await self._guests.grow_disk(vm_id, disk_target(disk.index), disk.size_gib * GIB)
 
-    async def _put_back(self, record: MachineRecord, *, start: bool) -> None:
-        """What it was before a resize that has failed."""
+    async def _put_back(self, operation: VmResize, order: _Order | None) -> None:
+        """What it was before a resize that has failed. A later order says what becomes of its guest."""
+        vm_id = operation.vm_id
         try:
-            await in_thread(self._write_record, record, None)
-            await self._define(record)
-            if start:
-                await self._start_again(record)
+            async with self._steps(vm_id):
+                if not await in_thread(self._record_path(vm_id).exists):
+                    return
+                record = _as_before(await self._record(vm_id), operation)
+                await in_thread(self._write_record, record, None)
+                await self._define(record)
+                if order is not None and order.stands and await self._guests.state(vm_id) in _OFF:
+                    await self._start_again(record)
         except (HostError, OSError) as error:
-            log.error("machine.resize_not_put_back", vm_id=str(record.vm_id), error=str(error))
+            log.error("machine.resize_not_put_back", vm_id=str(vm_id), error=str(error))
 
     async def _start_again(self, record: MachineRecord) -> None:
         await self._apply_network(record)
         await self._write_seed(record)
         await self._guests.start(record.vm_id)
 
-    async def _replace_system(self, record: MachineRecord, operation: VmReinstall) -> MachineRecord:
-        """The record of the new system, which is in the place of the old one; or a failure, and the old one runs on."""
+    async def _instance(self, vm_id: UUID) -> str:
+        """Of the system that the machine is, or that is decided to take its place."""
+        try:
+            return (await in_thread(reinstallation.current, self._folders, vm_id)).seed.instance_id
+        except FileNotFoundError as error:
+            raise absent(vm_id) from error
+
+    async def _decide_system(self, record: MachineRecord, operation: VmReinstall) -> None:
+        """The new system is the machine from now on; or a failure, and the old one runs on."""
         vm_id, base = record.vm_id, file_name(operation.image)
         try:
             await reinstallation.prepare(record, self._images.base_of(base), self._folders, _owner())
@@ -463,8 +482,19 @@ class Machines:
         new = record.model_copy(update={"base": base, "seed": seed})
         with trio.CancelScope(shield=True):
             await in_thread(reinstallation.decide, new, operation.seed.account.password_hash, self._folders)
-            await self._complete_reinstallation(vm_id)
-        return new
+
+    async def _start_system(self, operation: VmReinstall, order: _Order) -> DomainState:
+        """Put the new system in its place, which is done before any step of a machine, and start it."""
+        vm_id = operation.vm_id
+        async with self._steps(vm_id):
+            order.check()
+            record = await self._with_network(vm_id, operation.network)
+            await self._apply_network(record)
+            await self._write_seed(record)
+            await self._define(record)
+            fault_point("reinstall.defined")
+            await self._guests.start(vm_id)
+            return await self._guests.state(vm_id)
 
     async def _complete_reinstallation(self, vm_id: UUID) -> None:
         await self._guests.destroy(vm_id)
@@ -526,6 +556,9 @@ class Machines:
                 await in_thread(self._write_record, before, None)
             raise
 
+    async def _with_network(self, vm_id: UUID, network: NetworkSpec) -> MachineRecord:
+        return await self._not_older((await self._record(vm_id)).model_copy(update={"network": network}))
+
     async def _not_older(self, record: MachineRecord) -> MachineRecord:
         """With the network that the host was told last, where that is another."""
         if not await in_thread(self._record_path(record.vm_id).exists):
@@ -582,6 +615,16 @@ def _resized(record: MachineRecord, operation: VmResize) -> MachineRecord:
     first, *others = record.disks
     grown = first.model_copy(update={"size_gib": max(first.size_gib, operation.disk_gib)})
     sizes = {"vcpus": operation.vcpus, "memory_mib": operation.memory_mib, "disks": (grown, *others)}
+    return record.model_copy(update=sizes)
+
+
+def _as_before(record: MachineRecord, operation: VmResize) -> MachineRecord:
+    """The machine's record without what an attempt at the resize may have made of it."""
+    before = operation.before
+    first, *others = record.disks
+    if first.size_gib <= operation.disk_gib:  # else it was larger already, and no attempt has touched it
+        first = first.model_copy(update={"size_gib": before.disk_gib})
+    sizes = {"vcpus": before.vcpus, "memory_mib": before.memory_mib, "disks": (first, *others)}
     return record.model_copy(update=sizes)
 
 

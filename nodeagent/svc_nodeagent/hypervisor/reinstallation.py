@@ -19,7 +19,16 @@ from svc_nodeagent.durable import PARTIAL_SUFFIX, sync_folder, write_whole
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.hypervisor.disks import make_disk
 from svc_nodeagent.hypervisor.domains import BaseImage
-from svc_nodeagent.hypervisor.files import DECISION, RECORD, SECRET, FirstBoot, Folders, MachineRecord, in_thread
+from svc_nodeagent.hypervisor.files import (
+    DECISION,
+    RECORD,
+    SECRET,
+    FirstBoot,
+    Folders,
+    MachineRecord,
+    in_thread,
+    read_record,
+)
 
 
 class _Decision(BaseModel):
@@ -42,6 +51,14 @@ def decide(record: MachineRecord, password_hash: str | None, folders: Folders) -
     decision = _Decision(record=record, password_hash=password_hash)
     write_whole(_path(folders, record.vm_id), decision.model_dump_json().encode(), mode=0o600)
     fault_point("reinstall.decided")
+
+
+def current(folders: Folders, vm_id: UUID) -> MachineRecord:
+    """What the machine is: by the decision, where there is one that is not complete. Raises `FileNotFoundError`."""
+    try:
+        return _Decision.model_validate_json(_path(folders, vm_id).read_bytes()).record
+    except FileNotFoundError:
+        return read_record(folders.machine(vm_id) / RECORD)
 
 
 def is_decided(folders: Folders, vm_id: UUID) -> bool:

@@ -24,6 +24,7 @@ __all__ = [
     "ImagePull",
     "ImageRemove",
     "MachineOperation",
+    "MachineSize",
     "NodeInventory",
     "NodeNetProbe",
     "NodeOperation",
@@ -129,10 +130,19 @@ class VmUpdate(Wire):
     memory_mib: int
 
 
+class MachineSize(Wire):
+    """`disk_gib` is of disk 0."""
+
+    vcpus: int = Field(ge=1, le=256)
+    memory_mib: int = Field(ge=64)
+    disk_gib: int = Field(ge=1)
+
+
 class VmResize(Wire):
     """Give the machine these sizes, and disk 0 at least `disk_gib`: it grows at once where the guest runs, and never
-    shrinks. Processors and memory need `restart`: shut the guest down in order, and start it again. `timed_out` leaves
-    it running, and whatever fails leaves the machine as it was."""
+    shrinks. Processors and memory need `restart`: shut the guest down in order, and start it again, unless it runs with
+    them already. `timed_out` leaves it running, and whatever fails leaves the machine with the sizes of `before`, which
+    a repeat after an interruption could not find out."""
 
     facts: ClassVar[Facts] = Facts(Lane.PATIENCE, task_seconds=GUEST_SHUTDOWN_SECONDS + 600.0, since=4)
     op: Literal["vm.resize"] = "vm.resize"
@@ -140,6 +150,7 @@ class VmResize(Wire):
     vcpus: int = Field(ge=1, le=256)
     memory_mib: int = Field(ge=64)
     disk_gib: int = Field(ge=1)
+    before: MachineSize
     restart: bool
     timeout_seconds: float = GUEST_SHUTDOWN_SECONDS
 
@@ -147,7 +158,10 @@ class VmResize(Wire):
 class VmReinstall(Wire):
     """Make disk 0 anew from an image, and start its first boot. The guest runs on until the new disk is ready; a
     failure leaves it as it was, and success means that the machine is the new system, started or not.
-    `seed.instance_id` tells one reinstallation from another."""
+    `seed.instance_id` tells one reinstallation from another.
+
+    Its seconds are of one attempt. The task itself has no deadline: only the host knows which system the machine is, so
+    it is asked again until it has given its word."""
 
     facts: ClassVar[Facts] = Facts(Lane.CREATIONS, task_seconds=1800.0, since=4)
     op: Literal["vm.reinstall"] = "vm.reinstall"

@@ -8,19 +8,22 @@ from uuid import UUID
 import pytest
 
 from svc.registry.principal import ANONYMOUS
-from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
+from svc_actors.controller.tasks.runner import get_task
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from svc_nodeagent.protocol import (
     DomainResult,
     DomainState,
     FailureCode,
+    MachineSize,
     OperationResult,
     VmCreate,
     VmReinstall,
     VmResize,
 )
 from tests.support.machine_api import Api
+from tests.support.machine_service import FakeGateway
 from tests.support.machines import KEY, PASSWORD, MachineHarness, refusal, stage
 
 
@@ -86,6 +89,7 @@ async def test_a_customer_moves_to_a_larger_plan_and_the_guest_is_restarted_for_
         promised = await database.fetchone("SELECT promised_memory_mib, promised_disk_gib FROM node_capacity")
         assert (task.op, ended.status, under_way.status) == ("vm.resize", "succeeded", "rebooting")
         assert (told.vcpus, told.memory_mib, told.disk_gib, told.restart) == (2, 512, 4, True)
+        assert told.before == MachineSize(vcpus=1, memory_mib=256, disk_gib=1)
         vm = await now.customer("vm.show", id=vm_id)
         assert (vm.status, vm.plan_name, vm.vcpus, vm.memory_mib, vm.disk_gib) == ("running", "M", 2, 512, 4)
         assert tuple(promised) == (512, 4)
@@ -254,6 +258,58 @@ async def test_a_reinstallation_that_fails_leaves_the_machine_as_it_was(database
         assert (after.image_id, after.user) == (before.image_id, before.user)
         assert after.status == after.desired_power == ("running" if running else "stopped")
         assert (await now.service.vm(before.id))["sealed_seed"] is None
+
+
+async def test_a_reinstallation_without_its_hosts_word_waits_for_it(database: Database) -> None:
+    """The node goes away with the old system gone, perhaps; the task ends with what it says when it is back."""
+
+    async def goes_away(gateway: FakeGateway, node_id: UUID, *_: Any) -> OperationResult:
+        del gateway.answers["vm.reinstall"]
+        gateway.leave(node_id)
+        raise NodeUnavailable("the node did not answer in time")
+
+    async with stage(database) as now:
+        vm_id = (await now.created()).vm.id
+        image_id = await other_image(database)
+        now.service.gateway.answers["vm.reinstall"] = goes_away
+
+        answer = await now.customer("vm.reinstall", id=vm_id, confirm="web", image="other", password=True)
+        await now.service.until_asked("vm.reinstall")
+        waiting = await get_task(database, answer.task.id)
+        now.service.gateway.come_back(now.world.node_id)
+        ended = await now.service.ended(answer.task.id)
+
+        first, second = [each for each in now.service.gateway.asked if isinstance(each, VmReinstall)]
+        assert waiting is not None
+        assert (waiting.status.open, waiting.deadline_at) == (True, None)
+        assert ended.status == "succeeded"
+        assert first == second, "the same reinstallation, to the host"
+        assert (await now.customer("vm.show", id=vm_id)).image_id == image_id
+
+
+@pytest.mark.parametrize("code", [FailureCode.CANCELLED, FailureCode.INTERRUPTED])
+async def test_an_attempt_that_ended_with_its_agent_or_its_time_is_no_end_of_a_reinstallation(
+    database: Database, code: FailureCode
+) -> None:
+    attempts = 0
+
+    async def lost(gateway: FakeGateway, *_: Any) -> OperationResult:
+        nonlocal attempts
+        attempts += 1
+        if attempts == (1 if code is FailureCode.CANCELLED else 5):
+            del gateway.answers["vm.reinstall"]
+        raise OperationFailed(code, "the agent was restarted", None)
+
+    async with stage(database) as now:
+        vm_id = (await now.created()).vm.id
+        image_id = await other_image(database)
+        now.service.gateway.answers["vm.reinstall"] = lost
+
+        answer = await now.customer("vm.reinstall", id=vm_id, confirm="web", image="other", password=True)
+        ended = await now.service.ended(answer.task.id)
+
+        assert ended.status == "succeeded"
+        assert (await now.customer("vm.show", id=vm_id)).image_id == image_id
 
 
 async def test_reinstalled_and_not_started_a_machine_is_to_run(database: Database) -> None:

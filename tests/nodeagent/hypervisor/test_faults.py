@@ -21,6 +21,7 @@ from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import (
     ImageRemove,
+    MachineSize,
     MachineSpec,
     NetworkSpec,
     NodeNetProbe,
@@ -91,6 +92,8 @@ REINSTALLING = (
     "reinstall.defined",
 )
 RETAINING = ("delete.record_retained", "delete.retained.disk-0.qcow2")
+
+SMALL = MachineSize(vcpus=1, memory_mib=256, disk_gib=1)
 
 Perform = Callable[..., Awaitable[int]]
 
@@ -178,7 +181,7 @@ async def test_killed_anywhere_in_a_resize_it_converges(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
 ) -> None:
     spec = machine(network(ADDRESS))
-    resize = VmResize(vm_id=spec.vm_id, vcpus=2, memory_mib=320, disk_gib=2, restart=True)
+    resize = VmResize(vm_id=spec.vm_id, vcpus=2, memory_mib=320, disk_gib=2, before=SMALL, restart=True)
     create = VmCreate(machine=spec, image=image(demo_image), start=False)
     assert await perform(create, resize, kill_at=point) == KILLED
     assert await perform(resize) == 0
@@ -186,6 +189,21 @@ async def test_killed_anywhere_in_a_resize_it_converges(
     record = read_record(data_folder / "machines" / str(spec.vm_id) / "machine.json")
     assert (record.vcpus, record.memory_mib, record.disks[0].size_gib) == (2, 320, 2)
     assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
+
+
+async def test_a_resize_that_was_killed_and_then_fails_puts_the_old_size_back(
+    perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    spec, path = machine(network(ADDRESS)), data_folder / "machines"
+    too_much = VmResize(vm_id=spec.vm_id, vcpus=2, memory_mib=4 * 1024 * 1024, disk_gib=2, before=SMALL, restart=True)
+    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False)) == 0
+    before = read_record(path / str(spec.vm_id) / "machine.json")
+    assert await perform(too_much, kill_at="resize.recorded") == KILLED
+    with pytest.raises(AssertionError, match="could not be started"):
+        await perform(too_much)
+    assert read_record(path / str(spec.vm_id) / "machine.json") == before
+    assert state(naming.domain(spec.vm_id)) == "running"
+    assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
 @pytest.mark.parametrize("point", REINSTALLING)

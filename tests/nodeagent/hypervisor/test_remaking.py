@@ -17,6 +17,7 @@ from svc_nodeagent.protocol import (
     DomainResult,
     DomainState,
     FailureCode,
+    MachineSize,
     OperationResult,
     VmCreate,
     VmReinstall,
@@ -28,6 +29,7 @@ from tests.support.guest import sha512_crypt
 
 pytestmark = pytest.mark.system
 
+SMALL = MachineSize(vcpus=1, memory_mib=256, disk_gib=1)
 PASSWORD, NEW_PASSWORD = "Kelp-marble-41", "Otter-lantern-72"
 GIB_IN_SECTORS = 2 * 1024 * 1024
 
@@ -55,12 +57,13 @@ async def test_a_guest_is_resized_and_then_another_system_with_the_same_addresse
     console = await signed_in(host, vm_id, PASSWORD, f"{spec.seed.instance_id} is set up")
 
     # A larger disk, at once
-    larger = VmResize(vm_id=vm_id, vcpus=1, memory_mib=256, disk_gib=2, restart=False)
+    larger = VmResize(vm_id=vm_id, vcpus=1, memory_mib=256, disk_gib=2, before=SMALL, restart=False)
     assert state(await host.perform(larger, silent)) is DomainState.RUNNING
     assert str(2 * GIB_IN_SECTORS) in await console.run("cat /sys/block/vda/size")
 
     # Memory, with a restart; the disk keeps what it has grown by
-    more = VmResize(vm_id=vm_id, vcpus=1, memory_mib=384, disk_gib=1, restart=True)
+    grown = MachineSize(vcpus=1, memory_mib=256, disk_gib=2)
+    more = VmResize(vm_id=vm_id, vcpus=1, memory_mib=384, disk_gib=1, before=grown, restart=True)
     assert state(await host.perform(more, silent)) is DomainState.RUNNING
     console = await signed_in(host, vm_id, PASSWORD, f"{spec.seed.instance_id} was set up before")
     assert int((await console.run("grep MemTotal /proc/meminfo")).split("MemTotal:")[1].split()[0]) > 300_000
@@ -100,7 +103,9 @@ async def test_a_guest_that_does_not_shut_down_is_left_running_with_what_it_had(
     await host.perform(VmCreate(machine=spec, image=image(demo_image)), silent)
     before = read_record(data_folder / "machines" / str(spec.vm_id) / "machine.json")
 
-    resize = VmResize(vm_id=spec.vm_id, vcpus=2, memory_mib=512, disk_gib=3, restart=True, timeout_seconds=1.0)
+    resize = VmResize(
+        vm_id=spec.vm_id, vcpus=2, memory_mib=512, disk_gib=3, before=SMALL, restart=True, timeout_seconds=1.0
+    )
     with pytest.raises(HostError) as refused:
         await host.perform(resize, silent)
 
@@ -115,11 +120,11 @@ async def test_a_size_that_cannot_be_started_is_put_back_and_the_guest_runs(
     await host.perform(VmCreate(machine=spec, image=image(demo_image), start=False), silent)
     before = read_record(data_folder / "machines" / str(spec.vm_id) / "machine.json")
 
-    too_much = VmResize(vm_id=spec.vm_id, vcpus=1, memory_mib=4 * 1024 * 1024, disk_gib=3, restart=True)
+    too_much = VmResize(vm_id=spec.vm_id, vcpus=1, memory_mib=4 * 1024 * 1024, disk_gib=3, before=SMALL, restart=True)
     with pytest.raises(HostError):
         await host.perform(too_much, silent)
 
-    again = VmResize(vm_id=spec.vm_id, vcpus=1, memory_mib=256, disk_gib=1, restart=False)
+    again = VmResize(vm_id=spec.vm_id, vcpus=1, memory_mib=256, disk_gib=1, before=SMALL, restart=False)
     assert read_record(data_folder / "machines" / str(spec.vm_id) / "machine.json") == before
     assert state(await host.perform(again, silent)) is DomainState.RUNNING
 
@@ -142,5 +147,5 @@ async def test_a_reinstallation_that_cannot_make_the_disk_leaves_the_guest_runni
     assert refused.value.code is FailureCode.INVALID
     assert read_record(folder / "machine.json").seed.instance_id == spec.seed.instance_id
     assert ((folder / "disk-0.qcow2").stat().st_ino, list(folder.glob("reinstall*"))) == (disk, [])
-    unchanged = VmResize(vm_id=spec.vm_id, vcpus=1, memory_mib=256, disk_gib=1, restart=False)
+    unchanged = VmResize(vm_id=spec.vm_id, vcpus=1, memory_mib=256, disk_gib=1, before=SMALL, restart=False)
     assert state(await host.perform(unchanged, silent)) is DomainState.RUNNING

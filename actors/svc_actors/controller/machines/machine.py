@@ -483,12 +483,15 @@ class Machine(Actor):
             node_id=vm.node_id,
             project_id=vm.project_id,
             parameters=parameters,
-            timeout=None if op == "vm.delete" else task_seconds(op),
+            timeout=None if op in _WITHOUT_DEADLINE else task_seconds(op),
         )
         details = {name: value for name, value in parameters.items() if name not in _UNTOLD}
         await audit.record(tx, caller, vm.target, {"task_id": str(task.id), **details})
         return task
 
+
+_WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op})
+"""What has destroyed something once it has begun: only the host's word ends it."""
 
 _UNTOLD: Final = frozenset({GENERATION, "ssh_keys", "order"})
 """Parameters of tasks that the audit does without."""

@@ -26,6 +26,7 @@ from svc_actors.store import Database
 from svc_nodeagent.protocol import (
     DeleteResult,
     FailureCode,
+    MachineSize,
     NodeOperation,
     OperationResult,
     VmCreate,
@@ -41,7 +42,7 @@ from svc_nodeagent.protocol import (
 HOST_STEP: Final = "host"
 """The step of every order that is one node operation; `force_stop` cancels this step of what it supersedes."""
 
-_MOST_DELETIONS: Final = 4
+_MOST_GIVEN_UP: Final = 4
 
 _IRREVOCABLE: Final = {
     "vm.delete": "A deletion that has begun cannot be taken back.",
@@ -120,18 +121,11 @@ class MachineWork:
         attempt that the node left unanswered is followed by another, under an id of its own: the node is told to give
         the first one up, and deleting twice is deleting once."""
         operation = VmDelete(vm_id=run.task.resource_id, destroy_disks=bool(run.task.parameters["destroy_disks"]))
-        attempt = 1
-        while True:
-            await run.until_node_online()
-            step = HOST_STEP if attempt == 1 else f"{HOST_STEP}-{attempt}"
-            try:
-                return await run.perform(operation, step=step)
-            except HostRefused as refusal:
-                # Nobody cancels a deletion: a cancelled one is an earlier attempt's end, from before a restart of ours.
-                given_up = refusal.failure is FailureCode.CANCELLED and attempt < _MOST_DELETIONS
-                if not given_up and (refusal.failure is not None or run.node_online):
-                    raise
-            attempt += 1
+
+        def final(refusal: HostRefused) -> bool:
+            return refusal.failure is not None or run.node_online
+
+        return await _insist(run, operation, final)
 
     async def update(self, run: TaskRun) -> OperationResult:
         after = run.task.parameters["after"]
@@ -141,18 +135,21 @@ class MachineWork:
         return await run.perform(operation, step=HOST_STEP)
 
     async def resize(self, run: TaskRun) -> OperationResult:
-        after = run.task.parameters["after"]
+        before, after = run.task.parameters["before"], run.task.parameters["after"]
         operation = VmResize(
             vm_id=run.task.resource_id,
             vcpus=after["vcpus"],
             memory_mib=after["memory_mib"],
             disk_gib=after["disk_gib"],
+            before=MachineSize.model_validate({name: before[name] for name in MachineSize.model_fields}),
             restart=run.task.parameters["restart"],
         )
         return await run.perform(operation, step=HOST_STEP)
 
     async def reinstall(self, run: TaskRun) -> OperationResult:
-        """The task's id is the new system's instance, so that a repeat is the same reinstallation."""
+        """The task's id is the new system's instance, so that a repeat is the same reinstallation. From some moment on
+        the old system is gone, and the host alone knows whether that has come: what it has not answered, or died over,
+        is asked again, and its time is counted only while it is there."""
         vm_id, parameters = run.task.resource_id, run.task.parameters
         image_id = UUID(parameters["image_id"])
         vm = await self._database.fetchone(
@@ -170,7 +167,11 @@ class MachineWork:
             seed=seed_spec(str(run.task.id), vm["hostname"], account, parameters["ssh_keys"], password_hash),
             network=await network_spec(self._database, vm_id),
         )
-        return await run.perform(operation, step=HOST_STEP, span=(50, 100) if fetched else (0, 100))
+
+        def final(refusal: HostRefused) -> bool:
+            return refusal.failure not in (None, FailureCode.INTERRUPTED)
+
+        return await _insist(run, operation, final, span=(50, 100) if fetched else (0, 100))
 
     async def set_password(self, run: TaskRun) -> OperationResult:
         vm = await self._database.fetchone(
@@ -187,6 +188,29 @@ class MachineWork:
             password_hash=seed.password_hash,
         )
         return await run.perform(operation, step=HOST_STEP)
+
+
+async def _insist(
+    run: TaskRun,
+    operation: NodeOperation,
+    final: Callable[[HostRefused], bool],
+    *,
+    span: tuple[int, int] = (0, 100),
+) -> OperationResult:
+    """Have the node do what nobody cancels, each attempt under an id of its own and while the node is there, until it
+    has done it or its refusal is final. Raises `HostRefused`."""
+    attempt = 1
+    while True:
+        await run.until_node_online()
+        step = HOST_STEP if attempt == 1 else f"{HOST_STEP}-{attempt}"
+        try:
+            return await run.perform(operation, step=step, span=span)
+        except HostRefused as refusal:
+            # What is cancelled is an earlier attempt, which was given up before a restart of ours.
+            given_up = refusal.failure is FailureCode.CANCELLED and attempt < _MOST_GIVEN_UP
+            if not given_up and final(refusal):
+                raise
+        attempt += 1
 
 
 def install_machines(

@@ -7,7 +7,8 @@ database is away it is kept here, whatever the deadline. Work that could not go 
 
 Invariants:
 - an open task is hosted by this process, or taken up by the next sweep; it ends by its deadline in any case. A task
-  without one (a deletion) waits for its node as long as that is away, and holds nothing but its row and one task;
+  without one (a deletion, a reinstallation) waits for its node as long as that is away, and holds nothing but its row
+  and one task;
 - the end and what it means for the resource are one transaction (`end` of the handler); an ended task is left alone;
 - a deadline is counted on the monotonic clock from when the work was first begun or resumed here, so a wall clock that
   jumps ends nothing early and keeps nothing open; what is resumed gets the time to hear what its node did meanwhile.
