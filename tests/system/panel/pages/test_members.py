@@ -119,7 +119,7 @@ async def test_a_member_is_offered_what_the_role_allows_and_nothing_that_is_refu
         for tab in TABS:
             tabs.get_by_role("link", name=tab).click()
             expect(tabs.locator("[aria-current=page]")).to_have_text(tab)
-            browser.page.wait_for_load_state("networkidle")
+            expect(browser.page.locator("main").get_by_text("Loading…")).to_have_count(0)
             found.update(browser.page.locator("main").get_by_role("button").all_inner_texts())
 
     await panel.browse(visit)
