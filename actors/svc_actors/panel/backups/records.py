@@ -242,15 +242,16 @@ async def open_jobs(queryable: Queryable, job_ids: Collection[int]) -> set[int]:
     return {row["id"] for row in rows}
 
 
-async def write_copies(tx: Transaction, repository_id: UUID, target_id: UUID) -> None:
-    """The target has every backup that is completed."""
+async def write_copies(tx: Transaction, repository_id: UUID, target_id: UUID, held: Collection[UUID]) -> None:
+    """The target holds these backups."""
     await tx.execute(
         """INSERT INTO backup_copies (backup_id, target_id)
-           SELECT id, $2 FROM site_backups WHERE repository_id = $1 AND status = 'completed'
+           SELECT id, $2 FROM site_backups WHERE repository_id = $1 AND status = 'completed' AND id = ANY($3::uuid[])
            ON CONFLICT (backup_id, target_id) DO UPDATE SET error = NULL, at = now()
            WHERE backup_copies.error IS NOT NULL""",
         repository_id,
         target_id,
+        list(held),
     )
 
 

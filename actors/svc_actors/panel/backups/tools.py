@@ -107,8 +107,9 @@ class Tools:
             raise not_found("The backup is not in its repository any more.", hint="Restore another one.")
         return kept
 
-    async def copy_to(self, run: JobRun, target: TargetRow, repository: RepositoryRow, local: Repository) -> None:
-        """Have a target hold every backup that is completed, also those that it was away for, and no other."""
+    async def copy_to(self, run: JobRun, target: TargetRow, repository: RepositoryRow, local: Repository) -> set[UUID]:
+        """Have a target hold every backup that is completed and still here, also those that it was away for, and no
+        other. Gives those that it holds."""
         remote = target.repository(repository.id, self.places.work(run.id), self.sealer)
         try:
             there = await self.restic.snapshots(run.program, remote)
@@ -126,6 +127,7 @@ class Tools:
         there, _ = await self.drop_unknown(run, repository.id, remote)
         if any(len(ids_of(there, backup_id)) < len(ids_of(here, backup_id)) for backup_id in wanted):
             raise unavailable("restic copied the backup, and it is not there.", hint="Look at the target's disk.")
+        return {backup_id for backup_id in wanted if ids_of(there, backup_id)}
 
     async def fetch(self, run: JobRun, local: Repository, snapshot: str, target: Path, path: str | None = None) -> None:
         """Put what a snapshot holds, or `path` of it, into a folder that is made for it."""

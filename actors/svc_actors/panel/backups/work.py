@@ -157,8 +157,10 @@ class BackupWork:
             local = await self._tools.local(run, repository)
             for target in await all_targets(self._database):
                 try:
-                    await self._tools.copy_to(run, target, repository, local)
-                    await run.transact(partial(write_copies, repository_id=repository.id, target_id=target.id))
+                    held = await self._tools.copy_to(run, target, repository, local)
+                    await run.transact(
+                        partial(write_copies, repository_id=repository.id, target_id=target.id, held=held)
+                    )
                     await run.log(f"{target.name}: has a copy.")
                 except ServiceError as failure:
                     await run.transact(
