@@ -26,7 +26,8 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
-from svc_actors.controller.machines.machine import Decide, Machine, NewSize, NewSystem
+from svc_actors.controller.machines.machine import Decide, Machine
+from svc_actors.controller.machines.remaking import NewSize, NewSystem
 from svc_actors.controller.machines.services import SOLD
 from svc_actors.controller.machines.spec import Seed, account_name
 from svc_actors.controller.tasks.runner import Task

@@ -31,7 +31,8 @@ from svc.registry.idempotency import run_idempotent
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.controller.machines.machine import Decide, NewSize
+from svc_actors.controller.machines.machine import Decide
+from svc_actors.controller.machines.remaking import NewSize
 from svc_actors.controller.provisioning import records
 from svc_actors.controller.provisioning.states import ServiceOrder
 from svc_actors.errors import conflict, wrong_field

@@ -14,18 +14,24 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from svc_actors.controller.machines import power
-from svc_actors.controller.machines.creation import KEY_LIFETIME, require_large_enough, require_usable
+from svc_actors.controller.machines import power, remaking
+from svc_actors.controller.machines.admission import (
+    busy,
+    moved,
+    require_confirmed,
+    require_idle,
+    require_known,
+    require_not_suspended,
+)
 from svc_actors.controller.machines.network_attachment import (
     NewAddress,
     attach,
     detach,
-    require_addresses_allowed,
     set_rate,
 )
 from svc_actors.controller.machines.observing import Seen, record_observations
@@ -35,20 +41,16 @@ from svc_actors.controller.machines.records import (
     announce_machine,
     lock_machine,
     write_definition,
-    write_size,
     write_status,
 )
-from svc_actors.controller.machines.services import KEPT_OFF
+from svc_actors.controller.machines.remaking import NewSize, NewSystem
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import (
-    UNKNOWN_WHILE_AWAY,
     DesiredPower,
-    IllegalMove,
     MachineStatus,
     Order,
     RestartPolicy,
     move,
-    refusal_text,
     run_it_first,
 )
 from svc_actors.controller.networking.addresses import IPAddress, begin_release
@@ -63,10 +65,9 @@ from svc_actors.controller.tasks.runner import (
     TaskStatus,
     create_task,
     end_task,
-    get_task,
     open_task_of,
 )
-from svc_actors.errors import ServiceError, conflict, invalid, not_ready, unavailable
+from svc_actors.errors import ServiceError, conflict
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, UniqueViolationError, audit, service_itself
@@ -80,48 +81,6 @@ class Changes:
     name: str | None = None
     vcpus: int | None = None
     memory_mib: int | None = None
-
-
-@dataclass(frozen=True)
-class Size:
-    plan_id: UUID | None
-    vcpus: int
-    memory_mib: int
-    disk_gib: int
-
-    def told(self) -> dict[str, object]:
-        return vars(self) | {"plan_id": str(self.plan_id) if self.plan_id is not None else None}
-
-
-@dataclass(frozen=True)
-class NewSize:
-    """What a machine shall have: a plan with its sizes, or sizes of its own; what is None stays. `reboot`: a guest that
-    runs may be shut down in order and started again, which new processors and memory need. `bounded`: by the addresses
-    that the plan allows, as for a customer."""
-
-    plan_id: UUID | None
-    vcpus: int | None
-    memory_mib: int | None
-    disk_gib: int | None
-    reboot: bool
-    bounded: bool
-
-    def instead_of(self, now: Size) -> Size:
-        given = {name: value for name in vars(now) if (value := getattr(self, name)) is not None}
-        return replace(now, **given)
-
-
-@dataclass(frozen=True)
-class NewSystem:
-    """What a machine shall be made anew from. `password_hash` is SHA-512 crypt; `generated` the password itself where
-    the service made it. `order` tells one order from another, where it is repeated."""
-
-    image_id: UUID
-    access_mode: str
-    ssh_keys: tuple[str, ...]
-    password_hash: str | None
-    generated: str | None
-    order: str | None = None
 
 
 Decide = Callable[[Transaction], Awaitable[None]]
@@ -147,11 +106,11 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> tuple[Task, Task | None]:
             vm = await lock_machine(tx, self.vm_id)
-            _require_known(vm)
+            require_known(vm)
             if order.wants is DesiredPower.RUNNING:
-                await _require_not_suspended(tx, vm)
+                await require_not_suspended(tx, vm)
             superseded = await self._supersede(tx, caller, order)
-            status = _moved(vm, order)
+            status = moved(vm, order)
             parameters: dict[str, object] = {}
             if superseded is not None:
                 parameters["supersedes"] = str(superseded.id)
@@ -174,8 +133,8 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task:
             vm = await lock_machine(tx, self.vm_id)
-            await self._require_idle(tx)
-            status = _moved(vm, Order.DELETE)
+            await require_idle(tx, self.vm_id)
+            status = moved(vm, Order.DELETE)
             released = await begin_release(tx, self.vm_id)
             await network_changed(tx, [self.vm_id])
             parameters = {"destroy_disks": destroy_disks, RELEASED: released}
@@ -223,46 +182,12 @@ class Machine(Actor):
             if decide is not None:
                 await decide(tx)
             vm = await self._idle(tx)
-            before = Size(vm.plan_id, vm.vcpus, vm.memory_mib, vm.disk_gib)
-            after = wanted.instead_of(before)
-            if wanted.plan_id is None and after == before:
-                raise invalid("Nothing would change.", hint="Give vcpus, memory_mib or disk_gib that differs.")
-            status = vm.status if vm.status is MachineStatus.STOPPED else _moved(vm, Order.RESIZE)
-            runs = vm.status is MachineStatus.RUNNING
-            restart = runs and (after.vcpus, after.memory_mib) != (vm.vcpus, vm.memory_mib)
-            if restart:
-                await _require_not_suspended(tx, vm)
-            if restart and not wanted.reboot:
-                raise conflict(
-                    "The machine runs, and its processors and memory change only with a restart; nothing was changed.",
-                    hint="Allow it with reboot, or shut the machine down first.",
-                )
-            if after.disk_gib < vm.disk_gib:
-                raise conflict(
-                    f"The machine's disk has {vm.disk_gib} GiB, and a disk only grows; nothing was changed.",
-                    hint=f"Choose a size with {vm.disk_gib} GiB or more.",
-                    details={"disk_gib": vm.disk_gib},
-                )
-            image_id: UUID | None = await tx.fetchval("SELECT image_id FROM vms WHERE id = $1", vm.id)
-            if after.memory_mib < vm.memory_mib and image_id is not None:
-                await require_large_enough(tx, image_id, disk_gib=after.disk_gib, memory_mib=after.memory_mib)
-            if wanted.bounded and after.plan_id != before.plan_id:
-                await require_addresses_allowed(tx, vm, after.plan_id)
-            if vm.node_id is not None:
-                await require_room(
-                    tx,
-                    vm.node_id,
-                    vcpus=after.vcpus - vm.vcpus,
-                    memory_mib=after.memory_mib - vm.memory_mib,
-                    disk_gib=after.disk_gib - vm.disk_gib,
-                )
-            await write_size(tx, vm.id, **vars(after))
-            parameters: dict[str, object] = {"before": before.told(), "after": after.told(), "restart": restart}
+            parameters, status = await remaking.resize(tx, vm, wanted)
             task = await self._new_task(tx, caller, vm, Order.RESIZE.op, parameters)
-            if restart:
-                await write_status(tx, vm.id, status, None)
-            else:
+            if status is None:
                 await announce_machine(tx, vm.id)
+            else:
+                await write_status(tx, vm.id, status, None)
             return task
 
         task = await self._database.transact(work)
@@ -275,26 +200,13 @@ class Machine(Actor):
         """
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
-            before = await self._reinstallation(tx, new.order)
+            before = await remaking.begun_by(tx, self.vm_id, new.order)
             if before is not None:
                 return before, False
             if decide is not None:
                 await decide(tx)
-            vm = await lock_machine(tx, self.vm_id)
-            _require_known(vm)
-            await self._require_idle(tx)
-            await _require_not_suspended(tx, vm)
-            status = _moved(vm, Order.REINSTALL)
-            await require_usable(tx, new.image_id, disk_gib=vm.disk_gib, memory_mib=vm.memory_mib)
-            secret = Seed(new.password_hash, new.generated).sealed(self._sealer) if new.password_hash else None
-            await tx.execute("UPDATE vms SET sealed_seed = $2 WHERE id = $1", vm.id, secret)
-            parameters: dict[str, object] = {
-                "image_id": str(new.image_id),
-                "access_mode": new.access_mode,
-                "ssh_keys": list(new.ssh_keys),
-                "order": new.order,
-                GENERATION: vm.net_wanted,
-            }
+            vm = await self._idle(tx)
+            parameters, status = await remaking.reinstall(tx, vm, new, self._sealer)
             task = await self._new_task(tx, caller, vm, Order.REINSTALL.op, parameters)
             await write_status(tx, vm.id, status, None)
             return task, True
@@ -329,7 +241,7 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> str:
             vm = await lock_machine(tx, self.vm_id)
-            _require_confirmed(vm)
+            require_confirmed(vm)
             return await attach(tx, caller, vm, wanted)
 
         return await self._database.transact(work)
@@ -339,7 +251,7 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> None:
             vm = await lock_machine(tx, self.vm_id)
-            _require_confirmed(vm)
+            require_confirmed(vm)
             await detach(tx, caller, vm, ip)
 
         await self._database.transact(work)
@@ -439,35 +351,16 @@ class Machine(Actor):
         if under_way is None:
             return None
         if order is not Order.FORCE_STOP or not FACTS[under_way.op].yields_to_force_stop:
-            raise _busy(under_way)
+            raise busy(under_way)
         words = f"Superseded: {caller.actor} ordered the machine to be forced to stop."
         await end_task(tx, under_way.id, Ending(TaskStatus.CANCELLED, words))
         return under_way
 
-    async def _require_idle(self, tx: Transaction) -> None:
-        """Raises not_ready while a task is under way."""
-        under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
-        if under_way is not None:
-            raise _busy(under_way)
-
-    async def _reinstallation(self, tx: Transaction, order: str | None) -> Task | None:
-        """The task that this order has begun before, while its key counts."""
-        task_id: UUID | None = await tx.fetchval(
-            """SELECT id FROM tasks WHERE resource_kind = 'vm' AND resource_id = $1 AND op = $2
-                                      AND parameters->>'order' = $3 AND created_at > now() - $4::interval
-               ORDER BY created_at DESC LIMIT 1""",
-            self.vm_id,
-            Order.REINSTALL.op,
-            order,
-            KEY_LIFETIME,
-        )
-        return None if task_id is None else await get_task(tx, task_id)
-
     async def _idle(self, tx: Transaction) -> MachineRow:
-        """The machine, locked, with no task under way and its node online."""
+        """The machine, locked, known as it is and with no task under way."""
         vm = await lock_machine(tx, self.vm_id)
-        _require_known(vm)
-        await self._require_idle(tx)
+        require_known(vm)
+        await require_idle(tx, self.vm_id)
         return vm
 
     async def _new_task(
@@ -495,67 +388,3 @@ _WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op})
 
 _UNTOLD: Final = frozenset({GENERATION, "ssh_keys", "order"})
 """Parameters of tasks that the audit does without."""
-
-
-def _moved(vm: MachineRow, order: Order) -> MachineStatus:
-    """The status that the order leads to. Raises conflict where the table has no such move."""
-    if order is Order.START and vm.status is MachineStatus.FAILED:
-        _require_built(vm)
-    try:
-        return move(vm.status, order)
-    except IllegalMove:
-        raise conflict(
-            f"The machine is {vm.status.value} and cannot be {refusal_text(order)}.",
-            details={"status": vm.status.value},
-        ) from None
-
-
-def _require_built(vm: MachineRow) -> None:
-    """A failed machine that was built is defined again by a start; for that its node must be there."""
-    if vm.built_at is None:
-        raise conflict(
-            "The machine was never built and cannot be started.",
-            hint="Delete it, and create it again.",
-            details={"status": vm.status.value},
-        )
-    if vm.node_state != "online":
-        raise unavailable(
-            "The machine's node is not online; nothing was changed.", hint="Try again once its node is back."
-        )
-
-
-def _require_known(vm: MachineRow) -> None:
-    """Raises unavailable for a machine that is shown as `unknown`: whatever is ordered, the answer is the same."""
-    _require_confirmed(vm)
-    if vm.node_id is not None and vm.node_state != "online" and vm.status in UNKNOWN_WHILE_AWAY:
-        raise unavailable(
-            "The machine's node is not online, so what the machine is now is not known; nothing was changed.",
-            hint="Try again once the machine is not shown as unknown any more. Only a deletion is taken meanwhile.",
-        )
-
-
-async def _require_not_suspended(tx: Transaction, vm: MachineRow) -> None:
-    """Raises conflict for a machine that its service keeps switched off."""
-    if await tx.fetchval(f"SELECT {KEPT_OFF} FROM vms WHERE id = $1", vm.id):
-        raise conflict(
-            "The service that the machine belongs to is suspended, failed or terminated, so it stays off.",
-            hint="The billing system that sold the service can unsuspend it, and the machine is started with it.",
-        )
-
-
-def _require_confirmed(vm: MachineRow) -> None:
-    """Raises unavailable for a machine of a restored controller that its host has not shown as it is recorded."""
-    if vm.unconfirmed:
-        raise unavailable(
-            "The service was restored from a backup, and the machine's host has not shown it as it is recorded; "
-            "nothing was changed.",
-            hint="Try again later. An administrator decides about what a host does not show.",
-        )
-
-
-def _busy(task: Task) -> ServiceError:
-    return not_ready(
-        f"The machine is busy with {task.op}.",
-        hint="Wait for that task, or cancel it.",
-        details={"task_id": str(task.id), "op": task.op},
-    )

@@ -1,0 +1,90 @@
+"""What keeps a machine from taking an order: each refusal, in words. The row is locked by the caller."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from svc_actors.controller.machines.records import MachineRow
+from svc_actors.controller.machines.services import KEPT_OFF
+from svc_actors.controller.machines.states import (
+    UNKNOWN_WHILE_AWAY,
+    IllegalMove,
+    MachineStatus,
+    Order,
+    move,
+    refusal_text,
+)
+from svc_actors.controller.tasks.runner import ResourceKind, Task, open_task_of
+from svc_actors.errors import ServiceError, conflict, not_ready, unavailable
+from svc_actors.store import Transaction
+
+
+def moved(vm: MachineRow, order: Order) -> MachineStatus:
+    """The status that the order leads to. Raises conflict where the table has no such move."""
+    if order is Order.START and vm.status is MachineStatus.FAILED:
+        _require_built(vm)
+    try:
+        return move(vm.status, order)
+    except IllegalMove:
+        raise conflict(
+            f"The machine is {vm.status.value} and cannot be {refusal_text(order)}.",
+            details={"status": vm.status.value},
+        ) from None
+
+
+def _require_built(vm: MachineRow) -> None:
+    """A failed machine that was built is defined again by a start; for that its node must be there."""
+    if vm.built_at is None:
+        raise conflict(
+            "The machine was never built and cannot be started.",
+            hint="Delete it, and create it again.",
+            details={"status": vm.status.value},
+        )
+    if vm.node_state != "online":
+        raise unavailable(
+            "The machine's node is not online; nothing was changed.", hint="Try again once its node is back."
+        )
+
+
+def require_known(vm: MachineRow) -> None:
+    """Raises unavailable for a machine that is shown as `unknown`: whatever is ordered, the answer is the same."""
+    require_confirmed(vm)
+    if vm.node_id is not None and vm.node_state != "online" and vm.status in UNKNOWN_WHILE_AWAY:
+        raise unavailable(
+            "The machine's node is not online, so what the machine is now is not known; nothing was changed.",
+            hint="Try again once the machine is not shown as unknown any more. Only a deletion is taken meanwhile.",
+        )
+
+
+async def require_not_suspended(tx: Transaction, vm: MachineRow) -> None:
+    """Raises conflict for a machine that its service keeps switched off."""
+    if await tx.fetchval(f"SELECT {KEPT_OFF} FROM vms WHERE id = $1", vm.id):
+        raise conflict(
+            "The service that the machine belongs to is suspended, failed or terminated, so it stays off.",
+            hint="The billing system that sold the service can unsuspend it, and the machine is started with it.",
+        )
+
+
+def require_confirmed(vm: MachineRow) -> None:
+    """Raises unavailable for a machine of a restored controller that its host has not shown as it is recorded."""
+    if vm.unconfirmed:
+        raise unavailable(
+            "The service was restored from a backup, and the machine's host has not shown it as it is recorded; "
+            "nothing was changed.",
+            hint="Try again later. An administrator decides about what a host does not show.",
+        )
+
+
+async def require_idle(tx: Transaction, vm_id: UUID) -> None:
+    """Raises not_ready while a task is under way."""
+    under_way = await open_task_of(tx, ResourceKind.VM, vm_id)
+    if under_way is not None:
+        raise busy(under_way)
+
+
+def busy(task: Task) -> ServiceError:
+    return not_ready(
+        f"The machine is busy with {task.op}.",
+        hint="Wait for that task, or cancel it.",
+        details={"task_id": str(task.id), "op": task.op},
+    )

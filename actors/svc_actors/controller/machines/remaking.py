@@ -1,0 +1,141 @@
+"""Deciding that a machine gets another size, or another system: what is refused, and what its task is told.
+
+Both are done in the transaction of the Machine actor's order, which has the row locked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from svc_actors.controller.machines.admission import moved, require_not_suspended
+from svc_actors.controller.machines.creation import KEY_LIFETIME, require_large_enough, require_usable
+from svc_actors.controller.machines.network_attachment import require_addresses_allowed
+from svc_actors.controller.machines.outcomes import GENERATION
+from svc_actors.controller.machines.records import MachineRow, write_size
+from svc_actors.controller.machines.spec import Seed
+from svc_actors.controller.machines.states import MachineStatus, Order
+from svc_actors.controller.placement.scheduler import require_room
+from svc_actors.controller.tasks.runner import Task, get_task
+from svc_actors.errors import conflict, invalid
+from svc_actors.sealing import Sealer
+from svc_actors.store import Transaction
+
+Parameters = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Size:
+    plan_id: UUID | None
+    vcpus: int
+    memory_mib: int
+    disk_gib: int
+
+    def told(self) -> dict[str, object]:
+        return vars(self) | {"plan_id": str(self.plan_id) if self.plan_id is not None else None}
+
+
+@dataclass(frozen=True)
+class NewSize:
+    """What a machine shall have: a plan with its sizes, or sizes of its own; what is None stays. `reboot`: a guest that
+    runs may be shut down in order and started again, which new processors and memory need. `bounded`: by the addresses
+    that the plan allows, as for a customer."""
+
+    plan_id: UUID | None
+    vcpus: int | None
+    memory_mib: int | None
+    disk_gib: int | None
+    reboot: bool
+    bounded: bool
+
+    def instead_of(self, now: Size) -> Size:
+        given = {name: value for name in vars(now) if (value := getattr(self, name)) is not None}
+        return replace(now, **given)
+
+
+@dataclass(frozen=True)
+class NewSystem:
+    """What a machine shall be made anew from. `password_hash` is SHA-512 crypt; `generated` the password itself where
+    the service made it. `order` tells one order from another, where it is repeated."""
+
+    image_id: UUID
+    access_mode: str
+    ssh_keys: tuple[str, ...]
+    password_hash: str | None
+    generated: str | None
+    order: str | None = None
+
+
+async def resize(tx: Transaction, vm: MachineRow, wanted: NewSize) -> tuple[Parameters, MachineStatus | None]:
+    """Change the record; gives the task's parameters, and the status that the machine has meanwhile: None where it
+    stays. Raises conflict, invalid, capacity."""
+    before = Size(vm.plan_id, vm.vcpus, vm.memory_mib, vm.disk_gib)
+    after = wanted.instead_of(before)
+    if wanted.plan_id is None and after == before:
+        raise invalid("Nothing would change.", hint="Give vcpus, memory_mib or disk_gib that differs.")
+    status = vm.status if vm.status is MachineStatus.STOPPED else moved(vm, Order.RESIZE)
+    runs = vm.status is MachineStatus.RUNNING
+    restart = runs and (after.vcpus, after.memory_mib) != (vm.vcpus, vm.memory_mib)
+    if restart:
+        await require_not_suspended(tx, vm)
+    if restart and not wanted.reboot:
+        raise conflict(
+            "The machine runs, and its processors and memory change only with a restart; nothing was changed.",
+            hint="Allow it with reboot, or shut the machine down first.",
+        )
+    if after.disk_gib < vm.disk_gib:
+        raise conflict(
+            f"The machine's disk has {vm.disk_gib} GiB, and a disk only grows; nothing was changed.",
+            hint=f"Choose a size with {vm.disk_gib} GiB or more.",
+            details={"disk_gib": vm.disk_gib},
+        )
+    image_id: UUID | None = await tx.fetchval("SELECT image_id FROM vms WHERE id = $1", vm.id)
+    if after.memory_mib < vm.memory_mib and image_id is not None:
+        await require_large_enough(tx, image_id, disk_gib=after.disk_gib, memory_mib=after.memory_mib)
+    if wanted.bounded and after.plan_id != before.plan_id:
+        await require_addresses_allowed(tx, vm, after.plan_id)
+    if vm.node_id is not None:
+        await require_room(
+            tx,
+            vm.node_id,
+            vcpus=after.vcpus - vm.vcpus,
+            memory_mib=after.memory_mib - vm.memory_mib,
+            disk_gib=after.disk_gib - vm.disk_gib,
+        )
+    await write_size(tx, vm.id, **vars(after))
+    parameters: Parameters = {"before": before.told(), "after": after.told(), "restart": restart}
+    return parameters, status if restart else None
+
+
+async def reinstall(
+    tx: Transaction, vm: MachineRow, new: NewSystem, sealer: Sealer
+) -> tuple[Parameters, MachineStatus]:
+    """Keep the new password sealed; gives the task's parameters and the status that the machine has meanwhile. Raises
+    conflict, invalid, not_found, not_ready."""
+    await require_not_suspended(tx, vm)
+    status = moved(vm, Order.REINSTALL)
+    await require_usable(tx, new.image_id, disk_gib=vm.disk_gib, memory_mib=vm.memory_mib)
+    secret = Seed(new.password_hash, new.generated).sealed(sealer) if new.password_hash else None
+    await tx.execute("UPDATE vms SET sealed_seed = $2 WHERE id = $1", vm.id, secret)
+    parameters: Parameters = {
+        "image_id": str(new.image_id),
+        "access_mode": new.access_mode,
+        "ssh_keys": list(new.ssh_keys),
+        "order": new.order,
+        GENERATION: vm.net_wanted,
+    }
+    return parameters, status
+
+
+async def begun_by(tx: Transaction, vm_id: UUID, order: str | None) -> Task | None:
+    """The reinstallation that this order has begun before, while its key counts."""
+    task_id: UUID | None = await tx.fetchval(
+        """SELECT id FROM tasks WHERE resource_kind = 'vm' AND resource_id = $1 AND op = $2
+                                  AND parameters->>'order' = $3 AND created_at > now() - $4::interval
+           ORDER BY created_at DESC LIMIT 1""",
+        vm_id,
+        Order.REINSTALL.op,
+        order,
+        KEY_LIFETIME,
+    )
+    return None if task_id is None else await get_task(tx, task_id)
