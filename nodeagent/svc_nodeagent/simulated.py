@@ -196,6 +196,12 @@ class SimulatedHost:
         change = DomainChanged(vm_id=vm_id, state=state, reason=reason, cause=cause, at=datetime.now(UTC))
         self._sending.send_nowait(change)
 
+    @property
+    def told(self) -> bool:
+        """Whoever listens to `domain_changes` has taken every one, and listens."""
+        channel = self._sending.statistics()
+        return channel.current_buffer_used == 0 and channel.tasks_waiting_receive > 0
+
     async def domain_changes(self) -> AsyncIterator[DomainChanged]:
         async for change in self._changes:
             yield change

@@ -52,10 +52,22 @@ class PowerHarness:
     async def machine(self, name: str = "web", **changes: object) -> UUID:
         created = await self.service.create(self.world.machine(name, **changes))
         assert (await self.service.ended(created.task)).status is TaskStatus.SUCCEEDED
+        await self.heard()
         return created.vm_id
 
     async def order(self, vm_id: UUID, order: Order) -> Task:
-        return await self.service.ended(await self.service.machine(vm_id).ask(Machine.order, ADMINISTRATOR, order))
+        task = await self.service.ended(await self.service.machine(vm_id).ask(Machine.order, ADMINISTRATOR, order))
+        await self.heard()
+        return task
+
+    async def heard(self) -> None:
+        """What hosts say of a task's end is recorded some milliseconds behind it: not to be taken for news of what a
+        test does next, for which a real host needs seconds."""
+
+        async def recorded() -> bool:
+            return all(host.told for host in self.hosts.hosts.values()) and self.nodes.heard
+
+        await self.until(recorded)
 
     async def crash(self, vm_id: UUID) -> None:
         self.host.set_state(vm_id, DomainState.CRASHED, "its QEMU ended unexpectedly")

@@ -81,6 +81,11 @@ class MachineReports:
             nursery.start_soon(self._record_changes_for_ever, nursery)
             task_status.started()
 
+    @property
+    def idle(self) -> bool:
+        """Every change that came is recorded."""
+        return self._changes.idle and not self._being_told
+
     def changed(self, node_id: UUID, change: DomainChanged) -> None:
         """A guest changed state on this host. Blocks nobody; recorded by `run`."""
         changes = self._changes.get(node_id) or {}

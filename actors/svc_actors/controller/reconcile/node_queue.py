@@ -22,6 +22,11 @@ class NodeQueue(Generic[T]):
         self._taken: set[UUID] = set()
         self._idle = trio.lowlevel.ParkingLot()
 
+    @property
+    def idle(self) -> bool:
+        """Nothing waits, and no worker has anything."""
+        return not self._waiting and not self._taken
+
     def get(self, node_id: UUID) -> T | None:
         return self._waiting.get(node_id)
 

@@ -138,6 +138,11 @@ class NodeWatch:
         return self._gateway
 
     @property
+    def heard(self) -> bool:
+        """Every change of a machine that a host has told is recorded."""
+        return self._reports.idle
+
+    @property
     def hooks(self) -> GatewayHooks:
         def connected(node_id: UUID, hello: Hello) -> None:
             self._looks.put(node_id, hello)
