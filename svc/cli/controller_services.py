@@ -23,6 +23,7 @@ from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.images.files import ImageFiles, ImageSources
 from svc_actors.controller.machines.work import install_machines
 from svc_actors.controller.nodes.node import NODE_IDLE_AFTER, Node, NodeServices
+from svc_actors.controller.nodes.records import lost_nodes
 from svc_actors.controller.nodes.upgrades import Upgrades
 from svc_actors.controller.provisioning import watch as services_watch
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
@@ -84,6 +85,8 @@ async def open_services(
             hooks=watch.hooks,
             find_file=lambda key: agent.find(key) or files.find(key),
         )
+        for node_id in await lost_nodes(database):
+            gateway.lose(node_id)
         watch.watch(gateway)
         networks = NetworkWatch(database, gateway, alert=loop_alerts.notice)
         probe = NetworkProbe(database, gateway, actors, watch.recheck)

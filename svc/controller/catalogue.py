@@ -8,7 +8,7 @@ from svc.controller import certificate, holdings, images, overview, projects, se
 from svc.controller.machines import consoles, creation, machines, migration, plans, remaking, ssh_keys
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
-from svc.controller.nodes import joining, locations, network, nodes, orphans, upgrading
+from svc.controller.nodes import joining, locations, lost, network, nodes, orphans, upgrading
 from svc.controller.provisioning import adoption as service_adoption
 from svc.controller.provisioning import catalogue as provision_catalogue
 from svc.controller.provisioning import changes as service_changes
@@ -54,6 +54,7 @@ AREAS = (
     nodes,
     joining,
     upgrading,
+    lost,
     network,
     orphans,
     machines,

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import trio
 
-from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
+from svc_actors.controller.gateway.gateway import NodeLost, NodeUnavailable, OperationFailed
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.machines.creation import Created, NewMachine, create_machine
 from svc_actors.controller.machines.machine import Machine
@@ -72,6 +72,8 @@ class FakeGateway:
     cancellation: dict[OperationId, trio.Event] = field(default_factory=dict)
     away: dict[UUID, trio.Event] = field(default_factory=dict)
     """Nodes that are not connected; the event is their coming back."""
+    lost: set[UUID] = field(default_factory=set)
+    under_way: list[trio.CancelScope] = field(default_factory=list)
 
     def is_online(self, node_id: UUID) -> bool:
         return node_id not in self.away
@@ -79,7 +81,16 @@ class FakeGateway:
     async def until_online(self, node_id: UUID) -> None:
         await trio.lowlevel.checkpoint()
         while (back := self.away.get(node_id)) is not None:
+            if node_id in self.lost:
+                raise NodeLost
             await back.wait()
+
+    def lose(self, node_id: UUID) -> None:
+        self.lost.add(node_id)
+        back, self.away[node_id] = self.away[node_id], trio.Event()
+        back.set()
+        for scope in self.under_way:
+            scope.cancel()
 
     def leave(self, node_id: UUID) -> None:
         self.away[node_id] = trio.Event()
@@ -99,8 +110,11 @@ class FakeGateway:
         self.asked.append(operation)
         self.asked_ids.append(operation_id)
         if operation_id not in self.journal:
-            with trio.move_on_after(timeout):
+            with trio.move_on_after(timeout) as under_way:
+                self.under_way.append(under_way)
                 await self._do(node_id, operation_id, operation, on_progress)
+        if node_id in self.lost:
+            raise NodeLost
         outcome = self.journal.get(operation_id)
         if outcome is None:
             raise NodeUnavailable("the node did not answer in time")

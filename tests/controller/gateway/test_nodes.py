@@ -10,11 +10,12 @@ import pytest
 import trio
 
 from svc.controller.nodes import joining as nodes_joining
-from svc.controller.nodes import nodes
+from svc.controller.nodes import lost, nodes
 from svc.controller.nodes.models import HealthStatus
 from svc.controller.tasks import TaskModel
 from svc.registry.operation import Empty
 from svc_actors.alerts import raise_alert
+from svc_actors.controller.gateway.gateway import NodeLost
 from svc_actors.controller.nodes.node import offline_alert
 from svc_actors.controller.nodes.records import NodeMode, NodeState
 from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch, machine_deliverer
@@ -352,3 +353,20 @@ async def test_a_node_whose_agent_is_of_another_time_says_so_until_it_is_replace
         assert detail.agent is not None
         assert (detail.agent.version, detail.agent.protocol) == (agent_version(), PROTOCOL_VERSION)
         assert await site.count(alert, f"node-agent:{node.node_id}") == 0
+
+
+async def test_a_lost_node_may_not_come_back_and_the_next_controller_knows(database: Database, tmp_path: Path) -> None:
+    async with open_site(database, tmp_path) as site:
+        node = await site.join(await site.bootstrap())
+        await site.call(lost.declare_lost, lost.NodeLoss(id=node.node_id, confirm="node-1", note="scrapped"))
+        async with node.running() as agent:
+            await until(lambda: site.services.gateway.refused >= 1)
+            assert not agent.connected
+        with pytest.raises(ServiceError) as misnamed:
+            await site.call(lost.declare_lost, lost.NodeLoss(id=node.node_id, confirm="node-2", note="scrapped"))
+
+    async with open_site(database, tmp_path) as site:
+        with pytest.raises(NodeLost):
+            await site.services.gateway.until_online(node.node_id)
+        assert (await site.detail(node.node_id)).state is NodeState.LOST
+    assert misnamed.value.code is ErrorCode.INVALID

@@ -50,6 +50,9 @@ class Nodes:
     def heartbeat(self, _: UUID) -> Heartbeat | None:
         return None
 
+    def lose(self, node_id: UUID) -> None:
+        raise NotImplementedError
+
     def drop(self, node_id: UUID, reason: str) -> None:
         raise NotImplementedError
 

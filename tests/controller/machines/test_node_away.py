@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import pytest
+import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.machines.remaking import NewSystem
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.networking.addresses import force_free
 from svc_actors.controller.networking.pool_arithmetic import IPAddress
@@ -40,6 +42,10 @@ class Site:
         await self._record_node("online")
         self.service.gateway.come_back(self.world.node_id)
 
+    async def node_is_lost(self) -> None:
+        await self.service.database.execute("UPDATE nodes SET lost_at = now()")
+        self.service.gateway.lose(self.world.node_id)
+
     async def delete(self) -> Task:
         return await self.service.machine(self.vm_id).ask(Machine.delete, ADMINISTRATOR, destroy_disks=True)
 
@@ -51,6 +57,10 @@ class Site:
 
     async def _record_node(self, state: str) -> None:
         await self.service.database.execute("UPDATE nodes SET state = $1", state)
+
+
+async def never(*_: object) -> OperationResult:
+    await trio.sleep_forever()
 
 
 @asynccontextmanager
@@ -133,6 +143,29 @@ async def test_a_deletion_that_waits_is_taken_up_by_the_next_controller(database
 
         assert (await service.ended(task)).status == "succeeded"
         assert await service.status(created.vm_id) == "deleted"
+
+
+async def test_what_waits_for_a_node_ends_when_the_node_is_lost(database: Database) -> None:
+    async with open_site(database) as site:
+        other = await site.service.create(site.world.machine("other"))
+        await site.service.ended(other.task)
+        new = NewSystem(site.world.image_id, "root_password", (), None, None)
+        site.service.gateway.answers["vm.reinstall"] = never
+        reinstallation, _ = await site.service.machine(other.vm_id).ask(Machine.reinstall, ADMINISTRATOR, new)
+        await site.service.until_asked("vm.reinstall")
+        await site.node_leaves()
+        deletion = await site.delete()
+
+        await site.node_is_lost()
+
+        assert (await site.service.ended(deletion)).status == "succeeded"
+        assert await site.service.status(site.vm_id) == "deleted"
+        assert await site.address_state() == "releasing"
+        failed = await site.service.ended(reinstallation)
+        assert (failed.status, "declared lost" in (failed.error_message or "")) == ("failed", True)
+        with pytest.raises(ServiceError, match="is lost") as refusal:
+            await site.service.machine(other.vm_id).ask(Machine.order, ADMINISTRATOR, Order.START)
+        assert refusal.value.code is ErrorCode.CONFLICT
 
 
 async def test_the_address_of_a_dead_node_is_freed_by_force(database: Database) -> None:

@@ -28,7 +28,13 @@ from svc_actors.admission import of_strangers
 from svc_actors.allowance import Allowance
 from svc_actors.controller.gateway.authority import Authority, Serial, ServerCertificate
 from svc_actors.controller.gateway.connection import AgentConnection, AgentGone, AgentRefused, greet, welcome
-from svc_actors.controller.gateway.operations import NodeOperations, NodeUnavailable, OnProgress, OperationFailed
+from svc_actors.controller.gateway.operations import (
+    NodeLost,
+    NodeOperations,
+    NodeUnavailable,
+    OnProgress,
+    OperationFailed,
+)
 from svc_actors.controller.gateway.streams import FindFile, Streams
 from svc_actors.errors import ServiceError, not_found, not_ready, unavailable
 from svc_actors.tracing import Kind, in_span
@@ -50,7 +56,7 @@ from svc_nodeagent.protocol import (
     Versions,
 )
 
-__all__ = ["Gateway", "GatewayHooks", "NodeUnavailable", "OperationFailed"]
+__all__ = ["Gateway", "GatewayHooks", "NodeLost", "NodeUnavailable", "OperationFailed"]
 
 _HANDSHAKE_SECONDS: Final = 15.0
 _REFUSAL_SECONDS: Final = 2.0
@@ -120,6 +126,7 @@ class Gateway:
         self._nodes: dict[UUID, _Node] = {}
         self._arrivals: dict[UUID, trio.Event] = {}
         """Set when a node that somebody waits for is connected."""
+        self._lost: set[UUID] = set()
         self._unproven = of_strangers()
         self._refusals = 0
         self.refused = 0
@@ -142,9 +149,11 @@ class Gateway:
         return node is not None and node.connection is not None
 
     async def until_online(self, node_id: UUID) -> None:
-        """Wait until the node is connected, however long that takes."""
+        """Wait until the node is connected, however long that takes. Raises `NodeLost`."""
         await trio.lowlevel.checkpoint()
         while not self.is_online(node_id):
+            if node_id in self._lost:
+                raise NodeLost
             await self._arrivals.setdefault(node_id, trio.Event()).wait()
 
     def online(self) -> list[UUID]:
@@ -167,14 +176,22 @@ class Gateway:
         """Have a node carry an operation out, and give its result.
 
         Sent again with the same id on every reconnect, so it is done once. Raises `OperationFailed` with the host's
-        word, or `NodeUnavailable` when `timeout` seconds have passed without one. Cancelling the caller does not
-        cancel the operation; `acknowledge` it once its outcome is stored.
+        word, or `NodeUnavailable` when `timeout` seconds have passed without one, or none can come (`NodeLost`).
+        Cancelling the caller does not cancel the operation; `acknowledge` it once its outcome is stored.
         """
         told = {"svc.node.id": str(node_id), "svc.operation.id": operation_id}
         with in_span(f"node {operation.op}", Kind.CLIENT, told):
-            return await self._node(node_id).operations.perform(
-                operation_id, operation, timeout=timeout, on_progress=on_progress
-            )
+            try:
+                if node_id in self._lost:
+                    raise NodeLost
+                return await self._node(node_id).operations.perform(
+                    operation_id, operation, timeout=timeout, on_progress=on_progress
+                )
+            except OperationFailed:
+                # Given up with the node, in `lose`: that is not its word.
+                if node_id in self._lost:
+                    raise NodeLost from None
+                raise
 
     async def query(self, node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult:
         """Ask a node that is online for something that changes nothing, and forget the answer. Raises
@@ -217,8 +234,15 @@ class Gateway:
         """A token for `ControllerSource`: this node may read the file that `find_file` knows by this key, for a day."""
         return self._streams.offer_file(node_id, file)
 
+    def lose(self, node_id: UUID) -> None:
+        """The node was declared lost: whoever waits for it, or asks it from now on, is told so."""
+        self._lost.add(node_id)
+        self.drop(node_id, "The node was declared lost.")
+        if (arrival := self._arrivals.pop(node_id, None)) is not None:
+            arrival.set()
+
     def drop(self, node_id: UUID, reason: str) -> None:
-        """The node was deleted: end its connection now, and whatever waits for it."""
+        """The node is gone for good: end its connection now, and what it was asked."""
         node = self._nodes.pop(node_id, None)
         if node is not None:
             node.operations.fail_all(reason)

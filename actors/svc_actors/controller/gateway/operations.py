@@ -72,6 +72,13 @@ class NodeUnavailable(ServiceError):  # noqa: N818 - named for what it says
         super().__init__(ErrorCode.UNAVAILABLE, message, hint=hint)
 
 
+class NodeLost(NodeUnavailable):
+    """The node was declared lost: it gives no outcome any more."""
+
+    def __init__(self) -> None:
+        super().__init__("The node was declared lost; nothing can be asked of it any more.")
+
+
 LANE_LIMITS: Final = {
     Lane.TRANSFERS: 4,
     Lane.CREATIONS: 16,

@@ -47,12 +47,22 @@ def _require_built(vm: MachineRow) -> None:
 
 
 def require_known(vm: MachineRow) -> None:
-    """Raises unavailable for a machine that is shown as `unknown`: whatever is ordered, the answer is the same."""
+    """Raises unavailable for a machine that is shown as `unknown`: whatever is ordered, the answer is the same. Raises
+    conflict for one whose node is lost."""
     require_confirmed(vm)
+    _require_node_not_lost(vm)
     if vm.node_id is not None and vm.node_state != "online" and vm.status in UNKNOWN_WHILE_AWAY:
         raise unavailable(
             "The machine's node is not online, so what the machine is now is not known; nothing was changed.",
             hint="Try again once the machine is not shown as unknown any more. Only a deletion is taken meanwhile.",
+        )
+
+
+def _require_node_not_lost(vm: MachineRow) -> None:
+    if vm.node_state == "lost":
+        raise conflict(
+            f"The machine was on node {vm.node_name}, which is lost; nothing was changed.",
+            hint="It can only be deleted.",
         )
 
 

@@ -19,7 +19,7 @@ STABLE_SECONDS: Final = 600.0
 
 
 MACHINE_ROW: Final = f"""
-SELECT vms.*, nodes.state AS node_state, nodes.name AS node_name,
+SELECT vms.*, CASE WHEN nodes.lost_at IS NULL THEN nodes.state ELSE 'lost' END AS node_state, nodes.name AS node_name,
        coalesce(vms.running_since < now() - interval '{STABLE_SECONDS:g} seconds', false) AS recovered
 FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id"""
 

@@ -18,7 +18,17 @@ from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec, seed_spec
 from svc_actors.controller.machines.states import Order
-from svc_actors.controller.tasks.runner import Ending, HostRefused, Task, TaskRun, TaskRunner, Work, operation_id
+from svc_actors.controller.tasks.runner import (
+    Ending,
+    HostRefused,
+    Level,
+    LostWithNode,
+    Task,
+    TaskRun,
+    TaskRunner,
+    Work,
+    operation_id,
+)
 from svc_actors.errors import conflict
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
@@ -119,13 +129,18 @@ class MachineWork:
     async def delete(self, run: TaskRun) -> OperationResult:
         """For as long as the node is away nothing is asked and nothing fails: time is counted while it is there. An
         attempt that the node left unanswered is followed by another, under an id of its own: the node is told to give
-        the first one up, and deleting twice is deleting once."""
+        the first one up, and deleting twice is deleting once. A node that is lost is not waited for: nobody says what
+        it has let go of, so the machine's addresses stay `releasing`."""
         operation = VmDelete(vm_id=run.task.resource_id, destroy_disks=bool(run.task.parameters["destroy_disks"]))
 
         def final(refusal: HostRefused) -> bool:
             return refusal.failure is not None or run.node_online
 
-        return await _insist(run, operation, final)
+        try:
+            return await _insist(run, operation, final)
+        except LostWithNode:
+            await run.log("The node was declared lost: what it has of the machine stays there.", level=Level.WARNING)
+            return DeleteResult(vm_id=run.task.resource_id, removed_addresses=(), retained_disks=())
 
     async def update(self, run: TaskRun) -> OperationResult:
         after = run.task.parameters["after"]

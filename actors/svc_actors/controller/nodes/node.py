@@ -6,6 +6,8 @@ Invariants:
 - online means ready: a node that has just joined stays pending until its first inventory has said what it can carry;
   its agent connects once networks are restored and the accelerator is chosen;
 - a node is deleted while no machine is placed on it, and its certificates are revoked in the same transaction;
+- a node that is declared lost never comes back as itself: its certificates are revoked as well, since its machines may
+  be elsewhere by then;
 - what a host reports of a machine that is not placed on it is refused and audited, but no host fills the audit.
 """
 
@@ -53,6 +55,8 @@ class Presence(Protocol):
     """What a node asks of the gateway."""
 
     def is_online(self, node_id: UUID) -> bool: ...
+
+    def lose(self, node_id: UUID) -> None: ...
 
     def drop(self, node_id: UUID, reason: str) -> None: ...
 
@@ -273,6 +277,33 @@ class Node(Actor):
 
         await self._database.transact(work)
 
+    async def declare_lost(self, caller: Caller, note: str) -> None:
+        """Take the administrator's word that the node will not come back. Its machines are only deleted any more, at
+        once and without it; whatever waits for it has failed. Raises conflict while it is online."""
+
+        async def work(tx: Transaction) -> None:
+            node = await get_node(tx, self.node_id, lock=True)
+            if node.lost_at is not None:
+                return
+            if node.connection is NodeState.ONLINE or self._services.gateway.is_online(self.node_id):
+                raise conflict(
+                    f"Node {node.name} is online; nothing was changed.", hint="A node that answers is not lost."
+                )
+            await self._services.authority.revoke(tx, self.node_id)
+            lost = await tx.fetchone(
+                "UPDATE nodes SET state = 'offline', lost_at = now(), state_reason = $2 WHERE id = $1"
+                " RETURNING lost_at",
+                self.node_id,
+                f"Declared lost: {note}",
+            )
+            await close_alerts_about(tx, "node", self.node_id)
+            await announce(tx, replace(node, connection=NodeState.OFFLINE, lost_at=lost["lost_at"]), "lost")
+            await audit.record(tx, caller, node.target, {"note": note})
+
+        await self._database.transact(work)
+        self._services.authority.forget(self.node_id)
+        self._services.gateway.lose(self.node_id)
+
     async def delete(self, caller: Caller) -> None:
         """Take the node out: refused with conflict while a machine is placed on it; its certificates are revoked and
         its connection is ended."""
@@ -286,7 +317,7 @@ class Node(Actor):
             if placed:
                 raise conflict(
                     f"{placed} machine{'s are' if placed > 1 else ' is'} placed on node {node.name}.",
-                    hint="Delete or move them first. What is deleted while the node is away goes once it is back.",
+                    hint="Delete or move them first. Those of a node that is away go once it is back or declared lost.",
                     details={"machines": placed},
                 )
             await self._services.authority.revoke(tx, self.node_id)

@@ -15,12 +15,13 @@ from svc_actors.store import Caller, NewEvent, Queryable, Record, Target, Transa
 
 
 class NodeState(StrEnum):
-    """As shown. `maintenance` is online with the maintenance flag."""
+    """As shown. `maintenance` is online with the maintenance flag, `lost` is declared: it never comes back."""
 
     PENDING = "pending"
     ONLINE = "online"
     OFFLINE = "offline"
     MAINTENANCE = "maintenance"
+    LOST = "lost"
 
 
 class NodeMode(StrEnum):
@@ -37,7 +38,7 @@ class NodeRecord:
     location_id: UUID
     location_name: str
     connection: NodeState
-    """Never `maintenance`: what the gateway last saw."""
+    """Neither `maintenance` nor `lost`: what the gateway last saw."""
     mode: NodeMode
     maintenance: bool
     cpu_overcommit: float
@@ -60,9 +61,12 @@ class NodeRecord:
     """What the agent runs from, if it can replace that by itself."""
     state_reason: str | None
     """Why the node cannot be online, where that is known."""
+    lost_at: datetime | None
 
     @property
     def state(self) -> NodeState:
+        if self.lost_at is not None:
+            return NodeState.LOST
         if self.connection is NodeState.ONLINE and self.maintenance:
             return NodeState.MAINTENANCE
         return self.connection
@@ -76,11 +80,12 @@ SELECT = """
 SELECT nodes.id, nodes.name, nodes.location_id, nodes.state, nodes.mode, nodes.maintenance, nodes.cpu_overcommit,
        nodes.memory_overcommit, nodes.disk_overcommit, nodes.host_uuid, nodes.facts, nodes.capacity, nodes.preflight,
        nodes.preflight_at, nodes.inventory_at, nodes.connected_at, nodes.seen_at, nodes.created_at, nodes.disk_level,
-       nodes.agent_version, nodes.agent_protocol, nodes.agent_release, nodes.state_reason,
+       nodes.agent_version, nodes.agent_protocol, nodes.agent_release, nodes.state_reason, nodes.lost_at,
        locations.name AS location_name
 FROM nodes JOIN locations ON locations.id = nodes.location_id"""
 """Nodes, but for what a probe found of a thousand networks: that is read where it is shown."""
-SHOWN_STATE = "CASE WHEN nodes.state = 'online' AND nodes.maintenance THEN 'maintenance' ELSE nodes.state END"
+SHOWN_STATE = """CASE WHEN nodes.lost_at IS NOT NULL THEN 'lost'
+                   WHEN nodes.state = 'online' AND nodes.maintenance THEN 'maintenance' ELSE nodes.state END"""
 
 
 def as_node(row: Record) -> NodeRecord:
@@ -109,6 +114,7 @@ def as_node(row: Record) -> NodeRecord:
         agent_protocol=row["agent_protocol"],
         agent_release=row["agent_release"],
         state_reason=row["state_reason"],
+        lost_at=row["lost_at"],
     )
 
 
@@ -123,8 +129,14 @@ async def get_node(queryable: Queryable, node_id: UUID, *, lock: bool = False) -
     return as_node(row)
 
 
+async def lost_nodes(queryable: Queryable) -> list[UUID]:
+    """Those that will not come back, as somebody has declared."""
+    rows = await queryable.fetch("SELECT id FROM nodes WHERE lost_at IS NOT NULL AND deleted_at IS NULL")
+    return [row["id"] for row in rows]
+
+
 async def announce(tx: Transaction, node: NodeRecord, change: str) -> None:
-    """`change` names what happened: joined, online, offline, updated, refused, deleted, inventory, preflight."""
+    """`change` names what happened: joined, online, offline, updated, refused, lost, deleted, inventory, preflight."""
     await events.append(
         tx,
         NewEvent(

@@ -239,7 +239,7 @@ class NodeWatch:
         away = await tx.fetch(
             """
             SELECT id, name, seen_at FROM nodes
-             WHERE state = 'offline' AND deleted_at IS NULL AND NOT maintenance
+             WHERE state = 'offline' AND lost_at IS NULL AND deleted_at IS NULL AND NOT maintenance
                AND seen_at < now() - make_interval(secs => $1)
                AND NOT EXISTS (SELECT 1 FROM alerts
                                 WHERE key = 'node-offline:' || nodes.id::text AND closed_at IS NULL)

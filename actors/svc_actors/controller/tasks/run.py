@@ -17,7 +17,7 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
+from svc_actors.controller.gateway.gateway import NodeLost, NodeUnavailable, OperationFailed
 from svc_actors.controller.tasks.lines import LineWriter
 from svc_actors.controller.tasks.records import Level, NewLine, Task, TaskStatus
 from svc_actors.errors import ErrorCode, ServiceError
@@ -61,6 +61,13 @@ class HostRefused(TaskFailed):
     def __init__(self, code: ErrorCode, message: str, *, hint: str | None, failure: FailureCode | None) -> None:
         super().__init__(code, message, hint=hint)
         self.failure = failure
+
+
+class LostWithNode(TaskFailed):
+    """The task's node was declared lost: it does nothing any more, and says nothing of what it did."""
+
+    def __init__(self, lost: NodeLost) -> None:
+        super().__init__(lost.code, lost.message)
 
 
 class TaskRun:
@@ -119,8 +126,8 @@ class TaskRun:
         bounded by the task's deadline.
         `span` is the part of the task's progress, in percent, that this step's own progress covers.
 
-        Raises `HostRefused` when the host failed it or the node did not answer in time. A step that the agent's own
-        death interrupted is asked for again, unless the operation is not repeatable.
+        Raises `HostRefused` when the host failed it or the node did not answer in time, `LostWithNode`. A step that the
+        agent's own death interrupted is asked for again, unless the operation is not repeatable.
         """
         seconds = task_seconds(operation.op) if timeout is None else timeout
         node = node_id or self._node_id()
@@ -141,11 +148,14 @@ class TaskRun:
             await self.log("The node agent was restarted meanwhile; asking again.", level=Level.WARNING)
 
     async def until_node_online(self) -> None:
-        """Wait for the task's node, as long as it takes, and say so in the log."""
+        """Wait for the task's node, as long as it takes, and say so in the log. Raises `LostWithNode`."""
         node_id = self._node_id()
         if not self._gateway.is_online(node_id):
             await self.log("Waiting for the node to come back.")
-        await self._gateway.until_online(node_id)
+        try:
+            await self._gateway.until_online(node_id)
+        except NodeLost as lost:
+            raise LostWithNode(lost) from lost
 
     @property
     def node_online(self) -> bool:
@@ -189,7 +199,7 @@ class TaskRun:
 
         self._performed[performed] = node
         self._in_operation = performed
-        outcome: OperationResult | HostRefused
+        outcome: OperationResult | HostRefused | LostWithNode
         if self.cancel_requested:
             # Before it is asked for: what the node never had, it is not to begin.
             await self._gateway.cancel(node, performed)
@@ -207,12 +217,14 @@ class TaskRun:
                 outcome = HostRefused(
                     _CODES[failure.code], failure.message, hint=failure.hint, failure=FailureCode(failure.code)
                 )
+            except NodeLost as lost:
+                outcome = LostWithNode(lost)
             except NodeUnavailable as failure:
                 await self.withdraw()
                 outcome = HostRefused(failure.code, failure.message, hint=failure.hint, failure=None)
             nursery.cancel_scope.cancel()
         self._in_operation = None
-        if isinstance(outcome, HostRefused):
+        if isinstance(outcome, HostRefused | LostWithNode):
             raise outcome
         return outcome
 

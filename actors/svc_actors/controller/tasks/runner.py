@@ -49,7 +49,7 @@ from svc_actors.controller.tasks.records import (
     read_log,
     start_task,
 )
-from svc_actors.controller.tasks.run import HostRefused, NodeGateway, TaskFailed, TaskRun, operation_id
+from svc_actors.controller.tasks.run import HostRefused, LostWithNode, NodeGateway, TaskFailed, TaskRun, operation_id
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.runtime import DomainError
 from svc_actors.store import Caller, Database, LoopAlert, Target, audit, keep_repeating, keep_running
@@ -60,6 +60,7 @@ __all__ = [
     "Ending",
     "HostRefused",
     "Level",
+    "LostWithNode",
     "NodeGateway",
     "Requester",
     "ResourceKind",

@@ -43,7 +43,7 @@ const BUSY = new Set([
   "unknown",
   "differing",
 ]);
-const BAD = new Set(["failed", "offline", "critical", "suspended", "refused", "denied", "error", "exceeded", "suspend", "missing"]);
+const BAD = new Set(["failed", "offline", "lost", "critical", "suspended", "refused", "denied", "error", "exceeded", "suspend", "missing"]);
 
 export function badge(status: string, why?: string | null): TemplateResult {
   const tone = GOOD.has(status) ? "good" : BUSY.has(status) ? "busy" : BAD.has(status) ? "bad" : "still";

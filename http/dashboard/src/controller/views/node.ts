@@ -33,6 +33,7 @@ export function nodeView(id: string): View {
             await node.load();
           })}>
           ${now.maintenance ? "End maintenance" : "Maintenance"}</button>
+        ${now.state === "offline" ? html`<button class="danger" @click=${() => declareLost(now)}>Declare lost</button>` : nothing}
         <button class="danger" @click=${() => remove(now)}>Delete</button></div>
       ${now.state_reason ? html`<p class="failure" role="alert">${now.state_reason}</p>` : nothing}
       ${facts([
@@ -111,6 +112,19 @@ function carries(node: Node): Fragment {
   return html`<h2>Networks that it can carry</h2>
     <ul class="checks">${features.length ? html`<li>${badge("ok")} ${features.join(", ")}</li>` : nothing}
       ${lacks.map(([feature, why]) => html`<li>${badge("lacking")} <b>${feature}</b> <span class="quiet">${why}</span></li>`)}</ul>`;
+}
+
+function declareLost(node: Node): void {
+  ask({
+    title: `Declare ${node.name} lost`,
+    text: `Only if its host will never run again as it was: its certificate is revoked, for good. Its machines can then be
+      deleted without it; their addresses are held until each is freed by force.`,
+    action: "Declare lost",
+    dangerous: true,
+    typed: node.name,
+    fields: [{ name: "note", label: "How it is known", required: true }],
+    submit: (values) => api.post(`/nodes/${node.id}/declare-lost`, { confirm: node.name, note: values["note"] }),
+  });
 }
 
 function remove(node: Node): void {

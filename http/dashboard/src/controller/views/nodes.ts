@@ -14,7 +14,7 @@ export function nodesView(): View {
     kinds: ["node"],
     searchable: true,
     filters: [
-      { name: "state", label: "State", options: ["pending", "online", "offline", "maintenance"] },
+      { name: "state", label: "State", options: ["pending", "online", "offline", "maintenance", "lost"] },
       { name: "mode", label: "Mode", options: ["managed", "observe"] },
     ],
     buttons: () => html`<button @click=${upgradeAll}>Upgrade agents</button>

@@ -1,0 +1,55 @@
+"""A node that will not come back: an administrator says so, since no host can.
+
+Its machines are deleted without it from then on. Their addresses stay `releasing`, because a host that is thought dead
+may still use them: `pool.force_free` hands each out again.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.controller.services import Controller
+from svc.identity.fields import Reason
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Request, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.controller.nodes.node import Node
+from svc_actors.controller.nodes.records import get_node
+from svc_actors.controller.reconcile.orphans import hear_no_more, tell_of_orphans
+from svc_actors.errors import wrong_field
+from svc_actors.store import Transaction
+
+operations = Operations[Controller]()
+
+
+class NodeLoss(Request):
+    """`note` says how it is known, and is shown with the node and in the audit."""
+
+    id: UUID
+    confirm: Annotated[str, Field(max_length=64, description="The node's name, repeated.")]
+    note: Reason
+
+
+@operations.declare(
+    "node.declare_lost",
+    "Say that a node will not come back: its certificate is revoked, its machines can be deleted without it",
+    Route.post("/nodes/{id}/declare-lost", status=204),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
+async def declare_lost(context: Context[Controller], request: NodeLoss) -> None:
+    database = context.services.database
+    if (await get_node(database, request.id)).name != request.confirm:
+        raise wrong_field("confirm", "this is not the node's name; nothing was done", hint="Repeat the name exactly.")
+    node = context.services.actors.ref(Node, str(request.id))
+    await node.ask(Node.declare_lost, context.caller, request.note)
+
+    async def wait_no_more(tx: Transaction) -> None:
+        if await hear_no_more(tx, request.id):
+            await tell_of_orphans(tx, request.id)
+
+    await database.transact(wait_no_more)
