@@ -25,6 +25,7 @@ from svc.registry.operation import Context, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import wrong_field
+from svc_actors.panel.backups.local_target import marker_of
 from svc_actors.panel.backups.places import Places
 from svc_actors.panel.backups.repositories import read_repository
 from svc_actors.panel.backups.targets import (
@@ -85,7 +86,7 @@ async def add_local(context: Context[Panel], request: LocalTargetRequest) -> Bac
         raise wrong_field("path", "is in the panel's own folder, where backups lie already")
     if not await trio.to_thread.run_sync(path.is_dir):
         raise wrong_field("path", "is no folder of this server")
-    return await _add(context, request.name, LocalSettings(path=str(path)), None)
+    return await _add(context, request.name, LocalSettings(path=str(path), marked=True), None)
 
 
 @operations.declare(
@@ -197,10 +198,20 @@ async def export_key(context: Context[Panel], request: BackupKeyRequest) -> Back
 async def _add(context: Context[Panel], name: str, settings: TargetSettings, secret: str | None) -> BackupTarget:
     async def work(tx: Transaction) -> BackupTarget:
         target = await add_target(tx, context.services.sealer, name, settings, secret)
+        if isinstance(settings, LocalSettings):
+            await _mark(marker_of(target.id, settings.path))
         await audit.record(tx, context.caller, target.target, {"kind": settings.kind.value})
         return await _shown(tx, target.id)
 
     return await context.services.database.transact(work)
+
+
+async def _mark(marker: Path) -> None:
+    """Before the target is recorded: one without its marker takes nothing."""
+    try:
+        await trio.to_thread.run_sync(marker.touch)
+    except OSError as error:
+        raise wrong_field("path", f"cannot be written to ({error.strerror})") from error
 
 
 async def _shown(queryable: Queryable, target_id: UUID) -> BackupTarget:

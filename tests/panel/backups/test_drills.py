@@ -198,3 +198,62 @@ async def test_what_a_kill_left_of_a_drill_is_removed_and_it_is_made_again(world
     assert again["cause"] == "scheduled"
     assert scratch not in server.contents
     assert await alerts(world) == []
+
+
+def spoil_index(tree: Path) -> None:
+    (tree / "public" / "index.html").write_bytes(b"<h1>Adb</h1>")
+
+
+async def test_the_success_of_another_site_does_not_close_the_alert_of_one(
+    world: Backed, restic: RecordedRestic
+) -> None:
+    await world.backup()
+    await world.done(await world.bob.post(f"/sites/{world.other_site}/backups"))
+    restic.damage = spoil_index
+    await world.ended(await world.root.post("/backups/drills", {"site": str(world.site)}))
+    restic.damage = lambda tree: None
+
+    await world.done(await world.root.post("/backups/drills", {"site": str(world.other_site)}))
+    after_another = await alerts(world)
+    await world.done(await world.root.post("/backups/drills", {"site": str(world.site)}))
+
+    assert ["backup of ada.example.com could not be restored" in message for message in after_another] == [True]
+    assert await alerts(world) == []
+
+
+async def test_the_alert_of_a_site_goes_with_the_site(world: Backed, restic: RecordedRestic) -> None:
+    await world.backup()
+    restic.damage = spoil_index
+    await world.ended(await world.root.post("/backups/drills"))
+    told = await alerts(world)
+
+    await world.done(await world.ada.delete(f"/sites/{world.site}", {"confirm": "ada.example.com"}))
+
+    assert len(told) == 1
+    assert await alerts(world) == []
+
+
+async def test_a_scheduled_drill_that_somebody_cancelled_is_tried_again_the_next_day(
+    world: Backed, restic: RecordedRestic
+) -> None:
+    await world.backup()
+    database = world.panel.database
+    begun = trio.Event()
+
+    async def before(command: str, location: str) -> None:
+        begun.set()
+        await trio.sleep_forever()
+
+    restic.before = before
+    await database.execute("UPDATE backup_drill_plan SET next_run_at = now() - interval '1 minute'")
+    await world.round()
+    (made,) = await drills(world)
+    with trio.fail_after(60):
+        await begun.wait()
+    cancelled = await world.root.post(f"/jobs/{made['job_id']}/cancel")
+    job = await world.job(made["job_id"])
+    hours = await database.fetchval("SELECT extract(epoch FROM next_run_at - now()) / 3600 FROM backup_drill_plan")
+
+    assert (cancelled.status_code, job["status"]) == (200, "cancelled"), cancelled.text
+    assert 23 < hours <= 24
+    assert await alerts(world) == []

@@ -10,7 +10,7 @@ from svc_actors.host.confined import kernel
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.tree_switch import switch
 from svc_actors.panel.backups import Places
-from svc_actors.panel.backups.tools import SPARE_BYTES
+from svc_actors.panel.backups.places import SPARE_BYTES
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed
 from tests.support.site_files import give

@@ -11,12 +11,13 @@ from uuid import UUID
 import structlog
 import trio
 
+from svc_actors.alerts import close_alert
 from svc_actors.errors import ServiceError
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.tree_switch import switched, undo
 from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
 from svc_actors.panel.backups.drill import DrillWork, remove_scratch
-from svc_actors.panel.backups.drill_records import DRILL, begin_due_drill
+from svc_actors.panel.backups.drill_records import DRILL, begin_due_drill, drill_alert
 from svc_actors.panel.backups.put_back import PUT_BACK, PutBackWork, queue_put_back
 from svc_actors.panel.backups.records import (
     CREATE,
@@ -159,6 +160,7 @@ class Backups:
     async def site_removed(self, tx: Transaction, site: SiteRow) -> None:
         """In the transaction that removes the site's record."""
         await outlive_site(tx, site, KEPT_DAYS)
+        await close_alert(tx, drill_alert(site.id))
 
     async def account_removed(self, owner_id: UUID) -> None:
         """What is kept of somebody's former sites goes with the account."""

@@ -7,7 +7,7 @@ Invariant: at most one drill is pending (an index); how it ended and the alert a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
@@ -19,7 +19,6 @@ from svc_actors.store import Queryable, Record, Transaction
 
 DRILL: Final = "backup.drill"
 DRILL_STEPS: Final = ("plan", "reserve_disk", "fetch", "verify", "try_databases", "remove")
-ALERT: Final = "backup-drill"
 
 
 class DrillCause(StrEnum):
@@ -93,8 +92,14 @@ async def _begin(tx: Transaction, cause: DrillCause, chosen: Record) -> Job:
     return job
 
 
+def drill_alert(site_id: UUID) -> str:
+    """The key of the alert that a site's backup could not be restored."""
+    return f"backup-drill:{site_id}"
+
+
 async def end_drill(tx: Transaction, job: Job) -> None:
-    """An alert is open from one that failed to one that succeeds. What a restart cut short is due again."""
+    """A site's alert is open from one that failed to one of the same site that succeeds. A scheduled one that a restart
+    cut short is due again at once, and one that somebody cancelled the next day."""
     row = await tx.fetchrow(
         """UPDATE backup_drills SET status = $2, error = $3, ended_at = now()
            WHERE job_id = $1 AND status = 'pending' RETURNING domain, cause""",
@@ -104,14 +109,17 @@ async def end_drill(tx: Transaction, job: Job) -> None:
     )
     if row is None:
         return
-    if job.status is JobStatus.SUCCEEDED:
-        await close_alert(tx, ALERT)
-    elif job.error is not None and job.error.message == INTERRUPTED.message:
+    if job.status is not JobStatus.SUCCEEDED and (job.error is None or job.error.message == INTERRUPTED.message):
         if row["cause"] == DrillCause.SCHEDULED:
-            await tx.execute("UPDATE backup_drill_plan SET next_run_at = now()")
-    elif job.error is not None:
+            wait = timedelta(days=1) if job.error is None else timedelta()
+            await tx.execute("UPDATE backup_drill_plan SET next_run_at = least(next_run_at, now() + $1)", wait)
+    elif job.site_id is None:
+        return  # It was deleted meanwhile, and its alert closed.
+    elif job.error is None:
+        await close_alert(tx, drill_alert(job.site_id))
+    else:
         message = f"The backup of {row['domain']} could not be restored when it was tried: {job.error.message}"
-        await raise_alert(tx, ALERT, message, resource_kind="site", resource_id=job.site_id)
+        await raise_alert(tx, drill_alert(job.site_id), message, resource_kind="site", resource_id=job.site_id)
 
 
 async def begin_due_drill(tx: Transaction) -> None:

@@ -24,6 +24,8 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.restic.driver import CONTENT, TREE
 
 RESTORE: Final = ".restore-"
+SPARE_BYTES: Final = 256 << 20
+"""What a backup leaves free on a disk: the panel and the sites live on it."""
 CHECKED_SECONDS: Final = 20 * 3600.0
 """What is backed up daily is checked daily; of what is backed up each hour, one in twenty."""
 
@@ -131,8 +133,13 @@ class Places:
         return sorted({int(name) for name in (*work, *staging) if name.isdigit()})
 
     def free_bytes(self) -> int:
-        space = os.statvfs(self.backups)
-        return space.f_bavail * space.f_frsize
+        return free_bytes_of(self.backups)
+
+
+def free_bytes_of(folder: Path) -> int:
+    """On the disk of a folder."""
+    space = os.statvfs(folder)
+    return space.f_bavail * space.f_frsize
 
 
 def write_secret(file: Path, secret: str) -> None:

@@ -142,8 +142,11 @@ async def has_final(queryable: Queryable, site_id: UUID, since: datetime) -> boo
 
 
 async def completed(queryable: Queryable, repository_id: UUID) -> list[tuple[UUID, datetime]]:
+    """The newest first."""
     rows = await queryable.fetch(
-        "SELECT id, created_at FROM site_backups WHERE repository_id = $1 AND status = 'completed'", repository_id
+        """SELECT id, created_at FROM site_backups WHERE repository_id = $1 AND status = 'completed'
+           ORDER BY created_at DESC, id""",
+        repository_id,
     )
     return [(row["id"], row["created_at"]) for row in rows]
 
@@ -242,8 +245,22 @@ async def open_jobs(queryable: Queryable, job_ids: Collection[int]) -> set[int]:
     return {row["id"] for row in rows}
 
 
+async def added_bytes(queryable: Queryable, backup_id: UUID) -> int:
+    """What the repository has grown by with it, before compression."""
+    added: int = await queryable.fetchval("SELECT coalesce(added_bytes, 0) FROM site_backups WHERE id = $1", backup_id)
+    return added
+
+
 async def write_copies(tx: Transaction, repository_id: UUID, target_id: UUID, held: Collection[UUID]) -> None:
-    """The target holds these backups."""
+    """The target holds these backups of a repository complete, and no others."""
+    await tx.execute(
+        """DELETE FROM backup_copies USING site_backups
+           WHERE site_backups.id = backup_id AND repository_id = $1 AND target_id = $2
+             AND backup_copies.error IS NULL AND backup_id <> ALL($3::uuid[])""",
+        repository_id,
+        target_id,
+        list(held),
+    )
     await tx.execute(
         """INSERT INTO backup_copies (backup_id, target_id)
            SELECT id, $2 FROM site_backups WHERE repository_id = $1 AND status = 'completed' AND id = ANY($3::uuid[])
@@ -255,15 +272,20 @@ async def write_copies(tx: Transaction, repository_id: UUID, target_id: UUID, he
     )
 
 
-async def fail_copy(tx: Transaction, backup: BackupRow, target_id: UUID, target: str, error: str) -> None:
-    """A backup is not on the target. Of those that the target lacks from before it is known already."""
+async def write_copy_error(tx: Transaction, backup_id: UUID, target_id: UUID, error: str) -> None:
+    """Why a backup is not on a target."""
     await tx.execute(
         """INSERT INTO backup_copies (backup_id, target_id, error) VALUES ($1, $2, $3)
            ON CONFLICT (backup_id, target_id) DO UPDATE SET error = EXCLUDED.error, at = now()""",
-        backup.id,
+        backup_id,
         target_id,
         error[:1000],
     )
+
+
+async def fail_copy(tx: Transaction, backup: BackupRow, target_id: UUID, target: str, error: str) -> None:
+    """The backup that was just made is not on the target. Of older ones the records say what was last seen there."""
+    await write_copy_error(tx, backup.id, target_id, error)
     data = {"site_id": str(backup.site_id), "target_id": str(target_id), "target": target}
     await emit(tx, WebhookEvent.BACKUP_REMOTE_FAILED, subject=_subject(backup), data=data)
 

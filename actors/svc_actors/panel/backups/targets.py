@@ -38,8 +38,11 @@ class _Settings(BaseModel):
 
 
 class LocalSettings(_Settings):
+    """`marked`: a marker was written into the folder, so that one without it is another folder."""
+
     kind: Literal[TargetKind.LOCAL] = TargetKind.LOCAL
     path: str
+    marked: bool = False
 
 
 class SftpSettings(_Settings):
@@ -164,6 +167,13 @@ async def add_target(
     except UniqueViolationError:
         raise conflict(f"There is a target with the name {name} already.") from None
     return as_target(row)
+
+
+async def write_marked(tx: Transaction, target_id: UUID) -> None:
+    """The folder of a local target has its marker from now on."""
+    await tx.execute(
+        "UPDATE backup_targets SET settings = settings || '{\"marked\": true}'::jsonb WHERE id = $1", target_id
+    )
 
 
 async def remove_target(tx: Transaction, target_id: UUID) -> None:

@@ -12,15 +12,14 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import capacity, not_found, unavailable
-from svc_actors.host.restic import NoRepositoryError, Repository, Restic, Snapshot
+from svc_actors.errors import capacity, not_found
+from svc_actors.host.restic import Repository, Restic, Snapshot
 from svc_actors.host.restic.driver import CONTENT, LISTED
 from svc_actors.host.tree_switch import switched
 from svc_actors.panel.backups.databases import FOLDER, LIST, DatabaseBackups, Dumped
-from svc_actors.panel.backups.places import Places
+from svc_actors.panel.backups.places import SPARE_BYTES, Places
 from svc_actors.panel.backups.records import completed, tag_of
 from svc_actors.panel.backups.repositories import RepositoryRow
-from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.sealing import Sealer
@@ -28,8 +27,6 @@ from svc_actors.store import Database
 
 COMPLETE: Final = "complete"
 MANIFEST: Final = "manifest"
-SPARE_BYTES: Final = 256 << 20
-"""What a backup leaves free on the disk: the panel and the sites live on it."""
 
 
 @dataclass(frozen=True)
@@ -106,28 +103,6 @@ class Tools:
         if kept is None:
             raise not_found("The backup is not in its repository any more.", hint="Restore another one.")
         return kept
-
-    async def copy_to(self, run: JobRun, target: TargetRow, repository: RepositoryRow, local: Repository) -> set[UUID]:
-        """Have a target hold every backup that is completed and still here, also those that it was away for, and no
-        other. Gives those that it holds."""
-        remote = target.repository(repository.id, self.places.work(run.id), self.sealer)
-        try:
-            there = await self.restic.snapshots(run.program, remote)
-            await self.restic.unlock(run.program, remote)
-        except NoRepositoryError:
-            there = []
-            await self.restic.init(run.program, remote, local)
-        here = await self.restic.snapshots(run.program, local)
-        wanted = [backup_id for backup_id, _ in await completed(self.database, repository.id)]
-        missing = [backup_id for backup_id in wanted if len(ids_of(there, backup_id)) < len(ids_of(here, backup_id))]
-        if missing:
-            await self.restic.copy(
-                run.program, local, remote, [each for backup_id in missing for each in ids_of(here, backup_id)]
-            )
-        there, _ = await self.drop_unknown(run, repository.id, remote)
-        if any(len(ids_of(there, backup_id)) < len(ids_of(here, backup_id)) for backup_id in wanted):
-            raise unavailable("restic copied the backup, and it is not there.", hint="Look at the target's disk.")
-        return {backup_id for backup_id in wanted if ids_of(there, backup_id)}
 
     async def fetch(self, run: JobRun, local: Repository, snapshot: str, target: Path, path: str | None = None) -> None:
         """Put what a snapshot holds, or `path` of it, into a folder that is made for it."""

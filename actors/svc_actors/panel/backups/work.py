@@ -20,6 +20,8 @@ from svc_actors.errors import ServiceError, not_found
 from svc_actors.host.restic import NoRepositoryError, Scanned, Snapshot
 from svc_actors.host.restic.driver import CONTENT
 from svc_actors.panel.backups.configuration import FILE, site_configuration, without_key
+from svc_actors.panel.backups.copies import Copying
+from svc_actors.panel.backups.local_target import require_mounted
 from svc_actors.panel.backups.places import write_secret
 from svc_actors.panel.backups.records import (
     BackupRow,
@@ -30,7 +32,6 @@ from svc_actors.panel.backups.records import (
     fail_copy,
     forget_backups,
     put_back,
-    write_copies,
 )
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository, remove_repository_row
 from svc_actors.panel.backups.retention import expired
@@ -157,10 +158,7 @@ class BackupWork:
             local = await self._tools.local(run, repository)
             for target in await all_targets(self._database):
                 try:
-                    held = await self._tools.copy_to(run, target, repository, local)
-                    await run.transact(
-                        partial(write_copies, repository_id=repository.id, target_id=target.id, held=held)
-                    )
+                    await Copying(self._tools, run, target, repository, local).bring(backup)
                     await run.log(f"{target.name}: has a copy.")
                 except ServiceError as failure:
                     await run.transact(
@@ -235,6 +233,7 @@ class DeletionWork:
             await tools.begin(run, repository)
             for target in await all_targets(tools.database):
                 try:
+                    await require_mounted(tools.database, target)
                     remote = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
                     await tools.restic.unlock(run.program, remote)
                     await tools.drop_unknown(run, repository.id, remote)

@@ -1,0 +1,109 @@
+"""Bringing backups to a target: the new one first, then those that it lacks, the newest first, for a bounded time.
+
+What the records say of a target is what it was seen to hold, after each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from svc_actors.errors import ServiceError, unavailable
+from svc_actors.host.restic import NoRepositoryError, Repository, Snapshot
+from svc_actors.panel.backups.local_target import require_mounted, require_room_at
+from svc_actors.panel.backups.records import BackupRow, added_bytes, completed, write_copies, write_copy_error
+from svc_actors.panel.backups.repositories import RepositoryRow
+from svc_actors.panel.backups.targets import TargetRow
+from svc_actors.panel.backups.tools import Tools, ids_of
+from svc_actors.panel.jobs import JobRun
+
+CATCH_UP_SECONDS: Final = 900.0
+"""After that no older backup is begun: other sites' backups wait behind this one."""
+
+
+class Copying:
+    """One job's copies of a site's backups to one target."""
+
+    def __init__(self, tools: Tools, run: JobRun, target: TargetRow, repository: RepositoryRow, local: Repository):
+        self._tools = tools
+        self._run = run
+        self._target = target
+        self._repository = repository
+        self._local = local
+        self._remote = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
+
+    async def bring(self, backup: BackupRow) -> None:
+        """Have the target hold a backup, then the others that are completed, and no more than those. Raises
+        ServiceError where it does not hold `backup`; what else fails is in the job's log and in the records."""
+        await require_mounted(self._tools.database, self._target)
+        there = await self._open()
+        here = await self._tools.restic.snapshots(self._run.program, self._local)
+        wanted = [backup_id for backup_id, _ in await completed(self._tools.database, self._repository.id)]
+        held = await self._write(wanted, here, there)
+        missing = [backup_id for backup_id in wanted if backup_id not in held]
+        if missing:
+            added = await added_bytes(self._tools.database, backup.id)
+            await require_room_at(self._target, Path(self._local.location), Path(self._remote.location), added)
+        if backup.id not in held:
+            held = await self._copy(backup.id, wanted, here)
+        await self._catch_up([each for each in missing if each not in held], wanted, here)
+        try:
+            await self._tools.drop_unknown(self._run, self._repository.id, self._remote)
+        except ServiceError as failure:
+            await self._log(f"what it holds too many stays until the next backup: {failure.message}")
+
+    async def _open(self) -> list[Snapshot]:
+        """What the target holds; a repository is made where there is none."""
+        restic, program = self._tools.restic, self._run.program
+        try:
+            there = await restic.snapshots(program, self._remote)
+            await restic.unlock(program, self._remote)
+        except NoRepositoryError:
+            await self._run.transact(
+                partial(write_copies, repository_id=self._repository.id, target_id=self._target.id, held=[])
+            )
+            await restic.init(program, self._remote, self._local)
+            return []
+        return there
+
+    async def _catch_up(self, missing: Sequence[UUID], wanted: Sequence[UUID], here: Sequence[Snapshot]) -> None:
+        until = trio.current_time() + CATCH_UP_SECONDS
+        for place, backup_id in enumerate(missing):
+            if trio.current_time() >= until:
+                await self._log(f"{len(missing) - place:,} older backups are copied after the next one.")
+                return
+            try:
+                await self._copy(backup_id, wanted, here)
+            except ServiceError as failure:
+                await self._run.transact(
+                    partial(write_copy_error, backup_id=backup_id, target_id=self._target.id, error=failure.message)
+                )
+                await self._log(f"an older backup has no copy: {failure.message}")
+
+    async def _copy(self, backup_id: UUID, wanted: Sequence[UUID], here: Sequence[Snapshot]) -> set[UUID]:
+        """Which the target holds then. Raises ServiceError where this one is not among them."""
+        snapshots = ids_of(here, backup_id)
+        if not snapshots:
+            raise unavailable("The backup is not in its repository on this server any more.", hint="Make another one.")
+        restic, program = self._tools.restic, self._run.program
+        await restic.copy(program, self._local, self._remote, snapshots)
+        held = await self._write(wanted, here, await restic.snapshots(program, self._remote))
+        if backup_id not in held:
+            raise unavailable("restic copied the backup, and it is not there.", hint="Look at the target's disk.")
+        return held
+
+    async def _write(self, wanted: Sequence[UUID], here: Sequence[Snapshot], there: Sequence[Snapshot]) -> set[UUID]:
+        """Record which of the backups the target holds complete."""
+        held = {each for each in wanted if len(ids_of(there, each)) >= max(1, len(ids_of(here, each)))}
+        await self._run.transact(
+            partial(write_copies, repository_id=self._repository.id, target_id=self._target.id, held=held)
+        )
+        return held
+
+    async def _log(self, line: str) -> None:
+        await self._run.log(f"{self._target.name}: {line}")

@@ -1,0 +1,85 @@
+"""A target that is a folder of this server: whether its disk is mounted, and whether there is room on it.
+
+The folder of a disk that is not mounted is an empty folder of the root disk. A marker that is written when the target
+is added tells them apart: without it nothing is written there.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from svc_actors.errors import capacity, unavailable
+from svc_actors.panel.backups.places import SPARE_BYTES, free_bytes_of
+from svc_actors.panel.backups.targets import LocalSettings, TargetRow, write_marked
+from svc_actors.store import Database
+
+MARKER: Final = ".svc-target-"
+
+
+def marker_of(target_id: UUID, folder: str) -> Path:
+    return Path(folder) / f"{MARKER}{target_id}"
+
+
+async def require_mounted(database: Database, target: TargetRow) -> None:
+    """Raises `unavailable` where the folder of a target is not the one that was added; others than folders pass."""
+    if not isinstance(target.settings, LocalSettings):
+        return
+    path, marker = target.settings.path, marker_of(target.id, target.settings.path)
+    if await trio.to_thread.run_sync(marker.is_file):
+        return
+    if target.settings.marked or not await _is_of_before(database, target.id, path):
+        raise unavailable(
+            f"{path} is not mounted: {marker.name} is missing there. Nothing was written.",
+            hint=f"Mount the disk. If {path} is the right folder of a disk that is mounted, run: touch {marker}",
+        )
+    try:
+        await trio.to_thread.run_sync(marker.touch)
+    except OSError as error:
+        raise unavailable(f"{path} cannot be written to: {error.strerror}. Nothing was copied.") from error
+    await database.transact(partial(write_marked, target_id=target.id))
+
+
+async def _is_of_before(database: Database, target_id: UUID, path: str) -> bool:
+    """Whether a folder that was added before there were markers is there: it holds repositories, or never held any."""
+    if await trio.to_thread.run_sync(_holds_repositories, Path(path)):
+        return True
+    return not await database.fetchval(
+        "SELECT EXISTS (SELECT FROM backup_copies WHERE target_id = $1 AND error IS NULL)", target_id
+    ) and await trio.to_thread.run_sync(Path(path).is_dir)
+
+
+def _holds_repositories(folder: Path) -> bool:
+    return any(folder.glob("*-*-*-*-*/config"))
+
+
+async def require_room_at(target: TargetRow, repository: Path, copy: Path, added: int) -> None:
+    """Raises `capacity` where the disk of the target has no room for what its copy of a repository lacks, which is no
+    less than the bytes that the new backup has added."""
+    if not isinstance(target.settings, LocalSettings):
+        return
+    path = target.settings.path
+    lacking = await trio.to_thread.run_sync(lambda: _size(repository) - _size(copy))
+    needed = max(lacking, added) + SPARE_BYTES
+    free = await trio.to_thread.run_sync(free_bytes_of, Path(path))
+    if needed > free:
+        raise capacity(
+            f"The copy may need {needed:,} bytes, and {free:,} are free in {path}; nothing was copied.",
+            hint="Free some space there, or keep fewer backups.",
+        )
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                size += os.lstat(os.path.join(parent, name)).st_size
+            except FileNotFoundError:
+                continue  # A lock that has gone.
+    return size
