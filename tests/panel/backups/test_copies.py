@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from svc_actors.errors import ErrorCode
+from svc_actors.host.restic import StalledError
 from tests.panel.backups.test_targets import BUCKET
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed
@@ -121,6 +123,30 @@ async def test_an_older_backup_that_cannot_be_copied_leaves_the_new_one_copied(
     assert await copies(world, last) == [None]
     assert ["the disk says no" in str(error) for error in await copies(world, early)] == [True]
     assert "backup.remote_failed" not in await world.events()
+
+
+async def test_a_target_that_hangs_in_the_midst_of_older_backups_is_waited_for_once(
+    world: Backed, restic: RecordedRestic
+) -> None:
+    _, late = await world.backup(), await world.backup()
+    await world.root.post("/backups/targets/s3", BUCKET)
+    asked: list[str] = []
+
+    async def before(command: str, location: str) -> None:
+        if location.startswith("s3:"):
+            asked.append(command)
+            if asked.count("copy") == 2:
+                raise StalledError(ErrorCode.UNAVAILABLE, "restic copy came no further and was stopped.")
+
+    restic.before = before
+    last = await world.backup()
+    asked_of_hanging = asked[:]
+    restic.before = failing("nothing")
+    await world.backup()
+
+    assert asked_of_hanging[-1] == "copy"
+    assert asked_of_hanging.count("copy") == 2
+    assert [await copies(world, each) for each in (late, last)] == [[None]] * 2
 
 
 async def test_nothing_is_written_where_a_disk_is_not_mounted(world: Backed, disk: Path) -> None:

@@ -90,7 +90,7 @@ async def test_what_a_bucket_refuses_is_told_in_plain_words_without_the_secret(
 async def test_a_bucket_that_dies_mid_way_has_every_backup_after_the_next_one(
     world: Backed, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "STALLED_SECONDS", 4.0)
+    monkeypatch.setattr(driver, "STALLED_SECONDS", 6.0)
     await targeted(world, s3.target)
     give(world.home, "private/large.bin", os.urandom(48 << 20))
 
@@ -114,8 +114,7 @@ async def test_a_bucket_that_dies_mid_way_has_every_backup_after_the_next_one(
 async def test_a_bucket_that_hangs_holds_no_backup_up_and_catches_up_once_it_answers(
     world: Backed, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "STALLED_SECONDS", 4.0)
-    monkeypatch.setattr(driver, "ANSWER_SECONDS", 3.0)
+    monkeypatch.setattr(driver, "STALLED_SECONDS", 10.0)
     await targeted(world, s3.target)
     give(world.home, "private/large.bin", os.urandom(48 << 20))
 
@@ -124,13 +123,14 @@ async def test_a_bucket_that_hangs_holds_no_backup_up_and_catches_up_once_it_ans
     s3.hang()
     await world.done(answer)
     stalled = await world.newest()
+    monkeypatch.setattr(driver, "ANSWER_SECONDS", 3.0)
     unanswered = await world.backup()
     s3.go_on()
     monkeypatch.undo()
     whole = await world.backup()
     found = [(await world.ada.get(f"/backups/{each['id']}")).json() for each in (stalled, unanswered, whole)]
 
-    assert "restic copy came no further for 4 seconds" in stalled["copies"][0]["error"]
+    assert "restic copy came no further for 10 seconds" in stalled["copies"][0]["error"]
     assert "restic snapshots came no further for 3 seconds" in unanswered["copies"][0]["error"]
     assert [each["copies"][0]["error"] for each in found] == [None] * 3
     assert await world.events() == ["backup.completed", "backup.remote_failed"] * 2 + ["backup.completed"]

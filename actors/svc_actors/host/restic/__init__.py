@@ -9,6 +9,7 @@ from svc_actors.host.restic.models import (
     Scanned,
     Snapshot,
     SnapshotIncompleteError,
+    StalledError,
     Verified,
 )
 
@@ -21,6 +22,7 @@ __all__ = [
     "Scanned",
     "Snapshot",
     "SnapshotIncompleteError",
+    "StalledError",
     "SystemRestic",
     "Verified",
 ]

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 import trio
 from pydantic import BaseModel, TypeAdapter
 
-from svc_actors.errors import ServiceError, unavailable
+from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.host.restic import cell, manifest
 from svc_actors.host.restic.models import (
     BackupEnded,
@@ -30,6 +30,7 @@ from svc_actors.host.restic.models import (
     Settled,
     Snapshot,
     SnapshotIncompleteError,
+    StalledError,
     Verified,
 )
 
@@ -312,7 +313,8 @@ class SystemRestic:
             except ServiceError as error:
                 raise _failure(command[0], said, error) from error
         if patience.cancelled_caught:
-            raise unavailable(
+            raise StalledError(
+                ErrorCode.UNAVAILABLE,
                 f"restic {command[0]} came no further for {stalled:g} seconds and was stopped.",
                 hint="Nothing was kept of this.",
             )

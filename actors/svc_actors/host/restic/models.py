@@ -100,3 +100,7 @@ class SnapshotIncompleteError(ServiceError):
 
 class NoRepositoryError(ServiceError):
     """There is none at that location."""
+
+
+class StalledError(ServiceError):
+    """restic came no further and was stopped: what it works on hangs."""

@@ -14,7 +14,7 @@ from uuid import UUID
 import trio
 
 from svc_actors.errors import ServiceError, unavailable
-from svc_actors.host.restic import NoRepositoryError, Repository, Snapshot
+from svc_actors.host.restic import NoRepositoryError, Repository, Snapshot, StalledError
 from svc_actors.panel.backups.local_target import require_mounted, require_room_at
 from svc_actors.panel.backups.records import BackupRow, added_bytes, completed, write_copies, write_copy_error
 from svc_actors.panel.backups.repositories import RepositoryRow
@@ -51,11 +51,11 @@ class Copying:
             await require_room_at(self._target, Path(self._local.location), Path(self._remote.location), added)
         if backup.id not in held:
             held = await self._copy(backup.id, wanted, here)
-        await self._catch_up([each for each in missing if each not in held], wanted, here)
         try:
+            await self._catch_up([each for each in missing if each not in held], wanted, here)
             await self._tools.drop_unknown(self._run, self._repository.id, self._remote)
         except ServiceError as failure:
-            await self._log(f"what it holds too many stays until the next backup: {failure.message}")
+            await self._log(f"the rest is done with the next backup: {failure.message}")
 
     async def _open(self) -> list[Snapshot]:
         """What the target holds; a repository is made where there is none."""
@@ -72,6 +72,7 @@ class Copying:
         return there
 
     async def _catch_up(self, missing: Sequence[UUID], wanted: Sequence[UUID], here: Sequence[Snapshot]) -> None:
+        """Raises StalledError where the target hangs: each backup after it would be waited for as long."""
         until = trio.current_time() + CATCH_UP_SECONDS
         for place, backup_id in enumerate(missing):
             if trio.current_time() >= until:
@@ -83,6 +84,8 @@ class Copying:
                 await self._run.transact(
                     partial(write_copy_error, backup_id=backup_id, target_id=self._target.id, error=failure.message)
                 )
+                if isinstance(failure, StalledError):
+                    raise
                 await self._log(f"an older backup has no copy: {failure.message}")
 
     async def _copy(self, backup_id: UUID, wanted: Sequence[UUID], here: Sequence[Snapshot]) -> set[UUID]:
