@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from svc.registry.operation import Operation
 
 _PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
-_FORMAT = 5
+_FORMAT = 6
 _UNDONE_BY_NULL = {"gateway", "guest_prefix_len", "range_end", "range_start", "vlan"}
 """Fields of a change for which null says something else than leaving them out."""
 _LISTED = {"scopes"}
@@ -38,13 +38,15 @@ _SECRETS = {"password", "set_password", "token"}
 
 
 class Kind(StrEnum):
-    """What a parameter takes on the command line. ID: an id, or a name where `names` says in which list to look."""
+    """What a parameter takes on the command line. ID: an id, or a name where `names` says in which list to look. PAIRS:
+    texts by name, NAME=VALUE with commas between them."""
 
     TEXT = "text"
     INTEGER = "integer"
     NUMBER = "number"
     BOOLEAN = "boolean"
     JSON = "json"
+    PAIRS = "pairs"
     ID = "id"
 
 
@@ -220,6 +222,8 @@ def _kind(annotation: Any) -> tuple[Kind, bool, tuple[str, ...]]:
     if origin in (list, tuple, set, frozenset):
         kind, _, choices = _kind(arguments[0]) if arguments else (Kind.TEXT, False, ())
         return kind, kind is not Kind.JSON, choices
+    if origin is dict and all(_kind(argument)[0] is Kind.TEXT for argument in arguments):
+        return Kind.PAIRS, False, ()
     if not isinstance(annotation, type) or origin is dict or hasattr(annotation, "model_fields"):
         return Kind.JSON, False, ()
     if issubclass(annotation, StrEnum):

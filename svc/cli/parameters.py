@@ -98,7 +98,8 @@ def _metavar(parameter: Parameter) -> str:
         return parameter.name.removesuffix("_ids").removesuffix("_id").upper()
     if parameter.kind is Kind.TEXT:
         return parameter.name.upper() if not parameter.secret else "SECRET"
-    return {Kind.INTEGER: "N", Kind.NUMBER: "X", Kind.JSON: "JSON"}.get(parameter.kind, parameter.name.upper())
+    words = {Kind.INTEGER: "N", Kind.NUMBER: "X", Kind.JSON: "JSON", Kind.PAIRS: "NAME=VALUE,..."}
+    return words.get(parameter.kind, parameter.name.upper())
 
 
 def _help(parameter: Parameter) -> str | None:
@@ -109,7 +110,7 @@ def _help(parameter: Parameter) -> str | None:
         said.append("`-` asks for it, or reads it from standard input.")
     if parameter.many:
         said.append("Several with commas." if parameter.listed else "May be repeated.")
-    if parameter.emptiable:
+    if parameter.emptiable or parameter.kind is Kind.PAIRS:
         said.append("`none` clears it.")
     if parameter.default:
         said.append(f"[default: {parameter.default}]")
@@ -161,6 +162,8 @@ def _type_of_one(parameter: Parameter) -> click.ParamType[Any]:
         return click.INT
     if parameter.kind is Kind.NUMBER:
         return click.FLOAT
+    if parameter.kind is Kind.PAIRS:
+        return _Pairs()
     return _Json() if parameter.kind is Kind.JSON else click.STRING
 
 
@@ -219,6 +222,16 @@ class _Number(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return int(super().convert(str(value), param, ctx))
+
+
+class _Pairs(click.ParamType[dict[str, str]]):
+    name = "pairs"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
+        pairs = [pair.partition("=") for pair in value.split(",")] if value != "none" else []
+        if not all(name and equals for name, equals, _ in pairs):
+            self.fail("not NAME=VALUE, with commas between several", param, ctx)
+        return {name: text for name, _, text in pairs}
 
 
 class _Json(click.ParamType[Any]):

@@ -57,6 +57,22 @@ async def test_a_deletion_is_confirmed_by_the_name_or_not_done(house: House) -> 
     assert (await house.svc("vm", "show", "web-1")).code == Exit.NOT_FOUND
 
 
+async def test_labels_are_written_as_pairs_and_found_again(house: House) -> None:
+    await house.node()
+    await house.image()
+    for name, labels in (("shop", "env=production,tier=web"), ("queue", "env=production"), ("plain", "env=test")):
+        await house.machine(name, "--password", "--labels", labels)
+
+    found = await house.ok("vm", "list", "--label", "env=production", "-o", "json")
+    malformed = await house.svc("vm", "update", "shop", "--labels", "env")
+    await house.ok("vm", "update", "shop", "--labels", "none")
+    shown = await house.ok("vm", "show", "shop", "-o", "json")
+
+    assert {vm["name"] for vm in found.json["items"]} == {"shop", "queue"}
+    assert (malformed.code, "NAME=VALUE" in malformed.err) == (Exit.INVALID, True)
+    assert shown.json["labels"] == {}
+
+
 async def test_waiting_ends_with_a_code_of_its_own_and_still_gives_the_password(house: House) -> None:
     await house.node(Behaviour(pull_seconds=(60.0, 60.0)))
     await house.image()

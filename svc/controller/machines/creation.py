@@ -15,6 +15,7 @@ from svc.controller.machines import guest_access
 from svc.controller.machines.arrivals import once_nodes_have_come
 from svc.controller.machines.fields import DiskGib, GivenPassword, Hostname, MachineName, MemoryMib, SshKeyText, Vcpus
 from svc.controller.machines.guest_access import MAX_KEYS, GuestPassword
+from svc.controller.machines.labels import Labels
 from svc.controller.machines.models import (
     WINDOWS_ACCOUNT,
     AccessMode,
@@ -72,6 +73,8 @@ class VMCreateRequest(Request):
         RestartPolicy,
         Field(description="When it is started again that went off without an order: always, on_failure or never."),
     ] = RestartPolicy.ON_FAILURE
+    labels: Annotated[Labels, Field(default_factory=dict)]
+    protected: Annotated[bool, Field(description="Keep it from being deleted and reinstalled.")] = False
     idempotency_key: (
         Annotated[
             str,
@@ -196,6 +199,8 @@ async def resolve(
         location_id=request.location_id,
         group_ids=tuple(request.security_group_ids),
         restart_policy=request.restart_policy,
+        labels=request.labels,
+        protected=request.protected,
         idempotency=key,
     )
     return new, way_in

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from svc.controller.access import visible_projects
 from svc.controller.machines.finding import named_or_addressed
+from svc.controller.machines.labels import Selector, has_labels
 from svc.controller.machines.models import (
     NOT_DELETED,
     VM,
@@ -47,6 +48,7 @@ class VMList(PageRequest):
     status: VMStatus | None = None
     node: UUID | None = None
     project: UUID | None = None
+    label: Selector | None = None
 
 
 class VMRequest(Request):
@@ -99,6 +101,7 @@ async def list_machines(context: Context[Controller], request: VMList) -> Page[V
             has_status(request.status),
             equals("vms.project_id", request.project),
             node_filter(request.node, context.principal, "vms.node_id"),
+            has_labels(request.label),
             named_or_addressed(request.q),
         ],
         sortable=_SORTABLE,
@@ -114,7 +117,7 @@ async def list_machines(context: Context[Controller], request: VMList) -> Page[V
 
 def _kept(request: VMList, principal: Principal) -> Condition | None:
     """How many machines the list has, where that is kept count of: by node and status, or by project."""
-    if request.q:
+    if request.q or request.label:
         return None
     if principal.sees_everything and request.project is None:
         return Condition(
@@ -133,7 +136,7 @@ def _kept(request: VMList, principal: Principal) -> Condition | None:
 
 def _blocks(request: VMList, principal: Principal) -> Blocks | None:
     """All machines by the day on which they were made."""
-    if not principal.sees_everything or any((request.q, request.project, request.node, request.status)):
+    if not principal.sees_everything or any((request.q, request.label, request.project, request.node, request.status)):
         return None
     numbers = "SELECT utc_day_begins(words[1]) AS bound, number FROM list_numbers WHERE list = 'vms by day'"
     return Blocks("created_at", Condition(numbers))
@@ -141,7 +144,7 @@ def _blocks(request: VMList, principal: Principal) -> Blocks | None:
 
 def _groups(request: VMList, principal: Principal) -> Groups | None:
     """Machines by the status that is shown, of one node or of all."""
-    if not principal.sees_everything or request.q or request.project:
+    if not principal.sees_everything or request.q or request.label or request.project:
         return None
     shown = shown_status("words[1]")
     numbers = Condition(

@@ -55,7 +55,8 @@ class VM(Model):
     """A machine. `user` is the account that its access mode names; a Windows machine has
     its administrator account and no access mode. `status_reason` says why a machine failed, or what
     is unusual about it. `desired_power` is what its last order wants; `restart_policy` whether it is started again when
-    it goes off without one. `node_id` and `node_name` are for staff and administrators."""
+    it goes off without one. `protected` keeps it from being deleted and reinstalled. `node_id` and `node_name` are for
+    staff and administrators."""
 
     id: UUID
     name: str
@@ -64,6 +65,8 @@ class VM(Model):
     status_reason: str | None
     desired_power: DesiredPower
     restart_policy: RestartPolicy
+    protected: bool
+    labels: dict[str, str]
     project_id: UUID
     project_name: str
     node_id: UUID | None
@@ -94,6 +97,8 @@ class VM(Model):
             status_reason=row["status_reason"],
             desired_power=DesiredPower(row["desired_power"]),
             restart_policy=RestartPolicy(row["restart_policy"]),
+            protected=row["protected"],
+            labels=row["labels"],
             project_id=row["project_id"],
             project_name=row["project_name"],
             node_id=row["node_id"] if principal.sees_everything else None,

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from svc.controller.machines import guest_access
 from svc.controller.machines.fields import Confirmation, GivenPassword, MachineName, MemoryMib, Vcpus
+from svc.controller.machines.labels import Labels
 from svc.controller.machines.machines import VMRequest
 from svc.controller.machines.models import VM, AccessMode, show, visible_machine
 from svc.controller.services import Controller
@@ -19,6 +20,7 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.machines.records import Marks
 from svc_actors.controller.machines.services import SOLD
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import Order, RestartPolicy
@@ -33,13 +35,16 @@ T = TypeVar("T")
 
 class VMUpdateRequest(Request):
     """What is left out stays. Sizes are for staff and administrators, and change while the machine is stopped.
-    `restart_policy` holds from the next time on that the machine goes off."""
+    `restart_policy` holds from the next time on that the machine goes off. `labels` are all that it has then.
+    `protected`: it is neither deleted nor reinstalled until that is taken off."""
 
     id: UUID
     name: MachineName | None = None
     vcpus: Vcpus | None = None
     memory_mib: MemoryMib | None = None
     restart_policy: RestartPolicy | None = None
+    labels: Labels | None = None
+    protected: bool | None = None
 
 
 class VMUpdateResult(VM):
@@ -156,7 +161,7 @@ async def delete(context: Context[Controller], request: VMDeleteRequest) -> Task
 
 @operations.declare(
     "vm.update",
-    "Rename a machine, change its restart policy, or its size while it is stopped",
+    "Rename a machine, label or protect it, change its restart policy, or its size while it is stopped",
     Route.patch("/vms/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -172,13 +177,18 @@ async def update(context: Context[Controller], request: VMUpdateRequest) -> VMUp
         memory_mib=_different(request.memory_mib, row["memory_mib"]),
     )
     policy = _different(request.restart_policy, RestartPolicy(row["restart_policy"]))
-    if wanted == Changes() and policy is None:
-        hint = "Give a name, vcpus, memory_mib or restart_policy that differs."
+    marks = Marks(
+        labels=_different(request.labels, row["labels"]), protected=_different(request.protected, row["protected"])
+    )
+    if wanted == Changes() and policy is None and marks == Marks():
+        hint = "Give a name, vcpus, memory_mib, restart_policy, labels or protected that differs."
         raise invalid("Nothing would change.", hint=hint)
     machine = _machine(context, request.id)
     task = None if wanted == Changes() else await machine.ask(Machine.update, context.caller, wanted)
     if policy is not None:
         await machine.ask(Machine.set_restart_policy, context.caller, policy)
+    if marks != Marks():
+        await machine.ask(Machine.mark, context.caller, marks)
     changed = await show(services.database, principal, request.id)
     return VMUpdateResult(**changed.model_dump(), task_id=task.id if task is not None else None)
 

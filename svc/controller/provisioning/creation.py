@@ -236,6 +236,7 @@ def _machine_order(request: ProvisionCreateRequest, project_id: UUID) -> VMCreat
         image=request.image_slug,
         location_id=request.location_id,
         security_group_ids=[],
+        labels={},
         ssh_key_ids=[],
         ssh_keys=request.ssh_keys,
         access_mode=request.access_mode,

@@ -149,6 +149,17 @@ async def test_a_customer_does_not_delete_what_they_have_ordered(billing: Billin
     assert await billing.now.service.status(answer.vm.id) == "running"
 
 
+async def test_the_end_of_a_service_deletes_its_machine_although_its_owner_had_protected_it(billing: Billing) -> None:
+    service = (await billing.ordered()).service
+    owner = await customer_of(billing, service)
+    machine_id = (await billing.settled(service.id)).machine.id
+    await owner("vm.update", id=machine_id, protected=True)
+
+    await billing.biller("service.terminate", id=service.id, confirm=True)
+
+    assert (await billing.settled(service.id)).machine is None
+
+
 @pytest.mark.parametrize("destroy_disks", [False, True])
 async def test_terminated_a_service_ends_and_its_machine_with_it(billing: Billing, destroy_disks: bool) -> None:
     answer = await billing.ordered()

@@ -66,6 +66,15 @@ def _require_node_not_lost(vm: MachineRow) -> None:
         )
 
 
+def require_unprotected(vm: MachineRow, order: Order) -> None:
+    """Raises conflict for a machine that its owner keeps from what would destroy its disks."""
+    if vm.protected:
+        raise conflict(
+            f"The machine is protected and cannot be {refusal_text(order)}; nothing was changed.",
+            hint="Take the protection off first.",
+        )
+
+
 async def require_not_suspended(tx: Transaction, vm: MachineRow) -> None:
     """Raises conflict for a machine that its service keeps switched off."""
     if await tx.fetchval(f"SELECT {KEPT_OFF} FROM vms WHERE id = $1", vm.id):

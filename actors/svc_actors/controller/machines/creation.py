@@ -8,8 +8,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -76,6 +76,8 @@ class NewMachine:
     rate_mbps: int | None = None
     group_ids: tuple[UUID, ...] = ()
     restart_policy: RestartPolicy = RestartPolicy.ON_FAILURE
+    labels: Mapping[str, str] = field(default_factory=dict)
+    protected: bool = False
     idempotency: IdempotencyKey | None = None
 
 
@@ -240,12 +242,12 @@ async def require_usable(tx: Transaction, image_id: UUID, *, disk_gib: int, memo
 async def require_large_enough(tx: Transaction, image_id: UUID, *, disk_gib: int, memory_mib: int) -> None:
     """Raises invalid where the image needs a larger machine."""
     row = await tx.fetchone("SELECT name, min_disk_gib, min_memory_mib FROM images WHERE id = $1", image_id)
-    for field, has, least, text in (
+    for name, has, least, text in (
         ("disk_gib", disk_gib, row["min_disk_gib"], disk_text),
         ("memory_mib", memory_mib, row["min_memory_mib"], memory_text),
     ):
         if has < least:
-            raise wrong_field(field, f"{row['name']} needs at least {text(least)}")
+            raise wrong_field(name, f"{row['name']} needs at least {text(least)}")
 
 
 async def _take_address(
@@ -271,8 +273,10 @@ async def _insert(
         """WITH vm AS (
                INSERT INTO vms (id, name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
                                 status, access_mode, ssh_keys, sealed_seed, rate_mbps, idempotency_owner,
-                                idempotency_key, created_by, desired_power, restart_policy)
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $21, $22)
+                                idempotency_key, created_by, desired_power, restart_policy,
+                                labels, protected)
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $21, $22,
+                       $23, $24)
                RETURNING id
            )
            INSERT INTO nics (vm_id, network_id, position, mac) SELECT id, $19, 0, $20 FROM vm
@@ -299,6 +303,8 @@ async def _insert(
         new_mac(),
         (DesiredPower.RUNNING if new.start else DesiredPower.STOPPED).value,
         new.restart_policy.value,
+        new.labels,
+        new.protected,
     )
     return vm_id, nic_id or await new_nic(tx, vm_id=vm_id, network_id=network_id, position=0)
 

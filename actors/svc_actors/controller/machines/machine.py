@@ -27,6 +27,7 @@ from svc_actors.controller.machines.admission import (
     require_idle,
     require_known,
     require_not_suspended,
+    require_unprotected,
 )
 from svc_actors.controller.machines.network_attachment import (
     NewAddress,
@@ -38,9 +39,11 @@ from svc_actors.controller.machines.observing import Seen, record_observations
 from svc_actors.controller.machines.outcomes import GENERATION, RELEASED, settle
 from svc_actors.controller.machines.records import (
     MachineRow,
+    Marks,
     announce_machine,
     lock_machine,
     write_definition,
+    write_marks,
     write_status,
 )
 from svc_actors.controller.machines.remaking import NewSize, NewSystem
@@ -133,6 +136,7 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task:
             vm = await lock_machine(tx, self.vm_id)
+            require_unprotected(vm, Order.DELETE)
             await require_idle(tx, self.vm_id)
             status = moved(vm, Order.DELETE)
             released = await begin_release(tx, self.vm_id)
@@ -271,6 +275,18 @@ class Machine(Actor):
             vm = await lock_machine(tx, self.vm_id)
             await power.write_policy(tx, vm.id, policy)
             await audit.record(tx, caller, vm.target, {"restart_policy": policy.value})
+            await announce_machine(tx, vm.id)
+
+        await self._database.transact(work)
+
+    async def mark(self, caller: Caller, marks: Marks) -> None:
+        """Write what is the record's alone; its host is not told."""
+
+        async def work(tx: Transaction) -> None:
+            vm = await lock_machine(tx, self.vm_id)
+            await write_marks(tx, vm.id, marks)
+            given = {name: value for name, value in vars(marks).items() if value is not None}
+            await audit.record(tx, caller, vm.target, given)
             await announce_machine(tx, vm.id)
 
         await self._database.transact(work)

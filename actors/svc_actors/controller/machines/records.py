@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -51,6 +52,7 @@ class MachineRow:
     desired: DesiredPower
     restart_policy: RestartPolicy
     restart_failures: int
+    protected: bool
     unconfirmed: bool
     """The controller was restored from a backup, and the machine's host has not shown it as recorded yet."""
     recovered: bool
@@ -59,6 +61,14 @@ class MachineRow:
     @property
     def target(self) -> Target:
         return Target("vm", self.id, self.name, self.project_id)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What is written of a machine for its owner's sake; None leaves it as it is. `labels` are all that it has then."""
+
+    labels: Mapping[str, str] | None = None
+    protected: bool | None = None
 
 
 async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> MachineRow:
@@ -95,6 +105,7 @@ def as_machine(row: Record) -> MachineRow:
         desired=DesiredPower(row["desired_power"]),
         restart_policy=RestartPolicy(row["restart_policy"]),
         restart_failures=row["restart_failures"],
+        protected=row["protected"],
         unconfirmed=row["unconfirmed"],
         recovered=row["recovered"],
     )
@@ -156,6 +167,15 @@ async def write_outcome(
 async def write_definition(tx: Transaction, vm_id: UUID, *, name: str, vcpus: int, memory_mib: int) -> None:
     await tx.execute(
         "UPDATE vms SET name = $2, vcpus = $3, memory_mib = $4 WHERE id = $1", vm_id, name, vcpus, memory_mib
+    )
+
+
+async def write_marks(tx: Transaction, vm_id: UUID, marks: Marks) -> None:
+    await tx.execute(
+        "UPDATE vms SET labels = coalesce($2, labels), protected = coalesce($3, protected) WHERE id = $1",
+        vm_id,
+        marks.labels,
+        marks.protected,
     )
 
 

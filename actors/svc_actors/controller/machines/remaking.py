@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from svc_actors.controller.machines.admission import moved, require_not_suspended
+from svc_actors.controller.machines.admission import moved, require_not_suspended, require_unprotected
 from svc_actors.controller.machines.creation import KEY_LIFETIME, require_large_enough, require_usable
 from svc_actors.controller.machines.network_attachment import require_addresses_allowed
 from svc_actors.controller.machines.outcomes import GENERATION
@@ -112,6 +112,7 @@ async def reinstall(
 ) -> tuple[Parameters, MachineStatus]:
     """Keep the new password sealed; gives the task's parameters and the status that the machine has meanwhile. Raises
     conflict, invalid, not_found, not_ready."""
+    require_unprotected(vm, Order.REINSTALL)
     await require_not_suspended(tx, vm)
     status = moved(vm, Order.REINSTALL)
     await require_usable(tx, new.image_id, disk_gib=vm.disk_gib, memory_mib=vm.memory_mib)

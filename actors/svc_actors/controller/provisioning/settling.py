@@ -9,7 +9,7 @@ whatever is ordered here is decided by the Machine actor under the lock of the m
 | provisioning_failed | is removed with all that was made of it |
 | suspended, by power_off | is shut down; where its guest does not obey, switched off |
 | active, after a suspension that switched it off | is started |
-| terminated | is deleted |
+| terminated | is deleted, also where its owner had protected it |
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.records import Marks
 from svc_actors.controller.machines.states import MachineStatus, Order
 from svc_actors.controller.provisioning.records import (
     ServiceRow,
@@ -48,6 +49,7 @@ class _MachineNow:
     agrees: bool
     ignored: bool
     kept: bool
+    protected: bool
 
 
 async def settle(database: Database, actors: ActorSystem, service_id: UUID) -> None:
@@ -86,6 +88,8 @@ async def _ask(
     caller, actor = service_itself("service.settle"), actors.ref(Machine, str(machine.id))
     try:
         if order is Order.DELETE:
+            if machine.protected:
+                await actor.ask(Machine.mark, caller, Marks(protected=False))
             destroy = service.destroy_disks or service.state is ServiceState.PROVISIONING_FAILED
             await actor.ask(Machine.delete, caller, destroy_disks=destroy)
         else:
@@ -133,7 +137,8 @@ async def _machine(queryable: Queryable, service: ServiceRow) -> _MachineNow | N
                   EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id AND op = 'vm.shutdown'
                                               AND tasks.status <> 'succeeded' AND tasks.created_at > $2) AS ignored,
                   EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
-                                              AND op = 'vm.delete') AS kept
+                                              AND op = 'vm.delete') AS kept,
+                  protected
            FROM vms WHERE id = $1 AND deleted_at IS NULL""",
         service.vm_id,
         service.suspended_at,

@@ -6,6 +6,7 @@ import type { Machine, Me, MetricSeries, Task } from "../model";
 import type { View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { ask, badge, facts, secret, shown, size, when, type Fragment } from "../../shared/ui";
+import { markFacts } from "./machine-marks";
 import { machineNetworking } from "./machine-networking";
 import { remakingButtons } from "./machine-remaking";
 import { machineTraffic } from "./machine-traffic";
@@ -52,6 +53,7 @@ export function machineView(me: Me, id: string): View {
           html`${RESTART_POLICIES.find((each) => each.value === now.restart_policy)?.label}
             <button @click=${() => changePolicy(now)}>Change</button>`,
         ],
+        ...markFacts(now),
         ...(me.role === "customer"
           ? []
           : [["Node", now.node_id ? html`<a href="#/nodes/${now.node_id}">${now.node_name}</a>` : "—"] as [string, Fragment]]),

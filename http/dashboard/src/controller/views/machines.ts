@@ -3,9 +3,10 @@ import { html, nothing, type TemplateResult } from "lit-html";
 import { repeat } from "lit-html/directives/repeat.js";
 import { api } from "../../shared/api";
 import type { Machine, Me } from "../model";
-import type { View } from "../../shared/page";
+import { address, type View } from "../../shared/page";
 import { ask, attempt, badge, size, when } from "../../shared/ui";
 import { createMachine } from "./create";
+import { chosenLabel, labels } from "./machine-marks";
 import { list } from "../../shared/list";
 
 const STATUSES = ["creating", "stopped", "starting", "running", "stopping", "rebooting", "deleting", "failed", "unknown"];
@@ -18,6 +19,7 @@ export function machinesView(me: Me): View {
     searchable: true,
     filters: [{ name: "status", label: "Status", options: STATUSES }],
     buttons: () => html`<button class="primary" @click=${() => void createMachine(me)}>Create a machine</button>`,
+    before: () => chosenLabel(address().query.get("label")),
     rows: (machines) => machinesTable(machines, me.role !== "customer"),
   });
 }
@@ -31,7 +33,7 @@ export function machinesTable(machines: Machine[], nodes: boolean, empty = "No m
       machines,
       (machine) => machine.id,
       (machine) => html`<tr>
-      <td><a href="#/machines/${machine.id}">${machine.name}</a></td>
+      <td><a href="#/machines/${machine.id}">${machine.name}</a> ${labels(machine)}</td>
       <td>${badge(machine.status, machine.status_reason)}</td>
       <td class="mono">${primary(machine)}</td>
       <td>${machine.vcpus} × ${size(machine.memory_mib)} · ${machine.disk_gib} GiB</td>
