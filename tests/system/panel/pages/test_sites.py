@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from uuid import UUID
+
 import pytest
 from playwright.sync_api import expect
 
+from svc_actors.alerts import Told, raise_alert
 from tests.support.panel_pages import Browser, PanelPages
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -117,3 +121,23 @@ async def test_what_a_program_changes_appears_without_a_reload(panel: PanelPages
     await panel.browse(before)
 
     assert (await ada.get("/sites")).json()["total"] == 1
+
+
+async def test_a_customer_over_their_plan_reads_it_where_they_begin(panel: PanelPages) -> None:
+    ada = await panel.core.customer(ADA)
+    site = (await ada.post("/sites", {"domain": "shop.example.org", "type": "static"})).json()
+    told = Told(UUID(site["owner_id"]), "700 MiB of disk are used, and the plan small allows 500.")
+    work = partial(
+        raise_alert, key="test", message="ada: too much", resource_kind="user", resource_id=site["owner_id"], told=told
+    )
+    await panel.core.database.transact(work)
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in(ADA)
+        expect(browser.row("shop.example.org")).to_be_visible()
+        alert = browser.row("700 MiB of disk are used")
+        expect(alert).to_be_visible()
+        alert.get_by_role("button", name="Seen").click()
+        expect(alert).to_contain_text("seen")
+
+    await panel.browse(visit)

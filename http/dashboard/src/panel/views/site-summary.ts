@@ -1,32 +1,25 @@
 /** What a site is: its names, certificate, limits, and what is done to it as a whole. */
 import { html, nothing, type TemplateResult } from "lit-html";
-import { api, everyOf } from "../../shared/api";
+import { api } from "../../shared/api";
 import { go } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { badge, facts, note, shown, size, when, type Fragment } from "../../shared/ui";
 import { order } from "../form";
-import type { Alert, Certificate, Job, Me, Site, SiteUpdated } from "../model";
+import type { Certificate, Job, Me, Site, SiteUpdated } from "../model";
 import { SITE_TYPES, typeLabel } from "../site-types";
 import type { Viewer } from "../rights";
-import { alertsTable } from "./alerts";
+import { openAlerts } from "./alerts";
 import type { SitePart } from "./site";
 
 const LIMITS = ["cpu_percent", "memory_mib", "processes", "disk_mib"] as const;
 
 export function siteSummary(first: Site, viewer: Viewer): SitePart {
   const certificate = new Resource<Certificate>((signal) => api.get(`/sites/${first.id}/ssl`, {}, signal), ["site"]);
-  const alerts = new Resource<Alert[]>(async () => {
-    const all = await everyOf<Alert>("/alerts");
-    return all.filter(({ resource_kind, resource_id }) => resource_kind === "site" && resource_id === first.id);
-  }, ["alert"]);
-  const needed = () =>
-    alerts.value?.length || alerts.error
-      ? html`<h2>Alerts</h2>${shown(alerts, (open) => alertsTable(open, () => alerts.load()))}`
-      : nothing;
+  const alerts = openAlerts(({ resource_kind, resource_id }) => resource_kind === "site" && resource_id === first.id);
   return {
     draw: (site) => html`
       ${site.reason ? html`<p class="failure">${site.status === "suspended" ? "Suspended" : "It stopped"}: ${site.reason}</p>` : nothing}
-      ${needed()}
+      ${alerts.draw()}
       ${facts([
         ["Type", typeLabel(site.type)],
         ...(site.proxy_target ? [["Served from", html`<span class="mono">${site.proxy_target}</span>`] as [string, Fragment]] : []),
@@ -43,7 +36,7 @@ export function siteSummary(first: Site, viewer: Viewer): SitePart {
       ${limits(site)}
       ${actions(site, viewer)}`,
     dispose: () => {
-      alerts.dispose();
+      alerts.dispose?.();
       certificate.dispose();
     },
   };

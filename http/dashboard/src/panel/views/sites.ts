@@ -8,9 +8,12 @@ import { list } from "../../shared/list";
 import { order } from "../form";
 import type { Me, Membership, Site } from "../model";
 import { SITE_TYPES, typeLabel } from "../site-types";
+import { openAlerts } from "./alerts";
 
 export function sitesView(me: Me): View {
   const memberships = me.role === "member" ? new Resource<Membership[]>(() => everyOf("/memberships"), ["person"]) : null;
+  // An administrator, who reads those of everybody, has them on the page Server.
+  const alerts = me.role === "administrator" ? null : openAlerts();
   const mayCreate = () => !memberships || memberships.value?.some(isManager);
   const sites = list<Site>({
     title: "Sites",
@@ -19,12 +22,14 @@ export function sitesView(me: Me): View {
     searchable: true,
     filters: [{ name: "status", label: "Status", options: ["active", "suspended", "creating", "deleting", "failed"] }],
     buttons: () => (mayCreate() ? html`<button class="primary" @click=${() => createSite(me)}>Create a site</button>` : nothing),
+    before: () => alerts?.draw() ?? nothing,
     rows: (sites, filtered) => (sites.length ? sitesTable(me, sites) : nothingYet(me, filtered)),
   });
   return {
     ...sites,
     dispose: () => {
       sites.dispose?.();
+      alerts?.dispose?.();
       memberships?.dispose();
     },
   };
