@@ -8,6 +8,8 @@ Invariants:
 - a handover is pending in `site_handovers`, in the transaction of the change of owner, until a job of it has succeeded;
 - of what is to be done each part is tried, whichever failed before it, and may be done again; a WordPress that was
   renewed is left alone when another part is tried again, since its new owner may have set passwords by then;
+- the database of a WordPress gets one new password a handover, however often it is tried: one that its new owner has
+  set meanwhile stays, and so does what they have written into wp-config.php;
 - a job that has failed is followed by another one, later each time, and an alert is open meanwhile; one that a restart
   has interrupted is followed at once.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -31,6 +34,7 @@ from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.panel.wordpress.database import LABEL, WordPressDatabases
 from svc_actors.panel.wordpress.records import read_wordpress, write_administrator
+from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction, service_itself
 
 KIND: Final = "site.hand_over"
@@ -40,6 +44,7 @@ _FIRST_PAUSE_SECONDS: Final = 30
 _MOST_DOUBLINGS: Final = 7
 """The longest pause is of about an hour."""
 _ALERTS: Final = "site-handover:"
+_SEALED_FOR: Final = "site_handovers.wordpress_password"
 IRREVOCABLE: Final = "The change of owner is complete; it cannot be cancelled."
 _CALLER: Final = service_itself("site.update")
 
@@ -72,8 +77,8 @@ async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databa
     await tx.execute(
         """INSERT INTO site_handovers (site_id) VALUES ($1)
            ON CONFLICT (site_id) DO UPDATE
-           SET generation = site_handovers.generation + 1, wordpress_renewed = false, failures = 0,
-               next_attempt_at = now()""",
+           SET generation = site_handovers.generation + 1, wordpress_renewed = false,
+               sealed_wordpress_password = NULL, failures = 0, next_attempt_at = now()""",
         site.id,
     )
     job = await _enqueue(tx, site, owner_id)
@@ -110,12 +115,14 @@ class SiteHandover:
         wordpress_databases: WordPressDatabases,
         databases: SiteDatabases,
         agree_access: Callable[[], Awaitable[None]],
+        sealer: Sealer,
     ) -> None:
         self._database = database
         self._wordpress = wordpress
         self._wordpress_databases = wordpress_databases
         self._databases = databases
         self._agree_access = agree_access
+        self._sealer = sealer
 
     async def end_access(self, run: JobRun) -> None:
         """Raises the failure of the first part that failed, when all were tried."""
@@ -153,14 +160,18 @@ class SiteHandover:
         if pending is not None and pending["wordpress_renewed"]:
             return
         email = await self._database.fetchval("SELECT email FROM users WHERE id = $1", site.owner_id)
-        database = await self._wordpress_databases.make(site, _CALLER)
-        wanted = Handover(site.domain, installed.admin_login, email, database)
+        generation = None if pending is None else pending["generation"]
+        password = await self._database.transact(partial(self._database_password, site=site, generation=generation))
+        await self._databases.agree(site.id)
+        wanted = Handover(site.domain, installed.admin_login, email, password)
         try:
             administrators = await self._wordpress.hand_over(site.account, site.limits, wanted)
         except WordPressError as error:
+            left = "Its database has a new password; wp-config.php may still have the old one."
             raise unavailable(
-                f"WordPress: {error}. Its database has a new password; wp-config.php may still have the old one.",
-                hint="It is tried again automatically. If wp-config.php is damaged, repair it.",
+                f"WordPress: {error}. {left if password else 'The password of its database was left as it is.'}",
+                hint="It is tried again automatically. Repair wp-config.php, or reset the password of its database user and "
+                "write that there yourself: both are left alone then.",
             ) from error
 
         async def renewed(tx: Transaction) -> None:
@@ -169,14 +180,36 @@ class SiteHandover:
             await tx.execute(
                 "UPDATE site_handovers SET wordpress_renewed = true WHERE site_id = $1 AND generation = $2",
                 site.id,
-                None if pending is None else pending["generation"],
+                generation,
             )
 
         await run.transact(renewed)
         await run.log(
-            f"WordPress: replaced the database password and the salts in wp-config.php, and the passwords of "
-            f"{administrators} administrators."
+            f"WordPress: replaced {'the database password and ' if password else ''}the salts in wp-config.php, and "
+            f"the passwords of {administrators} administrators."
         )
+
+    async def _database_password(self, tx: Transaction, site: SiteRow, generation: int | None) -> str | None:
+        """What the user of the WordPress's database is given at the first attempt; None at a later one where it has
+        another since."""
+        sealed = await tx.fetchval(
+            "SELECT sealed_wordpress_password FROM site_handovers WHERE site_id = $1 AND generation = $2 FOR UPDATE",
+            site.id,
+            generation,
+        )
+        if sealed is not None:
+            password = self._sealer.unseal(sealed, _SEALED_FOR).decode()
+            return password if await self._wordpress_databases.has_password(tx, site, password) else None
+        password = new_password()
+        await self._wordpress_databases.record(tx, site, password, _CALLER)
+        # Not of one that was ordered since: the owner of this one reads the password in wp-config.php.
+        await tx.execute(
+            "UPDATE site_handovers SET sealed_wordpress_password = $3 WHERE site_id = $1 AND generation = $2",
+            site.id,
+            generation,
+            self._sealer.seal(password.encode(), _SEALED_FOR),
+        )
+        return password
 
     async def ended(self, tx: Transaction, job: Job) -> None:
         """It is whole, or is tried again."""

@@ -108,7 +108,7 @@ async def open_services(
             config, database, host, sealer, files, actors=actors, certificates=served.certificates
         )
         jobs = Jobs(database, actors, alert=loops.alert)
-        handle_jobs(jobs, database, host, folders, actors=actors, files=files, served=served, data=data)
+        handle_jobs(jobs, database, host, folders, sealer, actors=actors, files=files, served=served, data=data)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
         # All work is known from here on: what was queued before a restart begins now.

@@ -21,6 +21,7 @@ from svc_actors.panel.wordpress import creation
 from svc_actors.panel.wordpress.database import WordPressDatabases
 from svc_actors.panel.wordpress.records import write_incomplete
 from svc_actors.runtime import ActorSystem
+from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 
 
@@ -29,6 +30,7 @@ def handle_jobs(
     database: Database,
     host: Host,
     folders: HostFolders,
+    sealer: Sealer,
     *,
     actors: ActorSystem,
     files: ConfinedFiles,
@@ -49,7 +51,7 @@ def handle_jobs(
     jobs.handle(creation.KIND, wordpress, seconds=creation.SECONDS)
 
     handed_over = handover.SiteHandover(
-        database, host.wordpress, wordpress_databases, data.databases, served.sftp.agree
+        database, host.wordpress, wordpress_databases, data.databases, served.sftp.agree, sealer
     )
     jobs.handle(handover.KIND, handed_over, irrevocable=handover.IRREVOCABLE)
 

@@ -79,7 +79,7 @@ async def test_a_wordpress_goes_on_with_other_passwords(world: World) -> None:
     assert job["status"] == "succeeded", job
     account, renewed = played(world).handed_over[-1]
     assert (account, renewed.email) == (site["account"], "bob@example.com")
-    assert databases_of(world).accounts[user].verifier == f"stored:{renewed.database.password}" != before
+    assert databases_of(world).accounts[user].verifier == f"stored:{renewed.database_password}" != before
     assert told["handover"]["database_users"] == []
     described = (await world.bob.get(f"/sites/{site['id']}/wordpress")).json()
     assert described["admin_email"] == "bob@example.com"
@@ -112,7 +112,7 @@ async def test_a_handover_that_a_killed_core_left_goes_on(
     user = cast(RecordedDatabases, host.databases[EngineKind.MARIADB]).accounts[
         UserName(f"{site['account']}_wordpress")
     ]
-    assert user.verifier == f"stored:{wordpress.handed_over[-1][1].database.password}"
+    assert user.verifier == f"stored:{wordpress.handed_over[-1][1].database_password}"
 
 
 async def alerts_of(database: Database) -> list[str]:
@@ -176,8 +176,41 @@ async def test_a_wordpress_that_could_not_be_asked_is_renewed_later(world: World
     assert pause == 60, "and longer after each failure"
     assert site["domain"] in alerts[0]
     [(_, renewed)] = played(world).handed_over
-    assert databases_of(world).accounts[user].verifier == f"stored:{renewed.database.password}"
+    assert databases_of(world).accounts[user].verifier == f"stored:{renewed.database_password}"
     assert await alerts_of(world.panel.database) == []
+
+
+async def test_a_wordpress_that_cannot_be_renewed_keeps_the_password_that_its_new_owner_sets(world: World) -> None:
+    site = await made(world)
+    name = UserName(f"{site['account']}_wordpress")
+
+    async def refuse(step: str) -> None:
+        raise WordPressError("wp-config.php does not define DB_PASSWORD as a string")
+
+    def verifier() -> str:
+        return databases_of(world).accounts[name].verifier
+
+    before = verifier()
+    played(world).before = refuse
+    _, job = await handed_over(world, site)
+    ended = verifier()
+    await make_due(world.panel.database)
+    [second] = await retried(world, job)
+    unchanged = verifier()
+    [user] = (await world.bob.get(f"/database-users?site={site['id']}")).json()["items"]
+    reset = (await world.bob.post(f"/database-users/{user['id']}/password")).json()
+    await make_due(world.panel.database)
+    [third] = await retried(world, second)
+    played(world).before = lambda step: nothing()
+    await make_due(world.panel.database)
+    [fourth] = await retried(world, third)
+
+    assert [each["status"] for each in (job, second, third, fourth)] == ["failed"] * 3 + ["succeeded"]
+    assert ended != before
+    assert unchanged == ended, "the site was repaired by hand with it, perhaps"
+    assert verifier() == f"stored:{reset['password']}"
+    assert "was left as it is" in third["error"]["message"]
+    assert [renewed.database_password for _, renewed in played(world).handed_over] == [None]
 
 
 async def test_a_handover_that_failed_is_tried_again_by_the_next_core(panel_database: Database, tmp_path: Path) -> None:

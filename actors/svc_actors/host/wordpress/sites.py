@@ -118,12 +118,13 @@ class Installation:
 
 @dataclass(frozen=True)
 class Handover:
-    """`login` is the first administrator, whose address becomes `email`."""
+    """`login` is the first administrator, whose address becomes `email`. Without a `database_password` the one in
+    wp-config.php stays."""
 
     domain: str
     login: str
     email: str
-    database: SiteDatabase
+    database_password: str | None
 
 
 class WordPressRefusedError(WordPressError):
@@ -156,8 +157,9 @@ class WordPressSites(Protocol):
         ...
 
     async def hand_over(self, account: SiteAccount, limits: Limits, wanted: Handover) -> int:
-        """What the owner before may know opens it no more: the database has this password in wp-config.php, every
-        administrator has another one and no session, application password or login link; how many they are."""
+        """What the owner before may know opens it no more: the database has this password in wp-config.php, if one is
+        given, every administrator has another one and no session, application password or login link; how many those
+        are."""
         ...
 
     async def switch_plugin(
@@ -221,10 +223,11 @@ class ServerWordPress:
         await self._ask(_Done, account, order, limits=limits)
 
     async def hand_over(self, account: SiteAccount, limits: Limits, wanted: Handover) -> int:
+        password = wanted.database_password
         order = {
             "do": "hand_over",
             "host": wanted.domain,
-            "constants": {"DB_PASSWORD": wanted.database.password, **new_salts()},
+            "constants": {**new_salts(), **({"DB_PASSWORD": password} if password is not None else {})},
             "login": wanted.login,
             "email": wanted.email,
         }

@@ -11,9 +11,9 @@ from svc_actors.host.databases import Access, EngineKind, database_name, new_pas
 from svc_actors.host.wordpress import SiteDatabase
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.databases.changes import create_database, create_user, set_password
-from svc_actors.panel.databases.records import DATABASE_COLUMNS, USER_COLUMNS, as_database, as_user
+from svc_actors.panel.databases.records import DATABASE_COLUMNS, USER_COLUMNS, DatabaseUserRow, as_database, as_user
 from svc_actors.panel.sites.records import SiteRow
-from svc_actors.store import Caller, Database, Transaction, service_itself
+from svc_actors.store import Caller, Database, Queryable, Transaction, service_itself
 
 LABEL: Final = "wordpress"
 _ENGINE: Final = EngineKind.MARIADB
@@ -25,28 +25,41 @@ class WordPressDatabases:
         self._database = database
         self._databases = databases
 
-    async def make(self, site: SiteRow, caller: Caller = _CREATION) -> SiteDatabase:
+    async def make(self, site: SiteRow) -> SiteDatabase:
         """It is there, and its user has another password than before, which is kept in wp-config.php alone. Raises
         `unavailable`, and `conflict` where the plan allows no further database."""
-        server, password = self._databases.server(_ENGINE), new_password()
-        await self._database.transact(lambda tx: _record(tx, caller, site, server.verifier(password)))
+        password = new_password()
+        await self._database.transact(lambda tx: self.record(tx, site, password, _CREATION))
         await self._databases.agree(site.id)
-        return SiteDatabase(database_name(site.number, LABEL), user_name(site.number, LABEL), password, server.socket)
+        socket = self._databases.server(_ENGINE).socket
+        return SiteDatabase(database_name(site.number, LABEL), user_name(site.number, LABEL), password, socket)
+
+    async def record(self, tx: Transaction, site: SiteRow, password: str, caller: Caller) -> None:
+        """It is wanted, and its user with this password: `SiteDatabases.agree` tells the engine. Raises `conflict`
+        where the plan allows no further database."""
+        verifier = self._databases.server(_ENGINE).verifier(password)
+        row = await tx.fetchrow(
+            f"SELECT {DATABASE_COLUMNS} FROM databases WHERE engine = $1 AND name = $2",
+            _ENGINE.value,
+            database_name(site.number, LABEL),
+        )
+        database = await create_database(tx, caller, site.id, _ENGINE, LABEL) if row is None else as_database(row)
+        user = await _user(tx, site)
+        if user is None:
+            await create_user(tx, caller, database, LABEL, Access.FULL, verifier)
+        else:
+            await set_password(tx, caller, user, verifier)
+
+    async def has_password(self, queryable: Queryable, site: SiteRow, password: str) -> bool:
+        """Whether there is its user, with this password."""
+        user = await _user(queryable, site)
+        return user is not None and user.verifier == self._databases.server(_ENGINE).verifier(password)
 
 
-async def _record(tx: Transaction, caller: Caller, site: SiteRow, verifier: str) -> None:
-    row = await tx.fetchrow(
-        f"SELECT {DATABASE_COLUMNS} FROM databases WHERE engine = $1 AND name = $2",
-        _ENGINE.value,
-        database_name(site.number, LABEL),
-    )
-    database = await create_database(tx, caller, site.id, _ENGINE, LABEL) if row is None else as_database(row)
-    row = await tx.fetchrow(
+async def _user(queryable: Queryable, site: SiteRow) -> DatabaseUserRow | None:
+    row = await queryable.fetchrow(
         f"SELECT {USER_COLUMNS} FROM database_users WHERE engine = $1 AND name = $2",
         _ENGINE.value,
         user_name(site.number, LABEL),
     )
-    if row is None:
-        await create_user(tx, caller, database, LABEL, Access.FULL, verifier)
-    else:
-        await set_password(tx, caller, as_user(row), verifier)
+    return None if row is None else as_user(row)
