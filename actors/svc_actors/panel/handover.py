@@ -170,8 +170,8 @@ class SiteHandover:
             left = "Its database has a new password; wp-config.php may still have the old one."
             raise unavailable(
                 f"WordPress: {error}. {left if password else 'The password of its database was left as it is.'}",
-                hint="It is tried again automatically. Repair wp-config.php, or reset the password of its database user and "
-                "write that there yourself: both are left alone then.",
+                hint="It is tried again automatically. Repair wp-config.php, or reset the password of its database "
+                "user and write that there yourself: both are left alone then.",
             ) from error
 
         async def renewed(tx: Transaction) -> None:
