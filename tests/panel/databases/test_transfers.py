@@ -8,6 +8,9 @@ import hashlib
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+import trio
+
 from svc_actors.host.databases import DatabaseError, SiteFile
 from svc_actors.store import Database
 from tests.panel.databases.world import world_of
@@ -78,6 +81,38 @@ async def test_an_import_takes_a_file_of_the_site_as_its_account(panel_database:
     [(_, source, account)] = world.mariadb.loaded
     assert source == SiteFile(world.home, "dump.sql")
     assert account.number == world.number
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("mariadb", "should this be cut short, a part of the dump is in {name}: import it again with replace"),
+        ("postgresql", "should this be cut short, nothing of the dump is in {name}"),
+    ],
+)
+async def test_the_log_of_an_import_that_is_cut_short_says_what_is_there(
+    panel_database: Database, tmp_path: Path, engine: str, words: str
+) -> None:
+    begun = trio.Event()
+
+    async def stop(method: str) -> None:
+        if method == "load":
+            begun.set()
+            await trio.sleep_forever()
+
+    async with world_of(panel_database, tmp_path) as world:
+        database = (await world.create(engine=engine))["database"]
+        world.file("dump.sql", b"CREATE TABLE things (id int);")
+        world.mariadb.before = world.postgresql.before = stop
+        order = await world.ada.post(f"/databases/{database['id']}/import", {"path": "dump.sql"})
+        with trio.fail_after(60):
+            await begun.wait()
+        await world.ada.post(f"/jobs/{order.json()['id']}/cancel")
+        job = await world.ended(order)
+        log = (await world.ada.get(f"/jobs/{job['id']}/log")).text
+
+    assert job["status"] == "cancelled"
+    assert words.format(name=database["name"]) in log
 
 
 async def test_an_export_brings_back_what_was_damaged(panel_database: Database, tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ SWEEP_SECONDS: Final = 3600.0
 EXPORT_COLUMNS: Final = """database_exports.id, database_exports.database_id, database_exports.status,
     database_exports.size, database_exports.sha256, database_exports.created_at, database_exports.expires_at"""
 _BLOCK: Final = 1 << 20
+_LEFT: Final = {EngineKind.MARIADB: "a part", EngineKind.POSTGRESQL: "nothing"}
+"""Of a dump whose loading is cut short: MariaDB ends each statement that defines something by itself."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,9 @@ class DatabaseTransfers:
                 raise not_found("The export is not there any more.")
         else:
             source = SiteFile(self._folders.sites / site.account.name, run.parameters["path"])
+        # Before it: a core that is killed says nothing afterwards, and who reads why a job has ended reads its log.
+        again = ": import it again with replace" if row.engine is EngineKind.MARIADB else ""
+        await run.log(f"Loading; should this be cut short, {_LEFT[row.engine]} of the dump is in {row.name}{again}.")
         try:
             await server.load(row.name, source, site.account, run.program)
         except ProgramFailed as error:
