@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import GroupName, LauncherError, Limits, ServiceName
+from svc_actors.host.launcher import GroupName, LauncherError, Limits, ServiceName, ServiceStatus
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.launcher_systemd import SystemdLauncher
 from svc_actors.host.launchers import launcher_of
@@ -307,6 +307,28 @@ async def test_limits_of_a_group_are_those_of_its_slice_and_changed_without_a_re
     assert "CPUQuotaPerSecUSec=infinity" in after
     assert again.pid == first.pid
     assert "MemoryMax=infinity" in left
+
+
+async def test_all_groups_together_are_beside_a_service_that_has_none(place: Place) -> None:
+    """The processor is shared among control groups beside each other: a web server among a hundred sites would have a
+    hundredth of it."""
+    web = place.service("web", "serve", "x", listens=True)
+    sites = [
+        replace(place.service(f"php-{number}", "serve", "x", listens=True), limit_group=GroupName(f"site-{number}"))
+        for number in (1001, 1002)
+    ]
+
+    of_web, *of_sites = [_control_group(place, await place.launcher.ensure(each)) for each in (web, *sites)]
+
+    together = os.path.commonpath(of_sites)
+    assert len({os.path.relpath(each, together).split("/")[0] for each in of_sites}) == 2
+    assert os.path.commonpath([together, of_web]) != together
+
+
+def _control_group(place: Place, status: ServiceStatus) -> str:
+    """Its place in the hierarchy of version 2."""
+    lines = (place.proc(status.pid) / "cgroup").read_text().splitlines()
+    return next(line for line in lines if line.startswith("0::")).removeprefix("0::")
 
 
 async def test_no_other_user_sees_the_environment_of_a_unit(systemd: SystemdRoot) -> None:

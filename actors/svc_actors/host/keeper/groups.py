@@ -7,6 +7,7 @@ is the session of the program, and limits are those of setrlimit(2): `weaker` sa
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -19,6 +20,11 @@ _PERIOD = 100_000
 _MIB = 1 << 20
 
 _CONTROLLERS = ("memory", "pids", "cpu")
+_OURS = "svc-keeper-"
+_TOGETHER = "limit_groups"
+"""Where services that are limited together are, whichever they are limited with: in v2 the processor is shared among
+those beside each other, so that a web server, which has a place of its own, weighs as much as all sites and not as one
+of a hundred. No service is called so."""
 
 
 def _v2(controller: str, limit: int | None) -> list[tuple[str, str]]:
@@ -90,10 +96,10 @@ class Group:
             with suppress(FileNotFoundError):
                 os.rmdir(folder)
             with suppress(OSError):
-                # Other services may be in it.
-                os.rmdir(os.path.dirname(folder))
-                # Where that was several services' together, the keeper's own may be empty by now.
-                os.rmdir(os.path.dirname(os.path.dirname(folder)))
+                # Up to the keeper's own, or to the first in which other services are.
+                while not os.path.basename(folder).startswith(_OURS):
+                    folder = os.path.dirname(folder)
+                    os.rmdir(folder)
 
 
 class Hierarchies:
@@ -146,7 +152,7 @@ class Hierarchies:
         """Bounded with the other services of the same name `together`. It is in every hierarchy, also where there is no
         limit: there may be one later."""
         group = Group()
-        name = f"{together}/{definition.name}"
+        name = f"{_TOGETHER}/{together}/{definition.name}"
         legacy = [self._v1[controller] for controller in _CONTROLLERS if controller in self._v1]
         for hierarchy in dict.fromkeys([*([] if self._v2 is None else [self._v2]), *legacy]):
             folder = self._folder(hierarchy, name, [*_CONTROLLERS] if hierarchy == self._v2 else None)
@@ -163,16 +169,16 @@ class Hierarchies:
         does not have."""
         missing = []
         for controller, limit in _by_controller(limits).items():
-            unified = f"{self._v2}/svc-keeper-{self._place}/{together}"
-            legacy = f"{self._v1.get(controller, '')}/svc-keeper-{self._place}/{together}"
+            inside = f"{_OURS}{self._place}/{_TOGETHER}/{together}"
+            unified, legacy = f"{self._v2}/{inside}", f"{self._v1.get(controller, '')}/{inside}"
             held = self._v2 is not None and _bounded(unified, _v2(controller, limit))
             if not held and not (controller in self._v1 and _bounded(legacy, _v1(controller, limit))):
                 missing.append(controller)
         return missing
 
     def _folder(self, hierarchy: str, name: str, controllers: list[str] | None = None) -> str | None:
-        place = f"{hierarchy}/svc-keeper-{self._place}"
-        folder = f"{place}/{name}"
+        folder = f"{hierarchy}/{_OURS}{self._place}/{name}"
+        *above, _ = itertools.accumulate([hierarchy, f"{_OURS}{self._place}", *name.split("/")], os.path.join)
         try:
             _read(f"{hierarchy}/cgroup.procs")
             os.makedirs(folder, mode=0o755, exist_ok=True)
@@ -180,7 +186,7 @@ class Hierarchies:
             # Read-only, as in many containers, or hidden beneath another mount.
             return None
         for controller in controllers or []:
-            for parent in dict.fromkeys((hierarchy, place, os.path.dirname(folder))):
+            for parent in above:
                 try:
                     _write(f"{parent}/cgroup.subtree_control", f"+{controller}")
                 except OSError:
