@@ -11,6 +11,8 @@ from uuid import UUID
 import structlog
 from pydantic import Field
 
+from svc.controller.machines import orders as machine_orders
+from svc.controller.machines.orders import ResetPasswordRequest, ResetPasswordResult
 from svc.controller.provisioning.catalogue import suspend_mode_of
 from svc.controller.provisioning.models import Service, ServiceRequest, shown_service
 from svc.controller.services import Controller
@@ -22,6 +24,7 @@ from svc.registry.scopes import Scope
 from svc_actors.controller.provisioning import records
 from svc_actors.controller.provisioning.settling import settle
 from svc_actors.controller.provisioning.states import SuspendMode
+from svc_actors.errors import conflict
 from svc_actors.runtime import DomainError
 from svc_actors.store import Transaction
 
@@ -82,6 +85,21 @@ async def unsuspend(context: Context[Controller], request: ServiceRequest) -> Se
 async def terminate(context: Context[Controller], request: TerminateRequest) -> Service:
     work = partial(records.terminate, caller=context.caller, service_id=request.id, destroy_disks=request.destroy_disks)
     return await _decided(context, request.id, work)
+
+
+@operations.declare(
+    "service.reset_password",
+    "Set the password of a service's running machine through its guest agent",
+    Route.post("/provision/services/{id}/reset-password"),
+    access=Access.STAFF,
+    scope=Scope.PROVISION,
+)
+async def reset_password(context: Context[Controller], request: ResetPasswordRequest) -> ResetPasswordResult:
+    service = await records.get_service(context.services.database, request.id)
+    if service.vm_id is None:
+        raise conflict("The service has no machine.")
+    of_machine = ResetPasswordRequest(id=service.vm_id, password=request.password)
+    return await machine_orders.reset_password(context, of_machine)
 
 
 async def _decided(

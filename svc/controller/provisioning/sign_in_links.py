@@ -99,6 +99,6 @@ async def redeem(context: Context[Controller], request: RedeemRequest) -> str:
         if person.status is PersonStatus.SUSPENDED or person.role is not Role.CUSTOMER:
             raise no_such_link()
         await begin_linked_session(context, tx, person, link["made_by"])
-        return "/" if service.vm_id is None else f"/#/vms/{service.vm_id}"
+        return "/" if service.vm_id is None else f"/#/machines/{service.vm_id}"
 
     return await context.services.database.transact(work)

@@ -246,7 +246,7 @@ async def test_a_sign_in_link_works_once_and_leads_to_the_machine(billing: Billi
     session = browser.effects.set_session
     again = await refusal(browser, "session.sso", token=token)
 
-    assert path == f"/#/vms/{answer.vm.id}"
+    assert path == f"/#/machines/{answer.vm.id}"
     assert session is not None
     assert again.code is ErrorCode.FORBIDDEN
     stored = await billing.database.fetchval("SELECT count(*) FROM service_sign_in_links")

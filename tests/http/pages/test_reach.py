@@ -66,6 +66,7 @@ ELSEWHERE: Final = {
     "service.find": _PROGRAMS,
     "service.link": _PROGRAMS,
     "service.ping": _PROGRAMS,
+    "service.reset_password": _PROGRAMS,
     "service.sso": _PROGRAMS,
     "service.stage": _PROGRAMS,
     "service.task": _OTHERWISE,
