@@ -10,6 +10,7 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
@@ -21,10 +22,12 @@ from svc_nodeagent.calls import host_call
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.protocol import (
+    BackupResult,
     CachedImage,
     Capacity,
     CheckStatus,
     ConsoleKind,
+    CopiedDisk,
     DeleteResult,
     DomainChanged,
     DomainResult,
@@ -56,6 +59,7 @@ from svc_nodeagent.protocol import (
     ReleaseResult,
     SeedSpec,
     StateCause,
+    VmBackup,
     VmCreate,
     VmDelete,
     VmDescribe,
@@ -67,6 +71,7 @@ from svc_nodeagent.protocol import (
     VmReinstall,
     VmReset,
     VmResize,
+    VmRestore,
     VmSetPassword,
     VmShutdown,
     VmStart,
@@ -301,6 +306,16 @@ class SimulatedHost:
                 return self._resize(operation)
             case VmReinstall():
                 return self._reinstall(operation)
+            case VmBackup(vm_id=vm_id, copy_id=copy_id, forget=forget):
+                self._recorded(vm_id)
+                disk = CopiedDisk(index=0, size_bytes=0, digest=sha256().hexdigest())
+                return BackupResult(
+                    vm_id=vm_id, copy_id=copy_id, disks=(disk,), stored_bytes=0, frozen=False, forgotten=forget
+                )
+            case VmRestore(vm_id=vm_id):
+                if self._machine(vm_id).state is not DomainState.STOPPED:
+                    raise HostError(FailureCode.CONFLICT, "The machine is not off.")
+                return DomainResult(vm_id=vm_id, state=DomainState.STOPPED)
             case VmSetPassword():
                 if self._machine(operation.vm_id).state is not DomainState.RUNNING:
                     raise HostError(FailureCode.CONFLICT, "The machine is not running.")

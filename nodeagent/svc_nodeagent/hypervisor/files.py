@@ -4,6 +4,7 @@
     machines/<vm_id>/  machine.json (the record), disk-N.qcow2, seed.iso, serial.log, and until the first boot is done
                        first-boot.json (0600); while it is reinstalled also reinstall-0.qcow2 and reinstall.json
     retained/<vm_id>/  disks of deleted machines whose owner wanted them kept, with the record that says what they were
+    backups/machines/  copies of machines' disks, on the file system that an administrator mounted at backups/
     metrics/<vm_id>    hourly samples
     traffic.json       the ledger of traffic
 
@@ -87,6 +88,11 @@ class Folders:
         return self.root / "retained"
 
     @property
+    def backups(self) -> Path:
+        """The administrator's: it is there where the file system of the target is mounted (`backups.store`)."""
+        return self.root / "backups" / "machines"
+
+    @property
     def metrics(self) -> Path:
         return self.root / "metrics"
 
@@ -99,6 +105,17 @@ class Folders:
 
     def disk(self, vm_id: UUID, index: int) -> Path:
         return self.machine(vm_id) / f"disk-{index}.qcow2"
+
+    def scratch(self, vm_id: UUID, index: int) -> Path:
+        """Of a disk while it is copied: what the guest overwrites meanwhile."""
+        return self.machine(vm_id) / f"backup-{index}.qcow2"
+
+    def scratched(self) -> tuple[UUID, ...]:
+        return tuple({UUID(path.parent.name) for path in self.machines.glob("*/backup-*.qcow2")})
+
+    def restored_disk(self, vm_id: UUID, index: int) -> Path:
+        """While it is being written from a copy."""
+        return self.machine(vm_id) / f"restore-{index}.qcow2"
 
     def new_disk(self, vm_id: UUID) -> Path:
         return self.machine(vm_id) / "reinstall-0.qcow2"

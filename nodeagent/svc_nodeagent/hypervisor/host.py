@@ -28,6 +28,7 @@ from svc_nodeagent import outbound
 from svc_nodeagent.host import HostError, OpenStream, Report
 from svc_nodeagent.hypervisor import inventory
 from svc_nodeagent.hypervisor.acceleration import Acceleration
+from svc_nodeagent.hypervisor.backups.copies import MachineBackups
 from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost, Libvirt, LifecycleEvent
 from svc_nodeagent.hypervisor.consoles import SerialLine, stream_of
 from svc_nodeagent.hypervisor.domains import (
@@ -74,9 +75,11 @@ from svc_nodeagent.protocol import (
     OperationResult,
     PreflightResult,
     StateCause,
+    VmBackup,
     VmDelete,
     VmDescribe,
     VmMetrics,
+    VmRestore,
 )
 
 ATTEMPTS = 3
@@ -122,6 +125,7 @@ class LibvirtHost:
             network=network,
             acceleration=self._acceleration,
         )
+        self._backups = MachineBackups(self._guests, folders, self._images, self._machines.steps)
         self._changes: dict[UUID, DomainChanged] = {}
         self._changed = trio.Event()
         self._states: dict[UUID, DomainState] = {}
@@ -234,6 +238,10 @@ class LibvirtHost:
                 result = await self._machines.perform(operation, report)
                 await in_thread(self._measurements.forget, operation.vm_id)
                 return result
+            case VmBackup():
+                return await self._backups.backup(operation, report)
+            case VmRestore():
+                return await self._backups.restore(operation, report)
             case VmDescribe():
                 return MachineResult(machine=await self._machines.describe(operation.vm_id))
             case VmMetrics():
@@ -362,6 +370,7 @@ class LibvirtHost:
         self._emulator = None
         self._nursery.start_soon(self._guarded, self._compare)
         self._nursery.start_soon(self._guarded, self._machines.remove_abandoned)
+        self._nursery.start_soon(self._guarded, self._backups.end_abandoned)
         self._nursery.start_soon(self._guarded, self._machines.complete_reinstallations)
 
     def lifecycle(self, event: LifecycleEvent) -> None:

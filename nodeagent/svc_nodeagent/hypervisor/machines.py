@@ -181,7 +181,7 @@ class Machines:
 
         await self._images.ensure(operation.image, fetched)
         fault_point("create.image")
-        async with self._steps(spec.vm_id):
+        async with self.steps(spec.vm_id):
             order.check()
             try:
                 await self._build(await self._not_older(record), operation, report)
@@ -200,7 +200,7 @@ class Machines:
     async def start(self, vm_id: UUID, network: NetworkSpec) -> DomainResult:
         """The definition is written anew from the record, so that changes made while the machine ran take effect."""
         self._order(vm_id, "the start")
-        async with self._steps(vm_id):
+        async with self.steps(vm_id):
             record = await self._with_network(vm_id, network)
             await self._apply_network(record)
             if await self._guests.state(vm_id) in (DomainState.RUNNING, DomainState.SHUTTING_DOWN):
@@ -223,7 +223,7 @@ class Machines:
         order = self._order(vm_id, "the reboot")
         await self._wait_until_off(vm_id, seconds, order, report)
         fault_point("reboot.off")
-        async with self._steps(vm_id):
+        async with self.steps(vm_id):
             order.check()
             record = await self._record(vm_id)
             await self._apply_network(record)
@@ -234,7 +234,7 @@ class Machines:
 
     async def force_stop(self, vm_id: UUID) -> DomainResult:
         self._order(vm_id, "the forced stop")
-        async with self._steps(vm_id):
+        async with self.steps(vm_id):
             if await self._guests.state(vm_id) is DomainState.ABSENT:
                 raise absent(vm_id)
             await self._guests.destroy(vm_id)
@@ -242,25 +242,25 @@ class Machines:
 
     async def reset(self, vm_id: UUID) -> DomainResult:
         self._order(vm_id, "the reset")
-        async with self._steps(vm_id):
+        async with self.steps(vm_id):
             await self._guests.on_domain(vm_id, "virDomainReset", lambda domain: domain.reset(0))
             return await self._result(vm_id)
 
     async def delete(self, vm_id: UUID, *, destroy_disks: bool) -> DeleteResult:
         self._order(vm_id, "the deletion")
-        async with self._steps(vm_id):
+        async with self.steps(vm_id):
             return await self._remove(vm_id, destroy_disks=destroy_disks)
 
     async def remove_abandoned(self) -> None:
         """What is left of creations that failed while libvirt did not answer."""
         for vm_id in await in_thread(self._folders.abandoned):
-            async with self._steps(vm_id):
+            async with self.steps(vm_id):
                 if await in_thread(self._folders.abandonment(vm_id).exists):
                     await self._remove(vm_id, destroy_disks=True)
                     log.info("machine.remains_removed", vm_id=str(vm_id))
 
     async def update(self, operation: VmUpdate) -> DomainResult:
-        async with self._steps(operation.vm_id):
+        async with self.steps(operation.vm_id):
             record = (await self._record(operation.vm_id)).model_copy(
                 update={"name": operation.name, "vcpus": operation.vcpus, "memory_mib": operation.memory_mib}
             )
@@ -279,7 +279,7 @@ class Machines:
             if restarts is not None:
                 await self._wait_until_off(vm_id, operation.timeout_seconds, restarts, report)
                 fault_point("resize.off")
-            async with self._steps(vm_id):
+            async with self.steps(vm_id):
                 if order is not None:
                     order.check()
                 await self._resize(_resized(await self._record(vm_id), operation), start=restarts is not None)
@@ -302,7 +302,7 @@ class Machines:
 
         if await self._instance(vm_id) != operation.seed.instance_id:
             await self._images.ensure(operation.image, fetched)
-            async with self._steps(vm_id):
+            async with self.steps(vm_id):
                 order.check()
                 record = await self._with_network(vm_id, operation.network)
                 await self._apply_network(record)
@@ -323,12 +323,12 @@ class Machines:
     async def complete_reinstallations(self) -> None:
         """What the death of an agent, or a libvirt that did not answer, has left decided and not complete."""
         for vm_id in await in_thread(reinstallation.decided, self._folders):
-            async with self._steps(vm_id):
+            async with self.steps(vm_id):
                 log.info("machine.reinstallation_completed", vm_id=str(vm_id))
 
     async def apply_network(self, vm_id: UUID, network: NetworkSpec) -> NetworkResult:
         """On the host, in the seed, and at last in the guest: it may be slow to answer, and nothing waits for it."""
-        async with self._steps(vm_id):
+        async with self.steps(vm_id):
             record = await self._record(vm_id)
             if network.generation >= record.network.generation:
                 await self._change_network(record, network)
@@ -338,7 +338,7 @@ class Machines:
         return NetworkResult(vm_id=vm_id, generation=network.generation, told=told)
 
     async def release(self, vm_id: UUID, addresses: tuple[str, ...]) -> ReleaseResult:
-        async with self._steps(vm_id):
+        async with self.steps(vm_id):
             if not await in_thread(self._record_path(vm_id).exists):
                 # A creation that still waits for its image would carry what is named as free here.
                 self._order(vm_id, "the release")
@@ -353,7 +353,7 @@ class Machines:
     async def keep_defined(self, vm_id: UUID) -> None:
         """A machine of ours that runs without a definition (somebody undefined it) gets it back. One that is being
         deleted has no record by the time that its turn comes."""
-        async with self._steps(vm_id):
+        async with self.steps(vm_id):
             if await in_thread(self._record_path(vm_id).exists):
                 await self._define_again(await self._record(vm_id))
 
@@ -362,7 +362,7 @@ class Machines:
         if not await in_thread(self._record_path(vm_id).exists):
             return
         booted = (await self._record(vm_id)).seed.instance_id
-        async with self._steps(vm_id):
+        async with self.steps(vm_id):
             secret = self._folders.machine(vm_id) / SECRET
             if not await in_thread(secret.exists):
                 return
@@ -373,7 +373,8 @@ class Machines:
             await in_thread(secret.unlink, missing_ok=True)
 
     @asynccontextmanager
-    async def _steps(self, vm_id: UUID) -> AsyncIterator[None]:
+    async def steps(self, vm_id: UUID) -> AsyncIterator[None]:
+        """No other step of the machine is taken for the length of the block."""
         async with self._turns.setdefault(vm_id, _Turn()).lock:
             if await in_thread(reinstallation.is_decided, self._folders, vm_id):
                 await self._complete_reinstallation(vm_id)
@@ -444,7 +445,7 @@ class Machines:
         """What it was before a resize that has failed. A later order says what becomes of its guest."""
         vm_id = operation.vm_id
         try:
-            async with self._steps(vm_id):
+            async with self.steps(vm_id):
                 if not await in_thread(self._record_path(vm_id).exists):
                     return
                 record = _as_before(await self._record(vm_id), operation)
@@ -486,7 +487,7 @@ class Machines:
     async def _start_system(self, operation: VmReinstall, order: _Order) -> DomainState:
         """Put the new system in its place, which is done before any step of a machine, and start it."""
         vm_id = operation.vm_id
-        async with self._steps(vm_id):
+        async with self.steps(vm_id):
             order.check()
             record = await self._with_network(vm_id, operation.network)
             await self._apply_network(record)

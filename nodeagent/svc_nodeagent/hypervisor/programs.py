@@ -80,7 +80,7 @@ async def _try_program(
                 capture_stdout=True,
                 capture_stderr=True,
                 check=False,
-                env=_ENVIRONMENT,
+                env=ENVIRONMENT,
                 user=None if run_as is None else run_as.uid,
                 group=None if run_as is None else run_as.gid,
                 extra_groups=None if run_as is None else run_as.groups,
@@ -106,4 +106,4 @@ async def host_is_stopping() -> bool:
     return output.strip() == b"stopping"
 
 
-_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}

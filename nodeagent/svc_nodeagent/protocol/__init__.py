@@ -47,6 +47,7 @@ from svc_nodeagent.protocol.frames import (
 from svc_nodeagent.protocol.machines import (
     Account,
     ControllerSource,
+    CopiedDisk,
     DiskSpec,
     ImageFormat,
     ImageSpec,
@@ -73,6 +74,7 @@ from svc_nodeagent.protocol.networks import (
 )
 from svc_nodeagent.protocol.operations import *  # noqa: F403 - `operations` lists what it offers, once
 from svc_nodeagent.protocol.results import (
+    BackupResult,
     CachedImage,
     Capacity,
     CheckStatus,
@@ -150,6 +152,8 @@ __all__ = [
     "CheckStatus",
     "ControllerSource",
     "Count",
+    "BackupResult",
+    "CopiedDisk",
     "DeleteResult",
     "Direction",
     "DiskSpec",

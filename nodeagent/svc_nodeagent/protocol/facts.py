@@ -12,10 +12,12 @@ class Lane(StrEnum):
 
     `PATIENCE` is what waits for a guest to go off: a minute or more each, and hardly any work. `FORCE` is what ends
     such a wait, so nothing may be in front of it. `GUEST_AGENTS` may not answer, and each holds a host thread. A change
-    to a security group is many `NETWORKS` at once, which keep nobody's start waiting.
+    to a security group is many `NETWORKS` at once, which keep nobody's start waiting. `BACKUPS` read whole disks: one
+    at a time.
     """
 
     TRANSFERS = "transfers"
+    BACKUPS = "backups"
     CREATIONS = "creations"
     PATIENCE = "patience"
     FORCE = "force"

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import AnyUrl, Field
 
 from svc_nodeagent.protocol.networks import NetworkSpec
-from svc_nodeagent.protocol.values import FEW, Name, Secret, Wire
+from svc_nodeagent.protocol.values import FEW, Name, Secret, Size, Wire
 
 SshKey = Annotated[str, Field(max_length=16_384)]
 
@@ -66,6 +66,14 @@ class DiskSpec(Wire):
 
     index: int = Field(ge=0, le=15)
     size_gib: int = Field(ge=1)
+
+
+class CopiedDisk(Wire):
+    """What a copy holds of one disk: all that a guest could read of it. `digest` is SHA-256."""
+
+    index: int = Field(ge=0, le=15)
+    size_bytes: Size
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class MachineSpec(Wire):

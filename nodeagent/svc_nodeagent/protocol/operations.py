@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc_nodeagent.protocol.facts import QUERY, Facts, Lane
-from svc_nodeagent.protocol.machines import ImageSpec, MachineSpec, SeedSpec
+from svc_nodeagent.protocol.machines import CopiedDisk, ImageSpec, MachineSpec, SeedSpec
 from svc_nodeagent.protocol.networks import NetworkSpec
 from svc_nodeagent.protocol.values import FEW, Address, Name, Secret, Size, Wire
 
@@ -31,6 +31,7 @@ __all__ = [
     "NodePreflight",
     "NodeTraffic",
     "NodeUpgrade",
+    "VmBackup",
     "VmCreate",
     "VmDelete",
     "VmDescribe",
@@ -42,6 +43,7 @@ __all__ = [
     "VmReinstall",
     "VmReset",
     "VmResize",
+    "VmRestore",
     "VmSetPassword",
     "VmShutdown",
     "VmStart",
@@ -169,6 +171,31 @@ class VmReinstall(Wire):
     image: ImageSpec
     seed: SeedSpec
     network: NetworkSpec
+
+
+class VmBackup(Wire):
+    """Copy the machine's disks into its store at the node's target, under this id, while its guest goes on; then remove
+    the copies `forget`. `password` is of the store. A copy that is there already is not made again. Result:
+    `BackupResult`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, yields_to_force_stop=True, since=4)
+    op: Literal["vm.backup"] = "vm.backup"
+    vm_id: UUID
+    copy_id: UUID
+    password: Secret = Field(repr=False)
+    forget: Annotated[tuple[UUID, ...], Field(max_length=FEW)] = ()
+
+
+class VmRestore(Wire):
+    """Make the disks of a machine that is off what they were in a copy. `disks` are those of the copy's result: what
+    is read has to agree with them, or the machine stays as it was."""
+
+    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, since=4)
+    op: Literal["vm.restore"] = "vm.restore"
+    vm_id: UUID
+    copy_id: UUID
+    password: Secret = Field(repr=False)
+    disks: Annotated[tuple[CopiedDisk, ...], Field(min_length=1, max_length=16)]
 
 
 class VmSetPassword(Wire):
@@ -320,6 +347,8 @@ class NodeUpgrade(Wire):
 
 NodeOperation = Annotated[
     MachineOperation
+    | VmBackup
+    | VmRestore
     | VmDescribe
     | VmMetrics
     | NodeNetProbe

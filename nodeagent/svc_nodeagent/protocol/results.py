@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc_nodeagent.protocol.machines import DiskSpec, ImageFormat, SeedSpec
+from svc_nodeagent.protocol.machines import CopiedDisk, DiskSpec, ImageFormat, SeedSpec
 from svc_nodeagent.protocol.networks import GuestTold, NetworkSpec, ObservedNetwork, ObservedTap, TrafficReading
 from svc_nodeagent.protocol.values import (
     FEW,
@@ -51,6 +51,19 @@ class DeleteResult(Wire):
     vm_id: UUID
     removed_addresses: Annotated[tuple[Address, ...], Field(max_length=FEW)]
     retained_disks: Annotated[tuple[Name, ...], Field(max_length=FEW)]
+
+
+class BackupResult(Wire):
+    """A complete copy. `frozen`: the guest's agent held its file systems still for the moment that it is of; without,
+    it is what the disks held at that moment, as after a power cut. `forgotten` are not at the target any more."""
+
+    kind: Literal["backup"] = "backup"
+    vm_id: UUID
+    copy_id: UUID
+    disks: Annotated[tuple[CopiedDisk, ...], Field(min_length=1, max_length=16)]
+    stored_bytes: Size
+    frozen: bool
+    forgotten: Annotated[tuple[UUID, ...], Field(max_length=FEW)]
 
 
 class KeptMachine(Wire):
@@ -208,6 +221,7 @@ OperationResult = Annotated[
     | DomainResult
     | ReleaseResult
     | DeleteResult
+    | BackupResult
     | MachineResult
     | MetricsResult
     | NetworkResult

@@ -81,6 +81,7 @@ class NodeLost(NodeUnavailable):
 
 LANE_LIMITS: Final = {
     Lane.TRANSFERS: 4,
+    Lane.BACKUPS: 1,
     Lane.CREATIONS: 16,
     Lane.PATIENCE: 256,
     Lane.FORCE: 16,

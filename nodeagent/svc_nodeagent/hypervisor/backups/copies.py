@@ -1,0 +1,218 @@
+"""A machine's disks copied to its store, and made anew from a copy.
+
+All of a disk is read and goes to the store, which keeps what it has not got yet; what was read is digested on its way,
+and what comes back has to have the same digest before the machine stands on it.
+
+Invariants: a copy counts once every disk of it is kept, and none is made twice; copies are removed only after the new
+one is complete; a restore changes nothing of the machine until the whole of every disk has been written and agrees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError, Report
+from svc_nodeagent.hypervisor.acceleration import qemu_user
+from svc_nodeagent.hypervisor.backups.reading import end_job, moment_of, remove_scratch, served, socket_folder
+from svc_nodeagent.hypervisor.backups.store import MachineStore, Snapshot, fed, program
+from svc_nodeagent.hypervisor.disks import inspect, make_disk
+from svc_nodeagent.hypervisor.files import RECORD, Folders, MachineRecord, in_thread, put_in_place, read_record
+from svc_nodeagent.hypervisor.guests import Guests, absent
+from svc_nodeagent.hypervisor.images import ImageCache
+from svc_nodeagent.protocol import (
+    BackupResult,
+    CopiedDisk,
+    DomainResult,
+    DomainState,
+    FailureCode,
+    VmBackup,
+    VmRestore,
+)
+
+log = structlog.get_logger(__name__)
+_PIECE_BYTES: Final = 256 * 1024
+Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
+
+
+class MachineBackups:
+    """`steps` keeps other steps of a machine away for the length of a block."""
+
+    def __init__(self, guests: Guests, folders: Folders, images: ImageCache, steps: Steps) -> None:
+        self._guests = guests
+        self._folders = folders
+        self._images = images
+        self._steps = steps
+        self._under_way: set[UUID] = set()
+
+    async def end_abandoned(self) -> None:
+        """What the death of an agent has left of backups: jobs of guests, and scratch files that would grow."""
+        for vm_id in await in_thread(self._folders.scratched):
+            if vm_id not in self._under_way:
+                await end_job(vm_id, self._guests)
+                await in_thread(remove_scratch, self._folders, vm_id)
+                log.info("backup.abandoned_ended", vm_id=str(vm_id))
+
+    async def backup(self, operation: VmBackup, report: Report) -> BackupResult:
+        self._under_way.add(operation.vm_id)
+        try:
+            return await self._backup(operation, report)
+        finally:
+            self._under_way.discard(operation.vm_id)
+
+    async def _backup(self, operation: VmBackup, report: Report) -> BackupResult:
+        store = MachineStore(self._folders.backups, operation.vm_id, operation.password)
+        record = await self._record(operation.vm_id)
+        await store.prepare()
+        # What a run that was interrupted has kept is of another moment than what it had not come to.
+        await store.forget([each for each in await store.snapshots() if each.copy_id == operation.copy_id])
+        stored_before = await store.size()
+        copied = []
+        async with moment_of(record, self._guests, self._folders) as moment:
+            for place, disk in enumerate(record.disks):
+                size = (await inspect(self._folders.disk(record.vm_id, disk.index), "qcow2")).virtual_bytes
+                span = (90 * place // len(record.disks), 90 * (place + 1) // len(record.disks))
+                told = _progress(report, f"copying disk {disk.index}", size, span)
+                digest, read = hashlib.sha256(), 0
+                reading = ["nbdcopy", moment.exports[disk.index], "-"]
+                async with (
+                    store.writer(operation.copy_id, _name(disk.index)) as sink,
+                    program(reading, stdout=subprocess.PIPE) as reader,
+                ):
+                    assert reader.stdout is not None
+                    async for piece in _pieces(reader.stdout):
+                        digest.update(piece)
+                        await sink.send_all(piece)
+                        read += len(piece)
+                        await told(read)
+                copied.append(CopiedDisk(index=disk.index, size_bytes=read, digest=digest.hexdigest()))
+                fault_point(f"backup.disk{disk.index}.kept")
+        await report(92, "removing copies that are not to be kept any more")
+        stored = await store.size()
+        kept = await store.snapshots()
+        await store.forget([each for each in kept if each.copy_id in operation.forget])
+        fault_point("backup.forgotten")
+        return BackupResult(
+            vm_id=record.vm_id,
+            copy_id=operation.copy_id,
+            disks=tuple(copied),
+            stored_bytes=max(0, stored - stored_before),
+            frozen=moment.frozen,
+            forgotten=operation.forget,
+        )
+
+    async def restore(self, operation: VmRestore, report: Report) -> DomainResult:
+        vm_id = operation.vm_id
+        store = MachineStore(self._folders.backups, vm_id, operation.password)
+        found = {each.disk: each for each in await store.snapshots() if each.copy_id == operation.copy_id}
+        record = await self._record(vm_id)
+        await self._require_off(vm_id)
+        written = [self._folders.restored_disk(vm_id, disk.index) for disk in operation.disks]
+        try:
+            for place, (disk, path) in enumerate(zip(operation.disks, written, strict=True)):
+                snapshot = found.get(_name(disk.index))
+                if snapshot is None:
+                    raise HostError(
+                        FailureCode.NOT_FOUND,
+                        "The target does not have this copy any more; the machine was left as it was.",
+                        "Choose another copy, or see what has become of the target.",
+                    )
+                span = (90 * place // len(written), 90 * (place + 1) // len(written))
+                await self._write(record, disk, path, store, snapshot, report, span)
+            async with self._steps(vm_id):
+                await self._require_off(vm_id)
+                await report(95, "putting the disks in their place")
+                for disk, path in zip(operation.disks, written, strict=True):
+                    user = qemu_user()
+                    owner = (user.uid, user.gid)
+                    await in_thread(put_in_place, path, self._folders.disk(vm_id, disk.index), mode=0o600, owner=owner)
+                    fault_point(f"restore.disk{disk.index}.placed")
+        finally:
+            with trio.CancelScope(shield=True):
+                for path in written:
+                    await in_thread(path.unlink, missing_ok=True)
+        return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
+
+    async def _write(
+        self,
+        record: MachineRecord,
+        disk: CopiedDisk,
+        path: Path,
+        store: MachineStore,
+        snapshot: Snapshot,
+        report: Report,
+        span: tuple[int, int],
+    ) -> None:
+        """The disk's content under a name of its own. Raises `HostError` where it is not what was copied."""
+        spec = next((each for each in record.disks if each.index == disk.index), None)
+        gib = 1024**3
+        if spec is None or spec.size_gib * gib < disk.size_bytes:
+            raise HostError(
+                FailureCode.CONFLICT,
+                f"The copy's disk {disk.index} has {-(-disk.size_bytes // gib)} GiB, and the machine no disk as large;"
+                " it was left as it was.",
+            )
+        user = qemu_user()
+        await make_disk(spec, self._images.base_of(record.base), path, (user.uid, user.gid))
+        told = _progress(report, f"writing disk {disk.index}", disk.size_bytes, span)
+        digest, written = hashlib.sha256(), 0
+        async with socket_folder() as folder:
+            options = ("--discard=unmap", "--detect-zeroes=unmap")
+            async with served(path, folder / "nbd", *options):
+                command = ["nbdcopy", "--flush", "-", f"nbd+unix:///?socket={folder / 'nbd'}"]
+                async with fed(command) as sink, store.reader(snapshot) as source:
+                    async for piece in _pieces(source):
+                        digest.update(piece)
+                        await sink.send_all(piece)
+                        written += len(piece)
+                        await told(written)
+        if (written, digest.hexdigest()) != (disk.size_bytes, disk.digest):
+            raise HostError(
+                FailureCode.HOST,
+                f"What the target gave back of disk {disk.index} is not what was copied; the machine was left"
+                " as it was.",
+                "The target has lost or changed data: restore another copy, and check the target.",
+            )
+
+    async def _require_off(self, vm_id: UUID) -> None:
+        if await self._guests.state(vm_id) not in (DomainState.STOPPED, DomainState.CRASHED):
+            raise HostError(FailureCode.CONFLICT, "The machine is not off, so it was left as it is.", "Stop it first.")
+
+    async def _record(self, vm_id: UUID) -> MachineRecord:
+        try:
+            return await in_thread(read_record, self._folders.machine(vm_id) / RECORD)
+        except FileNotFoundError as error:
+            raise absent(vm_id) from error
+
+
+async def _pieces(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
+    while piece := await stream.receive_some(_PIECE_BYTES):
+        yield bytes(piece)
+
+
+def _progress(report: Report, words: str, size: int, span: tuple[int, int]) -> Callable[[int], Any]:
+    """Tells of every percent once."""
+    last = -1
+
+    async def told(done: int) -> None:
+        nonlocal last
+        percent = span[0] + (span[1] - span[0]) * done // max(1, size)
+        if percent != last:
+            last = percent
+            await report(percent, words)
+
+    return told
+
+
+def _name(index: int) -> str:
+    """Of a disk's content in the store."""
+    return f"disk-{index}.raw"

@@ -1,0 +1,170 @@
+"""Where the copies of one machine are: a restic repository of its own, below the folder that an administrator gave.
+
+    backups/machines/<vm_id>/    the repository; of each copy one snapshot a disk, tagged with the copy's id
+
+Invariants: nothing is written where `backups/machines` is not there: the administrator makes it once on the file system
+that is mounted at `backups`, so a file system that is not mounted takes no copies; the repository is encrypted with the
+controller's key, which passes to restic in its environment and never onto a disk of the host.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.files import in_thread
+from svc_nodeagent.hypervisor.programs import ENVIRONMENT, ProgramFailed
+from svc_nodeagent.protocol import FailureCode
+
+log = structlog.get_logger(__name__)
+_LOOK_SECONDS = 120.0
+_FORGET_SECONDS = 3600.0
+_MOST_ERROR_BYTES = 4_096
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The content of one disk in one copy."""
+
+    id: str
+    copy_id: UUID
+    disk: str
+
+
+class MachineStore:
+    """`folder` is `backups/machines`."""
+
+    def __init__(self, folder: Path, vm_id: UUID, password: str) -> None:
+        self._folder = folder
+        self._repository = folder / str(vm_id)
+        self._environment = ENVIRONMENT | {"RESTIC_PASSWORD": password, "GOMAXPROCS": "2"}
+
+    async def prepare(self) -> None:
+        """Make the repository, if there is none, and take away the locks of programs that have died. Raises
+        `HostError(conflict)` where the target is not there."""
+        await self._require_target()
+        if not await trio.Path(self._repository / "config").exists():
+            await self._run("init", timeout=_LOOK_SECONDS)
+        await self._run("unlock", timeout=_LOOK_SECONDS)
+
+    async def snapshots(self) -> list[Snapshot]:
+        """Raises `HostError(conflict)` where the target is not there, `HostError(not_found)` where it has no copies."""
+        await self._require_target()
+        if not await trio.Path(self._repository / "config").exists():
+            raise HostError(FailureCode.NOT_FOUND, "The target has no backup of this machine.")
+        listed = json.loads(await self._run("snapshots", "--json", timeout=_LOOK_SECONDS)) or []
+        return [
+            Snapshot(entry["id"], UUID(entry["tags"][0]), entry["paths"][0].removeprefix("/"))
+            for entry in listed
+            if len(entry.get("tags") or ()) == 1
+        ]
+
+    @asynccontextmanager
+    async def writer(self, copy_id: UUID, disk: str) -> AsyncIterator[trio.abc.SendStream]:
+        """A stream whose bytes are the disk's content. It is kept once the block has ended without an error; a block
+        that fails leaves no snapshot. Raises `HostError` where restic fails."""
+        arguments = ("backup", "--quiet", "--stdin", "--stdin-filename", disk, "--tag", str(copy_id), "--host", "svc")
+        async with fed(self._command(arguments), self._environment) as sink:
+            yield sink
+
+    @asynccontextmanager
+    async def reader(self, snapshot: Snapshot) -> AsyncIterator[trio.abc.ReceiveStream]:
+        """The disk's content. Raises `HostError` at the block's end where restic could not read all of it."""
+        command = self._command(("dump", "--quiet", snapshot.id, snapshot.disk))
+        async with program(command, self._environment, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            yield process.stdout
+
+    async def size(self) -> int:
+        """Bytes that the repository takes at the target."""
+        return await in_thread(_size, self._repository)
+
+    async def forget(self, snapshots: Iterable[Snapshot]) -> None:
+        """Remove snapshots, and what no other snapshot needs of them."""
+        ids = [snapshot.id for snapshot in snapshots]
+        if ids:
+            await self._run("forget", "--quiet", "--prune", *ids, timeout=_FORGET_SECONDS)
+
+    async def _require_target(self) -> None:
+        if not await trio.Path(self._folder).is_dir():
+            raise HostError(
+                FailureCode.CONFLICT,
+                f"This node has no target for backups: there is no {self._folder}.",
+                "Mount the target there, and make the folder `machines` in it once (docs/machine-backups.md).",
+            )
+
+    async def _run(self, *arguments: str, timeout: float) -> bytes:
+        output = bytearray()
+        with trio.move_on_after(timeout) as deadline:
+            async with program(self._command(arguments), self._environment, stdout=subprocess.PIPE) as process:
+                assert process.stdout is not None
+                async for piece in process.stdout:
+                    output += piece
+        if deadline.cancelled_caught:
+            raise HostError(FailureCode.TIMED_OUT, f"restic {arguments[0]} did not end within {timeout:g} s.")
+        return bytes(output)
+
+    def _command(self, arguments: Sequence[str]) -> list[str]:
+        return ["restic", "--no-cache", "--repo", str(self._repository), *arguments]
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@asynccontextmanager
+async def program(
+    command: Sequence[str | Path],
+    environment: dict[str, str] = ENVIRONMENT,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.DEVNULL,
+) -> AsyncIterator[trio.Process]:
+    """Run a program for the length of the block, then wait for its end; a block that raises kills it. Raises
+    `ProgramFailed` when it ends with another status than 0."""
+    # A file rather than a pipe: nobody has to read it, and a program that says much does not wait for that.
+    with tempfile.TemporaryFile() as said:
+        process = await trio.lowlevel.open_process(
+            [str(argument) for argument in command], stdin=stdin, stdout=stdout, stderr=said, env=environment
+        )
+        try:
+            yield process
+            await process.wait()
+        except BaseException:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+            raise
+        finally:
+            with trio.CancelScope(shield=True):
+                for stream in (process.stdin, process.stdout):
+                    if stream is not None:
+                        await stream.aclose()
+        if process.returncode != 0:
+            said.seek(0)
+            words = said.read(_MOST_ERROR_BYTES).decode(errors="replace")
+            raise ProgramFailed(str(command[0]), process.returncode or 0, words)
+
+
+@asynccontextmanager
+async def fed(
+    command: Sequence[str | Path], environment: dict[str, str] = ENVIRONMENT
+) -> AsyncIterator[trio.abc.SendStream]:
+    """As `program`, of one that reads what the block writes. One that ends too early says why itself."""
+    async with program(command, environment, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        try:
+            yield process.stdin
+        except trio.BrokenResourceError:
+            log.info("program.closed_its_input", program=str(command[0]))
+        await process.stdin.aclose()

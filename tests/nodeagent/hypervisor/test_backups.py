@@ -1,0 +1,143 @@
+"""A real guest's disk is copied while it runs and while it is off, and comes back as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor import LibvirtHost
+from svc_nodeagent.protocol import (
+    BackupResult,
+    ConsoleKind,
+    FailureCode,
+    VmBackup,
+    VmCreate,
+    VmForceStop,
+    VmRestore,
+    VmStart,
+)
+from tests.nodeagent.hypervisor.builders import ADDRESS, image, machine, network, seed, silent
+from tests.nodeagent.hypervisor.console_reader import ConsoleReader
+from tests.support.guest import sha512_crypt
+
+pytestmark = pytest.mark.system
+
+PASSWORD, KEY = "Kelp-marble-41", "the key of the store"
+MIB = 1024 * 1024
+
+
+async def copied(host: LibvirtHost, vm_id: UUID, *, forget: tuple[UUID, ...] = ()) -> BackupResult:
+    operation = VmBackup(vm_id=vm_id, copy_id=uuid4(), password=KEY, forget=forget)
+    result = await host.perform(operation, silent)
+    assert isinstance(result, BackupResult)
+    return result
+
+
+def restoration(copy: BackupResult) -> VmRestore:
+    return VmRestore(vm_id=copy.vm_id, copy_id=copy.copy_id, password=KEY, disks=copy.disks)
+
+
+async def in_guest(host: LibvirtHost, vm_id: UUID) -> ConsoleReader:
+    console = ConsoleReader(await host.open_console(vm_id, ConsoleKind.SERIAL))
+    await console.until("login:")
+    await console.log_in("alice", PASSWORD)
+    return console
+
+
+async def test_a_guest_is_copied_while_it_runs_and_comes_back_as_it_was(
+    host: LibvirtHost, demo_image: Path, data_folder: Path
+) -> None:
+    target = data_folder / "backups" / "machines"
+    spec = machine(network(ADDRESS), seeded=seed(password_hash=sha512_crypt(PASSWORD)))
+    vm_id, folder = spec.vm_id, data_folder / "machines" / str(spec.vm_id)
+    await host.perform(VmCreate(machine=spec, image=image(demo_image)), silent)
+    console = await in_guest(host, vm_id)
+    await console.run("dd if=/dev/urandom of=kept bs=1024 count=2048; sync")
+    before = (await console.run("sha256sum kept")).split("sha256sum kept")[1].split()[0]
+
+    # No target, no copy
+    with pytest.raises(HostError) as refused:
+        await copied(host, vm_id)
+    assert (refused.value.code, target.exists()) == (FailureCode.CONFLICT, False)
+
+    target.mkdir(parents=True)
+    first = await copied(host, vm_id)
+    assert [(disk.index, disk.size_bytes) for disk in first.disks] == [(0, 1024 * MIB)]
+    # The guest goes on, and nothing of the backup is left on its host
+    assert before in await console.run("sha256sum kept")
+    assert sorted(path.name for path in folder.iterdir() if "backup" in path.name) == []
+    assert not list(Path("/run").glob("svc-backup-*"))
+
+    # The second takes what the first has not, and what it replaces goes
+    await console.run("echo changed > kept; sync")
+    second = await copied(host, vm_id, forget=(first.copy_id,))
+    assert second.forgotten == (first.copy_id,)
+    assert second.stored_bytes < first.stored_bytes / 4
+    await host.perform(VmForceStop(vm_id=vm_id), silent)
+    with pytest.raises(HostError) as gone:
+        await host.perform(restoration(first), silent)
+    assert gone.value.code is FailureCode.NOT_FOUND
+
+
+async def test_a_machine_is_restored_to_what_was_copied(host: LibvirtHost, demo_image: Path, data_folder: Path) -> None:
+    (data_folder / "backups" / "machines").mkdir(parents=True)
+    spec = machine(network(ADDRESS), seeded=seed(password_hash=sha512_crypt(PASSWORD)))
+    vm_id, disk = spec.vm_id, data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2"
+    await host.perform(VmCreate(machine=spec, image=image(demo_image)), silent)
+    console = await in_guest(host, vm_id)
+    await console.run("echo precious > kept; sync")
+    copy = await copied(host, vm_id)
+    await console.run("rm kept; sync")
+    with pytest.raises(HostError) as runs:
+        await host.perform(restoration(copy), silent)
+    assert runs.value.code is FailureCode.CONFLICT
+
+    await host.perform(VmForceStop(vm_id=vm_id), silent)
+    damaged = restoration(copy).model_copy(
+        update={"disks": tuple(each.model_copy(update={"digest": "0" * 64}) for each in copy.disks)}
+    )
+    as_it_was = disk.stat()
+    with pytest.raises(HostError, match="not what was copied"):
+        await host.perform(damaged, silent)
+    assert (disk.stat().st_ino, disk.stat().st_mtime_ns) == (as_it_was.st_ino, as_it_was.st_mtime_ns)
+
+    await host.perform(restoration(copy), silent)
+    # What is off is copied as well; it is, to the byte, what was restored
+    again = await copied(host, vm_id)
+    assert again.disks == copy.disks
+    await host.perform(VmStart(vm_id=vm_id, network=spec.network), silent)
+    assert "precious" in await (await in_guest(host, vm_id)).run("cat kept")
+
+
+async def test_a_backup_that_is_cancelled_leaves_nothing(
+    host: LibvirtHost, demo_image: Path, data_folder: Path
+) -> None:
+    (data_folder / "backups" / "machines").mkdir(parents=True)
+    spec = machine(network(ADDRESS))
+    vm_id, folder = spec.vm_id, data_folder / "machines" / str(spec.vm_id)
+    await host.perform(VmCreate(machine=spec, image=image(demo_image)), silent)
+    under_way = trio.Event()
+
+    async def report(percent: int, message: str) -> None:
+        if "copying" in message:
+            under_way.set()
+
+    async with trio.open_nursery() as nursery:
+        operation = VmBackup(vm_id=vm_id, copy_id=uuid4(), password=KEY)
+        nursery.start_soon(host.perform, operation, report)
+        await under_way.wait()
+        nursery.cancel_scope.cancel()
+    assert not [path.name for path in folder.iterdir() if "backup" in path.name]
+    # What an agent that was killed has left is ended by the next one
+    leftover = folder / "backup-0.qcow2"
+    leftover.touch()
+    await host._backups.end_abandoned()
+    assert not leftover.exists()
+    # The next one finds no job, no lock and no half of a copy in its way, and its id may be the same
+    result = await host.perform(operation, silent)
+    assert isinstance(result, BackupResult)
+    assert result.disks[0].size_bytes == 1024 * MIB
