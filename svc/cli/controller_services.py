@@ -18,6 +18,7 @@ from svc.controller.defaults import seed_defaults
 from svc.controller.nodes.package import agent_release
 from svc.controller.services import Controller
 from svc.identity.passwords import Passwords
+from svc_actors.controller.backups import watch as backup_watch
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.images.files import ImageFiles, ImageSources
@@ -111,6 +112,10 @@ async def open_services(
         )
         report = watch.hooks.unauthorised_report
         await nursery.start(TrafficWatch(database, gateway, unauthorised_report=report, alert=loop_alerts.notice).run)
+        scheduled = partial(backup_watch.begin_due, database, actors)
+        nursery.start_soon(
+            keep_repeating, "backups of machines", backup_watch.LOOK_SECONDS, scheduled, loop_alerts.notice
+        )
         nursery.start_soon(keep_retention, database, events, config.data_dir, loop_alerts.notice)
         await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loop_alerts.notice)
         backups = partial(backups_told.look, database)

@@ -1,7 +1,7 @@
 """How long the controller keeps what is over: tasks and their logs, samples of nodes, deleted machines, traffic.
 
 Everything is removed in batches that stand in nobody's way (`svc_actors.store.removal`). What something still refers to
-stays: a deleted machine as long as it holds an address or has figures of a month that is kept.
+stays: a deleted machine as long as it holds an address, or has a backup or figures of a month that is kept.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def remove_old_traffic(database: Database, months: int) -> int:
 
 
 async def remove_deleted_machines(database: Database, keep: timedelta) -> int:
-    """Machines that were deleted longer ago than `keep`, and of whose traffic no month is kept."""
+    """Machines that were deleted longer ago than `keep`, of whose traffic no month is kept, and no backup."""
 
     async def remove(tx: Transaction) -> int:
         ids = [
@@ -65,13 +65,14 @@ async def remove_deleted_machines(database: Database, keep: timedelta) -> int:
                 SELECT id FROM vms WHERE deleted_at < now() - $1::interval
                   AND NOT EXISTS (SELECT FROM allocations WHERE vm_id = vms.id)
                   AND NOT EXISTS (SELECT FROM traffic_readings WHERE vm_id = vms.id)
+                  AND NOT EXISTS (SELECT FROM machine_backups WHERE vm_id = vms.id AND removed_at IS NULL)
                 ORDER BY deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED
                 """,
                 keep,
                 _MACHINES_AT_ONCE,
             )
         ]
-        for table in ("traffic_decisions", "security_group_machines", "nics"):
+        for table in ("traffic_decisions", "machine_backups", "security_group_machines", "nics"):
             await tx.execute(f"DELETE FROM {table} WHERE vm_id = ANY($1::uuid[])", ids)
         return await tx.change("DELETE FROM vms WHERE id = ANY($1::uuid[])", ids)
 

@@ -28,6 +28,11 @@ _OTHERWISE: Final = "a page shows the same by another operation"
 _NO_PAGE: Final = "there is no page yet: by command and API"
 
 ELSEWHERE: Final = {
+    "backup.schedule": _NO_PAGE,
+    "plan.backups": _NO_PAGE,
+    "vm.backup": _NO_PAGE,
+    "vm.backups": _NO_PAGE,
+    "vm.restore": _NO_PAGE,
     "certificate.renew": _COMMAND,
     "certificate.show": _COMMAND,
     "image.create": _NO_PAGE,

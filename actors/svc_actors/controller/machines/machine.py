@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from svc_actors.controller.backups.records import copied_disks
 from svc_actors.controller.machines import power, remaking
 from svc_actors.controller.machines.admission import (
     busy,
@@ -235,6 +236,37 @@ class Machine(Actor):
                 "UPDATE vms SET sealed_seed = $2 WHERE id = $1", self.vm_id, Seed(password_hash).sealed(self._sealer)
             )
             return await self._new_task(tx, caller, vm, "vm.set_password", {})
+
+        task = await self._database.transact(work)
+        self._tasks.begin(task)
+        return task
+
+    async def back_up(self, caller: Caller | None) -> Task:
+        """Have its disks copied to its node's target; None is the schedule."""
+
+        async def work(tx: Transaction) -> Task:
+            vm = await self._idle(tx)
+            if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
+                raise conflict(f"The machine is {vm.status.value}, so its disks are not copied.")
+            return await self._new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", {})
+
+        task = await self._database.transact(work)
+        self._tasks.begin(task)
+        return task
+
+    async def restore_copy(self, caller: Caller, copy_id: UUID) -> Task:
+        """Have its disks made what they were in a copy. Raises conflict, not_found, not_ready."""
+
+        async def work(tx: Transaction) -> Task:
+            vm = await self._idle(tx)
+            if vm.status is not MachineStatus.STOPPED:
+                raise conflict(
+                    f"The machine is {vm.status.value}; its disks are restored while it is stopped.",
+                    hint="Shut it down first.",
+                    details={"status": vm.status.value},
+                )
+            await copied_disks(tx, vm.id, copy_id)
+            return await self._new_task(tx, caller, vm, "vm.restore", {"copy_id": str(copy_id)})
 
         task = await self._database.transact(work)
         self._tasks.begin(task)

@@ -10,6 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alerts_about
+from svc_actors.controller.backups.records import backup_ended
 from svc_actors.controller.machines import power
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
@@ -58,6 +59,8 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await write_size(tx, vm.id, **before | {"plan_id": before["plan_id"] and UUID(before["plan_id"])})
         case "vm.reinstall":
             await _reinstalled(tx, vm, task, succeeded=ending.succeeded)
+        case "vm.backup":
+            await backup_ended(tx, vm, task, ending)
         case "vm.set_password":
             await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     if heard is not None:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
+from svc_actors.controller.backups.records import copied_disks, store_password, to_forget
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines.machine import Machine
@@ -39,11 +40,13 @@ from svc_nodeagent.protocol import (
     MachineSize,
     NodeOperation,
     OperationResult,
+    VmBackup,
     VmCreate,
     VmDelete,
     VmForceStop,
     VmReinstall,
     VmResize,
+    VmRestore,
     VmSetPassword,
     VmStart,
     VmUpdate,
@@ -83,6 +86,8 @@ class MachineWork:
             "vm.reinstall": self.reinstall,
             "vm.set_password": self.set_password,
             "vm.delete": self.delete,
+            "vm.backup": self.back_up,
+            "vm.restore": self.restore_copy,
         }
         for op, work in works.items():
             self._tasks.handles(op, work, end=self.ended, irrevocable=_IRREVOCABLE.get(op))
@@ -187,6 +192,26 @@ class MachineWork:
             return refusal.failure not in (None, FailureCode.INTERRUPTED)
 
         return await _insist(run, operation, final, span=(50, 100) if fetched else (0, 100))
+
+    async def back_up(self, run: TaskRun) -> OperationResult:
+        vm_id = run.task.resource_id
+        operation = VmBackup(
+            vm_id=vm_id,
+            copy_id=run.task.id,
+            password=store_password(self._sealer, vm_id),
+            forget=await to_forget(self._database, vm_id),
+        )
+        return await run.perform(operation, step=HOST_STEP)
+
+    async def restore_copy(self, run: TaskRun) -> OperationResult:
+        vm_id, copy_id = run.task.resource_id, UUID(run.task.parameters["copy_id"])
+        operation = VmRestore(
+            vm_id=vm_id,
+            copy_id=copy_id,
+            password=store_password(self._sealer, vm_id),
+            disks=await copied_disks(self._database, vm_id, copy_id),
+        )
+        return await run.perform(operation, step=HOST_STEP)
 
     async def set_password(self, run: TaskRun) -> OperationResult:
         vm = await self._database.fetchone(

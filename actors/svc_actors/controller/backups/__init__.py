@@ -1,0 +1,1 @@
+"""Backups of machines: when they are due, what is kept, and who begins them."""

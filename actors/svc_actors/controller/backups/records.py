@@ -1,0 +1,151 @@
+"""What is recorded of backups: plans' policies, complete copies, and the alert of a machine that has none in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from svc_actors.alerts import Severity, Told, close_alert, raise_alert
+from svc_actors.controller.backups.schedule import BackupPolicy, BackupSchedule
+from svc_actors.controller.machines.records import MachineRow
+from svc_actors.controller.tasks.records import Ending, Task, TaskStatus
+from svc_actors.errors import not_found
+from svc_actors.sealing import Sealer
+from svc_actors.store import Caller, Queryable, Record, Target, Transaction, audit
+from svc_nodeagent.protocol import BackupResult, CopiedDisk
+
+COPIES: Final = "machine_backups WHERE removed_at IS NULL"
+OFF: Final = BackupPolicy()
+
+
+def store_password(sealer: Sealer, vm_id: UUID) -> str:
+    """Of the machine's store at its target: it follows from the key that secrets are sealed with, so whoever has that
+    key can read the store, and nobody else."""
+    return sealer.mark(vm_id.bytes, "backups of a machine").hex()
+
+
+def as_policy(row: Record | None) -> BackupPolicy:
+    """The policy of a row with the columns of plan_backups; none where they are NULL."""
+    if row is None or row["schedule"] is None:
+        return OFF
+    return BackupPolicy(BackupSchedule(row["schedule"]), row["hour"], row["weekday"], row["keep"])
+
+
+async def policy_of_plan(queryable: Queryable, plan_id: UUID | None) -> BackupPolicy:
+    return as_policy(await queryable.fetchrow("SELECT * FROM plan_backups WHERE plan_id = $1", plan_id))
+
+
+@dataclass(frozen=True)
+class PolicySet:
+    """`deletes`: copies that the machines which have the plan now keep beyond what is wanted."""
+
+    before: BackupPolicy
+    machines: int
+    deletes: int
+
+
+async def set_policy(
+    tx: Transaction, caller: Caller, plan_id: UUID, wanted: BackupPolicy, *, now: datetime
+) -> PolicySet:
+    """Removes no copy. Raises not_found."""
+    plan = await tx.fetchrow("SELECT id, slug FROM plans WHERE id = $1 FOR NO KEY UPDATE", plan_id)
+    if plan is None:
+        raise not_found("There is no such plan.")
+    before = await policy_of_plan(tx, plan_id)
+    rows = await tx.fetch(
+        """SELECT (SELECT count(*) FROM machine_backups copies WHERE copies.vm_id = vms.id AND removed_at IS NULL) AS n
+           FROM vms WHERE plan_id = $1 AND deleted_at IS NULL""",
+        plan_id,
+    )
+    if wanted.schedule is BackupSchedule.OFF:
+        await tx.execute("DELETE FROM plan_backups WHERE plan_id = $1", plan_id)
+    else:
+        moved = (before.schedule, before.hour, before.weekday) != (wanted.schedule, wanted.hour, wanted.weekday)
+        await tx.execute(
+            """INSERT INTO plan_backups (plan_id, schedule, hour, weekday, keep, since) VALUES ($1, $2, $3, $4, $5, $6)
+               ON CONFLICT (plan_id) DO UPDATE SET schedule = excluded.schedule, hour = excluded.hour,
+                   weekday = excluded.weekday, keep = excluded.keep,
+                   since = CASE WHEN $7 THEN excluded.since ELSE plan_backups.since END""",
+            plan_id,
+            wanted.schedule.value,
+            wanted.hour,
+            wanted.weekday,
+            wanted.keep,
+            now,
+            moved,
+        )
+    await audit.record(
+        tx, caller, Target("plan", plan_id, plan["slug"]), {"before": _plain(before), "after": _plain(wanted)}
+    )
+    # Without a schedule no backup completes, so nothing is ever removed.
+    asked = wanted.schedule is not BackupSchedule.OFF
+    deletes = sum(wanted.superseded(row["n"]) for row in rows) if asked else 0
+    return PolicySet(before, len(rows), deletes)
+
+
+async def to_forget(queryable: Queryable, vm_id: UUID) -> tuple[UUID, ...]:
+    """The copies that are not kept any more once another one is complete, the oldest first."""
+    plan_id = await queryable.fetchval("SELECT plan_id FROM vms WHERE id = $1", vm_id)
+    policy = await policy_of_plan(queryable, plan_id)
+    rows = await queryable.fetch(f"SELECT id FROM {COPIES} AND vm_id = $1 ORDER BY completed_at, id", vm_id)
+    return tuple(row["id"] for row in rows[: policy.superseded(len(rows) + 1)])
+
+
+async def copied_disks(queryable: Queryable, vm_id: UUID, copy_id: UUID) -> tuple[CopiedDisk, ...]:
+    """Raises not_found."""
+    disks = await queryable.fetchval(f"SELECT disks FROM {COPIES} AND vm_id = $1 AND id = $2", vm_id, copy_id)
+    if disks is None:
+        raise not_found("The machine has no such backup.")
+    return tuple(CopiedDisk.model_validate(disk) for disk in disks)
+
+
+async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
+    """Record a complete copy and those that its node has removed after it; or tell that there is none."""
+    match ending.result:
+        case BackupResult() as result:
+            await tx.execute(
+                """INSERT INTO machine_backups (id, vm_id, node_id, begun_at, completed_at, disks, stored_bytes, frozen)
+                   VALUES ($1, $2, $3, $4, now(), $5, $6, $7) ON CONFLICT (id) DO NOTHING""",
+                result.copy_id,
+                vm.id,
+                task.node_id,
+                task.created_at,
+                [disk.model_dump() for disk in result.disks],
+                result.stored_bytes,
+                result.frozen,
+            )
+            await tx.execute(
+                "UPDATE machine_backups SET removed_at = now() WHERE id = ANY($1) AND vm_id = $2",
+                list(result.forgotten),
+                vm.id,
+            )
+            await close_alert(tx, backup_alert(vm.id))
+        case _ if ending.status is TaskStatus.FAILED:
+            await tell_missing(tx, vm.id, vm.name, vm.project_id, f"The last attempt failed: {ending.message}")
+
+
+async def tell_missing(tx: Transaction, vm_id: UUID, name: str, project_id: UUID, why: str) -> None:
+    await raise_alert(
+        tx,
+        backup_alert(vm_id),
+        f"The backup of machine {name} is missing. {why}",
+        severity=Severity.WARNING,
+        resource_kind="vm",
+        resource_id=vm_id,
+        told=Told(project_id, f"The backup of machine {name} was not made; the provider was told."),
+    )
+
+
+def backup_alert(vm_id: UUID) -> str:
+    return f"machine-backup:{vm_id}"
+
+
+def _plain(policy: BackupPolicy) -> dict[str, object]:
+    return {
+        "backup_schedule": policy.schedule.value,
+        "backup_hour": policy.hour,
+        "backup_weekday": policy.weekday,
+        "backup_keep": policy.keep,
+    }

@@ -1,0 +1,63 @@
+"""When a machine's backup is due: pure rules, no clock and no database.
+
+A plan names an hour of UTC, and a machine's run begins at a moment of that hour that follows from its id: so the
+machines of one plan are spread over the hour, and each has its own moment every time. A run that fell into an outage is
+made up for once, as soon as it can be; those before it are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+_HOUR_SECONDS: Final = 3600
+LATE_AFTER: Final = timedelta(hours=12)
+"""A backup that is so long overdue is told of."""
+
+
+class BackupSchedule(StrEnum):
+    OFF = "off"
+    DAILY = "daily"
+    WEEKLY = "weekly"
+
+
+@dataclass(frozen=True)
+class BackupPolicy:
+    """`hour` is of UTC; `weekday` counts for weekly ones, 0 is Sunday. `keep`: complete copies, 0 for all; 1 is none
+    (ValueError): while the second is made there would be no other."""
+
+    schedule: BackupSchedule = BackupSchedule.OFF
+    hour: int = 0
+    weekday: int = 0
+    keep: int = 0
+
+    def __post_init__(self) -> None:
+        if self.keep == 1 or self.keep < 0:
+            raise ValueError("keep is 0, or 2 and more")
+
+    @property
+    def period(self) -> timedelta:
+        return timedelta(days=7 if self.schedule is BackupSchedule.WEEKLY else 1)
+
+    def superseded(self, copies: int) -> int:
+        """How many of so many copies are more than are kept."""
+        return 0 if self.keep == 0 else max(0, copies - self.keep)
+
+
+def next_due(policy: BackupPolicy, vm_id: UUID, *, done: datetime | None, since: datetime, now: datetime) -> datetime:
+    """When the machine's next run is due, or was: then it is overdue since. `done` is when its last complete copy was
+    begun; `since` is from when on the policy asks for copies of this machine. The policy has a schedule."""
+    last = _last_run(policy, vm_id, now)
+    return last if last >= since and (done is None or done < last) else last + policy.period
+
+
+def _last_run(policy: BackupPolicy, vm_id: UUID, now: datetime) -> datetime:
+    """The latest moment of a run that is not after `now`."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    run = midnight + timedelta(hours=policy.hour, seconds=vm_id.int % _HOUR_SECONDS)
+    if policy.schedule is BackupSchedule.WEEKLY:
+        run += timedelta(days=policy.weekday - (now.weekday() + 1) % 7)
+    return run if run <= now else run - policy.period

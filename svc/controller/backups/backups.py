@@ -1,0 +1,195 @@
+"""Backups of machines: what is scheduled, what there is, one more, and a machine restored from one.
+
+A customer sees their own machines.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from svc.controller.access import visible_projects
+from svc.controller.machines.fields import Confirmation
+from svc.controller.machines.finding import named
+from svc.controller.machines.machines import VMRequest
+from svc.controller.machines.models import visible_machine
+from svc.controller.services import Controller
+from svc.controller.tasks import TaskModel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
+from svc.registry.paging import Condition, Nullable, Page, PageRequest, equals, paginate
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.controller.backups.records import COPIES, as_policy
+from svc_actors.controller.backups.schedule import LATE_AFTER, BackupSchedule
+from svc_actors.controller.backups.watch import SCHEDULED, due_of
+from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.traffic.periods import utc_now
+from svc_actors.errors import wrong_field
+from svc_actors.store import Record
+
+operations = Operations[Controller]()
+
+_SELECT: Final = f"""
+SELECT vms.id, vms.name, vms.project_id, vms.plan_id, plan_backups.schedule, plan_backups.hour, plan_backups.weekday,
+       plan_backups.keep, kept.copies, kept.begun_at, kept.completed_at,
+       greatest(plan_backups.since, coalesce(vms.built_at, vms.created_at)) AS asked_since
+FROM {SCHEDULED}"""
+
+
+class ScheduledBackup(Model):
+    """A machine whose plan asks for backups. `next_due` in the past: the run is overdue since, and begins as soon as it
+    can. `late`: it is so for twelve hours."""
+
+    vm_id: UUID
+    vm_name: str
+    project_id: UUID
+    backup_schedule: BackupSchedule
+    backup_hour: int
+    backup_weekday: int
+    backup_keep: int
+    last_completed_at: datetime | None
+    copies: int
+    next_due: datetime
+    late: bool
+
+
+class Backup(Model):
+    """A complete copy of a machine's disks at the target. `frozen`: the guest's file systems were held still for the
+    moment that it is of. `stored_bytes` is what the target took for it beside what it had."""
+
+    id: UUID
+    vm_id: UUID
+    begun_at: datetime
+    completed_at: datetime
+    size_bytes: int
+    stored_bytes: int
+    frozen: bool
+
+
+class BackupList(PageRequest):
+    project: UUID | None = None
+
+
+class RestoreRequest(Request):
+    """What the machine's disks hold now is lost. `confirm` is its name."""
+
+    id: UUID
+    backup_id: UUID
+    confirm: Confirmation
+
+
+@operations.declare(
+    "backup.schedule",
+    "List the machines that are backed up by their plan, with the last backup and the next",
+    Route.get("/backups/schedule"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=(
+        "vm=vm_name",
+        "schedule=backup_schedule",
+        "keep=backup_keep",
+        "copies",
+        "last=last_completed_at",
+        "next=next_due",
+        "late",
+    ),
+)
+async def list_schedule(context: Context[Controller], request: BackupList) -> Page[ScheduledBackup]:
+    now = utc_now()
+    rows, total = await paginate(
+        context.services.database,
+        select=_SELECT,
+        source=SCHEDULED,
+        where=[
+            Condition("vms.deleted_at IS NULL"),
+            visible_projects(context.principal, "vms.project_id"),
+            equals("vms.project_id", request.project),
+            named(request.q),
+        ],
+        sortable={
+            "vm_name": "vms.name",
+            "last_completed_at": Nullable("kept.completed_at"),
+            "copies": "kept.copies",
+        },
+        default_sort="vm_name",
+        request=request,
+        tie="vms.id",
+    )
+    return Page[ScheduledBackup].of([_scheduled(row, now) for row in rows], total, request)
+
+
+@operations.declare(
+    "vm.backups",
+    "List a machine's complete backups, newest first",
+    Route.get("/vms/{id}/backups"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("id", "completed=completed_at", "size=size_bytes", "stored=stored_bytes", "frozen"),
+)
+async def list_backups(context: Context[Controller], request: VMRequest) -> list[Backup]:
+    await visible_machine(context.services.database, context.principal, request.id)
+    rows = await context.services.database.fetch(
+        f"SELECT * FROM {COPIES} AND vm_id = $1 ORDER BY completed_at DESC, id", request.id
+    )
+    return [
+        Backup(
+            id=row["id"],
+            vm_id=row["vm_id"],
+            begun_at=row["begun_at"],
+            completed_at=row["completed_at"],
+            size_bytes=sum(disk["size_bytes"] for disk in row["disks"]),
+            stored_bytes=row["stored_bytes"],
+            frozen=row["frozen"],
+        )
+        for row in rows
+    ]
+
+
+@operations.declare(
+    "vm.backup",
+    "Back a machine up now, running or stopped",
+    Route.post("/vms/{id}/backups"),
+    access=Access.STAFF,
+    scope=Scope.WRITE,
+)
+async def back_up(context: Context[Controller], request: VMRequest) -> TaskModel:
+    await visible_machine(context.services.database, context.principal, request.id)
+    machine = context.services.actors.ref(Machine, str(request.id))
+    return TaskModel.of(await machine.ask(Machine.back_up, context.caller), context.principal)
+
+
+@operations.declare(
+    "vm.restore",
+    "Make a stopped machine's disks what they were in a backup; what they hold now is lost",
+    Route.post("/vms/{id}/backups/{backup_id}/restore"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+)
+async def restore(context: Context[Controller], request: RestoreRequest) -> TaskModel:
+    row = await visible_machine(context.services.database, context.principal, request.id)
+    if request.confirm != row["name"]:
+        raise wrong_field(
+            "confirm", "this is not the machine's name; nothing was done", hint="Repeat the name exactly."
+        )
+    machine = context.services.actors.ref(Machine, str(request.id))
+    task = await machine.ask(Machine.restore_copy, context.caller, request.backup_id)
+    return TaskModel.of(task, context.principal)
+
+
+def _scheduled(row: Record, now: datetime) -> ScheduledBackup:
+    policy, due = as_policy(row), due_of(row, now)
+    return ScheduledBackup(
+        vm_id=row["id"],
+        vm_name=row["name"],
+        project_id=row["project_id"],
+        backup_schedule=policy.schedule,
+        backup_hour=policy.hour,
+        backup_weekday=policy.weekday,
+        backup_keep=policy.keep,
+        last_completed_at=row["completed_at"],
+        copies=row["copies"],
+        next_due=due,
+        late=now - due > LATE_AFTER,
+    )
