@@ -28,8 +28,14 @@ _PLAIN = (
     "Correct-Horse-42",
     "123456",
     "QUFB",
+    "5.0",
+    "ssh-ed25519 0",
+    "http://0",
+    "s0_0",
+    "0.php",
 )
-"""Texts that read well in a failure; a pattern that none of them fits is searched for one that does."""
+"""Texts that read well in a failure; a pattern that none of them fits is searched for one that does, which takes each
+process of the tests half a second."""
 
 IdOf = Callable[[str], str | None]
 """An object's id by the name of a field, as `site_id`; None where the test has none of that kind."""
