@@ -25,7 +25,7 @@ from program import Program, reap
 from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
 from svc.cli.profiles import LOCAL_URL, Profile
-from svc.cli.services import CORE_SOCKET
+from svc.cli.services import CORE_SOCKET, ServiceKind, service_of
 from svc_actors.host.self_signed import keep_self_signed
 
 EMAIL = "admin@example.test"
@@ -203,7 +203,9 @@ class PanelDemo:
         SAY.print(f"{DOMAIN} answers over HTTPS, {len(done.stdout)} bytes")
 
     def _tell(self, site: dict[str, Any], password: str | None) -> None:
-        svc = str(BIN / "svc") + ("" if self.socket == CORE_SOCKET else f" --socket {self.socket}")
+        # A current profile, as of a controller that was tried here, would be meant before the core.
+        meant = self.socket == CORE_SOCKET and service_of(os.environ, ()) is ServiceKind.PANEL
+        svc = str(BIN / "svc") + ("" if meant else f" --socket {self.socket}")
         admin = f"password {password}" if password else f"password as shown by the first run; a new one: {svc} person"
         print("\n")
         print(f"Panel          https://localhost:{self.port}/  (a certificate of its own: {self.panel_data / 'web'})")

@@ -12,10 +12,10 @@ import trio
 
 from svc.cli import everyday
 from svc.cli.description import Service, service
-from svc.cli.failures import Exit, first_cause
+from svc.cli.failures import Exit, Failure, first_cause
 from svc.cli.generated import OperationCommand
 from svc.cli.output import say
-from svc.cli.services import ServiceKind, service_of
+from svc.cli.services import CORE_SOCKET, ServiceKind, service_of
 from svc.cli.session import Session, narrow, session_parameters
 from svc.cli.work import WorkKind
 
@@ -76,6 +76,12 @@ _ABOUT = {
     ServiceKind.PANEL: "Hosted sites on this server.\n\nRoot of the server needs no sign-in. From elsewhere: "
     "`svc login https://HOST:7443`; `svc site create --help` shows what a site takes.",
 }
+_MEANT = {
+    ServiceKind.CONTROLLER: "`svc --profile NAME ...` means the one of a profile, `svc profile list` shows them; "
+    "`svc login https://HOST:8443` makes one",
+    ServiceKind.PANEL: f"on the panel's server: `svc --socket {CORE_SOCKET} ...`, or SVC_SOCKET={CORE_SOCKET}; "
+    "elsewhere `svc --profile NAME ...`",
+}
 _NOT_SHOWN = {"session", "impersonation", "setup"}
 """Groups for browsers and installers: they work, and are in `svc ops`, but are in the way of a person who looks for
 a command."""
@@ -84,10 +90,32 @@ _PROGRAMS = {"panel", "serve"}
 the web tier is all of the panel."""
 
 
+class _Root(click.Group):
+    """Tells who typed a command of the other service which service the line was for, and how to mean the other."""
+
+    def __init__(self, *given: Any, kind: ServiceKind, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        self._kind = kind
+
+    async def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = arguments[0]
+        [other] = set(ServiceKind) - {self._kind}
+        if word not in self.commands and any(each.words[0] == word for each in service(os.environ, other).operations):
+            raise Failure(
+                Exit.INVALID,
+                f"{word} is a command of a {other}, and this line is for a {self._kind}",
+                _MEANT[other],
+            )
+        return await super().resolve_command(context, arguments)
+
+
 def build(known: Service, kind: ServiceKind = ServiceKind.CONTROLLER) -> click.Group:
     """The whole command tree of one service."""
-    root = click.Group(
+    root = _Root(
         "svc",
+        kind=kind,
         callback=_root,
         params=session_parameters(),
         help=_ABOUT[kind],

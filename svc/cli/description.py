@@ -141,6 +141,9 @@ def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dic
     def names(field_name: str) -> str | None:
         if field_name == "id":
             return list_path
+        own = things.get(operation.name.rpartition(".")[0])
+        if own is not None and path.startswith(f"{own}/{{{field_name}}}"):
+            return own
         return _list_of(field_name.removesuffix("_ids").removesuffix("_id"), things)
 
     return OperationDescription(

@@ -12,6 +12,7 @@ import re
 import sys
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import asyncclick as click
@@ -21,9 +22,9 @@ from svc.cli.columns import columns
 from svc.cli.description import Kind, OperationDescription, Parameter
 from svc.cli.download import download
 from svc.cli.failures import Exit, Failure
-from svc.cli.naming import NAME_FIELDS, pages, resolve
+from svc.cli.naming import NAME_FIELDS, is_id, pages, resolve
 from svc.cli.output import say, show
-from svc.cli.parameters import NONE, asks_first, flag_of, parameters
+from svc.cli.parameters import NONE, asks_first, flag_of, metavar, parameters
 from svc.cli.session import Session, narrow
 from svc.cli.shapes import shaped, shortened
 from svc.cli.work import started_by
@@ -78,7 +79,8 @@ async def _carry_out(session: Session, operation: OperationDescription, given: d
             await download(client, path, values, to)
         elif everything:
             found = [row async for row in pages(client, path, values)]
-            show(found, session.style, columns=columns(operation.columns))
+            shown = shaped(found) if session.style.for_reading else found
+            show(shown, session.style, columns=columns(operation.columns))
         elif operation.method == "GET":
             answer = await client.call("GET", path, query=values)
             shown = shaped(answer) if session.style.for_reading else answer
@@ -143,13 +145,30 @@ async def _resolve_names(
 ) -> None:
     for parameter in operation.parameters:
         given = values.get(parameter.name)
-        if given is None or parameter.names is None:
+        if given is None:
+            continue
+        if parameter.names is None:
+            if parameter.kind is Kind.ID and parameter.name == "id" and not is_id(given):
+                raise _no_id(session, operation, given)
             continue
         listing = session.listing(parameter.names)
+        # Of a list inside of something, `/sites/{id}/sftp`, what it is inside of stands before and is an id by now.
+        listing = replace(listing, path=listing.path.format(**values))
         if isinstance(given, list):
             values[parameter.name] = [await resolve(client, listing, one) for one in given]
         else:
             values[parameter.name] = await resolve(client, listing, given)
+
+
+def _no_id(session: Session, operation: OperationDescription, given: str) -> Failure:
+    """For a thing whose list is not known before the id is, as a task's is its site's: names cannot be looked up."""
+    thing = operation.name.partition(".")[0]
+    listing = next((each for each in session.service.operations if each.name == f"{thing}.list"), None)
+    hint = None
+    if listing is not None:
+        places = [metavar(parameter) for parameter in listing.parameters if parameter.name in listing.positional]
+        hint = f"`svc {' '.join((*listing.words, *places))}` shows the ids"
+    return Failure(Exit.INVALID, f"{given!r} is no id, and names are not looked up here", hint)
 
 
 async def _read_secrets(operation: OperationDescription, values: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from svc.cli.failures import Exit, Failure
 if TYPE_CHECKING:
     from svc.cli.client import Client
 
-NAME_FIELDS = ("name", "slug", "email", "hostname", "domain")
+NAME_FIELDS = ("name", "slug", "email", "hostname", "domain", "login")
 _PAGE_SIZE = 200
 
 
@@ -26,7 +26,7 @@ async def resolve(client: Client, listing: OperationDescription, given: str) -> 
     found = [row async for row in rows(client, listing, given) if any(row.get(name) == given for name in NAME_FIELDS)]
     if len(found) == 1:
         return str(found[0]["id"])
-    where = listing.path.strip("/")
+    where = listing.path.rpartition("/")[2]
     if not found:
         hint = f"`svc {' '.join(listing.words)}` shows what there is"
         raise Failure(Exit.NOT_FOUND, f"nothing is named {given!r} in {where}", hint)

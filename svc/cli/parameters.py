@@ -33,7 +33,7 @@ def parameters(operation: OperationDescription) -> list[click.Parameter]:
                 required=parameter.required,
                 type=_type(parameter),
                 nargs=-1 if parameter.many else 1,
-                metavar=None if parameter.choices else _metavar(parameter) + ("..." if parameter.many else ""),
+                metavar=None if parameter.choices else metavar(parameter) + ("..." if parameter.many else ""),
             )
         )
     if operation.upload:
@@ -61,7 +61,7 @@ def option(parameter: Parameter) -> click.Option:
         type=_type(parameter),
         multiple=parameter.many,
         required=required,
-        metavar=None if parameter.choices else _metavar(parameter),
+        metavar=None if parameter.choices else metavar(parameter),
         help=_help(parameter),
     )
 
@@ -91,7 +91,7 @@ def _said_elsewhere(operation: OperationDescription, parameter: Parameter) -> bo
     return by_path or by_part or operation.parameter(f"{parameter.name}_id") is not None
 
 
-def _metavar(parameter: Parameter) -> str:
+def metavar(parameter: Parameter) -> str:
     if parameter.names is not None and parameter.name == "id":
         return parameter.names.rpartition("/")[2].rstrip("s").upper()
     if parameter.names is not None:
@@ -179,6 +179,8 @@ class Name(click.ParamType[str]):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
         import httpx
 
+        if "{" in self._path:
+            return []  # which list it is has to be asked first, by a name that may be an id
         given = ctx.find_root().params | ctx.params
         session: Session = ctx.find_root().obj
         # The first page of what contains the text: the whole of a long list would take too long.

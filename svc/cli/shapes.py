@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from svc.cli.naming import is_id
 from svc.cli.output import ago, size
 
 _TASK_FIELDS = ("id", "op", "status", "resource_name", "progress", "message", "error_code", "error_message")
@@ -43,9 +44,11 @@ def shortened(answer: Any) -> Any:
 def shaped(answer: Any) -> Any:
     """The answer as a table shows it; what needs no shaping is given back as it is."""
     if isinstance(answer, list):
-        return [_network(row) if _is_network(row) else row for row in answer]
+        return [_row(row) for row in answer]
     if not isinstance(answer, Mapping):
         return answer
+    if isinstance(answer.get("items"), list):
+        return {**answer, "items": [_row(row) for row in answer["items"]]}
     if isinstance(answer.get("networking"), Mapping):
         return networking(answer["networking"])
     if "nics" in answer and "groups" in answer:
@@ -111,6 +114,18 @@ def _record(row: Mapping[str, Any]) -> Fields:
     data = {name: value for name, value in row["data"].items() if name != "type"}
     words = " ".join(str(value) for value in data.values())
     return {"name": row["name"], "type": row["type"], "ttl": row["ttl"], "data": words, "id": row["id"]}
+
+
+def _row(row: Any) -> Any:
+    if isinstance(row, Mapping) and "target_kind" in row and not row.get("target_name"):
+        return {**row, "target_name": _nameless_target(row)}
+    return _network(row) if _is_network(row) else row
+
+
+def _nameless_target(entry: Mapping[str, Any]) -> str:
+    """What a refused operation was about: nothing was looked up by then, and a part of the id tells it apart."""
+    given = entry.get("target_id") or ""
+    return f"{entry['target_kind']} {given[:8] if is_id(given) else given}".rstrip()
 
 
 def _is_network(row: Any) -> bool:

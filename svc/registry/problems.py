@@ -6,6 +6,7 @@ Invariants: a problem names a field of the request as the caller wrote it, or no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, get_args
 
@@ -57,9 +58,14 @@ _BOUNDS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "less_than_equal": lambda bound: f"must be at most {bound['le']}",
     "enum": lambda bound: f"must be {bound['expected'].replace(chr(39), '')}",
     "literal_error": lambda bound: f"must be {bound['expected'].replace(chr(39), '')}",
-    "union_tag_invalid": lambda bound: f"must be of one of the types {bound['expected_tags'].replace(chr(39), '')}",
+    "union_tag_invalid": lambda bound: f"must be of one of the types {_tags(bound['expected_tags'])}",
     "value_error": lambda bound: str(bound["error"]),
 }
+
+
+def _tags(expected: str) -> str:
+    """The tags as they are written, of what pydantic makes of them: `<RecordType.A: 'A'>` of a member of an enum."""
+    return re.sub(r"<[^:>]*: ([^>]*)>", r"\1", expected).replace("'", "")
 
 
 def explained(error: ValidationError, model: type[BaseModel]) -> ServiceError:

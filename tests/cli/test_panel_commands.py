@@ -18,6 +18,7 @@ from svc.cli.work import Work, WorkKind
 from svc_actors.store import Database
 from tests.cli.conftest import Terminal
 from tests.support.panel_core import listening_core
+from tests.support.panel_sites import site_row
 
 
 @pytest.fixture(autouse=True)
@@ -172,3 +173,70 @@ def test_without_a_profile_the_core_on_this_server_is_meant(tmp_path: Path) -> N
         meant = service_of({"XDG_CONFIG_HOME": str(tmp_path)}, [], tmp_path / "core.sock")
 
     assert meant is ServiceKind.PANEL
+
+
+async def test_a_command_of_the_other_service_is_told_with_how_to_mean_that_one(terminal: Terminal) -> None:
+    """A profile that a controller left is current: the panel of this server has to be named."""
+    save(terminal.variables(), ProfileFile("demo", {"demo": Profile(url="https://controller.test:8443")}))
+
+    on_the_controller = await terminal.svc("site", "list")
+    on_the_panel = await terminal.svc("--socket", "/nonexistent/core.sock", "vm", "list")
+    of_neither = await terminal.svc("bogus")
+
+    assert on_the_controller.code == on_the_panel.code == of_neither.code == Exit.INVALID
+    assert "site is a command of a panel" in on_the_controller.err
+    assert "--socket /run/svc-panel/core.sock" in on_the_controller.err
+    assert "vm is a command of a controller" in on_the_panel.err
+    assert "No such command 'bogus'" in of_neither.err
+
+
+async def test_an_access_account_is_found_by_its_name_and_by_its_login(
+    panel_database: Database, terminal: Terminal
+) -> None:
+    async with listening_core(panel_database) as panel:
+        await site_row(panel.database, await panel.person("ada@example.com"), "example.test")
+        at = {"SVC_SOCKET": str(panel.services.config.socket)}
+        editor = await terminal.ok("sftp", "create", "example.test", "editor", "-o", "json", **at)
+        await terminal.ok("sftp", "create", "example.test", "other", **at)
+
+        unknown = await terminal.svc("sftp", "delete", "example.test", "ada@example.com", "--yes", **at)
+        await terminal.ok("sftp", "delete", "example.test", editor.json["login"], "--yes", **at)
+        await terminal.ok("sftp", "delete", "example.test", "other", "--yes", **at)
+        left = await terminal.ok("sftp", "list", "example.test", "-o", "json", **at)
+
+    assert unknown.code == Exit.NOT_FOUND
+    assert "svc sftp list" in unknown.err
+    assert left.json == []
+
+
+async def test_what_takes_no_name_says_where_the_ids_are(panel_database: Database, terminal: Terminal) -> None:
+    async with listening_core(panel_database) as panel:
+        at = {"SVC_SOCKET": str(panel.services.config.socket)}
+        run = await terminal.svc("schedule", "run", "nightly", **at)
+
+    assert run.code == Exit.INVALID
+    assert "'nightly' is no id" in run.err
+    assert "`svc schedule list SITE` shows the ids" in run.err
+
+
+async def test_a_refused_operation_shows_what_it_was_about(panel_database: Database, terminal: Terminal) -> None:
+    async with listening_core(panel_database) as panel:
+        site = await site_row(panel.database, await panel.person("ada@example.com"), "example.test")
+        at = {"SVC_SOCKET": str(panel.services.config.socket)}
+        await terminal.svc("site", "suspend", "example.test", **at)  # no reason is given
+        table = await terminal.ok("audit", "list", **at)
+        untouched = await terminal.ok("audit", "list", "-o", "json", **at)
+
+    assert f"site {str(site)[:8]}" in table.out
+    assert untouched.json["items"][0]["target_name"] is None
+
+
+async def test_the_types_of_a_record_are_named_as_they_are_written(
+    panel_database: Database, terminal: Terminal
+) -> None:
+    async with listening_core(panel_database) as panel:
+        await site_row(panel.database, await panel.person("ada@example.com"), "example.test")
+        socket = ("--socket", str(panel.services.config.socket))
+        refused = await terminal.svc(*socket, "dns", "create", "example.test", "www", "--data", '{"type": "BOGUS"}')
+
+    assert "must be of one of the types A, AAAA, CNAME," in refused.err

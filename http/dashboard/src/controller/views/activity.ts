@@ -17,7 +17,7 @@ export function activityView(): View {
         entries.map(
           (entry) => html`<tr>
       <td>${when(entry.at)}</td><td>${entry.actor} <span class="quiet">${entry.via}</span></td><td>${entry.operation}</td>
-      <td>${entry.target_name ?? "—"}</td><td>${entry.outcome === "ok" ? nothing : badge(entry.outcome)}</td></tr>`,
+      <td>${entry.target_name ?? html`${entry.target_kind} <span class="mono quiet">${entry.target_id?.slice(0, 8)}</span>`}</td><td>${entry.outcome === "ok" ? nothing : badge(entry.outcome)}</td></tr>`,
         ),
         "Nothing yet.",
       ),
