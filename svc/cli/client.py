@@ -141,6 +141,8 @@ class Client:
         hint = error.get("hint")
         if code is ErrorCode.UNAUTHENTICATED and (not hint or self.profile.token is None):
             hint = f"sign in with `svc login {self.profile.url}`"
+            if self.profile.socket is not None:
+                hint = "give another token; root needs none on the panel's server"
         raise Failure(
             EXIT_BY_CODE[code],
             str(error["message"]),

@@ -118,7 +118,12 @@ def choose(choice: Choice, local_core: Path | None = None) -> Profile:
     # Who named an address or a profile means that one.
     socket = choice.socket or (None if named or url else local_core)
     if socket is not None:
-        return Profile(url=LOCAL_URL, token=choice.token or environment.get("SVC_TOKEN"), socket=str(socket))
+        token = environment.get("SVC_TOKEN") if choice.token is None else choice.token
+        if token == "":
+            # Somebody meant to be who the token is of: without one, root would be the administrator.
+            hint = "a token that was to be read is missing; unset SVC_TOKEN to be this server's administrator"
+            raise Failure(Exit.INVALID, "the API token is empty; nothing was done", hint)
+        return Profile(url=LOCAL_URL, token=token, socket=str(socket))
     if url is None:
         hint = "sign in with `svc login https://HOST:8443`, or choose one with `svc profile use NAME`"
         raise Failure(Exit.INVALID, "no controller is chosen", hint)

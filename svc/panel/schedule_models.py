@@ -36,7 +36,7 @@ Argument = Annotated[
 ]
 CronTimes = Annotated[
     str,
-    Field(min_length=9, max_length=LONGEST, description="Minute, hour, day of the month, month, day of the week."),
+    Field(min_length=1, max_length=LONGEST, description="Minute, hour, day of the month, month, day of the week."),
     Shape(r"[0-9A-Za-z*/, -]+", "five fields such as */15 8-18 * * mon-fri"),
 ]
 TimeZone = Annotated[

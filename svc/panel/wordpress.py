@@ -276,7 +276,10 @@ async def _installed(context: Context[Panel], request: SiteRequest) -> tuple[Sit
     site = await site_of(database, context.principal, request.id)
     ordered = await read_wordpress(database, site.id)
     if ordered is None:
-        raise conflict(f"The site {site.domain} is of the type {site.type.value}.")
+        raise conflict(
+            f"{site.domain} is of the type {site.type.value} and has no WordPress.",
+            hint="A site has one that was created with the type wordpress.",
+        )
     if site.status is not SiteStatus.ACTIVE or ordered.installed_at is None:
         raise conflict(f"The site {site.domain} is {site.status.value}; its WordPress is not asked meanwhile.")
     return site, ordered

@@ -240,3 +240,40 @@ async def test_the_types_of_a_record_are_named_as_they_are_written(
         refused = await terminal.svc(*socket, "dns", "create", "example.test", "www", "--data", '{"type": "BOGUS"}')
 
     assert "must be of one of the types A, AAAA, CNAME," in refused.err
+
+
+async def test_an_empty_token_is_not_taken_for_none_over_the_socket(
+    panel_database: Database, terminal: Terminal
+) -> None:
+    """A script that read no token would be root otherwise."""
+    async with listening_core(panel_database) as panel:
+        at = {"SVC_SOCKET": str(panel.services.config.socket)}
+        by_variable = await terminal.svc("site", "list", **at, SVC_TOKEN="")
+        by_flag = await terminal.svc("site", "list", "--token", "", **at)
+        wrong = await terminal.svc("site", "list", "--token", "svcvm_wrong", **at)
+
+    assert by_variable.code == by_flag.code == Exit.INVALID
+    assert "the API token is empty" in by_variable.err
+    assert wrong.code == Exit.UNAUTHENTICATED
+    assert "svc login" not in wrong.err  # there is nothing to sign in to at a socket
+
+
+async def test_times_that_are_too_few_say_which_are_needed(panel_database: Database, terminal: Terminal) -> None:
+    async with listening_core(panel_database) as panel:
+        await site_row(panel.database, await panel.person("ada@example.com"), "example.test")
+        at = {"SVC_SOCKET": str(panel.services.config.socket)}
+        refused = await terminal.svc("schedule", "create", "example.test", "nightly", "php", "a.php", "hello", **at)
+
+    assert refused.code == Exit.INVALID
+    assert "five fields are needed: minute, hour," in refused.err
+
+
+async def test_a_site_without_a_wordpress_is_said_to_have_none(panel_database: Database, terminal: Terminal) -> None:
+    async with listening_core(panel_database) as panel:
+        await site_row(panel.database, await panel.person("ada@example.com"), "example.test")
+        at = {"SVC_SOCKET": str(panel.services.config.socket)}
+        refused = await terminal.svc("wordpress", "get", "example.test", **at)
+
+    assert refused.code == Exit.CONFLICT
+    assert "has no WordPress" in refused.err
+    assert "created with the type wordpress" in refused.err

@@ -58,7 +58,9 @@ async def test_a_second_backup_of_a_site_is_refused_while_one_is_pending(world: 
 
     answer = await world.ada.post(f"/sites/{world.site}/backups")
 
+    job = await world.panel.database.fetchval("SELECT id FROM jobs WHERE kind = 'test'")
     assert answer.status_code == 409
+    assert answer.json()["error"]["hint"] == f"Follow its job, {job}."
 
 
 async def test_a_customer_sees_and_touches_their_own_backups_alone(world: Backed) -> None:

@@ -271,7 +271,7 @@ async def test_a_name_without_an_address_is_refused(panel_database: Database, tm
         answer = await world.administrator.post("/webhooks", {"url": "https://nobody.example/", "events": ["*"]})
 
     assert answer.status_code == 400
-    assert "nobody.example has no address" in answer.json()["error"]["message"]
+    assert "nobody.example has no address: Name or service not known" in answer.json()["error"]["message"]
 
 
 async def test_a_replay_sends_the_same_bytes_under_the_same_id(panel_database: Database, tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ from svc_actors.panel.backups.records import (
     create_backup,
     fail_backup,
     has_final,
-    is_pending,
     open_jobs,
     orphans,
+    pending_job,
 )
 from svc_actors.panel.backups.repositories import ensure_repository, outlive_site, overstayed, repositories_of
 from svc_actors.panel.backups.restore import RestoreWork
@@ -124,7 +124,7 @@ class Backups:
         after = next_run(Frequency(row["frequency"]), row["hour"], row["weekday"], row["site_id"], now)
         await postpone(tx, row["site_id"], after)
         site = await lock_site(tx, row["site_id"])
-        if site.status in _BACKED_UP and not await is_pending(tx, site.id):
+        if site.status in _BACKED_UP and await pending_job(tx, site.id) is None:
             await create_backup(tx, self._tools.sealer, site, Cause.SCHEDULED)
 
     async def back_up_finally(self, run: JobRun, site: SiteRow, ordered_at: datetime) -> None:

@@ -151,20 +151,23 @@ async def completed(queryable: Queryable, repository_id: UUID) -> list[tuple[UUI
     return [(row["id"], row["created_at"]) for row in rows]
 
 
-async def is_pending(queryable: Queryable, site_id: UUID) -> bool:
-    found: bool = await queryable.fetchval(
-        """SELECT EXISTS (SELECT FROM site_backups JOIN backup_repositories ON backup_repositories.id = repository_id
-                          WHERE site_id = $1 AND status = 'pending')""",
+async def pending_job(queryable: Queryable, site_id: UUID) -> int | None:
+    """The job of the backup of a site that is under way."""
+    job: int | None = await queryable.fetchval(
+        """SELECT job_id FROM site_backups JOIN backup_repositories ON backup_repositories.id = repository_id
+           WHERE site_id = $1 AND status = 'pending' LIMIT 1""",
         site_id,
     )
-    return found
+    return job
 
 
 async def create_backup(tx: Transaction, sealer: Sealer, site: SiteRow, cause: Cause) -> tuple[UUID, Job]:
     """Have a site, whose row is locked, backed up. Raises `conflict` while one is pending."""
     repository_id = await ensure_repository(tx, sealer, site)
-    if await is_pending(tx, site.id):
-        raise conflict(f"A backup of {site.domain} is under way already.", hint="Look at its job.")
+    if (pending := await pending_job(tx, site.id)) is not None:
+        raise conflict(
+            f"A backup of {site.domain} is under way already; no other was begun.", hint=f"Follow its job, {pending}."
+        )
     job = await enqueue(
         tx,
         NewJob(

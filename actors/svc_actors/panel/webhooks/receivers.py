@@ -176,5 +176,6 @@ def _said(error: BaseException) -> str:
 
 def _without_address(url: str, error: Exception) -> ServiceError:
     host = ReceiverUrl.parse(url).host
-    why = "the resolver does not answer" if isinstance(error, trio.TooSlowError) else str(error)
+    said = error.strerror if isinstance(error, OSError) else None  # its text begins with a number
+    why = "the resolver does not answer" if isinstance(error, trio.TooSlowError) else said or str(error)
     return wrong_field("url", f"{host} has no address: {why}", hint="Webhooks are sent to a name that resolves.")
