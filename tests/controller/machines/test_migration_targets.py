@@ -9,6 +9,7 @@ import pytest
 
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_nodeagent.protocol import OperationResult
 from tests.support.machine_service import make_node
 from tests.support.machines import MachineHarness, refusal, stage
 
@@ -100,6 +101,7 @@ async def test_emulated_guests_move_live_between_hosts_of_any_processor(database
     [
         ("state = 'offline'", "node: it is offline"),
         ("state = 'pending'", "node: it is pending"),
+        ("state = 'offline', lost_at = now(), state_reason = 'Declared lost: fire'", "node: it is lost"),
         ("mode = 'observe'", "node: it is only observed"),
         ("maintenance = true", "node: it is in maintenance"),
         ("disk_level = 'critical'", "node: its disk is nearly full, 1000 GiB free"),
@@ -190,9 +192,32 @@ async def test_a_machine_that_is_not_known_to_run_or_to_be_off_moves_nowhere(dat
         rebooting = await judged(now, vm_id)
         await database.execute("UPDATE vms SET status = 'running'")
         await database.execute("UPDATE nodes SET state = 'offline' WHERE id = $1", now.world.node_id)
+        away = await judged(now, vm_id)
+        await database.execute("UPDATE nodes SET lost_at = now() WHERE id = $1", now.world.node_id)
 
         assert rebooting == (None, ["machine: it is rebooting; only a running or a stopped one moves"])
-        assert await judged(now, vm_id) == (None, ["machine: its node alpha is offline"])
+        assert away == (None, ["machine: its node alpha is offline"])
+        assert await judged(now, vm_id) == (None, ["machine: its node alpha is lost"])
+
+
+async def test_a_machine_that_is_busy_or_not_shown_since_a_restore_moves_nowhere(database: Database) -> None:
+    async def never(gateway: Any, _: Any, operation_id: Any, __: Any) -> OperationResult:
+        await gateway.until_cancelled(operation_id)
+        raise AssertionError
+
+    async with stage(database) as now:
+        vm_id, _ = await machine_and_node(now)
+        now.service.gateway.answers["vm.backup"] = never
+        backup = await now.staff("vm.backup", id=vm_id)
+        backed_up = await judged(now, vm_id)
+        await now.staff("task.cancel", id=backup.id)
+        await now.service.ended(backup.id)
+        idle = await judged(now, vm_id)
+        await database.execute("UPDATE vms SET unconfirmed = true")
+
+        assert backed_up == (None, ["machine: it is busy with vm.backup"])
+        assert idle == ("live", [])
+        assert await judged(now, vm_id) == (None, ["machine: its node alpha has not shown it as it is recorded"])
 
 
 async def test_only_administrators_see_where_a_machine_could_go(database: Database) -> None:

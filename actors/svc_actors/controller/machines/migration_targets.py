@@ -62,8 +62,11 @@ _FACTS: Final = """json_build_object('accelerator', nodes.facts->'accelerator', 
 
 _MACHINE: Final = f"""
 SELECT vms.status, vms.built_at, vms.node_id, vms.image_id, vms.vcpus, vms.memory_mib, vms.disk_gib, vms.rate_mbps,
-       vms.throttle_mbps, nodes.name AS node_name, nodes.state AS node_state, nodes.agent_protocol, {_FACTS} AS facts,
-       images.digest, images.name AS image_name,
+       vms.throttle_mbps, nodes.name AS node_name, nodes.agent_protocol, {_FACTS} AS facts,
+       CASE WHEN nodes.lost_at IS NULL THEN nodes.state ELSE 'lost' END AS node_state,
+       images.digest, images.name AS image_name, vms.unconfirmed,
+       (SELECT op FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id AND status IN ('queued', 'running')
+        ORDER BY created_at LIMIT 1) AS busy_with,
        EXISTS (SELECT FROM security_group_machines WHERE vm_id = vms.id) AS in_groups
 FROM vms JOIN images ON images.id = vms.image_id LEFT JOIN nodes ON nodes.id = vms.node_id
 WHERE vms.id = $1 AND vms.deleted_at IS NULL"""
@@ -76,7 +79,7 @@ WHERE allocations.vm_id = $1 AND allocations.state = 'allocated' ORDER BY pools.
 _OTHER_NODES: Final = f"""
 SELECT node_capacity.*, nodes.name, nodes.state, nodes.mode, nodes.maintenance, nodes.disk_level, nodes.state_reason,
        (nodes.capacity->>'disk_free_gib')::float8 AS disk_free_gib, nodes.capacity IS NULL AS unreported,
-       nodes.agent_protocol, {_FACTS} AS facts,
+       nodes.lost_at IS NOT NULL AS lost, nodes.agent_protocol, {_FACTS} AS facts,
        EXISTS (SELECT FROM node_images has WHERE has.node_id = nodes.id AND has.image_id = $2) AS has_image
 FROM nodes JOIN node_capacity ON node_capacity.node_id = nodes.id
 WHERE nodes.deleted_at IS NULL AND nodes.id IS DISTINCT FROM $1
@@ -100,6 +103,10 @@ def _of_itself(machine: Record) -> list[str]:
         return [f"machine: it is {machine['status']}; only a running or a stopped one moves"]
     if machine["node_state"] != "online":
         return [f"machine: its node {machine['node_name']} is {machine['node_state']}"]
+    if machine["unconfirmed"]:
+        return [f"machine: its node {machine['node_name']} has not shown it as it is recorded"]
+    if machine["busy_with"] is not None:
+        return [f"machine: it is busy with {machine['busy_with']}"]
     return []
 
 
@@ -118,7 +125,7 @@ def _why_not(machine: Record, pools: Sequence[Record], node: Record) -> list[str
 
 def _agent(machine: Record, node: Record) -> list[str]:
     if node["state"] != "online":
-        return [f"agent: {node['state_reason']}"] if node["state_reason"] else []
+        return [f"agent: {node['state_reason']}"] if node["state_reason"] and not node["lost"] else []
     here, there = machine["agent_protocol"], node["agent_protocol"]
     if here is not None and there is not None and there < here:
         return [f"agent: it speaks protocol {there}, and that of the machine's node {here}"]

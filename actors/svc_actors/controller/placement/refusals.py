@@ -66,6 +66,7 @@ class Obstacle:
 _OFFLINE: Final = Obstacle(Stage.STATE, "node: it is offline", "offline")
 _UNREPORTED: Final = Obstacle(Stage.STATE, "node: it has not reported its capacity", "without a report of what it has")
 _PENDING: Final = Obstacle(Stage.STATE, "node: it is pending", "not connected yet")
+_LOST: Final = Obstacle(Stage.STATE, "node: it is lost", "lost for good")
 _OBSERVED: Final = Obstacle(Stage.STATE, "node: it is only observed", "only observed")
 _MAINTENANCE: Final = Obstacle(Stage.STATE, "node: it is in maintenance", "in maintenance")
 
@@ -91,9 +92,11 @@ class _Node:
 
 def state_obstacles(node: Record) -> list[Obstacle]:
     """What keeps a node from taking any machine. Of its row: state, mode, maintenance, disk_level; and disk_free_gib,
-    and whether it is unreported."""
+    and whether it is lost, or unreported."""
     found = []
-    if node["state"] != "online":
+    if node["lost"]:
+        found.append(_LOST)
+    elif node["state"] != "online":
         found.append(_OFFLINE if node["state"] == "offline" else _PENDING)
     if node["mode"] != "managed":
         found.append(_OBSERVED)
@@ -180,7 +183,7 @@ async def _nodes(queryable: Queryable, need: Need) -> list[_Node]:
     rows = await queryable.fetch(
         """SELECT node_capacity.*, nodes.name, nodes.state, nodes.mode, nodes.maintenance,
                   nodes.disk_level, (nodes.capacity->>'disk_free_gib')::float8 AS disk_free_gib,
-                  nodes.capacity IS NULL AS unreported,
+                  nodes.capacity IS NULL AS unreported, nodes.lost_at IS NOT NULL AS lost,
                   CASE WHEN lacks <> '{}' THEN nodes.facts->'network_lacks' END AS network_lacks
            FROM node_capacity JOIN nodes ON nodes.id = node_capacity.node_id
            WHERE nodes.deleted_at IS NULL AND ($1::uuid IS NULL OR nodes.id = $1)
