@@ -28,6 +28,7 @@ from svc_nodeagent.protocol import (
     CheckStatus,
     ConsoleKind,
     CopiedDisk,
+    CpuMode,
     DeleteResult,
     DomainChanged,
     DomainResult,
@@ -60,6 +61,7 @@ from svc_nodeagent.protocol import (
     SeedSpec,
     StateCause,
     VmBackup,
+    VmCpuSet,
     VmCreate,
     VmDelete,
     VmDescribe,
@@ -110,6 +112,7 @@ class SimulatedMachine(Wire):
     spec: MachineSpec | None = None
     """What it was made by, without its password; None for one that was there from the beginning."""
     image_digest: str = ""
+    cpu_mode: CpuMode = CpuMode.DEFAULT
 
 
 class _State(Wire):
@@ -304,6 +307,10 @@ class SimulatedHost:
                 return DomainResult(vm_id=operation.vm_id, state=self.machines[operation.vm_id].state)
             case VmResize():
                 return self._resize(operation)
+            case VmCpuSet(vm_id=vm_id, cpu_mode=mode, restart=restart):
+                state = DomainState.RUNNING if restart else self._machine(vm_id).state
+                self._change(vm_id, {"cpu_mode": mode})
+                return self._moved(vm_id, state, "given another processor")
             case VmReinstall():
                 return self._reinstall(operation)
             case VmBackup(vm_id=vm_id, copy_id=copy_id, forget=forget):

@@ -6,7 +6,7 @@ from functools import cache
 
 from svc.controller import certificate, holdings, images, overview, projects, settings, setup, tasks
 from svc.controller.backups import backups, plan_backups
-from svc.controller.machines import consoles, creation, machines, migration, plans, remaking, ssh_keys
+from svc.controller.machines import consoles, creation, machines, migration, plans, processors, remaking, ssh_keys
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
 from svc.controller.nodes import joining, locations, lost, network, nodes, orphans, upgrading
@@ -62,6 +62,7 @@ AREAS = (
     creation,
     machine_orders,
     remaking,
+    processors,
     migration,
     machine_networking,
     consoles,

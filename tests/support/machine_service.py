@@ -36,6 +36,7 @@ from svc_nodeagent.protocol import (
     OperationId,
     OperationResult,
     Progress,
+    VmCpuSet,
     VmCreate,
     VmDelete,
     VmForceStop,
@@ -168,7 +169,7 @@ class FakeGateway:
             case VmStart(vm_id=vm_id) | VmReboot(vm_id=vm_id) | VmReset(vm_id=vm_id) | VmReinstall(vm_id=vm_id):
                 self.domains[vm_id] = DomainState.RUNNING
                 return DomainResult(vm_id=vm_id, state=DomainState.RUNNING)
-            case VmResize(vm_id=vm_id):
+            case VmResize(vm_id=vm_id) | VmCpuSet(vm_id=vm_id):
                 return DomainResult(vm_id=vm_id, state=self.domains[vm_id])
             case VmShutdown(vm_id=vm_id) | VmForceStop(vm_id=vm_id):
                 self.domains[vm_id] = DomainState.STOPPED

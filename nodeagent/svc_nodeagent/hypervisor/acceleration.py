@@ -25,8 +25,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from svc_nodeagent.durable import write_whole
 from svc_nodeagent.host import HostError
-from svc_nodeagent.hypervisor.domains import Accelerator
 from svc_nodeagent.hypervisor.files import in_thread
+from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.hypervisor.programs import RunAs, try_program
 from svc_nodeagent.protocol import FailureCode
 

@@ -9,7 +9,6 @@ up.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,6 +16,7 @@ import libvirt
 
 from svc_nodeagent.hypervisor.files import Folders, MachineRecord
 from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.processors import Accelerator, cpu_element
 from svc_nodeagent.protocol import DomainState, StateCause
 
 METADATA_NAMESPACE = "urn:svc:machine:1"
@@ -25,11 +25,6 @@ BALLOON_PERIOD_SECONDS = 10
 _DISK_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 ElementTree.register_namespace("svc", METADATA_NAMESPACE)
-
-
-class Accelerator(StrEnum):
-    KVM = "kvm"
-    TCG = "tcg"
 
 
 @dataclass(frozen=True)
@@ -58,12 +53,7 @@ def domain_xml(
     features = ElementTree.SubElement(domain, "features")
     for feature in ("acpi", "apic"):
         ElementTree.SubElement(features, feature)
-    # Distributions of today ask for x86-64-v2 and above; the emulator's default model is older than that.
-    if kvm:
-        ElementTree.SubElement(domain, "cpu", mode="host-model", check="partial")
-    else:
-        cpu = ElementTree.SubElement(domain, "cpu", mode="custom", match="exact", check="none")
-        _text(cpu, "model", "Nehalem", fallback="allow")
+    domain.append(cpu_element(record.cpu_mode, accelerator))
     clock = ElementTree.SubElement(domain, "clock", offset="utc")
     for timer, policy in (("rtc", "catchup"), ("pit", "delay")):
         ElementTree.SubElement(clock, "timer", name=timer, tickpolicy=policy)

@@ -27,7 +27,7 @@ import trio
 from pydantic import BaseModel, ConfigDict
 
 from svc_nodeagent.durable import sync_folder
-from svc_nodeagent.protocol import DiskSpec, NetworkSpec, SeedSpec
+from svc_nodeagent.protocol import CpuMode, DiskSpec, NetworkSpec, SeedSpec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,6 +59,13 @@ class MachineRecord(BaseModel):
     """File name, in images/, of the image that disk 0 stands on."""
     network: NetworkSpec
     seed: SeedSpec
+    cpu_mode: CpuMode = CpuMode.DEFAULT
+
+    def stored(self) -> bytes:
+        """As it is written. The mode is left out where nobody chose one: agents before this one do not know it, and an
+        upgrade may be taken back."""
+        unsaid = {"cpu_mode"} if self.cpu_mode is CpuMode.DEFAULT else None
+        return self.model_dump_json(exclude=unsaid).encode()
 
 
 class FirstBoot(BaseModel):

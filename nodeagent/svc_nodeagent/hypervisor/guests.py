@@ -77,6 +77,11 @@ class Guests:
             lambda connection: connection.defineXML(xml), name="virDomainDefineXML", timeout=PATIENT
         )
 
+    async def definition(self, vm_id: UUID) -> str:
+        """What is stored of it: what it is when it is started next."""
+        flags = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
+        return await self.on_domain(vm_id, "virDomainGetXMLDesc", lambda domain: str(domain.XMLDesc(flags)))
+
     async def press_power_button(self, vm_id: UUID) -> None:
         try:
             await self.on_domain(

@@ -43,8 +43,10 @@ from svc_nodeagent.hypervisor.images import ImageCache, file_name
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.network.plan import without
+from svc_nodeagent.hypervisor.processors import cpu_element, with_processor
 from svc_nodeagent.hypervisor.seeds import write_seed
 from svc_nodeagent.protocol import (
+    CpuMode,
     DeleteResult,
     DomainResult,
     DomainState,
@@ -56,6 +58,7 @@ from svc_nodeagent.protocol import (
     NetworkSpec,
     OperationResult,
     ReleaseResult,
+    VmCpuSet,
     VmCreate,
     VmDelete,
     VmForceStop,
@@ -150,6 +153,8 @@ class Machines:
                 return await self.update(operation)
             case VmResize():
                 return await self.resize(operation, report)
+            case VmCpuSet():
+                return await self.set_processor(operation, report)
             case VmReinstall():
                 return await self.reinstall(operation, report)
             case VmSetPassword(account=account, password_hash=password_hash):
@@ -195,7 +200,7 @@ class Machines:
     async def describe(self, vm_id: UUID) -> KeptMachine:
         record = await self._record(vm_id)
         digest = record.base.partition("-")[2].rpartition(".")[0]
-        return KeptMachine(image_digest=digest, **record.model_dump(exclude={"base"}))
+        return KeptMachine(image_digest=digest, **record.model_dump(exclude={"base", "cpu_mode"}))
 
     async def start(self, vm_id: UUID, network: NetworkSpec) -> DomainResult:
         """The definition is written anew from the record, so that changes made while the machine ran take effect."""
@@ -288,6 +293,33 @@ class Machines:
         except BaseException:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + PUT_BACK_SECONDS):
                 await self._put_back(operation, order)
+            raise
+        return await self._result(vm_id)
+
+    async def set_processor(self, operation: VmCpuSet, report: Report) -> DomainResult:
+        """A guest that is restarted is off before anything is written, so one that does not obey has changed nothing.
+        A machine found off is started: it is where an interrupted restart was."""
+        vm_id, wanted = operation.vm_id, operation.cpu_mode
+        cpu_element(wanted, (await self._acceleration.verdict()).accelerator)
+        order = self._order(vm_id, "the change of its processor") if operation.restart else None
+        # Only an attempt before this one can have written it, and it had shut the guest down by then.
+        resumed = wanted is not operation.before and (await self._record(vm_id)).cpu_mode is wanted
+        if order is not None and not (resumed and await self._guests.state(vm_id) is DomainState.RUNNING):
+            await self._wait_until_off(vm_id, operation.timeout_seconds, order, report)
+            fault_point("processor.off")
+        try:
+            async with self.steps(vm_id):
+                if order is not None:
+                    order.check()
+                await self._write_processor(vm_id, wanted)
+                fault_point("processor.defined")
+                if order is not None:
+                    await self._start_again(await self._record(vm_id))
+        except ConnectionLost:
+            raise  # The same change goes on once libvirt is back.
+        except BaseException:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + PUT_BACK_SECONDS):
+                await self._put_processor_back(operation, order)
             raise
         return await self._result(vm_id)
 
@@ -456,6 +488,27 @@ class Machines:
         except (HostError, OSError) as error:
             log.error("machine.resize_not_put_back", vm_id=str(vm_id), error=str(error))
 
+    async def _write_processor(self, vm_id: UUID, mode: CpuMode) -> None:
+        element = cpu_element(mode, (await self._acceleration.verdict()).accelerator)
+        changed = with_processor(await self._guests.definition(vm_id), element)
+        record = (await self._record(vm_id)).model_copy(update={"cpu_mode": mode})
+        await in_thread(self._write_record, record, None)
+        fault_point("processor.recorded")
+        await self._guests.define(changed)
+
+    async def _put_processor_back(self, operation: VmCpuSet, order: _Order | None) -> None:
+        """What it was before a change that has failed. A later order says what becomes of its guest."""
+        vm_id = operation.vm_id
+        try:
+            async with self.steps(vm_id):
+                if not await in_thread(self._record_path(vm_id).exists):
+                    return
+                await self._write_processor(vm_id, operation.before)
+                if order is not None and order.stands and await self._guests.state(vm_id) in _OFF:
+                    await self._start_again(await self._record(vm_id))
+        except (HostError, OSError) as error:
+            log.error("machine.processor_not_put_back", vm_id=str(vm_id), error=str(error))
+
     async def _start_again(self, record: MachineRecord) -> None:
         await self._apply_network(record)
         await self._write_seed(record)
@@ -606,7 +659,7 @@ class Machines:
         if password_hash is not None and not (folder / RECORD).exists():
             first_boot = FirstBoot(password_hash=password_hash)
             write_whole(folder / SECRET, first_boot.model_dump_json().encode(), mode=0o600)
-        write_whole(folder / RECORD, record.model_dump_json().encode(), mode=0o600)
+        write_whole(folder / RECORD, record.stored(), mode=0o600)
 
     async def _result(self, vm_id: UUID) -> DomainResult:
         return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))

@@ -15,11 +15,11 @@ from pathlib import Path
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.acceleration import Acceleration, DeviceAccess, qemu_user
 from svc_nodeagent.hypervisor.connection import Connection, version_text
-from svc_nodeagent.hypervisor.domains import Accelerator
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.network import taps
 from svc_nodeagent.hypervisor.network.plan import Uplink
 from svc_nodeagent.hypervisor.network.rates import rates_lack
+from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.hypervisor.programs import try_program
 from svc_nodeagent.protocol import CheckStatus, PreflightCheck
 

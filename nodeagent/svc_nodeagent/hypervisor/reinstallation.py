@@ -83,7 +83,7 @@ def complete(folders: Folders, vm_id: UUID) -> None:
     else:
         first_boot = FirstBoot(password_hash=decision.password_hash)
         write_whole(folder / SECRET, first_boot.model_dump_json().encode(), mode=0o600)
-    write_whole(folder / RECORD, decision.record.model_dump_json().encode(), mode=0o600)
+    write_whole(folder / RECORD, decision.record.stored(), mode=0o600)
     fault_point("reinstall.recorded")
     _path(folders, vm_id).unlink()
     sync_folder(folder)

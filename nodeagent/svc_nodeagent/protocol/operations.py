@@ -21,6 +21,7 @@ __all__ = [
     "CertificateRenew",
     "ConsoleKind",
     "ConsoleOpen",
+    "CpuMode",
     "ImagePull",
     "ImageRemove",
     "MachineOperation",
@@ -32,6 +33,7 @@ __all__ = [
     "NodeTraffic",
     "NodeUpgrade",
     "VmBackup",
+    "VmCpuSet",
     "VmCreate",
     "VmDelete",
     "VmDescribe",
@@ -52,6 +54,9 @@ __all__ = [
 
 GUEST_SHUTDOWN_SECONDS: Final = 90.0
 """How long a guest may take to shut down (vm-controller-api.md, Limits)."""
+
+CPU_RESTART_SECONDS: Final = 180.0
+"""How long it may take where it is restarted for another processor."""
 
 
 class VmCreate(Wire):
@@ -155,6 +160,36 @@ class VmResize(Wire):
     before: MachineSize
     restart: bool
     timeout_seconds: float = GUEST_SHUTDOWN_SECONDS
+
+
+class CpuMode(StrEnum):
+    """The processor that a guest is shown. `DEFAULT` is what every machine has that nobody gave another: `HOST_MODEL`
+    where guests run under KVM, `BASELINE` where they are emulated."""
+
+    DEFAULT = "default"
+    HOST_MODEL = "host-model"
+    """A named model near the host's own."""
+    HOST_PASSTHROUGH = "host-passthrough"
+    """The host's own, with all that it has."""
+    MAXIMUM = "maximum"
+    """All that the hypervisor can show, which without KVM is more than the host has."""
+    BASELINE = "baseline"
+    """x86-64-v2, which any host has that the machine may be moved to."""
+
+
+class VmCpuSet(Wire):
+    """Rewrite the processor in the stored definition, and nothing else of it: a guest that runs keeps its own until it
+    is stopped and started. `restart`: shut it down in order first, and start it after; `timed_out` leaves it running
+    and its definition as it was. `before` is the mode of the definition, to which a failure goes back, which a repeat
+    after an interruption could not find out."""
+
+    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, task_seconds=CPU_RESTART_SECONDS + 600.0, since=4)
+    op: Literal["vm.cpu.set"] = "vm.cpu.set"
+    vm_id: UUID
+    cpu_mode: CpuMode
+    before: CpuMode
+    restart: bool
+    timeout_seconds: float = CPU_RESTART_SECONDS
 
 
 class VmReinstall(Wire):
@@ -316,6 +351,7 @@ MachineOperation = (
     | VmDelete
     | VmUpdate
     | VmResize
+    | VmCpuSet
     | VmReinstall
     | VmSetPassword
     | VmNetApply

@@ -16,6 +16,7 @@ from svc.registry.operation import Model
 from svc.registry.paging import EVERYTHING, Condition, joined
 from svc.registry.principal import Principal
 from svc_actors.controller.machines.metrics import MetricPoint
+from svc_actors.controller.machines.processors import CpuMode
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import UNKNOWN_WHILE_AWAY, DesiredPower, RestartPolicy
 from svc_actors.errors import not_found
@@ -51,6 +52,17 @@ class VMAddress(Model):
     pool_id: UUID | None
 
 
+class VMCpu(Model):
+    """`next_mode`: the guest has another processor once it was stopped and started; null where none waits."""
+
+    mode: CpuMode
+    next_mode: CpuMode | None
+
+
+class VMFacts(Model):
+    cpu: VMCpu
+
+
 class VM(Model):
     """A machine. `user` is the account that its access mode names; a Windows machine has
     its administrator account and no access mode. `status_reason` says why a machine failed, or what
@@ -82,6 +94,7 @@ class VM(Model):
     user: str
     primary_ip: str | None
     addresses: list[VMAddress]
+    facts: VMFacts
     created_at: datetime
 
     @classmethod
@@ -114,6 +127,7 @@ class VM(Model):
             user=WINDOWS_ACCOUNT if windows else account_name(row["access_mode"], row["login_user"]),
             primary_ip=next((address.ip for address in addresses if address.primary), None),
             addresses=addresses,
+            facts=VMFacts(cpu=VMCpu(mode=row["cpu_mode"], next_mode=row["cpu_next_mode"])),
             created_at=row["created_at"],
         )
 

@@ -15,7 +15,7 @@ import trio
 
 from svc_nodeagent.hypervisor import LibvirtHost, Naming
 from svc_nodeagent.hypervisor.acceleration import DEVICE, Acceleration, qemu_user
-from svc_nodeagent.hypervisor.domains import Accelerator
+from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.protocol import (
     CheckStatus,
     ConsoleKind,

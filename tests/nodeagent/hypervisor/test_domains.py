@@ -11,7 +11,6 @@ import pytest
 
 from svc_nodeagent.hypervisor.domains import (
     METADATA_NAMESPACE,
-    Accelerator,
     BaseImage,
     domain_cause,
     domain_state,
@@ -22,6 +21,7 @@ from svc_nodeagent.hypervisor.domains import (
 )
 from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.protocol import DiskSpec, DomainState, MachineSpec, NetworkSpec, StateCause
 from tests.nodeagent.hypervisor.builders import machine, network, nic, record
 

@@ -20,12 +20,14 @@ from svc_nodeagent.hypervisor.files import read_record
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import (
+    CpuMode,
     ImageRemove,
     MachineSize,
     MachineSpec,
     NetworkSpec,
     NodeNetProbe,
     NodeOperation,
+    VmCpuSet,
     VmCreate,
     VmDelete,
     VmForceStop,
@@ -84,6 +86,7 @@ RESTORING = ("restore.taps", "restore.rules", "restore.routes")
 CHANGING = ("network.applied", "network.released")
 STARTING = ("network.recorded", "start.network", "start.defined", "reboot.off")
 RESIZING = ("resize.off", "resize.recorded", "resize.defined")
+PROCESSOR = ("processor.off", "processor.recorded", "processor.defined")
 REINSTALLING = (
     "reinstall.prepared",
     "reinstall.decided",
@@ -188,6 +191,20 @@ async def test_killed_anywhere_in_a_resize_it_converges(
     await made_once(spec, naming, data_folder, True)
     record = read_record(data_folder / "machines" / str(spec.vm_id) / "machine.json")
     assert (record.vcpus, record.memory_mib, record.disks[0].size_gib) == (2, 320, 2)
+    assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
+
+
+@pytest.mark.parametrize("point", PROCESSOR)
+async def test_killed_anywhere_in_a_change_of_the_processor_it_converges(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    spec = machine(network(ADDRESS))
+    change = VmCpuSet(vm_id=spec.vm_id, cpu_mode=CpuMode.MAXIMUM, before=CpuMode.DEFAULT, restart=True)
+    create = VmCreate(machine=spec, image=image(demo_image), start=False)
+    assert await perform(create, change, kill_at=point) == KILLED
+    assert await perform(change) == 0
+    await made_once(spec, naming, data_folder, True)
+    assert read_record(data_folder / "machines" / str(spec.vm_id) / "machine.json").cpu_mode is CpuMode.MAXIMUM
     assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 

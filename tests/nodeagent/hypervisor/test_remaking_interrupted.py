@@ -16,12 +16,13 @@ from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor import Naming, disks, machines, reinstallation
 from svc_nodeagent.hypervisor.acceleration import Acceleration, Verdict
 from svc_nodeagent.hypervisor.connection import ConnectionLost
-from svc_nodeagent.hypervisor.domains import Accelerator, BaseImage
+from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import Folders, MachineRecord, read_record
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import ImageCache
 from svc_nodeagent.hypervisor.machines import Machines
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
+from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.protocol import DomainState, FailureCode, MachineSize, VmReinstall, VmResize
 from tests.nodeagent.hypervisor.builders import image, machine, record, seed, silent
 

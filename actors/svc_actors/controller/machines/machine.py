@@ -20,7 +20,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.backups.records import copied_disks
-from svc_actors.controller.machines import power, remaking
+from svc_actors.controller.machines import power, processors, remaking
 from svc_actors.controller.machines.admission import (
     busy,
     moved,
@@ -38,6 +38,7 @@ from svc_actors.controller.machines.network_attachment import (
 )
 from svc_actors.controller.machines.observing import Seen, record_observations
 from svc_actors.controller.machines.outcomes import GENERATION, RELEASED, settle
+from svc_actors.controller.machines.processors import NewProcessor
 from svc_actors.controller.machines.records import (
     MachineRow,
     Marks,
@@ -199,13 +200,33 @@ class Machine(Actor):
         self._tasks.begin(task)
         return task
 
+    async def set_processor(self, caller: Caller, new: NewProcessor) -> Task:
+        """Have the host write another processor into the machine's definition. An order that comes again, after its
+        answer was lost, is answered with the task that it began."""
+
+        async def work(tx: Transaction) -> tuple[Task, bool]:
+            before = await remaking.begun_by(tx, self.vm_id, Order.CPU_SET, new.order)
+            if before is not None:
+                return before, False
+            vm = await self._idle(tx)
+            parameters, status = await processors.change(tx, vm, new)
+            task = await self._new_task(tx, caller, vm, Order.CPU_SET.op, parameters)
+            if status is not None:
+                await write_status(tx, vm.id, status, None)
+            return task, True
+
+        task, begun = await self._database.transact(work)
+        if begun:
+            self._tasks.begin(task)
+        return task
+
     async def reinstall(self, caller: Caller, new: NewSystem, decide: Decide | None = None) -> tuple[Task, bool]:
         """Have the host put a new system in the place of the machine's own; addresses, name and size stay. An order
         that comes again, after its answer was lost, is answered with the task that it began; True where it begins one.
         """
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
-            before = await remaking.begun_by(tx, self.vm_id, new.order)
+            before = await remaking.begun_by(tx, self.vm_id, Order.REINSTALL, new.order)
             if before is not None:
                 return before, False
             if decide is not None:

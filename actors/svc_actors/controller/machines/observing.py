@@ -21,7 +21,7 @@ from uuid import UUID
 
 from svc_actors.controller.machines import power
 from svc_actors.controller.machines.outcomes import LOST, moved_by
-from svc_actors.controller.machines.records import MACHINE_ROW, MachineRow, announce_status, as_machine
+from svc_actors.controller.machines.records import MACHINE_ROW, MachineRow, announce_status, as_machine, taken_up
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, observe
 from svc_actors.store import Transaction
 from svc_nodeagent.protocol import DomainState, StateCause
@@ -91,10 +91,11 @@ async def _write(
             await announce_status(tx, vm.id, vm.name, vm.project_id, vm.node_id, status=status, reason=reason)
     causes = [seen[vm.id].cause for vm in machines]
     await tx.execute(
-        """UPDATE vms SET observed_state = seen.state, observed_cause = seen.cause, observed_at = now(),
+        f"""UPDATE vms SET observed_state = seen.state, observed_cause = seen.cause, observed_at = now(),
                           status = seen.status, status_reason = seen.reason,
                           running_since = CASE WHEN seen.status <> 'running' THEN NULL
-                                               WHEN vms.status <> 'running' THEN now() ELSE running_since END
+                                               WHEN vms.status <> 'running' THEN now() ELSE running_since END,
+                          {taken_up("seen.status = 'stopped'")}
            FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[])
                 AS seen (vm_id, state, status, reason, cause)
            WHERE vms.id = seen.vm_id""",

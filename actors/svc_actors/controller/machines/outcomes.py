@@ -11,7 +11,7 @@ from uuid import UUID
 
 from svc_actors.alerts import close_alerts_about
 from svc_actors.controller.backups.records import backup_ended
-from svc_actors.controller.machines import power
+from svc_actors.controller.machines import power, processors
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
 from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
@@ -61,8 +61,12 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await _reinstalled(tx, vm, task, succeeded=ending.succeeded)
         case "vm.backup":
             await backup_ended(tx, vm, task, ending)
+        case "vm.cpu.set" if ending.succeeded:
+            await processors.changed(tx, vm, task, seen)
         case "vm.set_password":
             await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
+    if ending.succeeded and processors.starts_anew(task):
+        await processors.take_up(tx, vm)
     if heard is not None:
         await power.note_pause(tx, vm, heard, None)
     generation: int | None = task.parameters.get(GENERATION) if ending.succeeded else None

@@ -13,7 +13,7 @@ from svc_actors.controller.machines.states import DesiredPower, MachineStatus, R
 from svc_actors.controller.networking.changes import HAS_APPLIED, MOST_BELIEVED, applied_columns, follow_applied
 from svc_actors.errors import not_found
 from svc_actors.store import NewEvent, Record, Target, Transaction, events
-from svc_nodeagent.protocol import DomainState, StateCause
+from svc_nodeagent.protocol import CpuMode, DomainState, StateCause
 
 STABLE_SECONDS: Final = 600.0
 """A machine that has run for so long has recovered from earlier failures."""
@@ -53,6 +53,9 @@ class MachineRow:
     restart_policy: RestartPolicy
     restart_failures: int
     protected: bool
+    cpu_mode: CpuMode
+    cpu_next_mode: CpuMode | None
+    """What its definition says, where the guest was started with another."""
     unconfirmed: bool
     """The controller was restored from a backup, and the machine's host has not shown it as recorded yet."""
     recovered: bool
@@ -106,14 +109,23 @@ def as_machine(row: Record) -> MachineRow:
         restart_policy=RestartPolicy(row["restart_policy"]),
         restart_failures=row["restart_failures"],
         protected=row["protected"],
+        cpu_mode=CpuMode(row["cpu_mode"]),
+        cpu_next_mode=CpuMode(row["cpu_next_mode"]) if row["cpu_next_mode"] else None,
         unconfirmed=row["unconfirmed"],
         recovered=row["recovered"],
     )
 
 
-_STATUS: Final = """status = $2, status_reason = $3,
+def taken_up(off: str) -> str:
+    """The SQL of the processor that waits, in an update of `vms`: where `off` is true, the next guest has it."""
+    return f"""cpu_mode = CASE WHEN {off} THEN coalesce(vms.cpu_next_mode, vms.cpu_mode) ELSE vms.cpu_mode END,
+               cpu_next_mode = CASE WHEN {off} THEN NULL ELSE vms.cpu_next_mode END"""
+
+
+_STATUS: Final = f"""status = $2, status_reason = $3,
     running_since = CASE WHEN $2 <> 'running' THEN NULL WHEN status <> 'running' THEN now() ELSE running_since END,
-    deleted_at = CASE WHEN $2 = 'deleted' THEN now() ELSE deleted_at END"""
+    deleted_at = CASE WHEN $2 = 'deleted' THEN now() ELSE deleted_at END,
+    {taken_up("$2 = 'stopped'")}"""
 
 
 async def write_status(tx: Transaction, vm_id: UUID, status: MachineStatus, reason: str | None) -> None:
@@ -191,6 +203,16 @@ async def write_size(
         vcpus,
         memory_mib,
         disk_gib,
+    )
+
+
+async def write_processor(tx: Transaction, vm_id: UUID, now: CpuMode, following: CpuMode | None) -> None:
+    """`following`: what it has once it was stopped and started, where that is another."""
+    await tx.execute(
+        "UPDATE vms SET cpu_mode = $2, cpu_next_mode = $3 WHERE id = $1",
+        vm_id,
+        now.value,
+        following.value if following is not None else None,
     )
 
 

@@ -35,12 +35,14 @@ from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_nodeagent.protocol import (
+    CpuMode,
     DeleteResult,
     FailureCode,
     MachineSize,
     NodeOperation,
     OperationResult,
     VmBackup,
+    VmCpuSet,
     VmCreate,
     VmDelete,
     VmForceStop,
@@ -83,6 +85,7 @@ class MachineWork:
             "vm.force_stop": self.force_stop,
             "vm.update": self.update,
             "vm.resize": self.resize,
+            "vm.cpu.set": self.set_processor,
             "vm.reinstall": self.reinstall,
             "vm.set_password": self.set_password,
             "vm.delete": self.delete,
@@ -163,6 +166,16 @@ class MachineWork:
             disk_gib=after["disk_gib"],
             before=MachineSize.model_validate({name: before[name] for name in MachineSize.model_fields}),
             restart=run.task.parameters["restart"],
+        )
+        return await run.perform(operation, step=HOST_STEP)
+
+    async def set_processor(self, run: TaskRun) -> OperationResult:
+        parameters = run.task.parameters
+        operation = VmCpuSet(
+            vm_id=run.task.resource_id,
+            cpu_mode=CpuMode(parameters["cpu_mode"]),
+            before=CpuMode(parameters["before"]),
+            restart=parameters["restart"],
         )
         return await run.perform(operation, step=HOST_STEP)
 

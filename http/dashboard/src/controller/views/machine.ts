@@ -8,6 +8,7 @@ import { Resource } from "../../shared/resource";
 import { ask, badge, facts, secret, shown, size, when, type Fragment } from "../../shared/ui";
 import { markFacts } from "./machine-marks";
 import { machineNetworking } from "./machine-networking";
+import { processorFact } from "./machine-processor";
 import { remakingButtons } from "./machine-remaking";
 import { machineTraffic } from "./machine-traffic";
 import { powerButtons, RESTART_POLICIES } from "./machines";
@@ -53,6 +54,7 @@ export function machineView(me: Me, id: string): View {
           html`${RESTART_POLICIES.find((each) => each.value === now.restart_policy)?.label}
             <button @click=${() => changePolicy(now)}>Change</button>`,
         ],
+        processorFact(me, now),
         ...markFacts(now),
         ...(me.role === "customer"
           ? []

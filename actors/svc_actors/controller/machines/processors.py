@@ -1,0 +1,69 @@
+"""The processor of a machine's guest: what is decided of another one, and when the guest has it.
+
+The host's definition has the new one at once, a guest from its next start on: `vms.cpu_mode` is what the guest has,
+`cpu_next_mode` what waits in the definition. Nobody but a start of QEMU makes one of the other, so a reset does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from svc_actors.controller.machines.admission import moved, require_not_suspended
+from svc_actors.controller.machines.records import MachineRow, write_processor
+from svc_actors.controller.machines.states import MachineStatus, Order
+from svc_actors.controller.tasks.runner import Task
+from svc_actors.errors import invalid
+from svc_actors.store import Transaction
+from svc_nodeagent.protocol import CpuMode as CpuMode
+from svc_nodeagent.protocol import DomainState
+
+
+@dataclass(frozen=True)
+class NewProcessor:
+    """`restart`: a guest that runs is shut down in order and started again for it. `order` tells one order from
+    another, where it is repeated."""
+
+    mode: CpuMode
+    restart: bool
+    order: str | None = None
+
+
+async def change(tx: Transaction, vm: MachineRow, new: NewProcessor) -> tuple[dict[str, object], MachineStatus | None]:
+    """What its task is told, and the status that the machine has meanwhile: None where it stays. Nothing is recorded
+    before the host has done it. Raises conflict, invalid."""
+    status = vm.status if vm.status is MachineStatus.STOPPED else moved(vm, Order.CPU_SET)
+    defined = vm.cpu_next_mode or vm.cpu_mode
+    restart = new.restart and vm.status is MachineStatus.RUNNING
+    if new.mode is defined and not (restart and vm.cpu_next_mode is not None):
+        raise invalid("Nothing would change.", hint="Give another cpu_mode, or restart for one that is waiting.")
+    if restart:
+        await require_not_suspended(tx, vm)
+    parameters: dict[str, object] = {
+        "cpu_mode": new.mode.value,
+        "before": defined.value,
+        "restart": restart,
+        "order": new.order,
+    }
+    return parameters, status if restart else None
+
+
+async def changed(tx: Transaction, vm: MachineRow, task: Task, state: DomainState | None) -> None:
+    """The host's definition has it; and so has the guest, unless it runs on."""
+    mode = CpuMode(task.parameters["cpu_mode"])
+    waits = state is not DomainState.STOPPED and not task.parameters["restart"] and mode is not vm.cpu_mode
+    await write_processor(tx, vm.id, vm.cpu_mode if waits else mode, mode if waits else None)
+
+
+def starts_anew(task: Task) -> bool:
+    """Whether the machine's guest was started from its definition, once the task has succeeded."""
+    return task.op in _STARTS or (task.op == Order.RESIZE.op and bool(task.parameters["restart"]))
+
+
+async def take_up(tx: Transaction, vm: MachineRow) -> None:
+    """The guest was started from the definition."""
+    if vm.cpu_next_mode is not None:
+        await write_processor(tx, vm.id, vm.cpu_next_mode, None)
+
+
+_STARTS: Final = frozenset({Order.START.op, Order.REBOOT.op, Order.REINSTALL.op})
