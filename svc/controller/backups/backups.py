@@ -18,7 +18,7 @@ from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.paging import Condition, Nullable, Page, PageRequest, equals, paginate
+from svc.registry.paging import Condition, Page, PageRequest, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.backups.records import COPIES, as_policy
@@ -108,11 +108,8 @@ async def list_schedule(context: Context[Controller], request: BackupList) -> Pa
             equals("vms.project_id", request.project),
             named(request.q),
         ],
-        sortable={
-            "vm_name": "vms.name",
-            "last_completed_at": Nullable("kept.completed_at"),
-            "copies": "kept.copies",
-        },
+        # What is counted of copies is counted for the machines of the page alone.
+        sortable={"vm_name": "vms.name", "created_at": "vms.created_at"},
         default_sort="vm_name",
         request=request,
         tie="vms.id",

@@ -66,6 +66,7 @@ async def test_a_guest_is_copied_while_it_runs_and_comes_back_as_it_was(
 
     target.mkdir(parents=True)
     first = await copied(host, vm_id)
+    assert first.frozen
     assert [(disk.index, disk.size_bytes) for disk in first.disks] == [(0, 1024 * MIB)]
     # The guest goes on, and nothing of the backup is left on its host
     assert before in await console.run("sha256sum kept")
@@ -117,9 +118,10 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(
     host: LibvirtHost, demo_image: Path, data_folder: Path
 ) -> None:
     (data_folder / "backups" / "machines").mkdir(parents=True)
-    spec = machine(network(ADDRESS))
+    spec = machine(network(ADDRESS), seeded=seed(password_hash=sha512_crypt(PASSWORD)))
     vm_id, folder = spec.vm_id, data_folder / "machines" / str(spec.vm_id)
     await host.perform(VmCreate(machine=spec, image=image(demo_image)), silent)
+    console = await in_guest(host, vm_id)
     under_way = trio.Event()
 
     async def report(percent: int, message: str) -> None:
@@ -137,6 +139,12 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(
     leftover.touch()
     await host._backups.end_abandoned()
     assert not leftover.exists()
+    # ... and a guest whose file systems it had frozen writes again
+    await host._guests.on_domain(vm_id, "virDomainFSFreeze", lambda domain: domain.fsFreeze())
+    leftover.touch()
+    await host._backups.end_abandoned()
+    await console.run("echo written > after; sync")
+    assert "written" in await console.run("cat after")
     # The next one finds no job, no lock and no half of a copy in its way, and its id may be the same
     result = await host.perform(operation, silent)
     assert isinstance(result, BackupResult)

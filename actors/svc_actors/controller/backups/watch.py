@@ -13,7 +13,7 @@ from uuid import UUID
 
 import structlog
 
-from svc_actors.controller.backups.records import as_policy, backup_alert, tell_missing
+from svc_actors.controller.backups.records import as_policy, tell_missing
 from svc_actors.controller.backups.schedule import LATE_AFTER, next_due
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.traffic.periods import utc_now
@@ -41,7 +41,8 @@ SELECT vms.id, vms.name, vms.project_id, vms.node_id, plan_backups.*, kept.begun
                                     OR op = 'vm.backup' AND ended_at > $1::timestamptz - interval '1 hour'
                                        AND status <> 'succeeded'))
            AND NOT EXISTS (SELECT FROM tasks WHERE node_id = vms.node_id AND op = 'vm.backup'
-                               AND status IN ('queued', 'running')) AS ready
+                               AND status IN ('queued', 'running')) AS ready,
+       EXISTS (SELECT FROM alerts WHERE key = 'machine-backup:' || vms.id::text AND closed_at IS NULL) AS told
 FROM {SCHEDULED} WHERE vms.deleted_at IS NULL AND vms.built_at IS NOT NULL"""
 
 
@@ -59,7 +60,7 @@ async def look(database: Database, actors: ActorSystem, now: datetime) -> None:
     due = sorted((at, row["id"], row) for row in await database.fetch(_DUE, now) if (at := due_of(row, now)) <= now)
     nodes: set[UUID] = set()
     for at, vm_id, row in due:
-        if now - at > LATE_AFTER:
+        if now - at > LATE_AFTER and not row["told"]:
             await _tell_late(database, row, at)
         if not row["ready"] or row["node_id"] in nodes:
             continue
@@ -71,9 +72,7 @@ async def look(database: Database, actors: ActorSystem, now: datetime) -> None:
 
 
 async def _tell_late(database: Database, row: Record, at: datetime) -> None:
-    """Nothing where it is told already, with what its last attempt failed of."""
+    """Where it is told already, it is said what its last attempt failed of."""
     async with database.transaction() as tx:
-        key = backup_alert(row["id"])
-        if not await tx.fetchval("SELECT true FROM alerts WHERE key = $1 AND closed_at IS NULL", key):
-            why = f"It was due at {at:%Y-%m-%d %H:%M} UTC, and its node could not be asked for it since."
-            await tell_missing(tx, row["id"], row["name"], row["project_id"], why)
+        why = f"It was due at {at:%Y-%m-%d %H:%M} UTC, and its node could not be asked for it since."
+        await tell_missing(tx, row["id"], row["name"], row["project_id"], why)

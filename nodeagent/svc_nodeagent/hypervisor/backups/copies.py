@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ import trio
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor.acceleration import qemu_user
-from svc_nodeagent.hypervisor.backups.reading import end_job, moment_of, remove_scratch, served, socket_folder
+from svc_nodeagent.hypervisor.backups.reading import end_job, moment_of, remove_scratch, served, socket_folder, thaw
 from svc_nodeagent.hypervisor.backups.store import MachineStore, Snapshot, fed, program
 from svc_nodeagent.hypervisor.disks import inspect, make_disk
 from svc_nodeagent.hypervisor.files import RECORD, Folders, MachineRecord, in_thread, put_in_place, read_record
@@ -41,6 +41,7 @@ from svc_nodeagent.protocol import (
 
 log = structlog.get_logger(__name__)
 _PIECE_BYTES: Final = 256 * 1024
+_REMOVE_SECONDS: Final = 30.0
 Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
 
 
@@ -55,9 +56,11 @@ class MachineBackups:
         self._under_way: set[UUID] = set()
 
     async def end_abandoned(self) -> None:
-        """What the death of an agent has left of backups: jobs of guests, and scratch files that would grow."""
+        """What the death of an agent has left of backups: guests that are frozen, their jobs, and scratch files that
+        would grow."""
         for vm_id in await in_thread(self._folders.scratched):
             if vm_id not in self._under_way:
+                await thaw(vm_id, self._guests)
                 await end_job(vm_id, self._guests)
                 await in_thread(remove_scratch, self._folders, vm_id)
                 log.info("backup.abandoned_ended", vm_id=str(vm_id))
@@ -113,6 +116,7 @@ class MachineBackups:
     async def restore(self, operation: VmRestore, report: Report) -> DomainResult:
         vm_id = operation.vm_id
         store = MachineStore(self._folders.backups, vm_id, operation.password)
+        await store.unlock()
         found = {each.disk: each for each in await store.snapshots() if each.copy_id == operation.copy_id}
         record = await self._record(vm_id)
         await self._require_off(vm_id)
@@ -137,7 +141,7 @@ class MachineBackups:
                     await in_thread(put_in_place, path, self._folders.disk(vm_id, disk.index), mode=0o600, owner=owner)
                     fault_point(f"restore.disk{disk.index}.placed")
         finally:
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + _REMOVE_SECONDS):
                 for path in written:
                     await in_thread(path.unlink, missing_ok=True)
         return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
@@ -175,6 +179,9 @@ class MachineBackups:
                         await sink.send_all(piece)
                         written += len(piece)
                         await told(written)
+                    # The disk has grown since, and the image beneath it may have content there.
+                    for piece in _zeros(spec.size_gib * gib - written):
+                        await sink.send_all(piece)
         if (written, digest.hexdigest()) != (disk.size_bytes, disk.digest):
             raise HostError(
                 FailureCode.HOST,
@@ -192,6 +199,11 @@ class MachineBackups:
             return await in_thread(read_record, self._folders.machine(vm_id) / RECORD)
         except FileNotFoundError as error:
             raise absent(vm_id) from error
+
+
+def _zeros(number: int) -> Iterator[bytes]:
+    for begin in range(0, number, _PIECE_BYTES):
+        yield bytes(min(_PIECE_BYTES, number - begin))
 
 
 async def _pieces(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:

@@ -4,7 +4,8 @@ A guest that runs: libvirt's backup job. QEMU keeps what the guest overwrites fr
 the disks as they were. Where the guest's agent answers, its file systems are frozen for that moment. A guest that is
 off: qemu-nbd reads the disk, and its lock keeps the guest from starting meanwhile.
 
-Nothing of it is left when the block ends, also where the agent died before (`end_job`).
+Nothing of it is left when the block ends; where the agent dies before, the next one ends the job (`end_job`) and lets
+the guest write again (`thaw`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from svc_nodeagent.protocol import DomainState, FailureCode
 
 _SOCKETS: Final = "svc-backup-"
 _AGENT_SECONDS: Final = 10
+_BEGIN_SECONDS: Final = 60.0
+"""Twice what the guest's agent has for its answer, and more than libvirt takes for the rest."""
 _APPEAR_SECONDS: Final = 15.0
 _END_SECONDS: Final = 30.0
 log = structlog.get_logger(__name__)
@@ -90,6 +93,7 @@ async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, s
     vm_id, address = record.vm_id, sockets / "nbd"
     await end_job(vm_id, guests)
     scratch = {disk.index: folders.scratch(vm_id, disk.index) for disk in record.disks}
+    frozen: bool | None = None
     try:
         for index, path in scratch.items():
             size = (await inspect(folders.disk(vm_id, index), "qcow2")).virtual_bytes
@@ -97,16 +101,41 @@ async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, s
             user = qemu_user()
             await in_thread(shutil.chown, path, user.uid, user.gid)
         xml = _job(record, scratch, address)
-        frozen = await guests.on_domain(vm_id, "virDomainBackupBegin", lambda domain: _begin(domain, xml))
+        frozen = await _begun(vm_id, guests, xml)
         fault_point("backup.begun")
         yield Moment({index: f"nbd+unix:///{disk_target(index)}?socket={address}" for index in scratch}, frozen=frozen)
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _END_SECONDS):
+            if frozen is None:
+                await thaw(vm_id, guests)
             try:
                 await end_job(vm_id, guests)
             except HostError as error:
                 log.warning("backup.job_not_ended", vm_id=str(vm_id), error=error.message)
             await in_thread(remove_scratch, folders, vm_id)
+
+
+async def _begun(vm_id: UUID, guests: Guests, xml: str) -> bool:
+    """Begin the job and see how that ended, cancelled or not: a call that nobody waits for would begin the job behind
+    whoever ends it, and might leave the guest frozen. Whether it was frozen for the moment."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _BEGIN_SECONDS):
+        return await guests.on_domain(vm_id, "virDomainBackupBegin", lambda domain: _begin(domain, xml))
+    raise HostError(FailureCode.TIMED_OUT, f"libvirt did not begin the backup within {_BEGIN_SECONDS:g} s.")
+
+
+async def thaw(vm_id: UUID, guests: Guests) -> None:
+    """Let the guest write again, where its file systems may have been left frozen. Mostly there is nothing to do, or
+    nobody in the guest to ask."""
+
+    def work(domain: Any) -> None:
+        if domain.isActive():
+            domain.agentSetResponseTimeout(_AGENT_SECONDS)
+            domain.fsThaw()
+
+    try:
+        await guests.on_domain(vm_id, "virDomainFSThaw", work)
+    except HostError as error:
+        log.info("backup.thaw_not_answered", vm_id=str(vm_id), error=error.message)
 
 
 async def end_job(vm_id: UUID, guests: Guests) -> None:
@@ -124,12 +153,13 @@ async def end_job(vm_id: UUID, guests: Guests) -> None:
 
 
 def _begin(domain: Any, xml: str) -> bool:
-    """Whether the guest's agent held its file systems still meanwhile; they go on whatever happens."""
+    """Whether the guest's agent held its file systems still meanwhile."""
     domain.agentSetResponseTimeout(_AGENT_SECONDS)
     frozen = False
     try:
         domain.fsFreeze()
         frozen = True
+        fault_point("backup.frozen")
     except libvirt.libvirtError as error:
         log.info("backup.not_frozen", domain=domain.name(), why=error.get_error_message())
     try:

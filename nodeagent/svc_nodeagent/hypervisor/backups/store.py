@@ -50,12 +50,18 @@ class MachineStore:
         self._environment = ENVIRONMENT | {"RESTIC_PASSWORD": password, "GOMAXPROCS": "2"}
 
     async def prepare(self) -> None:
-        """Make the repository, if there is none, and take away the locks of programs that have died. Raises
-        `HostError(conflict)` where the target is not there."""
+        """Make the repository, if there is none, and unlock it. Raises `HostError(conflict)` where the target is not
+        there."""
         await self._require_target()
         if not await trio.Path(self._repository / "config").exists():
             await self._run("init", timeout=_LOOK_SECONDS)
-        await self._run("unlock", timeout=_LOOK_SECONDS)
+        await self.unlock()
+
+    async def unlock(self) -> None:
+        """Take away the locks of programs that have died, as those of an agent that was killed have."""
+        await self._require_target()
+        if await trio.Path(self._repository / "config").exists():
+            await self._run("unlock", timeout=_LOOK_SECONDS)
 
     async def snapshots(self) -> list[Snapshot]:
         """Raises `HostError(conflict)` where the target is not there, `HostError(not_found)` where it has no copies."""
