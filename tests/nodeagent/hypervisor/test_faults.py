@@ -6,11 +6,14 @@ again; the cases go through every fault point there is. Guests are started only 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import trio
@@ -20,6 +23,7 @@ from svc_nodeagent.hypervisor.files import read_record
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import (
+    CopiedDisk,
     CpuMode,
     ImageRemove,
     MachineSize,
@@ -27,6 +31,7 @@ from svc_nodeagent.protocol import (
     NetworkSpec,
     NodeNetProbe,
     NodeOperation,
+    VmBackup,
     VmCpuSet,
     VmCreate,
     VmDelete,
@@ -36,6 +41,7 @@ from svc_nodeagent.protocol import (
     VmReboot,
     VmReinstall,
     VmResize,
+    VmRestore,
     VmStart,
 )
 from tests.nodeagent.hypervisor.builders import ADDRESS, OTHER, address, image, machine, network, nic, seed
@@ -44,6 +50,7 @@ pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLED = -9
+KEY = "the key of the store"
 
 CREATION = (
     "image.verified",
@@ -94,6 +101,8 @@ REINSTALLING = (
     "reinstall.recorded",
     "reinstall.defined",
 )
+BACKING_UP = ("backup.frozen", "backup.begun", "backup.disk0.kept", "backup.forgotten")
+RESTORING_A_COPY = ("restore.disk0.placed",)
 RETAINING = ("delete.record_retained", "delete.retained.disk-0.qcow2")
 
 SMALL = MachineSize(vcpus=1, memory_mib=256, disk_gib=1)
@@ -250,6 +259,56 @@ async def test_killed_anywhere_in_a_reinstallation_the_machine_is_the_old_system
     await nothing_left(spec, naming, data_folder, retained=False)
 
 
+@pytest.mark.parametrize("point", BACKING_UP)
+async def test_killed_anywhere_in_a_backup_the_guest_goes_on_and_the_next_copy_is_whole(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    target = data_folder / "backups" / "machines"
+    target.mkdir(parents=True)
+    spec = machine(network(ADDRESS))
+    name = naming.domain(spec.vm_id)
+    first = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY)
+    second = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY, forget=(first.copy_id,))
+
+    assert await perform(VmCreate(machine=spec, image=image(demo_image)), first) == 0
+    await until_agent_answers(name)
+    assert await perform(second, kill_at=point) == KILLED
+    assert await perform(second) == 0
+
+    assert await asked_of_agent(name, "guest-fsfreeze-status") == "thawed"
+    await made_once(spec, naming, data_folder, True)
+    environment = {"RESTIC_PASSWORD": KEY, "PATH": "/usr/bin:/bin"}
+    listed = ["restic", "--no-cache", "--repo", str(target / str(spec.vm_id)), "snapshots", "--json"]
+    snapshots = json.loads((await trio.run_process(listed, env=environment, capture_stdout=True)).stdout)
+    assert [snapshot["tags"] for snapshot in snapshots] == [[str(second.copy_id)]]
+    assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
+
+
+@pytest.mark.parametrize("point", RESTORING_A_COPY)
+async def test_killed_anywhere_in_putting_a_copy_back_it_converges(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    (data_folder / "backups" / "machines").mkdir(parents=True)
+    spec = machine(network(ADDRESS))
+    disk, raw = data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2", data_folder / "copied.raw"
+    backup = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY)
+    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False), backup) == 0
+    await run_program("qemu-img", "convert", "-O", "raw", disk, raw)
+    with raw.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    copied = CopiedDisk(index=0, size_bytes=raw.stat().st_size, digest=digest)
+    restore = VmRestore(vm_id=spec.vm_id, copy_id=backup.copy_id, password=KEY, disks=(copied,))
+
+    assert await perform(restore, kill_at=point) == KILLED
+    assert await perform(restore) == 0
+
+    await run_program("qemu-img", "convert", "-O", "raw", disk, raw)
+    with raw.open("rb") as content:
+        assert hashlib.file_digest(content, "sha256").hexdigest() == digest
+    await made_once(spec, naming, data_folder, False)
+    assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
+
+
 @pytest.mark.parametrize("point", CHANGING)
 async def test_killed_after_a_change_it_is_done_again_with_the_same_answer(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -268,11 +327,35 @@ async def test_killed_after_a_change_it_is_done_again_with_the_same_answer(
 def test_every_fault_point_of_the_hypervisor_is_killed_at() -> None:
     sources = (ROOT / "nodeagent" / "svc_nodeagent" / "hypervisor").rglob("*.py")
     named = {name for source in sources for name in re.findall(r'fault_point\(f?"([^"]+)"\)', source.read_text())}
-    passed = (*CREATION, *DELETION, *STARTING, *RESTORING, *CHANGING, *RESIZING, *REINSTALLING)
+    passed = (
+        *CREATION,
+        *DELETION,
+        *STARTING,
+        *RESTORING,
+        *CHANGING,
+        *RESIZING,
+        *PROCESSOR,
+        *REINSTALLING,
+        *BACKING_UP,
+        *RESTORING_A_COPY,
+    )
     killed_at = {point.partition(":")[0] for point in passed}
     patterns = {name: re.escape(re.sub(r"\{.*?\}", "*", name)).replace(r"\*", ".+") for name in named}
     assert named
     assert [name for name in named if not any(re.fullmatch(patterns[name], point) for point in killed_at)] == []
+
+
+async def asked_of_agent(domain: str, command: str) -> object:
+    """None where the guest's agent does not answer."""
+    words = ["virsh", "qemu-agent-command", domain, json.dumps({"execute": command}), "--timeout", "5"]
+    ended = await trio.run_process(words, check=False, capture_stdout=True, capture_stderr=True)
+    return json.loads(ended.stdout)["return"] if ended.returncode == 0 else None
+
+
+async def until_agent_answers(domain: str) -> None:
+    with trio.fail_after(120):
+        while await asked_of_agent(domain, "guest-ping") is None:
+            await trio.sleep(0.5)  # the guest's own start
 
 
 async def made_once(spec: MachineSpec, naming: Naming, data_folder: Path, started: bool) -> None:

@@ -169,7 +169,7 @@ class MachineBackups:
         await make_disk(spec, self._images.base_of(record.base), path, (user.uid, user.gid))
         told = _progress(report, f"writing disk {disk.index}", disk.size_bytes, span)
         digest, written = hashlib.sha256(), 0
-        async with socket_folder() as folder:
+        async with socket_folder(record.vm_id) as folder:
             options = ("--discard=unmap", "--detect-zeroes=unmap")
             async with served(path, folder / "nbd", *options):
                 command = ["nbdcopy", "--flush", "-", f"nbd+unix:///?socket={folder / 'nbd'}"]

@@ -11,7 +11,6 @@ the guest write again (`thaw`).
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import DomainState, FailureCode
 
-_SOCKETS: Final = "svc-backup-"
 _AGENT_SECONDS: Final = 10
 _BEGIN_SECONDS: Final = 60.0
 """Twice what the guest's agent has for its answer, and more than libvirt takes for the rest."""
@@ -58,7 +56,7 @@ async def moment_of(record: MachineRecord, guests: Guests, folders: Folders) -> 
     """The disks, to be read for the length of the block. Raises `HostError`, also where they cannot be shown."""
     state = await guests.state(record.vm_id)
     opened = _of_running if state in (DomainState.RUNNING, DomainState.PAUSED) else _of_stopped
-    async with socket_folder() as sockets, opened(record, guests, folders, sockets) as moment:
+    async with socket_folder(record.vm_id) as sockets, opened(record, guests, folders, sockets) as moment:
         yield moment
 
 
@@ -190,13 +188,16 @@ def remove_scratch(folders: Folders, vm_id: UUID) -> None:
 
 
 @asynccontextmanager
-async def socket_folder() -> AsyncIterator[Path]:
-    """Short of name, since a socket's is bounded; QEMU's user makes its socket in it."""
-    folder = Path(await in_thread(tempfile.mkdtemp, prefix=_SOCKETS, dir="/run"))
+async def socket_folder(vm_id: UUID) -> AsyncIterator[Path]:
+    """Short of name, since a socket's is bounded; QEMU's user makes its socket in it. A machine has one at a time: what
+    an agent that died has left of it is removed."""
+    folder = Path(f"/run/svc-backup-{vm_id}")
+    await in_thread(shutil.rmtree, folder, ignore_errors=True)
+    await in_thread(folder.mkdir, mode=0o700)
     try:
         user = qemu_user()
         await in_thread(shutil.chown, folder, user.uid, user.gid)
         yield folder
     finally:
-        with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _END_SECONDS):
             await in_thread(shutil.rmtree, folder, ignore_errors=True)
