@@ -6,6 +6,7 @@ looked at.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -195,8 +196,7 @@ class DrilledPanel:
         for recorded in (self.panel.data / "run" / "keeper").glob("*.json"):
             state = json.loads(recorded.read_text())
             for group in state["groups"]:
-                with suppress(FileNotFoundError):
-                    os.rmdir(group)
+                await _removed(group)
             recorded.write_text(json.dumps(state | {"boot": str(uuid4())}))
 
     async def restart_application(self) -> None:
@@ -206,8 +206,11 @@ class DrilledPanel:
         assert answer.is_success, answer.text
 
     async def start(self) -> None:
-        await self.panel.start()
-        await self.panel.start_web()
+        """What a supervisor does: whichever of the two does not run is started."""
+        if not self.panel.core.running():
+            await self.panel.start()
+        if not self.panel.web.running():
+            await self.panel.start_web()
 
     async def _shown(self, domain: str, text: str) -> bool | str:
         page = await self.panel.visit(domain)
@@ -302,6 +305,21 @@ async def _furnished(panel: PanelPrograms, sftp: Clients) -> DrilledPanel:
         drilled = DrilledPanel(panel, sftp, sites, access["login"], postgresql, browser.cookies)
     await drilled.right(60)
     return drilled
+
+
+async def _removed(group: str) -> None:
+    """Of a control group whose processes have been killed: the kernel holds it until the last has ended whole, which is
+    after its mounts are gone."""
+    with trio.fail_after(30):
+        while True:
+            try:
+                os.rmdir(group)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                await trio.sleep(0.01)  # The kernel ends them outside of this process.
 
 
 def _processes_of(folder: Path) -> Iterator[int]:

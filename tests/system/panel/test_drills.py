@@ -32,7 +32,8 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrilledPane
 
 @pytest.fixture
 async def drilled(everything: DrilledPanel) -> DrilledPanel:
-    """It is right, and no alert of an earlier drill is open."""
+    """It is right, also after an earlier drill that failed half way, and no alert of one is open."""
+    await everything.start()
     await everything.right(BACK_WITHIN)
     return everything
 
