@@ -8,7 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import Severity, Told, close_alert, raise_alert
-from svc_actors.controller.backups.schedule import BackupPolicy, BackupSchedule
+from svc_actors.controller.backups.schedule import BackupPolicy, BackupSchedule, own_seconds
 from svc_actors.controller.machines.records import MachineRow
 from svc_actors.controller.tasks.records import Ending, Task, TaskStatus
 from svc_actors.errors import not_found
@@ -115,6 +115,11 @@ async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Endi
                 [disk.model_dump() for disk in result.disks],
                 result.stored_bytes,
                 result.frozen,
+            )
+            await tx.execute(
+                "UPDATE vms SET backed_up = greatest(backed_up, $2) WHERE id = $1",
+                vm.id,
+                task.created_at - own_seconds(vm.id),
             )
             await tx.execute(
                 "UPDATE machine_backups SET removed_at = now() WHERE id = ANY($1) AND vm_id = $2",

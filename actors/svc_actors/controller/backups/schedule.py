@@ -54,10 +54,20 @@ def next_due(policy: BackupPolicy, vm_id: UUID, *, done: datetime | None, since:
     return last if last >= since and (done is None or done < last) else last + policy.period
 
 
+def own_seconds(vm_id: UUID) -> timedelta:
+    """How far into the hour of its plan the machine's moment is; `watch` has it as SQL."""
+    return timedelta(seconds=vm_id.int % 2**32 % _HOUR_SECONDS)
+
+
+def last_hour(policy: BackupPolicy, now: datetime) -> datetime:
+    """The beginning of the latest hour of runs that has begun."""
+    hour = now.replace(hour=policy.hour, minute=0, second=0, microsecond=0)
+    if policy.schedule is BackupSchedule.WEEKLY:
+        hour += timedelta(days=policy.weekday - (now.weekday() + 1) % 7)
+    return hour if hour <= now else hour - policy.period
+
+
 def _last_run(policy: BackupPolicy, vm_id: UUID, now: datetime) -> datetime:
     """The latest moment of a run that is not after `now`."""
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    run = midnight + timedelta(hours=policy.hour, seconds=vm_id.int % _HOUR_SECONDS)
-    if policy.schedule is BackupSchedule.WEEKLY:
-        run += timedelta(days=policy.weekday - (now.weekday() + 1) % 7)
+    run = last_hour(policy, now) + own_seconds(vm_id)
     return run if run <= now else run - policy.period

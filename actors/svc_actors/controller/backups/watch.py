@@ -14,13 +14,14 @@ from uuid import UUID
 import structlog
 
 from svc_actors.controller.backups.records import as_policy, tell_missing
-from svc_actors.controller.backups.schedule import LATE_AFTER, next_due
+from svc_actors.controller.backups.schedule import LATE_AFTER, last_hour, next_due
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.traffic.periods import utc_now
 from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database, Record
 
 LOOK_SECONDS: Final = 30.0
+_TOLD_AT_ONCE: Final = 500
 log = structlog.get_logger(__name__)
 
 SCHEDULED: Final = """vms JOIN plan_backups ON plan_backups.plan_id = vms.plan_id
@@ -31,19 +32,39 @@ LEFT JOIN LATERAL (
 ) kept ON true"""
 """Every machine whose plan asks for backups."""
 
-_DUE: Final = f"""
-SELECT vms.id, vms.name, vms.project_id, vms.node_id, plan_backups.*, kept.begun_at,
-       greatest(plan_backups.since, vms.built_at) AS asked_since,
-       vms.status IN ('running', 'stopped') AND nodes.state = 'online' AND nodes.mode = 'managed'
-           AND NOT nodes.maintenance AND nodes.lost_at IS NULL AND NOT vms.unconfirmed
-           AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
-                               AND (status IN ('queued', 'running')
-                                    OR op = 'vm.backup' AND ended_at > $1::timestamptz - interval '1 hour'
-                                       AND status <> 'succeeded'))
-           AND NOT EXISTS (SELECT FROM tasks WHERE node_id = vms.node_id AND op = 'vm.backup'
-                               AND status IN ('queued', 'running')) AS ready,
-       EXISTS (SELECT FROM alerts WHERE key = 'machine-backup:' || vms.id::text AND closed_at IS NULL) AS told
-FROM {SCHEDULED} WHERE vms.deleted_at IS NULL AND vms.built_at IS NOT NULL"""
+_OVERDUE: Final = """
+SELECT vms.id, vms.name, vms.project_id, vms.node_id, vms.status, vms.unconfirmed, run.at
+FROM vms
+CROSS JOIN LATERAL (SELECT ('x' || right(vms.id::text, 8))::bit(32)::bigint % 3600 * interval '1 second' AS seconds) own
+CROSS JOIN LATERAL (
+    SELECT $3::timestamptz + own.seconds
+           - CASE WHEN $3 + own.seconds > $1::timestamptz THEN $4::interval ELSE interval '0' END AS at
+) run
+WHERE vms.plan_id = $2 AND vms.backed_up < $3 AND vms.deleted_at IS NULL AND vms.built_at IS NOT NULL
+  AND vms.backed_up < run.at - own.seconds AND run.at >= greatest($5::timestamptz, vms.built_at)"""
+"""Machines of the plan $2 whose run has come, and since when they wait for it: the rule of `schedule.next_due`, over an
+index that holds what is overdue together. $3 is the beginning of the plan's last hour of runs, $4 the time from one run
+to the next, and $5 since when the plan asks. One plan at a time: of several, the planner could not see how few are due.
+"""
+
+_NEXT: Final = f"""
+SELECT DISTINCT ON (overdue.node_id) overdue.node_id, overdue.at, overdue.id
+FROM ({_OVERDUE}) overdue JOIN nodes ON nodes.id = overdue.node_id
+WHERE overdue.status IN ('running', 'stopped') AND NOT overdue.unconfirmed
+  AND nodes.state = 'online' AND nodes.mode = 'managed' AND NOT nodes.maintenance AND nodes.lost_at IS NULL
+  AND NOT EXISTS (SELECT FROM tasks WHERE node_id = nodes.id AND op = 'vm.backup' AND status IN ('queued', 'running'))
+  AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = overdue.id
+                      AND status IN ('queued', 'running'))
+  AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = overdue.id AND op = 'vm.backup'
+                      AND ended_at > $1 - interval '1 hour' AND status IN ('failed', 'cancelled'))
+ORDER BY overdue.node_id, overdue.at, overdue.id"""
+"""Of each node that makes no backup, the machine of the plan that is longest overdue and can be copied."""
+
+_LATE: Final = f"""
+SELECT overdue.* FROM ({_OVERDUE}) overdue
+WHERE overdue.at < $1 - $6::interval
+  AND NOT EXISTS (SELECT FROM alerts WHERE key = 'machine-backup:' || overdue.id::text AND closed_at IS NULL)
+ORDER BY overdue.at, overdue.id LIMIT {_TOLD_AT_ONCE}"""
 
 
 def due_of(row: Record, now: datetime) -> datetime:
@@ -57,22 +78,26 @@ async def begin_due(database: Database, actors: ActorSystem) -> None:
 
 async def look(database: Database, actors: ActorSystem, now: datetime) -> None:
     """Begin what is due and can be begun, and tell of what is late."""
-    due = sorted((at, row["id"], row) for row in await database.fetch(_DUE, now) if (at := due_of(row, now)) <= now)
-    nodes: set[UUID] = set()
-    for at, vm_id, row in due:
-        if now - at > LATE_AFTER and not row["told"]:
-            await _tell_late(database, row, at)
-        if not row["ready"] or row["node_id"] in nodes:
+    waiting: list[tuple[datetime, UUID, UUID]] = []
+    for plan in await database.fetch("SELECT * FROM plan_backups"):
+        policy = as_policy(plan)
+        of_plan = (now, plan["plan_id"], last_hour(policy, now), policy.period, plan["since"])
+        for row in await database.fetch(_LATE, *of_plan, LATE_AFTER):
+            await _tell_late(database, row)
+        waiting += [(row["at"], row["id"], row["node_id"]) for row in await database.fetch(_NEXT, *of_plan)]
+    begun: set[UUID] = set()
+    for _, vm_id, node_id in sorted(waiting):
+        if node_id in begun:
             continue
-        nodes.add(row["node_id"])
+        begun.add(node_id)
         try:
             await actors.ref(Machine, str(vm_id)).ask(Machine.back_up, None)
         except DomainError as error:
             log.warning("backups.not_begun", vm_id=str(vm_id), error=str(error))
 
 
-async def _tell_late(database: Database, row: Record, at: datetime) -> None:
+async def _tell_late(database: Database, row: Record) -> None:
     """Where it is told already, it is said what its last attempt failed of."""
     async with database.transaction() as tx:
-        why = f"It was due at {at:%Y-%m-%d %H:%M} UTC, and its node could not be asked for it since."
+        why = f"It was due at {row['at']:%Y-%m-%d %H:%M} UTC, and its node could not be asked for it since."
         await tell_missing(tx, row["id"], row["name"], row["project_id"], why)
