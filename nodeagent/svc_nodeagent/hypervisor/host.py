@@ -29,6 +29,7 @@ from svc_nodeagent.host import HostError, OpenStream, Report
 from svc_nodeagent.hypervisor import inventory
 from svc_nodeagent.hypervisor.acceleration import Acceleration
 from svc_nodeagent.hypervisor.backups.copies import MachineBackups
+from svc_nodeagent.hypervisor.backups.orphans import end_orphans
 from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost, Libvirt, LifecycleEvent
 from svc_nodeagent.hypervisor.consoles import SerialLine, stream_of
 from svc_nodeagent.hypervisor.domains import (
@@ -150,11 +151,13 @@ class LibvirtHost:
         uplink, and bridged NICs are plugged into it. `image_networks`: beside the public Internet, where images may
         be fetched from.
 
-        It is handed out ready for orders: the network is back to what the records say, and the accelerator is chosen.
+        It is handed out ready for orders: no server of an agent that died holds a disk, the network is back to what
+        the records say, and the accelerator is chosen.
         Raises `ValueError` when a record of a machine cannot be read. One at a time in a process.
         """
         folders = Folders(folder)
         await in_thread(folders.create)
+        await in_thread(end_orphans, folders.machines)
         records = await in_thread(folders.records)
         naming = naming or Naming()
         traffic = await HostTraffic.open(folders.traffic, naming)

@@ -284,6 +284,25 @@ async def test_killed_anywhere_in_a_backup_the_guest_goes_on_and_the_next_copy_i
     assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
+async def test_killed_in_the_backup_of_a_stopped_machine_nothing_keeps_it_from_starting(
+    perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    (data_folder / "backups" / "machines").mkdir(parents=True)
+    spec = machine(network(ADDRESS))
+    backup = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY)
+    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False)) == 0
+
+    # Its server outlives it, as where no systemd ends what an agent has begun
+    assert await perform(backup, kill_at="backup.disk0.kept") == KILLED
+    serving = ["pgrep", "-f", f"qemu-nbd .*svc-backup-{spec.vm_id}"]
+    assert (await trio.run_process(serving, check=False)).returncode == 0
+
+    assert await perform(VmStart(vm_id=spec.vm_id, network=spec.network)) == 0
+    assert (await trio.run_process(serving, check=False)).returncode == 1
+    await made_once(spec, naming, data_folder, True)
+    assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
+
+
 @pytest.mark.parametrize("point", RESTORING_A_COPY)
 async def test_killed_anywhere_in_putting_a_copy_back_it_converges(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path

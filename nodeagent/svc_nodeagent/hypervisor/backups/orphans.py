@@ -1,0 +1,57 @@
+"""Servers of disks that have outlived the agent which began them.
+
+qemu-nbd holds the lock of the disk that it serves, so a machine whose backup was cut short by the agent's death could
+not be started. systemd ends it with the agent; where something else keeps the agent, the next one does, before it takes
+orders. A data folder has one agent at a time, so whatever serves a disk of it by then is nobody's.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+_PROCESSES: Final = Path("/proc")
+_SOCKETS: Final = "--socket=/run/svc-backup-"
+_END_MILLISECONDS: Final = 10_000
+log = structlog.get_logger(__name__)
+
+
+def end_orphans(machines: Path) -> None:
+    """End every qemu-nbd that a backup or a restoration has begun over a disk below `machines`; wait until it has."""
+    for folder in _PROCESSES.glob("[0-9]*"):
+        pid = int(folder.name)
+        if (disk := _served_by(pid, machines)) is not None:
+            try:
+                handle = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            try:
+                # Read again: the handle is of whoever has the number now.
+                if _served_by(pid, machines) == disk:
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    ended = select.poll()
+                    ended.register(handle, select.POLLIN)
+                    gone = bool(ended.poll(_END_MILLISECONDS))
+                    log.warning("backup.orphan_ended", pid=pid, disk=str(disk), ended=gone)
+            except ProcessLookupError:
+                pass
+            finally:
+                os.close(handle)
+
+
+def _served_by(pid: int, machines: Path) -> Path | None:
+    """The disk of a machine that this process serves for a backup or a restoration."""
+    try:
+        arguments = (_PROCESSES / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if not arguments or Path(arguments[0]).name != "qemu-nbd":
+        return None
+    disk = Path(arguments[-1])
+    ours = any(argument.startswith(_SOCKETS) for argument in arguments) and disk.is_relative_to(machines)
+    return disk if ours else None
